@@ -1,10 +1,10 @@
-"""Fail when an import breaks the direction of the data flow.  Run: python ci/check_layers.py [ROOT]
+"""Fail if an import breaks the direction of the data flow.  Run: python ci/check_layers.py [ROOT]
 
 Vocabulary may be imported by everyone; stages import vocabulary only, never each other; drivers import anything in `tilec`.
-`engine` sees the runtime, what finds bundles for it, and the vocabulary that describes artifacts; its one file that runs
-kernels from their sources sees the frontend and the interpreter too. No files import each other in a circle, not even from
-inside a function, which is where one hides; what stands under `if TYPE_CHECKING` names types and is never imported. The
-runtime, the vocabulary and `tilec/__init__.py` never import a compiler package, so that a machine without one can run bundles.
+`engine` may import the runtime, the bundle finder, and the vocabulary that describes artifacts; its one file that runs kernels
+from their sources may also import the frontend and the interpreter. There are no import cycles, not even through imports inside
+functions; imports under `if TYPE_CHECKING` do not count. The runtime, the vocabulary and `tilec/__init__.py` never import a
+compiler package, so that a machine without one can run bundles.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ STAGES: Final = (
     "graph",
 )
 PASSES: Final = {"analysis": (), "prover": ("analysis",), "schedule": ("analysis",)}
-"""What a folder of `tilec/passes` may use of the others: proofs and schedules know nothing of each other."""
+"""What a folder of `tilec/passes` may import from the others: prover and schedule are independent of each other."""
 AUDIT: Final = ("audit",)
-"""A second opinion: it sees what describes and runs artifacts, and nothing of what made them. Its verdicts lie in the store."""
+"""An independent checker: it imports what describes and runs artifacts, and nothing that built them. The store caches its
+verdicts."""
 AUDIT_MAY_USE: Final = ("workers", "cache", "runtime", "emulator", "interpreter", "")
 FINDER: Final = ("finder",)
-"""Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that judges them."""
+"""Needs no compiler: combines installed bundles, registries, and the loader that verifies bundles."""
 FINDER_MAY_USE: Final = ("cache", "registry", "runtime")
 OPS: Final = ("ops",)
-"""Kernels as functions: they see what reads kernels, launches them and finds prebuilt ones, and the compiler by name alone."""
+"""Kernels as functions: imports what parses kernels, launches them and finds prebuilt ones; the compiler only by name."""
 OPS_MAY_USE: Final = ("frontend", "runtime", "finder")
 DRIVERS: Final = (
     "defects", "terminal", "pipeline", "link", "project", "tuning", "bundle", "lsp", "cli", "__main__", "__init__",
@@ -61,7 +62,7 @@ NO_COMPILER: Final = (
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Every import of a file as (line, dotted name), function-level ones included."""
+    """Every import of a file as (line, dotted name), including those inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -73,7 +74,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _runs(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those under `if TYPE_CHECKING`."""
+    """Every node except those under `if TYPE_CHECKING`."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -85,7 +86,7 @@ def _runs(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def uses(files: Mapping[str, Path]) -> dict[str, set[str]]:
-    """For each of `files`, by dotted name, the others that it imports while it runs."""
+    """For each of `files`, by dotted name, the other ones that it imports at run time."""
     found: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
         for node in _runs(ast.parse(path.read_text(encoding="utf-8"))):
@@ -96,7 +97,7 @@ def uses(files: Mapping[str, Path]) -> dict[str, set[str]]:
             else:
                 continue
             for imported in names:
-                while imported and imported not in files:  # a name inside a file, or of another project
+                while imported and imported not in files:  # a name inside a file, or another project's
                     imported = imported.rpartition(".")[0]
                 if imported and imported != name:
                     found[name].add(imported)
@@ -104,13 +105,13 @@ def uses(files: Mapping[str, Path]) -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Circles of imports, each as names in the order in which they import each other; none where there is none."""
+    """Import cycles, each as names in import order; empty if there are none."""
     left, found = {name: sorted(used) for name, used in sorted(graph.items())}, list[list[str]]()
     while True:
         try:
             TopologicalSorter(left).prepare()
         except CycleError as error:
-            circle: list[str] = error.args[1][::-1]  # the sorter names what is imported before what imports it
+            circle: list[str] = error.args[1][::-1]  # the sorter lists the imported before the importer
             found.append(circle)
             left[circle[0]].remove(circle[1])
         else:
@@ -118,7 +119,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def complaint(importer: Sequence[str], imported: str) -> str:
-    """Why the file `importer` (path parts without suffix) may not import `imported`, or an empty string."""
+    """Why the file `importer` (path parts without suffix) must not import `imported`; empty if it may."""
     package, here = importer[0], importer[1] if len(importer) > 1 else "__init__"
     top, _, rest = imported.partition(".")
     there = rest.split(".")[0]
@@ -158,7 +159,7 @@ def complaint(importer: Sequence[str], imported: str) -> str:
 
 
 def main(root: Path) -> int:
-    """Print every violation below `root`; 1 if there is one."""
+    """Print every violation below `root`; returns 1 if there is one."""
     found: list[str] = []
     files: dict[str, Path] = {}
     for package in ("tilec", "engine"):

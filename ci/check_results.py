@@ -1,11 +1,10 @@
-"""Which results hold: what each rests on, its age, whether it is fresh or stale, and the command that renews it.
+"""Lists results: what each rests on, its age, whether it is fresh or stale, and the command that renews it.
 
     python ci/check_results.py [--stale] [--long] [ROOT]
 
 In: `ci/evidence/results.toml`, the JSON of `ci/bench/results`, the sources, the recorded digests of products, README and docs.
-Out: a table of all results (`--stale`: of those that do not hold; `--long`: with every name that a result rests on), then what
-must not be. Status 1 where README or docs cite a stale result without its date; where a file of results is unknown to the
-registry, or one of the registry is not there.
+Out: a table of all results (`--stale`: only those that are not fresh; `--long`: with every name that a result rests on), then
+errors. Status 1 if README or docs cite a stale result without its date, or if the registry and the files of results differ.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ci.evidence.citations import citations, complaints, owners  # noqa: E402
 
 
 def commits(root: Path) -> dict[str, str]:
-    """Day and commit of the last change of each file of results, as git has them; nothing where there is no git."""
+    """Date and commit of the last change of each results file; empty without git."""
     command = ["git", "-C", str(root), "log", "--format=@%cs %h", "--name-only", "--", FOLDER]
     try:
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -43,7 +42,7 @@ def commits(root: Path) -> dict[str, str]:
 
 
 def files_wrong(root: Path, entries: Mapping[str, Entry]) -> list[str]:
-    """Files that no result owns, results without files."""
+    """Files without a result in the registry, and results without files."""
     folder = root / FOLDER
     there = {path.name for path in folder.iterdir() if path.is_file()}
     lines = [
@@ -57,7 +56,7 @@ def files_wrong(root: Path, entries: Mapping[str, Entry]) -> list[str]:
 
 
 def table(states: Mapping[str, Status], made: Mapping[str, str], *, long: bool, only_stale: bool) -> list[str]:
-    """Lines of the table."""
+    """The lines of the table."""
     lines: list[str] = []
     for name, state in states.items():
         if only_stale and state.state == "fresh":
@@ -78,7 +77,7 @@ def _basis(entry: Entry, *, long: bool) -> str:
 
 
 def main() -> int:
-    """Print the table; the exit status."""
+    """Print the table; returns the exit status."""
     parser = argparse.ArgumentParser(description="which results hold")
     parser.add_argument("root", nargs="?", type=Path, default=ROOT)
     parser.add_argument("--stale", action="store_true", help="only what does not hold")

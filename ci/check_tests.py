@@ -1,12 +1,11 @@
-"""Fail when no run of pytest takes a test file of git, or a test.  Run: python ci/check_tests.py [ROOT]
+"""Fail if no run of pytest includes a test file of git, or a test.  Run: python ci/check_tests.py [ROOT]
 
-pytest has its own rules for what it looks into: it skips folders named `build`, `dist` or `venv`, folders outside `testpaths`,
-files that a `conftest.py` ignores. A file that falls under one of them is never run, and nothing says so; nor does a test whose
-marks no run asks for. Here pytest is asked for every test that it would collect, and for what each of `RUNS` selects of them;
-and git for every file that is named like a test. A function whose cases are a campaign must have one in the default run, and so
-must each file: what breaks it is to be met there.
+pytest skips folders named `build`, `dist` or `venv`, folders outside `testpaths`, and files that a `conftest.py` ignores. Test
+files there are silently never run, nor are tests whose marks no run selects. So this script asks pytest for all tests, and for
+those selected by each of `RUNS`, and asks git for every file named like a test. A function whose cases are all in a campaign,
+and a file whose tests are, must also have a case in the default run, so that breakage is found there.
 
-Status: 0 every test file has a collected test and every test its run, 1 some have none (each is named), or pytest cannot
+Status: 0 every test file has a collected test and every test has a run, 1 some have none (each is named), or pytest cannot
 collect.
 """
 
@@ -21,16 +20,16 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 TEST_FILES: Final = ("test_*.py", "*_test.py")
-"""pytest's own default of `python_files`."""
+"""pytest's default of `python_files`."""
 
 DEFAULT: Final[tuple[str, ...]] = ()
 CAMPAIGNS: Final = ("-m", "campaign")
 RUNS: Final = (DEFAULT, CAMPAIGNS, ("-m", "gpu"))
-"""Options of the runs that there are: two of the gate, and that on a GPU."""
+"""Options of the existing runs: two of the gate, and the one on a GPU."""
 
 
 ALONE: Final = ("--collect-only", "-n", "0", "-p", "no:cacheprovider")
-"""Options of a collection by one process that leaves nothing behind."""
+"""Options of a collection in a single process, without side effects."""
 
 COLLECT: Final = """
 import json, sys, pytest
@@ -47,24 +46,24 @@ for options in json.loads(sys.argv[1]):
 print()
 print(json.dumps(found))
 """
-"""One process for all runs, in which the test files are imported once."""
+"""A process for all runs, which imports the test files only once."""
 
 
 class CannotCollect(Exception):
-    """pytest stopped with an error before it knew every test."""
+    """pytest failed during collection."""
 
 
 def test_files(root: Path) -> set[str]:
-    """Files that git knows, in any folder, whose names are those of tests; relative to `root`."""
+    """Files tracked by git, in any folder, that are named like tests; relative to `root`."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
     names = {name for name in done.stdout.split("\0") if name and (root / name).is_file()}
     return {name for name in names if any(fnmatch.fnmatch(PurePosixPath(name).name, form) for form in TEST_FILES)}
 
 
 def collected(root: Path, runs: Iterable[tuple[str, ...]]) -> list[set[str]]:
-    """Tests that pytest selects by the project's own options and these of each run, as `file::test`, files relative to `root`.
+    """Tests that pytest selects with the project's options plus those of each run, as `file::test`, files relative to `root`.
 
-    CannotCollect with what pytest said.
+    CannotCollect with pytest's output.
     """
     asked = [[*ALONE, *options] for options in runs]
     done = subprocess.run(
@@ -76,13 +75,13 @@ def collected(root: Path, runs: Iterable[tuple[str, ...]]) -> list[set[str]]:
 
 
 def function(test: str) -> str:
-    """A test without the parameters of its case."""
+    """A test's name without the parameters of its case."""
     return test.partition("[")[0]
 
 
 def faults(files: set[str], every: set[str], runs: dict[tuple[str, ...], set[str]]) -> list[str]:
-    """A line for each file without a test, each test without a run, each function or file that only the campaigns have cases
-    of. A test without cases may be a campaign by itself, in a file with other tests."""
+    """A line for each file without a test, each test without a run, and each function or file that has cases only in campaigns.
+    A test without cases may be a campaign on its own, in a file with other tests."""
     held = {test.partition("::")[0] for test in every}
     found = [f"{name}: pytest collects no test of it" for name in sorted(files - held)]
     found += [f"{test}: no run selects it" for test in sorted(every.difference(*runs.values()))]
@@ -93,7 +92,7 @@ def faults(files: set[str], every: set[str], runs: dict[tuple[str, ...], set[str
 
 
 def main(root: Path) -> int:
-    """Print what is never run; the exit status."""
+    """Print what is never run; returns the exit status."""
     wanted = test_files(root)
     try:
         every, *selected = collected(root, (("-m", ""), *RUNS))

@@ -1,7 +1,7 @@
-"""How the PTX of every artifact differs from that of an earlier build.  Run: python ci/compare_ptx.py BEFORE AFTER
+"""Compare the PTX of every artifact with that of an earlier build.  Run: python ci/compare_ptx.py BEFORE AFTER
 
-In: two folders of `.ptx` files. Out: a line for each file whose instructions differ, with the counts of the opcodes that do,
-and a total of all instructions; status 1 if some file has more than before. Names of registers and labels do not count.
+In: two folders of `.ptx` files. Out: a line for each file whose instructions differ, with the counts of the differing opcodes,
+and the total number of instructions; status 1 if a file has more than before. Names of registers and labels are ignored.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 def opcodes(path: Path) -> Counter[str]:
-    """How often each instruction stands in a file."""
+    """The number of occurrences of each opcode in a file."""
     found = re.findall(r"^\s+(?:@!?%p\d+\s+)?([a-z][\w.:]*).*;\s*$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return Counter(found)
 
 
 def main(before: Path, after: Path) -> int:
-    """Compare two folders; the exit status."""
+    """Compare two folders; returns the exit status."""
     names = sorted({path.name for folder in (before, after) for path in folder.glob("*.ptx")})
     changed = grown = total_before = total_after = 0
     for name in names:

@@ -1,10 +1,9 @@
-"""Draw the picture of docs/editors.md: Neovim with the language server, on a kernel that is refused and on one that is proven.
+"""Draw the picture of docs/editors.md: Neovim with the language server, on a refused kernel and on a proven one.
 
     python ci/editor_view.py [OUT.svg]
 
-Needs `nvim` and `tmux`. In: the refused kernel of docs/proofs.md. Out: `artifacts/gallery/editor.svg`, three screens of a real
-editor, each as its terminal had it: errors with their counterexamples, what is known of an access that is proven, and of a
-value.
+Needs `nvim` and `tmux`. In: the refused kernel of docs/proofs.md. Out: `artifacts/gallery/editor.svg`, three screens captured
+from a real editor: errors with their counterexamples, the facts about a proven access, and those about a value.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ vim.lsp.handlers["textDocument/hover"] = vim.lsp.with(vim.lsp.handlers.hover, { 
 
 
 class Screen:
-    """A terminal that an editor runs in."""
+    """A terminal in which an editor runs."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = str(folder / "tmux")
@@ -56,15 +55,15 @@ class Screen:
         self.tmux("set", "-g", "default-terminal", "tmux-256color")
 
     def tmux(self, *words: str) -> str:
-        """What tmux prints."""
+        """Run a tmux command; returns its output."""
         return subprocess.run(["tmux", "-S", self.socket, *words], check=True, capture_output=True, text=True).stdout
 
     def keys(self, *words: str) -> None:
-        """Press keys."""
+        """Send keys."""
         self.tmux("send-keys", *words)
 
     def until(self, pattern: str) -> str:
-        """The screen, once it shows a pattern."""
+        """The screen, once it matches a pattern."""
         end = time.monotonic() + WAIT
         while time.monotonic() < end:
             if re.search(pattern, self.tmux("capture-pane", "-p")):
@@ -111,10 +110,10 @@ def screens(folder: Path) -> list[str]:
 
 
 def drawn(found: list[str]) -> str:
-    """The screens as one SVG, without the lines of the editor that show nothing."""
+    """The screens as one SVG, without the editor's empty lines."""
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w", encoding="utf-8"), force_terminal=True)  # noqa: SIM115
     for place, text in enumerate(found):
-        plain = re.sub(r"\x1b\[(?:58[;:][\d;:]*|59)m", "", text)  # colours of underlines, which rich has no word for
+        plain = re.sub(r"\x1b\[(?:58[;:][\d;:]*|59)m", "", text)  # colours of underlines, which rich does not support
         lines = plain.rstrip().split("\n")[:-1]
         while lines and re.fullmatch(r"(?:\x1b\[[\d;]*m|~|\s)*", lines[-1]):
             lines.pop()
@@ -123,7 +122,7 @@ def drawn(found: list[str]) -> str:
         for line in lines:
             console.print(Text.from_ansi(line), no_wrap=True, crop=True, overflow="crop")
     picture = console.export_svg(title="nvim head_permute.py", unique_id="editor")
-    return re.sub(r"@font-face \{.*?\}\n", "", picture, flags=re.DOTALL)  # a picture loads nothing
+    return re.sub(r"@font-face \{.*?\}\n", "", picture, flags=re.DOTALL)  # an embedded picture must not load fonts
 
 
 def main() -> int:

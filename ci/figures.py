@@ -1,17 +1,17 @@
-"""Figures, tables and pictures of README and documentation, made of the JSON of results.
+"""Fills figures, tables and pictures of README and documentation from the JSON of results.
 
     python ci/figures.py --write      put every figure, table and picture to what the JSON says
     python ci/figures.py --check      say which are not; status 1 if any is not, or if a figure is written by hand
 
-In Markdown, a figure is the text between two comments that say where it comes from, and a table the lines between two:
+In Markdown, a figure is the text between two comments that name its source, and a table the lines between two:
 
     <!--= engine_check speed[model=qwen3-4b].decode_at_18_tok_s .0f -->482<!--/-->
     <!-- table: engine -->
     <!-- /table -->
 
-`ci/evidence/values.py` says what paths and formats there are, `tables.py` has the tables, `pictures.py` the pictures. By hand
-is a number with a point or a percent sign in a paragraph that cites a result of today, if no comments enclose it. No line
-begins with a figure: to Markdown, a comment that begins a line ends the paragraph. A link to a stale result has its date.
+`ci/evidence/values.py` describes paths and formats, `tables.py` has the tables, `pictures.py` the pictures. A number with a
+point or a percent sign, outside such comments, in a paragraph that cites a current result counts as written by hand. No line
+may begin with a figure: in Markdown, a comment that begins a line ends the paragraph. A link to a stale result has its date.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ FIGURE: Final = re.compile(r"(<!--= (\S+) ((?:\[[^\]]*\]|\S)+)(?: (\S+))? -->)(.
 TABLE: Final = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 BY_HAND: Final = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.]|\s?(?:tokenizers|or newer))|(?<![\w.])\d+(?:\.\d+)? %")
-"""Numbers that only a measurement gives. Sizes of models (`0.6B`) and versions are none."""
+"""Numbers that can only come from a measurement. Model sizes (`0.6B`) and versions do not match."""
 
 
 def filled(text: str, results: Results) -> str:
-    """A page with what the JSON says now; WrongFigure where a figure or a table names nothing."""
+    """A page with current figures and tables; WrongFigure if one has no source."""
 
     def figure(match: re.Match[str]) -> str:
         return f"{match[1]}{results.text(match[2], match[3], match[4] or '')}{match[6]}"
@@ -55,7 +55,7 @@ def filled(text: str, results: Results) -> str:
 
 
 def by_hand(text: str, claims: dict[str, Entry]) -> Iterator[tuple[int, str]]:
-    """Line and number of each figure that is written by hand in a paragraph which cites a result of today."""
+    """Line and number of each figure written by hand in a paragraph that cites a current result."""
     blank = re.compile(r"[^\n]")
     bare = TABLE.sub(lambda m: blank.sub(" ", m[0]), text)
     bare = FIGURE.sub(lambda m: blank.sub(" ", m[0]), bare)
@@ -70,7 +70,7 @@ def by_hand(text: str, claims: dict[str, Entry]) -> Iterator[tuple[int, str]]:
 
 
 def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
-    """A line for each figure, table and picture that is not what the JSON says, and each written by hand."""
+    """A line for each figure, table and picture that differs from the JSON, and each figure written by hand."""
     results, lines, states = Results(folder), list[str](), states_of(root, entries)
     claims = owners(entries.values())
     for page in pages(root):
@@ -106,7 +106,7 @@ def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
 
 
 def write(root: Path, folder: Path, entries: dict[str, Entry]) -> int:
-    """Write what is not what the JSON says; 1 where a figure names nothing."""
+    """Update what differs from the JSON; returns 1 if a figure has no source."""
     results, failed = Results(folder), False
     states = states_of(root, entries)
     for page in pages(root):
@@ -128,7 +128,7 @@ def write(root: Path, folder: Path, entries: dict[str, Entry]) -> int:
 
 
 def main() -> int:
-    """Check or write; the exit status."""
+    """Check or write; returns the exit status."""
     parser = argparse.ArgumentParser(description="figures of README and documentation, made of results")
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--check", action="store_true")

@@ -1,12 +1,12 @@
-"""Write `requirements.lock` anew: every distribution that an install brings, at one version, with the digests of its files; and
-`constraints.txt`, the same versions for an install of the checkout, which has no digest that pip could ask for.
+"""Write `requirements.lock` anew: one version of every distribution that an install brings, with the digests of its files; and
+`constraints.txt`, the same versions without digests, for an install of the checkout, which has no digest to compare.
 
     python ci/lock.py [--upgrade NAME ...]
 
-In: the ranges of pyproject.toml (the extras `compiler` and `test`, and what builds the package), the package index that pip
-and uv are set up to ask, and the versions that the lock has now, which stay where the ranges still allow them and `--upgrade`
-does not name them. Out: the lock, for Linux and every version of Python that pyproject.toml allows, and the constraints;
-neither names an index. Needs `uv` (`pip install uv`) and an index to ask; nothing is installed.
+In: the ranges of pyproject.toml (the extras `compiler` and `test`, and the build requirements), the package index configured
+for pip and uv, and the versions in the current lock, which are kept if the ranges still allow them and `--upgrade` does not
+name them. Out: the lock, for Linux and every version of Python that pyproject.toml allows, and the constraints; neither names
+an index. Needs `uv` (`pip install uv`) and an index; nothing is installed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LOCK, CONSTRAINTS = ROOT / "requirements.lock", ROOT / "constraints.txt"
 
 
 def constraints(lock: str) -> str:
-    """The versions of a lock, without the digests of files: pip would ask for one of everything, the checkout too."""
+    """The versions of a lock without digests: given any digest, pip would require one of everything, the checkout too."""
     return re.sub(r" \\\n +--hash=\S+", "", lock)
 
 
 def main() -> int:
-    """Run the resolver; its exit status, 2 where it is not installed."""
+    """Run the resolver; returns its exit status, 2 if it is not installed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--upgrade", nargs="+", default=[], metavar="NAME", help="distributions to take the newest version of")
     arguments = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Whether an edit of the schedule or of lowering changed any code: digests of the MLIR of every kernel, before and after.
+"""Check whether an edit of the schedule or of lowering changed any code: digests of every kernel's MLIR, before and after.
 
     python ci/lowered_code.py AFTER.json [--before BEFORE.json] [--ptx FOLDER]
 
-In: build.toml's specialisations and the kernels of `tests/lowering`, for every target. Out: `AFTER.json`, a digest of the MLIR
-text and one of the launch by name and target; against `BEFORE.json`, a line for each that differs, and status 1 if some do.
-What the prover shows of divisors is taken from BEFORE where the tile IR is the same. With `--ptx`, the PTX of the first
-specialisation of each kernel is written there, for `ci/compare_ptx.py`. Runs in one process, which LLVM may end: then nothing
-is written.
+In: build.toml's specialisations and the kernels of `tests/lowering`, for every target. Out: `AFTER.json`, with a digest of the
+MLIR text and one of the launch, by name and target; given `BEFORE.json`, a line for each that differs, and status 1 if any
+does. The prover's results about divisors are reused from BEFORE if the tile IR is the same. `--ptx` writes the PTX of the first
+specialisation of each kernel there, for `ci/compare_ptx.py`. Everything runs in one process; if LLVM aborts it, nothing is
+written.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def requests() -> list[tuple[str, Request]]:
 
 
 def digest(data: bytes) -> str:
-    """A short name of some bytes."""
+    """A short digest of some bytes."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def lowered(request: Request, known: dict[str, str], ptx: Path | None) -> dict[str, str]:
-    """Digests of what each target's code is; `known` maps a digest of tile IR to its marked divisions, and grows."""
+    """Digests of the code for each target. `known` caches the proven divisions by digest of the tile IR, and is updated."""
     first = Work(request, None)
     first.products |= stage_named("tir").run(first)
     tir = digest(first.products["tir"])
@@ -83,7 +83,7 @@ def lowered(request: Request, known: dict[str, str], ptx: Path | None) -> dict[s
 
 
 def main() -> int:
-    """Digest all, compare; the exit status."""
+    """Digest everything and compare; returns the exit status."""
     parser = argparse.ArgumentParser(description="digests of the lowered code of every kernel")
     parser.add_argument("after", type=Path)
     parser.add_argument("--before", type=Path)

@@ -1,11 +1,11 @@
-"""Records the digests of every product of build.toml, so that results can rest on them without a build.
+"""Records the digests of every product of build.toml, so that results can be checked against them without a build.
 
-    python ci/products.py            build what changed, write tests/golden/products.json, name what differs
-    python ci/products.py --check    no build: hold the record against what the store has of today's sources; status 1 if it is
-                                     of other sources, or differs
+    python ci/products.py            build what changed, write tests/golden/products.json, name what differs python
+    ci/products.py --check    no build: compare the record with the store's products of today's sources; status 1 if it is of
+    other sources, or differs
 
-In: the project, the user's store. Out: by artifact, digests of tile IR and of PTX and CUBIN for each architecture, beside one
-digest of all that they are made from (`ci/evidence/digests.py` says why that is enough).
+In: the project, the user's store. Out: by artifact, digests of tile IR, and of PTX and CUBIN for each architecture, plus one
+digest of all inputs of the build (`ci/evidence/digests.py` explains why that is enough).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tilec.project.plan import digests_note, plan  # noqa: E402
 
 
 def in_store(build: BuildFile, store: Store) -> Record:
-    """The digests of what the store has of today's sources."""
+    """The digests of the store's products of today's sources."""
     files = FileDigests(store, digests_note(build.root))
     planned, _ = plan(build, build.entries, None, store, files, toolchain(store))
     found: Record = {}
@@ -48,7 +48,7 @@ def in_store(build: BuildFile, store: Store) -> Record:
 
 
 def compared(before: Record, after: Record) -> list[str]:
-    """A line for each product of both that differs."""
+    """A line for each product in both records that differs."""
     return [
         f"{key} of {name}: {before[key][name]} -> {digest}"
         for key, products in sorted(after.items())
@@ -58,7 +58,7 @@ def compared(before: Record, after: Record) -> list[str]:
 
 
 def check(digests: Digests, store: Store) -> int:
-    """Hold the record against the store."""
+    """Compare the record with the store; returns the exit status."""
     found = in_store(read_build_file(digests.root / "build.toml"), store)
     try:
         recorded = {key: digests.recorded(key) for key in found or ("tir",)}
@@ -71,7 +71,7 @@ def check(digests: Digests, store: Store) -> int:
 
 
 def write(root: Path, store: Store, jobs: int) -> int:
-    """Build, and write the record; 1 where an artifact is refused."""
+    """Build, and write the record; returns 1 if an artifact is refused."""
     build = read_build_file(root / "build.toml")
     with tempfile.TemporaryDirectory() as output:
         built = build_project(build, build.entries, None, store, toolchain(store), jobs=jobs, output=Output(Path(output), None))
@@ -87,7 +87,7 @@ def write(root: Path, store: Store, jobs: int) -> int:
 
 
 def main() -> int:
-    """Record, or check; the exit status."""
+    """Record or check; returns the exit status."""
     parser = argparse.ArgumentParser(description="digests of every product of build.toml")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

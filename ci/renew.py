@@ -1,14 +1,14 @@
-"""Renews results: runs the command of a result and stamps its JSON with what it rests on.
+"""Renews results: runs the command of a result and adds a stamp to its JSON with what it rests on.
 
     python ci/renew.py soundness [MORE ARGUMENTS]      from the root of the repository
     python ci/renew.py kernels_gpu --cubins artifacts/build/sm_90a --out $OUT      on a machine with a GPU
 
-A word in capitals in the command, such as FOLDER, stands for the first argument; the others go on to the command. Where
-`--out` or `--output` is one, the JSON is stamped there. A result of a GPU names the one that `nvidia-smi` finds. `--cubins
-FOLDER` first holds the CUBINs of a folder against `tests/golden/products.json`, since a result that names CUBINs must be of
-these. Digests are taken before the run; if they are others after it, nothing is stamped. The exit status is the command's,
-and is kept in the JSON where it is no success; 3 where the command wrote no JSON, where digests are not known, or where
-CUBINs are others.
+A word in capitals in the command, such as FOLDER, is replaced by the first argument; the others are passed to the command. With
+`--out` or `--output` among them, the JSON there is stamped. A GPU result names the GPU that `nvidia-smi` reports. `--cubins
+FOLDER` first compares the CUBINs of a folder with `tests/golden/products.json`, because a result that refers to CUBINs must
+have used these. Digests are computed before the run and again after it; if they differ, nothing is stamped. The exit status is
+the command's, and is recorded in the JSON unless it is 0; it is 3 if the command wrote no JSON, if digests are unknown, or if
+the CUBINs differ.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ci.evidence.result import Changed  # noqa: E402
 
 
 def other_cubins(folder: Path, digests: Digests) -> list[str]:
-    """Artifacts of a folder (named as an architecture) whose CUBIN is not the recorded one, or that only one of both has."""
+    """Artifacts of a folder (named like an architecture) whose CUBIN differs from the record, or that only one of both has."""
     recorded = digests.recorded(f"cubin:{folder.name}")
     found = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS] for path in folder.glob("*.cubin")}
     return sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name))
 
 
 def gpu_name() -> str:
-    """The name of this machine's GPU; empty where there is none."""
+    """The name of this machine's GPU; empty if there is none."""
     try:
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0]
@@ -50,7 +50,7 @@ def gpu_name() -> str:
 
 
 def main() -> int:
-    """Run and stamp; the exit status."""
+    """Run and stamp; returns the exit status."""
     parser = argparse.ArgumentParser(description="renew a result", epilog="other arguments go to its command")
     parser.add_argument("name", choices=sorted(read_registry()), metavar="NAME")
     parser.add_argument("--cubins", type=Path, metavar="FOLDER")

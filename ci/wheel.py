@@ -1,13 +1,13 @@
-"""How the wheel of tilec is built: what setuptools does, and three things more. pyproject.toml names these classes.
+"""Build commands for the wheel of tilec: setuptools plus three steps. pyproject.toml refers to these classes.
 
-- The engine is the package `tilec_engine` there. `engine` is a name that anybody may own, and two distributions that own it
-  overwrite each other. In the repository it stays `engine`, which `python -m engine` runs; here its imports of itself, and what
-  its texts say of `python -m`, get the other name.
+- The engine is installed as the package `tilec_engine`. Any distribution may use the name `engine`, and two that do overwrite
+  each other. In the repository it stays `engine`, which `python -m engine` runs; in the wheel its imports of itself, and
+  mentions of `python -m` in its texts, are renamed.
 - The shipped project (`tilec.shipped`) is copied into `tilec/shipped`.
-- The archive is written anew with one time and one mode for all members, so that two checkouts of one commit give the same
-  bytes; `SOURCE_DATE_EPOCH` changes nothing.
+- The archive is rewritten with one time stamp and one mode for all members, so that two checkouts of one commit give the same
+  bytes; `SOURCE_DATE_EPOCH` has no effect.
 
-An editable install (`pip install -e .`) sees the checkout as it is.
+An editable install (`pip install -e .`) uses the checkout unchanged.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MODE: Final = 0o100644
 
 
 class build_py(_build_py):
-    """Copies modules, then does the first two things above."""
+    """Copies modules, then performs the first two steps."""
 
     def run(self) -> None:
-        """Unless the install is editable, which copies nothing."""
+        """Copy modules, unless the install is editable."""
         super().run()
         if not self.editable_mode:
             built = Path(self.build_lib)
@@ -44,17 +44,17 @@ class build_py(_build_py):
 
 
 class egg_info(_egg_info):
-    """Names the packages of the wheel."""
+    """Lists the packages of the wheel."""
 
     def write_file(self, what: str, filename: str, data: Any) -> None:
-        """Write one of the files of metadata."""
+        """Write a metadata file."""
         if what == "top-level names":
             data = data.replace(f"{ENGINE}\n", f"{INSTALLED_ENGINE}\n")
         super().write_file(what, filename, data)  # pyright: ignore[reportUnknownMemberType]
 
 
 class bdist_wheel(_bdist_wheel):
-    """Writes the wheel, then does the third thing above."""
+    """Writes the wheel, then performs the third step."""
 
     def run(self) -> None:
         """Build the wheel."""
@@ -65,7 +65,7 @@ class bdist_wheel(_bdist_wheel):
 
 
 def rename_engine(built: Path) -> None:
-    """Make the package `engine` in a folder of built packages the package `tilec_engine`."""
+    """Rename the package `engine` in a folder of built packages to `tilec_engine`."""
     source, target = built / ENGINE, built / INSTALLED_ENGINE
     shutil.rmtree(target, ignore_errors=True)
     source.rename(target)
@@ -74,7 +74,7 @@ def rename_engine(built: Path) -> None:
 
 
 def renamed(text: str) -> str:
-    """A module of the engine under its other name."""
+    """The text of an engine module for the renamed package."""
     lines = text.split("\n")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == ENGINE:
@@ -100,7 +100,7 @@ def copy_shipped(built: Path) -> None:
 
 
 def rewrite(path: Path) -> None:
-    """Write an archive anew, its members in their order, without what the machine and the time put into it."""
+    """Rewrite an archive with the same members in the same order, without data that depends on machine or time."""
     temporary = path.with_suffix(".tmp")
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
         for name in old.namelist():

@@ -1,6 +1,6 @@
 """Qwen3 inference on prebuilt CUBINs, without a compiler and without torch.
 
-Checkpoints and the description of a step go in, tokens come out.
+Generates tokens from a checkpoint and the declaration of a step.
 """
 
 from engine import startup

@@ -1,5 +1,5 @@
-"""The engine for programs: a model folder and a bundle go in, text comes out. Where no bundle is named, one is looked for
-(`tilec.finder`). With `backend="interpreter"` no bundle is needed, and no GPU.
+"""The engine's Python API: loads a model folder with a bundle's CUBINs and generates text. If no bundle is named,
+`tilec.finder` looks for one. `backend="interpreter"` needs neither a bundle nor a GPU.
 
 with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engine:
     for piece in engine.generate([{"role": "user", "content": "Why is the sky blue?"}]):
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from tilec.runtime.trust import TrustSource
 
 DEFAULT_SEQUENCE: Final = 4096
-"""Tokens that a cache has room for unless another number is given."""
+"""Default capacity of the KV cache, in tokens."""
 
 BackendName = Literal["cuda", "interpreter"]
-"""A GPU with the CUBINs of a bundle, or the kernels' sources in NumPy: for tiny models, and slow."""
+"""`cuda`: a GPU and the CUBINs of a bundle. `interpreter`: the kernels' sources in NumPy, slow and only for tiny models."""
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A raw text, or a conversation for the chat template."""
 
 
 class Engine:
-    """A model on a device. Batch 1, greedy unless sampling is asked for; not for several threads at once. Closing it closes
-    the backend, and the bundle that the backend's kernels come from."""
+    """A model on a device, at batch size 1. Greedy unless sampling parameters are given. Not thread-safe. Closing it closes the
+    backend and the bundle that the backend's kernels come from."""
 
     def __init__(
         self, backend: Backend, config: ModelConfig, generation: GenerationConfig, text: Text, bundle: Bundle | None = None
@@ -65,14 +65,14 @@ class Engine:
         bundle_digest: str | None = None,
         trust: TrustSource = None,
     ) -> Engine:
-        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`, or of the one that `tilec.finder`
-        finds for the model and the GPU; `bundle_digest` is the hex sha256 that the file of the bundle must have, `trust` the
-        policy that says who must have signed it: a file, `none`, or what the environment and the user's configuration say
-        (`tilec.runtime.trust`).
+        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`. If `bundle` is None, `tilec.finder`
+        looks for one that fits the model and the GPU. `bundle_digest` is the hex sha256 that the bundle file must have. `trust`
+        is the policy that names who must have signed the bundle: a file, `none`, or None for the policy of the environment and
+        the user's configuration (`tilec.runtime.trust`).
 
-        `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes
-        random weights of that seed instead of the files'; `progress` is called with the bytes of weights loaded so far and in
-        all. Raises an `EngineError`: see `engine.errors`.
+        `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. `dummy` is a seed:
+        random weights replace the files'. `progress` is called with the bytes of weights loaded so far and the total. Raises
+        an `EngineError`: see `engine.errors`.
         """
         if backend == "interpreter" and any(one is not None for one in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
@@ -85,7 +85,7 @@ class Engine:
         dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
         weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, path, dtype)
         if backend == "interpreter":
-            from engine.backends.interpreter import InterpreterBackend  # so that a GPU does not wait for the frontend's import
+            from engine.backends.interpreter import InterpreterBackend  # late: GPU runs do without this import
 
             interpreter = InterpreterBackend()
             interpreter.load(config, weights, max_seq_len, dtype, progress)
@@ -99,11 +99,11 @@ class Engine:
         self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None,
         allow_control_tokens: bool = False,
     ) -> list[int]:  # fmt: skip
-        """Token ids of a prompt; UsageError where it is empty. `tools` are JSON schemas of functions, for the chat template.
+        """Token ids of a prompt; UsageError if it is empty. `tools` are JSON schemas of functions, for the chat template.
 
-        A control token that the prompt spells, such as `<|im_end|>`, is text like any other, so that nobody's words end their
-        turn and begin another's. `allow_control_tokens` makes it the control token: the ids are then those of transformers for
-        every prompt, and else for every prompt that spells none.
+        A control token spelled in the prompt, such as `<|im_end|>`, is tokenized as plain text, so that no message can end its
+        turn and begin another. `allow_control_tokens` makes it the control token: then the ids equal those of transformers for
+        every prompt, otherwise for every prompt that spells no control token.
         """
         raw = isinstance(prompt, str)
         if raw and tools:
@@ -117,9 +117,9 @@ class Engine:
         return ids
 
     def sampling(self, *, seed: int = 0, **values: Any) -> SamplingParams:
-        """How the model wants to be sampled (generation_config.json), with `temperature`, `top_k`, `top_p` changed where given.
+        """The model's sampling parameters (generation_config.json), with `temperature`, `top_k`, `top_p` overridden if given.
 
-        A `top_k` of the model above `TOP_K_LIMIT`, or of 0 for all tokens, becomes `TOP_K_LIMIT`. UsageError for bad values.
+        A model's `top_k` above `TOP_K_LIMIT`, or 0 (all tokens), becomes `TOP_K_LIMIT`. UsageError for bad values.
         """
         model = self.generation
         top_k = min(model.top_k or TOP_K_LIMIT, TOP_K_LIMIT)
@@ -127,9 +127,9 @@ class Engine:
         return SamplingParams(seed=seed, **(defaults | values))
 
     def generate_ids(self, ids: Sequence[int], max_new_tokens: int, *, sampling: SamplingParams | None = None) -> Iterator[int]:
-        """The continuation, token by token, without the stop token; ends at `max_new_tokens`, a stop token, or where the cache
-        is full. Greedy, or drawn where `sampling` is given: the n-th token of an answer takes the n-th random number of the
-        seed. UsageError for ids outside the vocabulary or a prompt longer than the cache."""
+        """Generate token by token; the stop token is not yielded. Ends after `max_new_tokens`, at a stop token, or when the
+        cache is full. Greedy, or sampled if `sampling` is given: the n-th token uses the seed's n-th random number. UsageError
+        for ids outside the vocabulary or a prompt longer than the cache."""
         if max_new_tokens < 1:
             raise UsageError(f"max-new-tokens is {max_new_tokens}, and must be positive")
         room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
@@ -155,8 +155,8 @@ class Engine:
         stop: str | Sequence[str] = (),
         allow_control_tokens: bool = False,
     ) -> Iterator[str]:
-        """The answer in pieces that end between characters; it ends before the first of the strings `stop`, and where another
-        answer is begun. See `tokens` and `generate_ids` for the rest."""
+        """Generated text in pieces that never split a character. Ends before the first of the strings `stop`, and when another
+        generation begins. See `tokens` and `generate_ids` for the rest."""
         ids = self.tokens(prompt, thinking=thinking, tools=tools, allow_control_tokens=allow_control_tokens)
         stream, end = Detokenizer(self.text), StopStrings(stop)
         for token in self.generate_ids(ids, max_new_tokens, sampling=sampling):
@@ -170,14 +170,14 @@ class Engine:
             yield rest
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after a prompt, (vocab,); UsageError as in `generate_ids`."""
+        """Logits of the prompt's last token, (vocab,); UsageError as in `generate_ids`."""
         self._sequence = self.backend.begin()
         with device_errors():
             return self.backend.prompt_logits(self._sequence, ids)
 
     def profile(self) -> StepProfile:
-        """Where the time of a decode step goes at the present length of the last answer, its tokens chosen as then. Overwrites
-        the cache's last slot, so that the next thing to do is another answer. UsageError where no GPU runs the model."""
+        """Time per operation of a decode step, at the current length and output mode of the last generation. Overwrites the
+        last slot of the cache, so the next call must begin a new generation. UsageError on a backend without a GPU."""
         with device_errors():
             return profile_decode(self.backend, self._sequence)
 
@@ -194,5 +194,5 @@ class Engine:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        with suppress(DeviceError) if kind is not None else nullcontext():  # what went wrong first is what is told
+        with suppress(DeviceError) if kind is not None else nullcontext():  # the first error is the one to report
             self.close()

@@ -1,12 +1,13 @@
-"""Several answers at once: a step takes in one token of each sequence, and reads the weights once for all.
+"""Batched generation: a step processes one token of each sequence and reads the weights once for all of them.
 
     with Batch(backend, 8) as batch:
-        place, token = batch.add(prompt)          a sequence comes, its prompt taken in, its first token chosen
-        tokens = batch.step()                     {place: its next token}, of every sequence
-        batch.remove(place)                       a sequence goes; the others do not notice
+        place, token = batch.add(prompt)          prefill a new sequence and choose its first token
+        tokens = batch.step()                     {place: its next token}, for every sequence
+        batch.remove(place)                       end a sequence; the others are unaffected
 
-Sequences come and go between steps; what a scheduler adds is when. Each has a place, which is its row in a step and its part of
-the cache; a place without a sequence takes part in every step and changes nothing but slot 0 of its own.
+Sequences are added and removed between steps; a scheduler decides when. A `place` is a row of the batch: the row of a sequence
+in every input and output, and its part of the caches. A row without a sequence is computed in every step as well, and writes
+nothing but slot 0 of its own cache.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def _named(numbers: Sequence[int]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A sequence of the batch: how many tokens it has in the cache once all steps on their way are done, the last token that
-    the host knows, and how its tokens are drawn where they are."""
+    """A sequence of the batch. `length`: its tokens in the cache once all enqueued steps are done. `token`: the last token
+    known to the host. `sampling`: how its tokens are sampled, None for greedy. `start`: the slot of its prompt's last token."""
 
     length: int
     token: int
@@ -43,7 +44,7 @@ class _Member:
 
 @dataclass(slots=True, eq=False)
 class _Launched:
-    """A step on its way: its number, the sequences that it has by place, and their tokens once they are here."""
+    """An enqueued step: its number, its sequences by row, and their tokens once they are on the host."""
 
     number: int
     members: tuple[_Member | None, ...]
@@ -59,10 +60,10 @@ class _State:
 
 
 class Batch:
-    """Places for `sequences` sequences on a loaded backend, each with a cache of `max_seq_len` tokens. Not for several threads
-    at once. Prompts go through the backend's own cache, so that its own answer ends when one comes.
+    """A batch with rows for `sequences` sequences on a loaded backend, each with a cache of `max_seq_len` tokens. Not
+    thread-safe. Prefill uses the backend's own cache, so `add` ends the backend's own generation.
 
-    UsageError where a prompt does not fit, or there is no free place, or no sequence; ModelError where logits are not finite.
+    UsageError if a prompt does not fit, if no row is free, or if there is no sequence. ModelError if logits are not finite.
     """
 
     def __init__(self, backend: Backend, sequences: int) -> None:
@@ -80,21 +81,21 @@ class Batch:
         self.close()
 
     def close(self) -> None:
-        """Give the memory of the batch back; idempotent."""
+        """Free the memory of the batch; idempotent."""
         self._steps.close()
 
     @property
     def free(self) -> int:
-        """Places without a sequence."""
+        """Number of rows without a sequence."""
         return self._state.members.count(None)
 
     def length(self, place: int) -> int:
-        """Tokens of a sequence that are in the cache, those of steps on their way included."""
+        """Tokens of a sequence in the cache, those of enqueued steps included."""
         return self._member(place).length
 
     def add(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> tuple[int, int]:
-        """Take in a prompt: the place of the new sequence, and the first token of its answer. The n-th token is drawn with the
-        n-th random number of `sampling`'s seed; None: the most likely."""
+        """Prefill a prompt; returns the row of the new sequence and its first generated token. `sampling` None is greedy; else
+        the n-th token uses the n-th random number of its seed."""
         state = self._state
         if None not in state.members:
             raise UsageError(f"all {self.sequences} places of the batch are taken", fix="remove a sequence that has ended")
@@ -108,15 +109,15 @@ class Batch:
         return place, token
 
     def remove(self, place: int) -> None:
-        """End a sequence. What a step on its way has of it is forgotten."""
+        """End a sequence. Its tokens in enqueued steps are dropped."""
         self._member(place)
         self._state.members[place] = None
         self._state.changed = True
 
     def step(self, *, ahead: bool = True) -> dict[int, int]:
-        """Take in the last token of every sequence; the next of each, by place. Of a sequence that came since the step before
-        it may be the next call that has one, where a step was on its way already. With `ahead`, the next step is begun before
-        this one's tokens are here, as most callers want, who ask for another."""
+        """Process the last token of every sequence; returns the next tokens by row. A sequence added while a step was enqueued
+        may get its token only from the next call. With `ahead`, the next step is enqueued before the tokens of this one are on
+        the host; callers that need no further step pass False."""
         state = self._state
         if not any(state.members):
             raise UsageError("the batch has no sequence", fix="add one")
@@ -133,7 +134,8 @@ class Batch:
         return found
 
     def logits(self, tokens: Mapping[int, int]) -> dict[int, NDArray[np.float32]]:
-        """Take in a given token of every sequence; the logits after it, (vocab,), by place. UsageError unless each has one."""
+        """Process a given token of every sequence; returns the logits after it, (vocab,), by row. UsageError unless `tokens`
+        has exactly one token for each sequence."""
         state = self._state
         held = {place: member for place, member in enumerate(state.members) if member is not None}
         if tokens.keys() != held.keys() or not held:
@@ -152,7 +154,7 @@ class Batch:
         self._steps.run("logits", self._is_short())
         for member in held.values():
             member.length += 1
-        state.changed = True  # this step leaves its inputs as they are
+        state.changed = True  # a step with logits does not write the inputs of the next one
         found = self._steps.logits()
         return {place: found[place] for place in held}
 
@@ -163,7 +165,7 @@ class Batch:
         return member
 
     def _full(self) -> int | None:
-        """A place whose sequence has no room for a token."""
+        """A row whose sequence fills its cache, or None."""
         most = self._backend.max_seq_len
         return next((place for place, one in enumerate(self._state.members) if one is not None and one.length >= most), None)
 
@@ -172,7 +174,7 @@ class Batch:
         return UsageError(what, fix="remove it, or raise --max-seq-len")
 
     def _launch(self) -> None:
-        """Enqueue a step; UsageError where a sequence has no room."""
+        """Enqueue a step; UsageError if a sequence fills its cache."""
         state, full = self._state, self._full()
         if full is not None:
             raise self._refuse_full(full)
@@ -189,7 +191,7 @@ class Batch:
                 member.length += 1
 
     def _tokens(self, step: _Launched) -> NDArray[np.int32]:
-        """The tokens of a step, waited for where they are not here yet."""
+        """The tokens of a step; waits until they are on the host."""
         if step.tokens is None:
             step.tokens = self._steps.fetched(step.number).copy()
             for member, token in zip(step.members, step.tokens, strict=True):
@@ -198,20 +200,20 @@ class Batch:
         return step.tokens
 
     def _forget(self, step: _Launched) -> None:
-        """Take a step back: its slots of the cache are written again."""
+        """Undo the lengths of an enqueued step: later steps write the same slots of the cache again."""
         for member in step.members:
             if member is not None:
                 member.length -= 1
 
     def _is_short(self) -> bool:
-        """Whether the next step has the form for short caches."""
+        """Whether the next step uses the variant for short context."""
         return self._backend.step.is_short(1 + max(one.length for one in self._state.members if one is not None))
 
     def _head(self) -> Head:
         return "sample" if any(one is not None and one.sampling is not None for one in self._state.members) else "argmax"
 
     def _send(self) -> None:
-        """Tell the backend which sequences there are, and what they take in."""
+        """Set the next step's inputs: ids, lengths and which rows are active."""
         members = self._state.members
         lengths = np.array([0 if one is None else one.length for one in members], np.int32)
         ids = np.array([0 if one is None else one.token for one in members], np.int32)
@@ -227,7 +229,7 @@ class Batch:
         self._state.changed = False
 
     def _settings(self) -> dict[str, NDArray[Any]]:
-        """How each sequence is drawn; one that is not takes its most likely token, the only one of its candidates."""
+        """Sampling parameters by row. A greedy row has `top_k` 1, so its only candidate is the most likely token."""
         most_likely = SamplingParams(top_k=1)
         rows = [
             settings(most_likely, 0, self._slots)

@@ -1,4 +1,4 @@
-"""`python -m engine`: one prompt, one answer. Text goes to stdout, progress and errors to stderr."""
+"""`python -m engine`: generates text for one prompt. Text goes to stdout, progress and errors to stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilec.visible import unguarded
 PROFILE_COLUMNS: Final = 128
 
 STDIN_BYTES: Final = 4 * PROMPT_LIMIT
-"""Bytes of a prompt on stdin at most."""
+"""Maximum bytes of a prompt on stdin."""
 
 EPILOG = """`python -m engine graph --help`: draw the steps of a model.
 
@@ -72,7 +72,7 @@ def command(
     top_p: float | None, device_argmax: bool, profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
     bundle_digest: str | None, trust: str | None,
 ) -> None:  # fmt: skip
-    """Answer a prompt with a Qwen3 model, on nothing but the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
+    """Generate text for a prompt with a Qwen3 model, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
     _check_backend(backend, bundle, profile, bundle_digest, trust)
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -108,7 +108,7 @@ def command(
 
 
 def _print(pieces: Iterator[str], stream: bool | None) -> None:
-    """As they come, at a terminal or where asked for, or whole."""
+    """Print piece by piece if `stream` is set (default: at a terminal), otherwise the whole text at the end."""
     if stream if stream is not None else sys.stdout.isatty():
         for piece in pieces:
             click.echo(piece, nl=False)
@@ -119,14 +119,14 @@ def _print(pieces: Iterator[str], stream: bool | None) -> None:
 
 
 def _only_ascii() -> bool:
-    """Whether stdout cannot write every character: JSON has its own spelling for them."""
+    """Whether stdout's encoding cannot represent every character; JSON then writes escapes."""
     return codecs.lookup(sys.stdout.encoding or "ascii").name not in ("utf-8", "utf-16", "utf-32")
 
 
 def _check_backend(
     backend: BackendName, bundle: str | None, profile: bool, digest: str | None, trust: str | None
 ) -> None:  # fmt: skip
-    """Refuse options that do not go with the backend."""
+    """UsageError for options that the backend does not support."""
     given = {"--bundle": bundle, "--bundle-digest": digest, "--trust": trust}
     option = next((name for name, value in given.items() if value is not None), None)
     if backend == "interpreter" and option is not None:
@@ -136,7 +136,7 @@ def _check_backend(
 
 
 def _check_sampling(sample: bool, device_argmax: bool, chosen: dict[str, Any], seed: int) -> None:
-    """Refuse bad values before the weights are loaded."""
+    """UsageError for bad sampling values, before the weights are loaded."""
     if sample and device_argmax:
         raise UsageError("--device-argmax takes the most likely token, and --sample does not", fix="give one of them")
     if sample:
@@ -146,7 +146,7 @@ def _check_sampling(sample: bool, device_argmax: bool, chosen: dict[str, Any], s
 
 
 def _read_stdin() -> str:
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # so it is in a process that was given none
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # None in a process that was started without stdin
         raise UsageError("stdin is closed", fix="give the prompt after --prompt")
     try:
         text = sys.stdin.buffer.read(STDIN_BYTES + 1)
@@ -163,7 +163,7 @@ def _load(
     model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, digest: str | None,
     trust: str | None,
 ) -> Engine:  # fmt: skip
-    """Load with a bar at a terminal."""
+    """Load the model, with a progress bar if stderr is a terminal."""
     console = Console(file=unguarded(sys.stderr))
     columns = (TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -179,7 +179,7 @@ def _load(
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command; returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
         if words[:1] == ["graph"]:
@@ -200,6 +200,6 @@ def run(arguments: list[str] | None = None) -> int:
         return fail(DeviceError("the host has too little memory", fix="take a smaller model"))
     except OSError as error:
         return fail(EngineError(f"the answer cannot be written: {error.strerror or error}"))
-    except SystemExit:  # click's end when the reader of the answer has gone
+    except SystemExit:  # click raises it when stdout is a closed pipe
         return EngineError.exit_code
     return 0

@@ -1,7 +1,7 @@
-"""What `python -m engine` and `python -m engine.bench` do around their commands.
+"""Process setup and teardown shared by `python -m engine` and `python -m engine.bench`.
 
-The name of a command goes in, its exit status comes out. What holds: whatever happens while modules are imported is a line and
-a status, as it is later, and no Ctrl-C is lost; no answer is lost because stdout cannot spell a character or is not there.
+Runs the module of a command and returns its exit status. Errors during imports are one line and an exit status, like later
+errors. No Ctrl-C is lost. Output is complete even if stdout cannot encode a character; a closed stdout is reported.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ PACKAGES: Final = {
     "markupsafe": "tilec[engine]", "tokenizers": "tilec[engine]", "ml_dtypes": "tilec[engine]",
     "matplotlib": "tilec[engine,bench]",
 }  # fmt: skip
-"""What to install for each package that the engine imports; `tilec[compiler]` for others."""
+"""The requirement to install for each package that the engine imports; `tilec[compiler]` for others."""
 
 SOON: Final = 0.01
-"""Seconds after which a Ctrl-C that was lost is raised again."""
+"""Seconds until a lost Ctrl-C is raised again."""
 
 
 def enter(module: str) -> int:
-    """Run `run()` of a module; the exit status. What Python would still write to a closed or full stdout as it ends is
-    dropped."""
+    """Run `run()` of a module; returns the exit status. Output that Python would still flush to a closed or full stdout at exit
+    is discarded."""
     signal.signal(signal.SIGINT, end_at_once)
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # so it is in a process that was given none
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # None in a process that was started without stdout
         return fail(EngineError("the answer cannot be written: stdout is closed"))
     spell_everything()
     try:
@@ -42,16 +42,16 @@ def enter(module: str) -> int:
         status = int(run())
     except ModuleNotFoundError as error:
         status = fail(missing(error))
-    except OSError as error:  # of what is written behind the command's back
-        gone = isinstance(error, BrokenPipeError)  # who read the answer has enough of it
+    except OSError as error:  # from writes that the command does not make itself
+        gone = isinstance(error, BrokenPipeError)  # the reader of the output closed the pipe on purpose
         said = EngineError(f"the answer cannot be written: {error.strerror or error}")
         status = EngineError.exit_code if gone else fail(said)
     except KeyboardInterrupt:  # between two lines of `run`
         status = fail(Interrupted())
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGINT, end_at_once)
-    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not. The next text that
-    # is run undoes that.
+    # If Ctrl-C arrived inside `exec` of a string (`dataclass` uses it), CPython ends the process by the signal even if the
+    # exception was caught. The next `exec` of a string clears that state.
     exec("")
     try:
         sys.stdout.flush()
@@ -61,21 +61,21 @@ def enter(module: str) -> int:
 
 
 def spell_everything() -> None:
-    """Let stdout write a character that its encoding has not as an escape, so that no answer ends in the middle."""
-    reconfigure: Any = getattr(sys.stdout, "reconfigure", None)  # absent where a test put another object there
+    """Let stdout escape characters that its encoding lacks, so that output never stops in the middle."""
+    reconfigure: Any = getattr(sys.stdout, "reconfigure", None)  # absent if a test replaced stdout
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
 
 
 def argument_text(argument: str) -> str:
-    """A text of the command line, read as UTF-8 where the locale knows only ASCII; unchanged where it is not UTF-8 either."""
+    """A command-line argument, decoded as UTF-8 if the locale is ASCII; unchanged if it is not valid UTF-8."""
     with suppress(UnicodeError):
         return os.fsencode(argument).decode("utf-8") if any("\udc80" <= c <= "\udcff" for c in argument) else argument
     return argument
 
 
 def missing(error: ModuleNotFoundError) -> EngineError:
-    """What to say about a module that is not there; ModuleNotFoundError again where it is one of this project."""
+    """The error for a module that is not installed; raises ModuleNotFoundError again for a module of this project."""
     name, _, inner = (error.name or "").partition(".")
     if name in ("", __package__) or (name == "tilec" and inner):
         raise error
@@ -87,7 +87,7 @@ def missing(error: ModuleNotFoundError) -> EngineError:
 
 
 def fail(error: EngineError) -> int:
-    """Print an error to stderr, if that is there; its exit status."""
+    """Print an error to stderr, if it is open; returns the exit status."""
     with suppress(OSError, AttributeError, ValueError):
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
@@ -95,8 +95,9 @@ def fail(error: EngineError) -> int:
 
 
 def raise_lost_interrupt(lost: Any) -> None:
-    """In place of `sys.unraisablehook`. What Ctrl-C raises while Python finalizes an object, or drops the lock of a module that
-    was imported (backends are imported when they are asked for), would be printed and then forgotten."""
+    """Replacement for `sys.unraisablehook`. Python prints and drops the KeyboardInterrupt of a Ctrl-C that arrives in a
+    finalizer or while the lock of an imported module is released (backends are imported on demand). This hook raises it again
+    after `SOON`."""
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return

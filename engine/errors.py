@@ -1,16 +1,16 @@
-"""What the engine refuses, as exceptions that are one clear line each, and the exit status of each kind.
+"""Exceptions of the engine: each prints as one line, and each kind has an exit status.
 
 | status | exception      | what went wrong                                                                           |
 |--------|----------------|-------------------------------------------------------------------------------------------|
 | 1      | EngineError    | the answer cannot be written, or a step breaks a rule (`engine.graph.verify`)             |
 | 2      | UsageError     | an option, a prompt, a token id or a sampling value that cannot be served                 |
 | 2      | MissingPackage | a package that the engine needs is not installed                                          |
-| 3      | ModelError     | a file of the model folder is absent, damaged, too large, or of a model the engine has not |
+| 3      | ModelError     | a file of the model folder is absent, damaged, too large, or of an unsupported model      |
 | 4      | BundleRefused  | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs      |
 | 5      | DeviceError    | the GPU or its driver is absent, refused a call, or memory is too little (host too)       |
 | 130    | Interrupted    | the user stopped the run (128 + SIGINT, as shells report it)                              |
 
-Any other exception that leaves the engine is a defect of the engine.
+Any other exception that leaves the engine is an internal error.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import ClassVar
 
 
 class EngineError(Exception):
-    """Base of all: `where` names the file or option, `what` says what is wrong there, `fix` what to do about it.
+    """Base class: `where` names the file or option, `what` is the problem, `fix` a suggestion.
 
-    `str()` is one line, `where: what; fix`, with control characters escaped, so that no file can forge a second line.
+    `str()` is one line, `where: what; fix`, with control characters escaped, so that no file content can forge a second line.
     """
 
     exit_code: ClassVar[int] = 1
@@ -41,7 +41,7 @@ class EngineError(Exception):
 
 
 class UsageError(EngineError):
-    """An option, a prompt, a token id or a sampling value that cannot be served."""
+    """An option, a prompt, a token id or a sampling value is invalid."""
 
     exit_code: ClassVar[int] = 2
 
@@ -51,13 +51,13 @@ class MissingPackage(UsageError):
 
 
 class ModelError(EngineError):
-    """A file of the model folder is absent, damaged, or describes a model that the engine does not run."""
+    """A file of the model folder is absent, damaged, or of a model that the engine does not support."""
 
     exit_code: ClassVar[int] = 3
 
 
 class BundleRefused(EngineError):
-    """The bundle is absent, damaged, made for another GPU, or lacks an artifact that the model needs."""
+    """The bundle is absent, damaged, built for another GPU, or lacks an artifact that the model needs."""
 
     exit_code: ClassVar[int] = 4
 

@@ -1,9 +1,9 @@
-"""Sampling of tokens: the parameters, and a sampler in NumPy that says what every other sampler must answer.
+"""Token sampling: the parameters, and a reference sampler in NumPy that every other sampler must agree with.
 
-The next token is drawn in the order transformers applies its warpers (`LogitsProcessorList` of `GenerationMixin`): logits are
-divided by the temperature, all but the `top_k` greatest are dropped, then all but the fewest whose probabilities reach `top_p`.
-The random number of a step depends on (seed, step) alone, by Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as
-1, 2, 3", SC 2011), so that an answer does not depend on what ran before it, and a device can draw the same one.
+Steps are applied in the order of transformers' warpers (`LogitsProcessorList` of `GenerationMixin`): logits are divided by the
+temperature, all but the `top_k` greatest are dropped, then all but the fewest whose probabilities reach `top_p`. The random
+number of a step depends on (seed, step) alone, by Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
+SC 2011). So a generation does not depend on what ran before it, and a device can draw the same numbers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from engine.errors import UsageError
 
 TOP_K_LIMIT: Final = 64
-"""Tokens that sampling draws from at most: `keep` of the step (`engine/models/qwen3.step`)."""
+"""Maximum number of tokens to sample from: `keep` of the step (`engine/models/qwen3.step`)."""
 
 F32_RANGE: Final = (2.0**-100, 2.0**100)
-"""Well inside the normal numbers of f32."""
+"""Range well inside the normal numbers of f32."""
 
 SEED_LIMIT: Final = 1 << 64
 STEP_LIMIT: Final = 1 << 64
@@ -36,9 +36,9 @@ WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to draw a token. UsageError for a value that makes no sense, with the name of the value.
+    """Sampling parameters of a generation. UsageError for an invalid value, with its name.
 
-    `temperature` is positive (greedy decoding takes no parameters at all); `top_k` is from 1 to `TOP_K_LIMIT`; `top_p` is above
+    `temperature` is positive (greedy decoding has no parameters); `top_k` is from 1 to `TOP_K_LIMIT`; `top_p` is above
     0 and at most 1; `seed` is from 0 to 2^64 - 1.
     """
 
@@ -60,7 +60,7 @@ class SamplingParams:
 
 
 def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """Four random 32-bit words of a counter under a key: Philox4x32-10. The words of a counter may be arrays of u64 too."""
+    """Philox4x32-10: four random 32-bit words of a counter under a key. The counter's words may also be arrays of u64."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -71,11 +71,11 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tupl
 
 
 def uniform(seed: int, step: int) -> float:
-    """The random number of a step, a multiple of 2^-24 in [0, 1), which f32 holds exactly. The seed is the key; the step is the
-    lower half of the counter."""
+    """The random number of a step: a multiple of 2^-24 in [0, 1), exact in f32. The seed is the key; the step is the lower half
+    of the counter."""
     if not 0 <= step < STEP_LIMIT:
         raise ValueError(f"step {step} is not from 0 to 2^64 - 1")
-    seed, step = int(seed), int(step)  # NumPy's integers would overflow
+    seed, step = int(seed), int(step)  # as Python integers: NumPy's would overflow
     word = philox4x32((step & WORD, step >> 32, 0, 0), (seed & WORD, seed >> 32))[0]
     return (word >> 8) / (1 << 24)
 
@@ -89,8 +89,9 @@ def uniforms(seed: int, count: int) -> NDArray[np.float32]:
 
 
 def settings(params: SamplingParams, first: int, slots: int) -> dict[str, Any]:
-    """What a step that draws is told (`engine/models/qwen3.step`): an answer's first token follows the one in slot `first`.
-    Temperatures that f32 cannot hold are brought to its ends, where they mean the same."""
+    """The sampling inputs of a step (`engine/models/qwen3.step`). `first` is the slot of the token before the first generated
+    one; the random numbers start there. Temperature and `top_p` are clamped to `F32_RANGE`, beyond which the result does not
+    change."""
     numbers = np.zeros(slots, np.float32)
     numbers[first:] = uniforms(params.seed, slots - first)
     low, high = F32_RANGE
@@ -101,10 +102,10 @@ def settings(params: SamplingParams, first: int, slots: int) -> dict[str, Any]:
 
 
 def merge_top_k(values: NDArray[Any], indices: NDArray[Any], top_k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The `top_k` greatest of candidates, greatest first; of equal ones the lower index first. Fewer where there are fewer.
+    """The `top_k` greatest candidates, greatest first; ties go to the lower index. Returns fewer if there are fewer.
 
-    `values` and `indices` have one shape, such as (blocks, k); candidates with a negative index or a value of -inf are padding.
-    UsageError where a value is NaN or +inf, or nothing is left.
+    `values` and `indices` have the same shape, such as (blocks, k); a negative index or a value of -inf is padding. UsageError
+    if a value is NaN or +inf, or if no candidate is left.
     """
     flat, places = np.asarray(values, np.float32).ravel(), np.asarray(indices, np.int64).ravel()
     if flat.shape != places.shape:
@@ -113,7 +114,7 @@ def merge_top_k(values: NDArray[Any], indices: NDArray[Any], top_k: int) -> tupl
     flat, places = flat[real], places[real]
     if not np.isfinite(flat).all() or not flat.size:
         raise UsageError("the logits are not finite, so no token can be drawn", fix="check the weights")
-    if flat.size > top_k:  # everything as great as the k-th stays, so that ties go to the lower index
+    if flat.size > top_k:  # everything equal to the k-th stays, so that ties go to the lower index
         bound = np.partition(flat, flat.size - top_k)[flat.size - top_k]
         flat, places = flat[flat >= bound], places[flat >= bound]
     order = np.lexsort((places, -flat))[:top_k]
@@ -121,15 +122,15 @@ def merge_top_k(values: NDArray[Any], indices: NDArray[Any], top_k: int) -> tupl
 
 
 def keep_top_p(probabilities: NDArray[np.float64], top_p: float) -> int:
-    """How many of the probabilities, greatest first, stay: the fewest that reach `top_p` together, and one at least."""
+    """The number of probabilities to keep, greatest first: the fewest whose sum reaches `top_p`, at least one."""
     before = np.cumsum(probabilities) - probabilities
     return max(1, int(np.count_nonzero(before < top_p)))
 
 
 def sample(values: NDArray[Any], indices: NDArray[Any], params: SamplingParams, step: int) -> int:
-    """The token of a step from candidates as `topk_blocks` leaves them; see `merge_top_k`. Equal arguments, equal tokens."""
+    """The token of a step, from candidates in the layout of `topk_blocks`; see `merge_top_k`. Deterministic."""
     logits, places = merge_top_k(values, indices, params.top_k)
-    with np.errstate(over="ignore"):  # a tiny temperature: all but the greatest fall to -inf
+    with np.errstate(over="ignore"):  # with a tiny temperature all but the greatest become -inf
         scaled = (logits.astype(np.float64) - float(logits[0])) / params.temperature
     weights: NDArray[np.float64] = np.exp(scaled)
     probabilities = weights / weights.sum()
@@ -140,12 +141,12 @@ def sample(values: NDArray[Any], indices: NDArray[Any], params: SamplingParams, 
 
 
 def sample_logits(logits: NDArray[np.float32], params: SamplingParams, step: int) -> int:
-    """The token of a step from logits of the whole vocabulary, (vocab,)."""
+    """The token of a step, from the logits of the whole vocabulary, (vocab,)."""
     return sample(logits, np.arange(logits.size), params, step)
 
 
 def _plain(value: Any) -> int | float:
-    """A number of NumPy as Python's, so that no comparison is made in its own narrow type."""
+    """A NumPy scalar as a Python number, so that no comparison is made in its narrower dtype."""
     return value.item() if hasattr(value, "item") else value
 
 

@@ -1,6 +1,6 @@
-"""One answer's tokens in the cache: a value that is passed to the backend, which keeps none of its own.
+"""State of one generation: its tokens in the cache. The caller passes it to the backend, which keeps no such state itself.
 
-A cache holds one sequence at a time as yet: slots 0 to `length`. What holds several gives each its own slots here.
+A cache has one sequence at a time, in slots 0 to `length`. Batches have their own state (`engine.batch`).
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from tilec.step.step import Head
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`length` is how many tokens are in the cache, each in the slot of its position; `head` is how tokens are chosen."""
+    """`length`: tokens in the cache, each in the slot of its position. `head`: output mode, how tokens are chosen."""
 
     length: int = 0
     head: Head = "argmax"
     _answer: int = 0
 
     def begin(self) -> int:
-        """End the answer before; the number of the new one, so that tokens of an older one do not come after all."""
+        """End the generation before; returns the number of the new one, which invalidates iterators of the older one."""
         self._answer += 1
         return self._answer
 
     def is_current(self, number: int) -> bool:
-        """Whether nothing has begun since."""
+        """Whether no generation has begun since `number`."""
         return number == self._answer
 
     def check(self, number: int) -> None:
-        """UsageError where something has begun since."""
+        """UsageError if another generation has begun since `number`."""
         if not self.is_current(number):
             raise UsageError("this answer ended when another began, or the engine was closed", fix="read one answer at a time")
 
 
 def check_room(length: int, count: int, max_seq_len: int) -> None:
-    """UsageError unless `count` tokens, one at least, fit behind the `length` that a cache of `max_seq_len` holds."""
+    """UsageError unless `count` tokens, at least one, fit after the `length` tokens in a cache of `max_seq_len`."""
     if count == 0:
         raise UsageError("the prompt is empty", fix="give at least one token")
     if length + count > max_seq_len:

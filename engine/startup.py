@@ -1,32 +1,31 @@
-"""Keep the folder that someone stands in from being searched for modules: a `random.py` beside a model must not run. And let
-Ctrl-C end a program that still imports its modules with a line, where an exception would show as their traceback.
+"""Removes the current folder from the module search path: a `random.py` next to a model must not run. Also makes Ctrl-C during
+imports end the program with one line instead of a traceback.
 
-In: how Python was started. Out: `sys.path` without that folder, and what SIGINT does. `engine/__init__.py` calls this before it
-imports anything, and this file imports only what Python has loaded before it searches any folder (`sys`, `os`, `_signal`; not
-even `__future__`). The first is `tilec/startup.py` again in short, because with the folder still on the path `import tilec`
-could already be the folder's.
+In: how Python was started. Out: `sys.path` without that folder, and the SIGINT handler. `engine/__init__.py` calls this before
+any other import, and this file imports only modules that Python loads before it searches any folder (`sys`, `os`, `_signal`;
+not even `__future__`). The path code repeats `tilec/startup.py` in short, because with the folder on the path `import tilec`
+could already load the folder's.
 
-What holds. `python -m engine` finds modules where Python, its packages and absolute entries of PYTHONPATH are. An empty or
-relative entry of PYTHONPATH (what `PYTHONPATH=$PYTHONPATH:/x` leaves where it was unset) names whatever folder one stands in,
-so it is dropped.
+`python -m engine` then finds modules only in Python's folders, its packages and absolute entries of PYTHONPATH. An empty or
+relative entry (`PYTHONPATH=$PYTHONPATH:/x` leaves one if the variable was unset) names the current folder and is dropped.
 
-What cannot be held from here. `python -m engine` looks for `engine` itself in the current folder before any line of ours runs,
-which `python -P -m engine` does not.
+One gap remains: `python -m engine` looks for `engine` itself in the current folder before any line of this file runs. Use
+`python -P -m engine` to avoid that.
 """
 
 import os
 import sys
 
-SIGNAL = __import__("_signal")  # what `signal` is made of, which is loaded already
+SIGNAL = __import__("_signal")  # the already loaded module under `signal`
 INTERRUPTED = 130
 """Exit status of a program that Ctrl-C ended (128 + SIGINT, as shells report it)."""
 
 
 def begin(package: str) -> None:
-    """Where `package` is the program that runs (`python -m package`, or a script of that name): clean `sys.path`; and where its
-    modules still are to be imported, end it at once on Ctrl-C, unless that is ignored."""
+    """Clean `sys.path` if `package` is the running program (`python -m package`, or a script of that name). If its modules are
+    still to be imported, also make Ctrl-C end the program at once, unless SIGINT is ignored."""
     words = sys.argv
-    if words[:1] == ["-m"]:  # so it reads while Python looks for the module to run
+    if words[:1] == ["-m"]:  # `sys.argv` while Python looks for the module to run
         if not _names(sys.orig_argv[-len(words)], package):
             return
         if SIGNAL.getsignal(SIGNAL.SIGINT) is SIGNAL.default_int_handler:
@@ -43,7 +42,7 @@ def begin(package: str) -> None:
 
 
 def end_at_once(*_: object) -> None:
-    """Handles SIGINT while nothing is open yet, or any more."""
+    """SIGINT handler for the time before anything is open and after everything is closed."""
     try:
         os.write(2, b"error: interrupted\n")
     finally:
@@ -51,6 +50,6 @@ def end_at_once(*_: object) -> None:
 
 
 def _names(word: str, package: str) -> bool:
-    """Whether a word of Python's command line, `package`, `-mpackage` or `-Pmpackage`, names the package or a part of it."""
+    """Whether a word of Python's command line (`package`, `-mpackage` or `-Pmpackage`) names the package or a module of it."""
     module = word if not word.startswith("-") else word[word.find("m") + 1 :]
     return module == package or module.startswith(package + ".")

@@ -1,5 +1,5 @@
-"""README and the pages that continue it say what is true: the first kernel is proven, the refused kernel is refused with the
-text shown, the test command is the one that the gate runs, and the engine generates tokens without a GPU."""
+"""The README is true: its first kernel is proven, its refused kernel is refused with the message shown, its test command is the
+one of the gate, and its engine generates text without a GPU."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_right_twin_is_proven(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_its_python_passes_pyright(tmp_path: Path) -> None:
-    """Every block, in strict mode; the kernel that the prover refuses too, as types are not what is wrong with it. But for what
+    """Every block, in strict mode, including the kernel that the prover refuses, because its types are right. Except code that
     needs torch, which is not a dependency: `test_its_launch_runs`."""
     blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", f"{README}\n{ENGINE}", re.DOTALL | re.MULTILINE)
     blocks.remove(fenced("launch"))
@@ -74,7 +74,7 @@ def test_its_python_passes_pyright(tmp_path: Path) -> None:
 
 
 def test_its_launch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a driver that records, and a PyTorch as `tilec.ops` sees it; the kernels are compiled as they are needed."""
+    """With a driver that records, and a stub of PyTorch for `tilec.ops`; the kernels are compiled on demand."""
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     driver = FakeDriver()
     device = Device(driver)

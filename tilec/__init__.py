@@ -1,13 +1,13 @@
 """tilec: an ahead-of-time compiler for GPU tile kernels that proves them safe.
 
-Kernel authors import the vocabulary from here; nothing heavier is loaded. How a kernel travels:
+Kernel authors import the vocabulary from here; nothing heavier is loaded. The path of a kernel:
 
     kernels_src/k.py --frontend--> tile IR --passes--> proven tile IR --lowering--> MLIR --codegen--> PTX
                                       |                                                               |
                                  interpreter                 runtime <--cache, bundle-- CUBIN <--assemble
 
-`tilec.pipeline` holds the stages in order, `tilec.cli` the commands, `tilec.runtime` the launcher, which needs no compiler;
-`tilec.compile` and `tilec.op`, which are loaded when they are asked for, make of a kernel what Python can call.
+`tilec.pipeline` defines the stages in order, `tilec.cli` the commands, `tilec.runtime` the launcher, which needs no compiler.
+`tilec.compile` and `tilec.op`, which are loaded on first use, make a kernel callable from Python.
 """
 
 # isort: off
@@ -31,7 +31,7 @@ __all__ += language.__all__
 __version__ = "0.1.0"
 
 _LATER: Final = {"compile": "tilec.project.just_in_time", "op": "tilec.ops"}
-"""What stands above the language, by the module that has it: a kernel file that imports words loads none of it."""
+"""Names loaded on first use, by the module that defines them: a kernel file that imports words loads none of it."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """`python -m tilec` and the `tilec` command.
 
-Both forget the folder that they are started in before they import anything (`tilec.startup`). Only Python itself looks for
-`tilec` there first under `python -m tilec`: in a folder that someone else filled, use the command or `python -P -m tilec`.
+Both remove the current folder from the module search path before they import anything (`tilec.startup`). Under `python -m
+tilec`, Python itself still searches it for `tilec` first: in a folder with untrusted contents, use the command or `python -P -m
+tilec`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and exit with its status; Ctrl-C and SIGTERM end it with one line, while it loads too."""
+    """Run the command line and exit with its status. Ctrl-C and SIGTERM end it with one line, also during imports."""
     try:
         status = _run()
-    except (OSError, MemoryError, ImportError) as error:  # of the imports: a command that has begun answers for its own
+    except (OSError, MemoryError, ImportError) as error:  # errors of the imports; a command that has started handles its own
         print(f"error: tilec cannot be loaded: {getattr(error, 'strerror', None) or error or 'no memory'}", file=sys.stderr)
         status = 2
     sys.exit(status)

@@ -1,7 +1,7 @@
-"""What the compiler hands to the runtime: a CUBIN and the manifest that says how to launch it and why that is safe.
+"""The compiler's output for the runtime: a CUBIN, and the manifest with its launch parameters, contract and proofs.
 
-Made by the pipeline, stored by the cache, packed into bundles, enforced by the launcher. Pure data, no code: `to_json` makes
-JSON of it, which `tilec.manifest_reader` reads.
+Created by the pipeline, stored by the cache, packed into bundles, enforced by the launcher. Pure data, no code: `to_json`
+converts it to JSON, which `tilec.manifest_reader` reads.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor parameter. `access` is in, out, inout, scratch or atomic; `strides` None means row-major contiguous;
-    dims and strides (elements) are expressions over the launch values; `align` is bytes. `resident`: the kernel may read it
-    before the kernels before it are complete, so that none of those that a launch overlaps may write it. `row`: the axis of the
-    grid on which a block's place is its coordinate on the tensor's first axis, in every access; None where that is not so."""
+    """A tensor parameter. `access` is in, out, inout, scratch or atomic; `strides` None means row-major contiguous; dims and
+    strides (elements) are expressions over the launch values; `align` is in bytes. `resident`: the kernel may read it before
+    earlier kernels are complete, so no kernel that the launch overlaps may write it. `row`: the grid axis on which the block
+    index is the coordinate on the tensor's first axis in every access; None if there is none."""
 
     name: str
     access: str
@@ -38,7 +38,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScalarSpec:
-    """A scalar parameter by dtype name."""
+    """A scalar parameter; `dtype` by name."""
 
     name: str
     dtype: str
@@ -47,7 +47,7 @@ class ScalarSpec:
 @dataclass(frozen=True, slots=True)
 class AbiSlot:
     """One kernel argument in order: `kind` pointer (u64), dim (i32), stride (i64), scalar (its dtype) or tensor_map (128 bytes,
-    aligned to 64): the next one of the manifest's `tensor_maps`, named after its tensor."""
+    aligned to 64). A tensor_map slot is the next of the manifest's `tensor_maps`, named after its tensor."""
 
     kind: str
     name: str
@@ -55,9 +55,9 @@ class AbiSlot:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapSpec:
-    """A map that the launcher makes of a whole tensor parameter, for copies of boxes of it: `box` elements on each axis of the
-    tensor, outermost first; `swizzle` the bytes of a box's row, within which 16-byte chunks are permuted. What lies outside of
-    the tensor reads as zero."""
+    """A tensor map that the launcher encodes for a whole tensor parameter. `box`: elements of a box on each axis of the tensor,
+    outermost first; `swizzle`: bytes of a box's row, within which 16-byte chunks are permuted. Elements outside the tensor read
+    as zero."""
 
     tensor: str
     box: tuple[int, ...]
@@ -66,7 +66,7 @@ class TensorMapSpec:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCheck:
-    """A predicate over launch values that the launcher evaluates; `text` is shown when it fails."""
+    """A predicate over launch values that the launcher evaluates; `text` is shown if it is false."""
 
     condition: Expr
     text: str
@@ -74,9 +74,9 @@ class LaunchCheck:
 
 @dataclass(frozen=True, slots=True)
 class ValueCheck:
-    """Every integer stored in `tensor` lies in `low <= v < high`; no two are equal, if `distinct`, none is smaller than the one
-    before it, if `sorted`, and the first is `low` and the last `high - 1`, if `ends`. A tensor with `sorted` or `ends` has one
-    axis. Both are left out of records where they are false."""
+    """Every integer stored in `tensor` satisfies `low <= v < high`. With `distinct`, no two are equal; with `sorted`, they are
+    nondecreasing; with `ends`, the first is `low` and the last `high - 1`. A tensor with `sorted` or `ends` has one axis.
+    Records omit these two if they are false."""
 
     tensor: str
     low: Expr
@@ -87,16 +87,16 @@ class ValueCheck:
 
     @property
     def words(self) -> str:
-        """What is said beside the range, to go behind it; empty where nothing is."""
+        """The properties beyond the range, as text to append to it; empty if there are none."""
         said = {"all distinct": self.distinct, "none below the one before": self.sorted, "both ends reached": self.ends}
         return "".join(f", {text}" for text, holds in said.items() if holds)
 
 
 @dataclass(frozen=True, slots=True)
 class ValuePromise:
-    """Every integer that a launch leaves in `tensor`, less what the tensors `above` held at the same place before it, lies in
-    `low <= v < high`; no two are equal, if `distinct`, and none is smaller than the one before it, if `sorted`. `above`,
-    `distinct` and `sorted` are left out of records where they say nothing."""
+    """Every integer that a launch leaves in `tensor`, minus the previous values of the tensors `above` at the same index,
+    satisfies `low <= v < high`. With `distinct`, no two are equal; with `sorted`, they are nondecreasing. Records omit `above`,
+    `distinct` and `sorted` if they are empty or false."""
 
     tensor: str
     low: Expr
@@ -138,10 +138,10 @@ class Obligation:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything a launcher needs to know of one CUBIN, and the record of its proofs. `dependent_launch` says that the kernel
-    itself waits for the ones before it, so that it may be launched while they still run; `schedule` is how its threads run, as
-    `tilec.schedule` writes it. Of it a launch needs one thing: with `persistent`, as many blocks run as the device holds at
-    once, `blocks` on each multiprocessor (1 where that is not said), and go through the grid."""
+    """Everything a launcher needs to know about one CUBIN, and the record of its proofs. `dependent_launch`: the kernel itself
+    waits for earlier kernels (programmatic dependent launch), so it may be launched while they run. `schedule` is its schedule,
+    as `tilec.schedule` writes it. A launch uses one part of it: with `persistent`, only as many blocks run as the device holds
+    at once, `blocks` per multiprocessor (default 1), and each processes several tiles of the grid."""
 
     kernel: str
     entry: str
@@ -169,8 +169,8 @@ class Manifest:
 
 
 def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[ScalarSpec, ...]]:
-    """The tensors and the scalars that a kernel takes, in order."""
-    from tilec.ir.rows import row_axis  # so that launchers do not wait for operations, which they do not need
+    """The tensors and the scalars of a kernel, in order."""
+    from tilec.ir.rows import row_axis  # imported here, because launchers do not need the operations
 
     tensors: list[TensorSpec] = []
     scalars: list[ScalarSpec] = []
@@ -187,12 +187,12 @@ def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[S
 
 
 def value_check(fact: ValueFact) -> ValueCheck:
-    """What the launcher checks for a declaration of a kernel."""
+    """The launcher's check for a `values` declaration of a kernel."""
     return ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct, fact.sorted, fact.ends)
 
 
 def value_promise(promise: Promise) -> ValuePromise:
-    """What a kernel is proven to leave behind."""
+    """The manifest's record of a proven `ensures` declaration."""
     return ValuePromise(promise.tensor, promise.low, promise.high, promise.above, promise.distinct, promise.sorted)
 
 
@@ -201,11 +201,11 @@ OPTIONAL: Final[dict[type[Any], tuple[str, ...]]] = {
     ValuePromise: ("above", "distinct", "sorted"),
     Manifest: ("promises",),
 }
-"""Fields of records that are false or empty where a record does not have them."""
+"""Fields that records omit if they are false or empty."""
 
 
 def json_bytes(data: Any) -> bytes:
-    """JSON data as stages write it, of which digests are taken."""
+    """JSON data as stages write it; digests are computed from these bytes."""
     return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 

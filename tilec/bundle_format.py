@@ -1,18 +1,18 @@
-"""The bytes of a bundle: what the packer writes and the loader expects, to the last byte.
+"""The binary format of a bundle, as the packer writes it and the loader requires it, exact to the byte.
 
     header    64 bytes, little-endian: magic (8), format (u32), header size (u32), file size (u64), manifest offset (u64),
               manifest size (u64), blobs offset (u64), number of blobs (u32), zero (12)
     manifest  canonical JSON: ASCII, keys sorted, no spaces
     blobs     CUBINs in the order of their sha256, each at the next multiple of 128, zeros between
     texts     at the next multiple of 128 after the blobs: tile IR and PTX of the CUBINs in the order of their sha256, one after
-              the other, compressed as one stream (xz container without a check of its own, LZMA2 as `FILTERS` says)
+              the other, compressed as one stream (xz container without its own check, LZMA2 with `FILTERS`)
     trailer   sha256 of everything before it
 
-The texts are for `tilec audit`: a launcher reads none, so it hashes their compressed bytes with the file and expands nothing.
-The manifest's `texts` has the size of the stream and the sha256 and size of each text; kernels name theirs by `digests`.
-
-One content has exactly one encoding: offsets follow from sizes, the order of blobs from their digests, the order of kernels
-from their names. So a bundle is reproducible, and a loader that compares needs no rule about holes or overlaps.
+The texts are for `tilec audit`: a launcher does not read them, so it hashes their compressed bytes with the file and does not
+decompress them. The manifest's `texts` has the size of the stream and the sha256 and size of each text; kernels refer to theirs
+by `digests`. Each content has exactly one encoding: offsets are determined by sizes, the order of blobs by their digests, the
+order of kernels by their names. A bundle is therefore reproducible, and a loader that compares bytes needs no rules for gaps or
+overlaps.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAGIC: Final = b"\x89tilec\r\n"
-"""The first byte is no ASCII and the line end is one that text modes change, so a mangled transfer shows at once."""
+"""The first byte is not ASCII, and text-mode transfers change the line end, so a corrupted transfer is detected at once."""
 FORMAT: Final = 3
-"""2 added the texts, 3 the step and its tuning."""
+"""Version 2 added the texts, version 3 the step and its tuning."""
 HEADER: Final = struct.Struct("<8sIIQQQQI12x")
 TRAILER: Final = hashlib.sha256().digest_size
 ALIGN: Final = 128
@@ -37,12 +37,12 @@ MAX_FILE: Final = 1 << 30
 MAX_MANIFEST: Final = 32 << 20
 MAX_BLOBS: Final = 1 << 16
 MAX_TEXTS: Final = 1 << 28
-"""Bytes of all texts of a bundle, expanded: a stream of a few bytes can ask for any number."""
+"""Maximum decompressed bytes of all texts of a bundle: a stream of a few bytes can expand to any size."""
 MAX_MEMORY: Final = 64 << 20
-"""Bytes that expanding may take beside its result; a stream can ask for 4 GiB."""
+"""Maximum bytes of memory for decompression, in addition to its result; a stream can request 4 GiB."""
 SUFFIX: Final = ".bundle"
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_+=\-]{0,199}", re.ASCII)
-"""Of an artifact: nothing a file system takes for a path."""
+"""Name of an artifact; contains no character that is special in a path."""
 MODEL: Final = re.compile(r"[a-z0-9]([a-z0-9_\-]|\.(?=[a-z0-9])){0,63}", re.ASCII)
 STEP: Final = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
 
@@ -50,7 +50,7 @@ FILTERS: Final = [
     {"id": lzma.FILTER_LZMA2, "dict_size": 1 << 23, "lc": 3, "lp": 0, "pb": 0, "mode": lzma.MODE_NORMAL, "nice_len": 128,
      "mf": lzma.MF_BT4, "depth": 64},
 ]  # fmt: skip
-"""Every parameter is named, so that the defaults of a library decide nothing."""
+"""All parameters are explicit, so that the output does not depend on a library's defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +79,19 @@ def aligned(offset: int) -> int:
 
 
 def canonical(data: Any) -> bytes:
-    """The one JSON text of `data`; ValueError for NaN and infinities."""
+    """The canonical JSON text of `data`; ValueError for NaN and infinities."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
 def model_digest(config: Mapping[str, Any], step: Any) -> str:
-    """What a bundle runs, as hex sha256: the numbers of its model and the syntax of its step (`Declaration.syntax`). A policy
-    goes by it (`tilec.runtime.trust`), since a name is whatever a signer says."""
+    """Identity of a bundle's program, as hex sha256 of the model's numbers and the syntax of its step (`Declaration.syntax`).
+    Policies refer to it (`tilec.runtime.trust`), because a signer can choose any name."""
     return hashlib.sha256(canonical({"config": config, "step": step})).hexdigest()
 
 
 def layout(manifest_size: int, sizes: Iterable[int], texts: int = 0) -> tuple[Header, list[int]]:
     """The header of a bundle with blobs of these sizes and `texts` bytes of compressed texts; the offset of each blob, and last
-    that of the texts."""
+    the offset of the texts."""
     start = at = aligned(HEADER.size + manifest_size)
     end = HEADER.size + manifest_size
     offsets: list[int] = []
@@ -107,7 +107,7 @@ def layout(manifest_size: int, sizes: Iterable[int], texts: int = 0) -> tuple[He
 
 
 def compress(texts: Mapping[str, bytes]) -> bytes:
-    """Texts by hex sha256 as one stream in the order of their digests; no bytes for no texts."""
+    """Texts by hex sha256 as one stream in the order of their digests; empty for no texts."""
     if not texts:
         return b""
     whole = b"".join(texts[digest] for digest in sorted(texts))
@@ -115,7 +115,8 @@ def compress(texts: Mapping[str, bytes]) -> bytes:
 
 
 def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes]:
-    """The texts of a stream by digest; `entries` are digest and size in order. ValueError where a byte is not what they say."""
+    """The texts of a stream by digest; `entries` are digest and size in order. ValueError if the stream does not match them
+    exactly."""
     known = list(entries)
     found: dict[str, bytes] = {}
     if not known and not stream:
@@ -123,7 +124,7 @@ def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes
     try:
         reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
         rest = stream
-        for digest, length in known:  # text by text, so that the first wrong one is the last that takes room
+        for digest, length in known:  # text by text, so that memory use stops at the first wrong one
             parts: list[bytes] = []
             left = length
             while left and not reader.eof:
@@ -146,12 +147,12 @@ def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes
 
 
 def encode(description: Mapping[str, Any], blobs: Mapping[str, bytes], texts: Mapping[str, bytes] | None = None) -> bytes:
-    """A bundle: `description` is the manifest without `blobs`, which are CUBINs by their hex sha256, and without `texts`, which
-    are tile IR and PTX by theirs."""
+    """A bundle. `description` is the manifest without `blobs` and `texts`; `blobs` are CUBINs by their hex sha256, `texts` tile
+    IR and PTX by theirs."""
     order = sorted(blobs)
     written = dict(texts or {})
     stream = compress(written)
-    # The manifest holds offsets and its size moves the blobs, so the offsets it holds count from the first blob.
+    # The manifest contains offsets, and its size moves the blobs; its offsets are therefore relative to the first blob.
     _, offsets = layout(0, (len(blobs[digest]) for digest in order))
     table = [
         {"sha256": digest, "offset": offset - aligned(HEADER.size), "size": len(blobs[digest])}

@@ -1,9 +1,9 @@
-"""What a CUBIN says of itself: the bytes of an image go in, its architecture and the kernels it has come out, or ValueError.
+"""Reads the headers of a CUBIN: takes the bytes of an image, returns its architecture and kernels, or raises ValueError.
 
 A CUBIN is a 64-bit little-endian ELF file (System V ABI, ELF header and section headers) of machine 190. The architecture is in
-`e_flags`: in bits 8 to 15 where the ABI version is 8 or newer, in bits 0 to 7 before (LLVM, include/llvm/BinaryFormat/ELF.h).
-The code of the kernel `f` is the section `.text.f`. Only headers are read, whatever the size of the image, and every offset is
-held against that size first.
+`e_flags`: in bits 8 to 15 if the ABI version is 8 or newer, in bits 0 to 7 before (LLVM, include/llvm/BinaryFormat/ELF.h). The
+code of the kernel `f` is the section `.text.f`. Only headers are read, regardless of the size of the image, and every offset is
+checked against that size first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 HEADER_SIZE: Final = 64
 SECTION: Final = struct.Struct("<IIQQQQIIQQ")
-"""name, type, flags, address, offset, size, link, info, alignment, entry size."""
+"""Section header: name, type, flags, address, offset, size, link, info, alignment, entry size."""
 MACHINE_CUDA: Final = 190
 ABI_SM_IN_BYTE_1: Final = 8
 SECTION_CODE: Final = 1
@@ -24,7 +24,7 @@ SECTION_STRINGS: Final = 3
 MAX_SECTIONS: Final = 256
 """An image of one kernel has 15 to 30."""
 MAX_NAMES: Final = 1 << 16
-"""Bytes of all names of sections."""
+"""Maximum size of the section name table in bytes."""
 PREFIX: Final = b".text."
 
 
@@ -37,7 +37,7 @@ class Image:
 
 
 def read_image(image: bytes | memoryview) -> Image:
-    """Read the headers of a CUBIN; ValueError for what is none, or has headers that point outside it."""
+    """Reads the headers of a CUBIN; ValueError if the image is not a CUBIN, or has headers that point outside it."""
     head = bytes(image[:HEADER_SIZE])
     if len(head) < HEADER_SIZE or head[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", head, 18)[0] != MACHINE_CUDA:
         raise ValueError("is no CUBIN")
@@ -71,7 +71,7 @@ def _inside(image: bytes | memoryview, section: tuple[int, ...], kind: int) -> b
 
 
 def check_image(image: bytes | memoryview | Image, arch: str, entry: str) -> None:
-    """Refuse, with a ValueError, an image that is not for `arch` (such as `sm_90a`) or has no code for the kernel `entry`."""
+    """Raises ValueError if an image is not for `arch` (such as `sm_90a`) or has no code for the kernel `entry`."""
     read = image if isinstance(image, Image) else read_image(image)
     if f"sm_{read.arch}a" != arch:
         raise ValueError(f"is for sm_{read.arch}, not for {arch}")

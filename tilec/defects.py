@@ -1,8 +1,8 @@
-"""A failure inside tilec, told as one diagnostic at the kernel it happened to.
+"""Reports an internal error of tilec as one diagnostic at the kernel that triggered it.
 
-A kernel that was accepted and then cannot be built is a defect of tilec, not of the kernel. Whatever a stage raises beside
-its own diagnostics (a verifier's error, a failed assertion, too deep a recursion) comes out as E0508 with the place in tilec
-and the operation it was at; what MLIR and LLVM refuse keeps its code and gets the kernel's span. Users see no traceback.
+If a kernel was accepted and then cannot be built, the fault is in tilec, not in the kernel. Any exception of a stage other than
+its own diagnostics (a verifier's error, a failed assertion, a recursion limit) becomes E0508 with the location in tilec and the
+operation being processed. Errors of MLIR and LLVM keep their code and get the kernel's span. Users see no traceback.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tilec.ir.core import Op
 HINT = "this is a defect of tilec; please report it with the kernel"
 PACKAGE = Path(__file__).parent
 REFUSED_LATE = ("E0501", "E0502", "E0503", "E0505")
-"""Codes of the compilers behind tilec, which know nothing of the kernel's source."""
+"""Error codes of MLIR, LLVM and the assembler, which do not know the kernel's source."""
 
 
 @contextmanager
 def told_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator[None]:
-    """Turn what is raised inside into CompileError. `what` says what tilec was doing, such as "stage `mlir` of kernel `k`";
-    `span` finds the kernel in its source, where there is one."""
+    """Converts exceptions raised inside to CompileError. `what` describes the activity, such as "stage `mlir` of kernel `k`";
+    `span` returns the kernel's location in its source, if any."""
     try:
         yield
     except CompileError as error:
@@ -47,7 +47,7 @@ def _placed(item: Diagnostic, span: Callable[[], Span | None]) -> Diagnostic:
 
 
 def defect(what: str, error: Exception, span: Callable[[], Span | None]) -> Diagnostic:
-    """E0508 for an exception that nobody should have raised, E0512 where a stage ran out of stack or memory."""
+    """E0508 for an unexpected exception, E0512 if a stage ran out of stack or memory."""
     if isinstance(error, RecursionError | MemoryError):
         return _too_large(what, error, span)
     where, op = _found(span), _operation(error.__traceback__)
@@ -72,12 +72,12 @@ def _too_large(what: str, error: Exception, span: Callable[[], Span | None]) -> 
 def _found(span: Callable[[], Span | None]) -> Span | None:
     try:
         return span()
-    except Exception:  # the kernel may be what tilec fails on
+    except Exception:  # computing the span may fail on the same kernel
         return None
 
 
 def _place(trace: TracebackType | None) -> str:
-    """The innermost function of tilec that was running, as `passes/layout.py`, line and name."""
+    """The innermost active function of tilec, as `passes/layout.py`, line and name."""
     for frame in reversed(traceback.extract_tb(trace)):
         path = Path(frame.filename)
         if path.is_relative_to(PACKAGE):
@@ -86,7 +86,7 @@ def _place(trace: TracebackType | None) -> str:
 
 
 def _operation(trace: TracebackType | None) -> Op | None:
-    """The operation that the innermost function with one had at hand."""
+    """The operation processed by the innermost function that has one as `self` or `op`."""
     found: Op | None = None
     while trace is not None:
         for name in ("self", "op"):

@@ -1,9 +1,9 @@
-"""Source spans and the diagnostics every stage reports in.
+"""Source spans, and the diagnostics of all stages.
 
-A stage that refuses its input raises `CompileError` with one `Diagnostic` per problem. A diagnostic names what is wrong
-(primary label), why (secondary labels, in source order), the concrete launch that goes wrong (counterexample) and the fix
-(hint; where a program can apply one, `fixes` too). `render` turns it into text in the form of rustc: code, message,
-caret-marked source lines, notes, hint.
+A stage that rejects its input raises `CompileError` with one `Diagnostic` per problem. A diagnostic states the error (primary
+label), its reasons (secondary labels, in source order), a concrete failing launch (counterexample) and the fix (hint; also
+`fixes` if a program can apply one). `render` formats it as text in the style of rustc: code, message, caret-marked source
+lines, notes, hint.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Literal
 from tilec.visible import visible
 
 Paint = Callable[[str, str], str]
-"""Takes the role of a piece of a rendered diagnostic (a key of `terminal.STYLES`) and its text, gives the text as printed."""
+"""Takes the role of a part of a rendered diagnostic (a key of `terminal.STYLES`) and its text, returns the text to print."""
 
 
 def unpainted(role: str, text: str) -> str:
-    """A `Paint` that leaves text as it is."""
+    """A `Paint` that returns the text unchanged."""
     return text
 
 
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A span and the few words to print under its carets (may be empty)."""
+    """A span and a short text to print under its carets (may be empty)."""
 
     span: Span
     text: str = ""
@@ -49,9 +49,9 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """One concrete launch that violates an obligation; every entry is a value the kernel author can plug in.
+    """One concrete launch that violates an obligation; every entry is a value that the kernel author can try.
 
-    `dims` maps symbolic dims and integer scalars to values, `blocks` holds one block id tuple (two for a race),
+    `dims` maps symbolic dims and integer scalars to values, `blocks` contains one block index tuple (two for a race),
     `iterations` one mapping of loop variable to value per block, `element` the index of the tensor element at fault.
     """
 
@@ -80,11 +80,11 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A change of the source that answers a diagnostic, in a form that needs no source yet.
+    """A source change that fixes a diagnostic, in a form independent of the source text.
 
-    `change` says what becomes of `text`: an `argument` is added to the call at `span`, a `statement` to the kernel that `span`
-    is in, behind its grid; a word to `import` comes from `tilec`; what is to `replace` stands for the text of `span`. A
-    `certain` one leaves every launch as it is at which nothing goes wrong: a program may apply it unasked.
+    `change` determines the use of `text`: an `argument` is added to the call at `span`; a `statement` is added after the grid
+    of the kernel that contains `span`; a word to `import` comes from `tilec`; with `replace` it replaces the text of `span`. A
+    `certain` fix does not change any launch that was correct before: a program may apply it without confirmation.
     """
 
     title: str
@@ -96,7 +96,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem, or a note of what could be better: `code` is E or N followed by four digits and has a page in
+    """One error, or a note about a possible improvement. `code` is E or N followed by four digits and has a page in
     `tilec/explain/`."""
 
     code: str
@@ -110,12 +110,12 @@ class Diagnostic:
 
     @property
     def level(self) -> str:
-        """`error` or `note`, which is a role of `tilec.terminal.STYLES` too."""
+        """`error` or `note`; also a role of `tilec.terminal.STYLES`."""
         return "note" if self.code.startswith("N") else "error"
 
 
 class CompileError(Exception):
-    """The input was refused; carries every diagnostic found, in source order."""
+    """The input was rejected; carries every diagnostic found, in source order."""
 
     def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic]) -> None:
         found = (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
@@ -127,7 +127,7 @@ class CompileError(Exception):
 
 
 def display_width(text: str) -> int:
-    """Number of terminal columns that `text` takes (east-asian wide characters take two)."""
+    """Number of terminal columns of `text` (east-asian wide characters have two)."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
@@ -141,7 +141,8 @@ def _source_lines(file: str, sources: dict[str, str]) -> list[str]:
 
 
 def render(diagnostic: Diagnostic, sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:
-    """Text of one diagnostic; `sources` maps file names to their text where the disk should not be read, `paint` colours it."""
+    """Text of one diagnostic. `sources` maps file names to their text; files not in it are read from disk. `paint` colours the
+    text."""
     sources = {} if sources is None else dict(sources)
     lines = [
         paint(diagnostic.level, f"{diagnostic.level}[{diagnostic.code}]") + paint("message", f": {visible(diagnostic.message)}")
@@ -188,5 +189,5 @@ def _snippets(
 
 
 def render_all(diagnostics: Iterable[Diagnostic], sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:
-    """Text of several diagnostics, a blank line between them."""
+    """Text of several diagnostics, separated by blank lines."""
     return "\n\n".join(render(diagnostic, sources, paint) for diagnostic in diagnostics)

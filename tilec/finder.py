@@ -1,10 +1,10 @@
-"""Finds the bundle of a model, or of a kernel: the numbers of a configuration, or a kernel's name and constants, and an
-architecture go in, an open bundle comes out.
+"""Finds the bundle of a model or of a kernel: takes a model's numbers, or a kernel's name and constants, and an architecture;
+returns an open bundle.
 
-It looks into installed packages of the entry point group `tilec.kernels`, then into the user's folder of bundles, then, where
-`TILEC_REGISTRY` names one, into a registry, from which it pulls into that folder. No code of a package runs: its bundle is a
-file at a place that its name tells. What is found is looked at here, to see what it is for; `open_bundle` judges it, under the
-policy that holds. One that is refused hides no other: it is passed over, which the log of this module says.
+It searches installed packages of the entry point group `tilec.kernels`, then the user's bundle folder, then, if
+`TILEC_REGISTRY` is set, a registry, from which it pulls into that folder. No code of a package runs: the path of its bundle
+follows from its entry point. This module reads only whether a bundle matches; `open_bundle` verifies it under the trust policy
+in effect. A rejected bundle does not hide others: it is skipped with a warning in the log of this module.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ _PACKAGE: Final = re.compile(r"[a-z_][a-z0-9_]{0,127}", re.ASCII)
 
 
 def bundles_folder() -> Path:
-    """Where `tilec bundle pull` puts bundles: the user's own folder, beside the store."""
+    """The user's bundle folder, next to the store; `tilec bundle pull` writes to it."""
     return store_root() / "bundles"
 
 
 def own_bundles_folder() -> Path:
-    """The same, made where it is missing. BundleError E0735 where it cannot be, or where others may write to it."""
+    """The user's bundle folder, created if it is missing. BundleError E0735 if it cannot be created, or others may write to
+    it."""
     folder = bundles_folder()
     try:
         create(folder)
@@ -66,9 +67,9 @@ def find_bundle(
     digest: str | None = None,
     deciding: Collection[str] = (),
 ) -> Bundle:
-    """The bundle for a model of these numbers on an architecture, open; it says each of the numbers `deciding`, has the sha256
-    `digest` where one is given, and is signed as the policy `trust` asks. BundleError E0735 where there is none, or several
-    packages have one; where there are only such that are refused, the refusal of the first."""
+    """The open bundle for a model with these numbers on an architecture. It must state each of the numbers `deciding`, have the
+    sha256 `digest` if one is given, and satisfy the policy `trust`. BundleError E0735 if there is none, or several packages
+    have one; if all candidates are rejected, the error of the first."""
     search = _Search(arch, find_trust(trust) or NO_POLICY, digest)
     installed = list(search.opened(path for path in sorted(set(_installed(arch))) if search.is_for(path, numbers, deciding)))
     if len(installed) > 1:
@@ -90,9 +91,8 @@ def find_bundle(
 
 
 def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
-    """A bundle that says that it has this specialisation, among those that are installed, then those that were pulled; open.
-    BundleError E0735 where there is none, or two have different code for it; where there are only such that the policy that
-    holds refuses, the refusal of the first."""
+    """An open bundle that lists this specialisation; installed bundles are searched first, then pulled ones. BundleError E0735
+    if there is none, or two have different code for it; if the trust policy rejects all candidates, the error of the first."""
     search = _Search(arch, find_trust() or NO_POLICY)
     for places in (lambda: sorted(set(_installed(arch))), search.cached):
         codes = {path: code for path in places() if (code := _code_of(path, kernel, constants, arch, search.unusable))}
@@ -117,7 +117,7 @@ def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
 
 @dataclass(slots=True)
 class _Search:
-    """What one search is for, and what it met: why files cannot be read, and what was refused."""
+    """Parameters of one search, and its findings: reasons why files could not be read, and rejected bundles."""
 
     arch: str
     trust: Trust | str
@@ -127,7 +127,7 @@ class _Search:
     told: int = 0
 
     def opened(self, paths: Iterable[Path]) -> Iterator[Bundle]:
-        """Those of some files that are not refused, open; one is judged when it is asked for."""
+        """The accepted bundles among some files, open; each is verified when the iterator reaches it."""
         for path in paths:
             try:
                 yield open_bundle(path, arch=self.arch, digest=self.digest, trust=self.trust)
@@ -135,16 +135,16 @@ class _Search:
                 self.refused.append(error)
 
     def tell(self) -> None:
-        """Say what was passed over, since who put it there expects that it is used."""
+        """Logs the skipped bundles, because whoever installed them expects that they are used."""
         if self.told < len(self.refused):
-            from logging import getLogger  # here, as there is seldom anything to say
+            from logging import getLogger  # imported here, because it is rarely needed
 
             for error in self.refused[self.told :]:
                 getLogger(__name__).warning("warning: a bundle was found and is passed over: %s", error.message)
             self.told = len(self.refused)
 
     def refusal(self) -> BundleError | None:
-        """The first, where there was one, and how many more there were."""
+        """The first rejection, if any, with the number of others."""
         if not self.refused:
             return None
         first, more = self.refused[0], len(self.refused) - 1
@@ -152,12 +152,12 @@ class _Search:
         return BundleError(first.code, first.message + said, hint=first.hint)
 
     def absence(self, what: str, wanted: str, hint: str = "") -> BundleError:
-        """That there is nothing."""
+        """The error if nothing was found."""
         told = "".join(f"; {text}" for text in self.unusable[:1])
         return BundleError("E0735", f"no {what} {wanted} is installed or in `{bundles_folder()}`{told}"[:1000], hint=hint)
 
     def cached(self) -> list[Path]:
-        """The files of the user's folder of bundles."""
+        """The files of the user's bundle folder."""
         folder = bundles_folder()
         try:
             check_private(folder)
@@ -175,7 +175,8 @@ class _Search:
         return [folder / name for name in names[:MAX_CANDIDATES]]
 
     def is_for(self, path: Path, numbers: Mapping[str, Any], deciding: Collection[str]) -> bool:
-        """Whether a bundle says that it is for these numbers, and each of those that decide; why it cannot be read is noted."""
+        """Whether a bundle states that it is for these numbers, including each of `deciding`; if it cannot be read, the reason
+        is recorded."""
         try:
             said = _said(path)
             config = said["config"]
@@ -188,7 +189,7 @@ class _Search:
 
 
 def _code_of(path: Path, kernel: str, constants: Mapping[str, Any], arch: str, unusable: list[str]) -> str:
-    """Digest of the code that a bundle says it has for a specialisation, empty where it has none."""
+    """Digest of the code that a bundle lists for a specialisation; empty if it has none."""
     try:
         said = _said(path)
         for item in said["kernels"] if said.get("arch") == arch else ():
@@ -205,7 +206,7 @@ def _code_of(path: Path, kernel: str, constants: Mapping[str, Any], arch: str, u
 
 
 def _installed(arch: str) -> Iterator[Path]:
-    """The bundles of packages, whose entry points are named after them."""
+    """The bundles of packages; an entry point has the name of its bundle."""
     for number, entry in enumerate(_entry_points()):
         named = MODEL.fullmatch(entry.name) and _PACKAGE.fullmatch(entry.value) and entry.name.endswith(f"-{arch}")
         if named and entry.dist is not None and number < MAX_CANDIDATES:
@@ -213,19 +214,19 @@ def _installed(arch: str) -> Iterator[Path]:
 
 
 def _entry_points() -> list[importlib.metadata.EntryPoint]:
-    """Of the group, from every package whose list of them can be read: one that cannot hides no other."""
+    """Entry points of the group, from every package with readable metadata: an unreadable package does not hide others."""
     try:
         return list(importlib.metadata.entry_points(group=GROUP))
-    except Exception:  # of whatever kind the reader of lists that anybody wrote has
+    except Exception:  # metadata of any package may fail to parse with any exception
         found: dict[str, list[importlib.metadata.EntryPoint]] = {}
         for package in importlib.metadata.distributions():
             with contextlib.suppress(Exception):
-                found.setdefault(package.name, list(package.entry_points.select(group=GROUP)))  # the first on the path counts
+                found.setdefault(package.name, list(package.entry_points.select(group=GROUP)))  # the first on the path wins
         return [entry for entries in found.values() for entry in entries]
 
 
 def _said(path: Path) -> dict[str, Any]:
-    """The manifest of a bundle, unjudged but for its form; ValueError, as the end of a sentence, where it has none."""
+    """The manifest of a bundle, checked only for its form; ValueError, whose text ends a sentence, if it has none."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -247,9 +248,9 @@ def _said(path: Path) -> dict[str, Any]:
 
 
 def _pulled(registry: str, numbers: Mapping[str, Any], search: _Search) -> list[Path]:
-    """The bundles of a registry, in the user's folder; the search gets what was refused beside them. BundleError as of what
-    went wrong."""
-    from tilec.registry.client import Client  # here, so that what is found on this machine does not wait for HTTP and TLS
+    """The bundles of a registry, pulled into the user's folder; rejected ones are added to the search. BundleError if the
+    registry cannot be read."""
+    from tilec.registry.client import Client  # imported here, so that a local search does not load HTTP and TLS
     from tilec.registry.errors import RegistryError
     from tilec.registry.pull import Wanted, pull
     from tilec.registry.reference import read_reference
@@ -259,7 +260,7 @@ def _pulled(registry: str, numbers: Mapping[str, Any], search: _Search) -> list[
     except ValueError as error:
         raise BundleError("E0735", f"`{REGISTRY}` is `{registry:.200}`, which {error}") from None
     folder = own_bundles_folder()
-    sweep(folder)  # of pulls that were killed
+    sweep(folder)  # leftovers of killed pulls
     refused: list[Refused] = []
     try:
         with Client(reference) as client:
@@ -274,16 +275,16 @@ def _pulled(registry: str, numbers: Mapping[str, Any], search: _Search) -> list[
 
 
 def refusal_of(one: Refused, where: str) -> BundleError:
-    """Why a bundle of a registry was passed over."""
+    """The error for a skipped bundle of a registry."""
     code, message, hint = (str(getattr(one.error, name)) for name in ("code", "message", "hint"))
     return BundleError(code, f"`{one.model}` for `{one.arch}` of `{where:.200}`: {message}", hint=hint)
 
 
 def checked(path: Path, arch: str, trust: TrustSource = None) -> None:
-    """Judge a file that was pulled as every loader would, under a policy; BundleError where it is refused."""
+    """Verifies a pulled file under a policy, as every loader does; BundleError if it is rejected."""
     try:
         open_bundle(path, arch=arch, trust=trust).close()
     except BundleError as error:
-        said = (error.message, error.hint)  # by the name that it has for a moment
+        said = (error.message, error.hint)  # hide its temporary name
         message, hint = (text.replace(str(path), "what was pulled").replace(path.name, "BUNDLE") for text in said)
         raise BundleError(error.code, message, hint=hint) from None

@@ -1,11 +1,11 @@
-"""`Folder`: a directory held open, whose files are reached by one name each and never through a link.
+"""`Folder`: an open directory whose files are accessed by single names and never through a link.
 
-In: a directory's descriptor and names without a slash. Out: bytes of plain files of a bounded size, or nothing. A name is
-opened relative to the descriptor, without following a symbolic link (`O_NOFOLLOW`) and without waiting for the other end of a
-FIFO or a device (`O_NONBLOCK`), and what was opened is asked what it is (`fstat`) before a byte is read. Writes go to a file
-of another name and are renamed over it: whoever reads meanwhile has the old bytes or all of the new ones, whoever dies leaves a
-`.tmp-` file, and a link or a FIFO of that name is replaced, not written through. So a directory that others write to can make
-a read a miss, and cannot lead outside.
+In: a directory descriptor and names without a slash. Out: bytes of plain files of bounded size, or nothing. A name is opened
+relative to the descriptor, without following a symbolic link (`O_NOFOLLOW`) and without blocking on a FIFO or a device
+(`O_NONBLOCK`), and the file type is checked (`fstat`) before a byte is read. Writes go to a temporary file that is renamed over
+the target: concurrent readers see the old bytes or all of the new ones, a killed writer leaves a `.tmp-` file, and a link or a
+FIFO of that name is replaced, not written through. A directory that others can write to can therefore cause a miss, but not an
+access outside it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Folder:
-    """A directory by descriptor. `mode` is what new directories below it get; files get it without the execute bits."""
+    """A directory by descriptor. `mode` is the mode of new directories below it; files get it without the execute bits."""
 
     def __init__(self, handle: int, path: Path, mode: int = 0o700) -> None:
         self.handle = handle
@@ -40,13 +40,14 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Folder:
-        """The directory at `path`, links in it followed: the caller vouches for them. OSError where it is none."""
+        """The directory at `path`, following links: the caller vouches for them. OSError if it is not a directory."""
         handle = os.open(path, DIRECTORY)
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
         return cls(handle, path, (mode & 0o2777) | 0o700)
 
     def sub(self, name: str, *, create: bool = True) -> Folder:
-        """The directory `name` in this one, made where there is none or where something else has its name."""
+        """The directory `name` in this one; with `create`, it is created if missing, and anything else of that name is
+        displaced."""
         made = False
         for last in (False, True):
             try:
@@ -61,12 +62,12 @@ class Folder:
                     made = True
             else:
                 if made:
-                    os.fchmod(handle, self.mode)  # in a shared store not as narrow as the umask says
+                    os.fchmod(handle, self.mode)  # in a shared store, wider than the umask allows
                 return Folder(handle, self.path / name, self.mode)
         raise AssertionError
 
     def close(self) -> None:
-        """Give the descriptor back; twice is once."""
+        """Closes the descriptor; idempotent."""
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
@@ -76,7 +77,7 @@ class Folder:
             self.close()
 
     def open_plain(self, name: str) -> tuple[int, os.stat_result]:
-        """A descriptor of the plain file `name` to read, and what it is; OSError where it is anything else."""
+        """A read descriptor of the plain file `name`, and its status; OSError for anything else."""
         handle = os.open(name, _READ, dir_fd=self.handle)
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
@@ -85,7 +86,7 @@ class Folder:
         return handle, status
 
     def read(self, name: str, limit: int) -> tuple[bytes, os.stat_result] | None:
-        """The bytes of the plain file `name` and its status; None where it is no such file or longer than `limit`."""
+        """The bytes of the plain file `name` and its status; None if it is not a plain file or longer than `limit`."""
         try:
             handle, status = self.open_plain(name)
         except OSError:
@@ -100,7 +101,7 @@ class Folder:
         return (data, status) if len(data) == status.st_size else None
 
     def write(self, name: str, data: bytes, *, used: float | None = None) -> None:
-        """Replace whatever has the name by a file of `data`, last used at `used`. OSError where it cannot be written."""
+        """Replaces whatever has the name by a file with `data`, last used at `used`. OSError if it cannot be written."""
         with self.new(name) as file:
             write_all(file, data)
             os.fchmod(file.fileno(), self.mode & 0o666)
@@ -109,10 +110,10 @@ class Folder:
 
     @contextlib.contextmanager
     def new(self, name: str) -> Generator[FileIO]:
-        """A new file, to write and read, that replaces whatever has the name once the body is done; where that raises, nothing
-        of it is left. OSError where it cannot be made."""
+        """A new file, for writing and reading, that replaces whatever has the name after the body completes; if the body
+        raises, it is removed. OSError if it cannot be created."""
         temporary = self.temporary()
-        with scratch(os.path.abspath(self.path / temporary)):  # before it exists, so that whoever kills us knows of it
+        with scratch(os.path.abspath(self.path / temporary)):  # before it exists: a supervisor removes it after a kill
             handle = os.open(temporary, _NEW, self.mode & 0o666, dir_fd=self.handle)
             try:
                 with open(handle, "w+b", buffering=0) as file:
@@ -123,7 +124,7 @@ class Folder:
                 raise
 
     def temporary(self) -> str:
-        """A name that nobody else has."""
+        """A unique name."""
         return f"{TEMPORARY}{secrets.token_hex(8)}"
 
     def _rename(self, temporary: str, name: str) -> None:
@@ -134,7 +135,7 @@ class Folder:
             os.rename(temporary, name, src_dir_fd=self.handle, dst_dir_fd=self.handle)
 
     def has(self, name: str) -> bool:
-        """Whether anything has the name, a link that leads nowhere too."""
+        """Whether anything has the name, including a dangling link."""
         try:
             os.stat(name, dir_fd=self.handle, follow_symlinks=False)
         except OSError:
@@ -142,24 +143,24 @@ class Folder:
         return True
 
     def touch(self, name: str, used: float) -> None:
-        """Set the time of last use; nothing where it is not ours to set."""
+        """Sets the time of last use; no effect without permission."""
         with contextlib.suppress(OSError):
             os.utime(name, (used, used), dir_fd=self.handle, follow_symlinks=False)
 
     def displace(self, name: str) -> None:
-        """Rename what stands where a file must be; `remove_tree` of a prune takes it away later."""
+        """Renames an entry that occupies the name of a file; `remove_tree` of a prune removes it later."""
         with contextlib.suppress(FileNotFoundError):
             other = self.temporary()
             os.rename(name, other, src_dir_fd=self.handle, dst_dir_fd=self.handle)
 
     def discard(self, name: str) -> None:
-        """Get rid of a name as far as that can be done: what cannot be removed is displaced."""
+        """Removes a name if possible, else displaces it."""
         if not self.remove(name):
             with contextlib.suppress(OSError):
                 self.displace(name)
 
     def ensure_plain(self, name: str) -> None:
-        """Make an empty file of that name where there is none or something else; OSError where it cannot be made."""
+        """Creates an empty file if the name is free or taken by something else; OSError if it cannot be created."""
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISREG(os.stat(name, dir_fd=self.handle, follow_symlinks=False).st_mode):
                 return
@@ -170,7 +171,7 @@ class Folder:
             os.close(handle)
 
     def remove(self, name: str) -> bool:
-        """Remove a name that is no directory (the link, never what it names); False where that did not come about."""
+        """Removes a name that is not a directory (the link, never its target); returns whether it succeeded."""
         try:
             os.unlink(name, dir_fd=self.handle)
         except OSError:
@@ -178,12 +179,13 @@ class Folder:
         return True
 
     def remove_tree(self, name: str) -> bool:
-        """Remove a name with all below it, following no link; False where something is left."""
+        """Removes a name with everything below it, following no link; False if something is left."""
         pending = [] if self.remove(name) else [name]
         try:
             while pending:
                 with contextlib.closing(self.sub(pending[-1], create=False)) as folder:
-                    # Folders come up here one by one, so that no depth of them costs descriptors or calls.
+                    # Subfolders are moved up here one by one, so that deep nesting needs no recursion or additional
+                    # descriptors.
                     for item in [item for item, _ in folder.names() if not folder.remove(item)]:
                         other = f"{TEMPORARY}{secrets.token_hex(8)}"
                         os.rename(item, other, src_dir_fd=folder.handle, dst_dir_fd=self.handle)
@@ -194,7 +196,7 @@ class Folder:
         return True
 
     def names(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Every name with what it is; a name that goes away meanwhile is left out."""
+        """Every name with its status; names that disappear meanwhile are omitted."""
         with os.scandir(self.handle) as entries:
             listed = [entry.name for entry in entries]
         for name in listed:
@@ -203,7 +205,7 @@ class Folder:
 
 
 def write_all(file: FileIO, data: bytes) -> None:
-    """Write to a file without a buffer, which may take less at once than it is given."""
+    """Writes all data to an unbuffered file, whose `write` may be partial."""
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]

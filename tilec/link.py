@@ -1,7 +1,7 @@
-"""Joins the products of the stages to what is kept of an artifact: its manifest, and the few numbers of a build's table.
+"""Combines the products of the stages into an artifact's manifest and the summary for a build's table.
 
-No stage: the record of proofs names source lines, which shift with comments, and neither those nor an edit of this file make
-code again.
+It is not a stage: the record of proofs contains source lines, which shift with comments. Neither those nor an edit of this file
+cause code to be generated again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilec.pipeline import STAGES, Work
 from tilec.toolchain import stated
 
 NOTE_CODES: Final = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
-"""Of notes, by the kind that `tilec.passes.schedule.notes` gives them."""
+"""Codes of notes, by the kind in `tilec.passes.schedule.notes`."""
 
 
 def link(work: Work) -> None:
-    """Add the product `json`, the manifest, and `summary`, the few numbers of a build's table."""
+    """Adds the product `json`, the manifest, and `summary`, the figures for a build's table."""
     with told_as_diagnostics(f"the manifest of kernel `{work.request.kernel}`", work.span):
         _link(work)
 
@@ -80,13 +80,13 @@ def _link(work: Work) -> None:
 
 
 def digest_of_files(digests: Mapping[str, str]) -> str:
-    """One digest of files, or of what is made of some, by name."""
+    """One digest of several named digests."""
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0, one_by_one: bool = False) -> list[dict[str, Any]]:
-    """What makes a kernel slow, as plain data: code, message, span in the source (None where there is none) and fix. `launch`
-    and `spans` are the products; spills are told where there are `spilled` bytes, and so is that products run one by one."""
+    """Performance notes as plain data: code, message, span in the source (None if there is none) and hint. `launch` and `spans`
+    are the products; a spill note is included if `spilled` bytes is not 0, and a note on serialized `wgmma` if `one_by_one`."""
     found: list[dict[str, Any]] = []
     if one_by_one:
         text = "the assembler has tensor cores wait for each product before they begin the next"

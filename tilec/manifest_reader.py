@@ -1,7 +1,7 @@
-"""Reads the manifest of an artifact from JSON that may be anybody's.
+"""Reads the manifest of an artifact from untrusted JSON.
 
-In: what a JSON parser gives. Out: a `Manifest`; ValueError names the first field that is not what it must be. Every type and
-every bound is checked before anything is used.
+In: the result of a JSON parser. Out: a `Manifest`; ValueError names the first invalid field. Every type and every bound is
+checked before anything is used.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tilec.ir.types import DTYPES
 from tilec.limits import MAX_NAME
 
 MAX_ITEMS: Final = 100_000
-"""Of any list of a manifest."""
+"""Maximum length of any list of a manifest."""
 MAX_PARAMETERS: Final = 1024
 MAX_SLOTS: Final = 4095
-"""Of the calling convention: 8 bytes each, and a kernel takes 32,764 bytes (PTX ISA, "Kernel Function Parameters")."""
+"""Maximum argument slots: 8 bytes each, and a kernel accepts 32,764 bytes (PTX ISA, "Kernel Function Parameters")."""
 MAX_RANK: Final = 64
 MAX_SCHEDULED: Final = 64
-"""Roles, pipelines and stages of a schedule."""
+"""Maximum number of roles, pipelines and stages of a schedule."""
 NO_SCALARS: Final = ("f8e4m3", "f8e5m2")
-"""Dtypes that PTX has no parameters of."""
+"""Dtypes that PTX has no parameters for."""
 
 
 def manifest_from_json(data: Any) -> Manifest:
-    """Inverse of `to_json` for a manifest. Trusts nothing: ValueError names the first field that is not what it must be."""
+    """Inverse of `to_json` for a manifest. Trusts nothing: ValueError names the first invalid field."""
     try:
         return _manifest(_record(data, Manifest, "manifest"))
     except RecursionError:
@@ -165,7 +165,7 @@ def _text_map(data: Any, where: str) -> dict[str, str]:
 
 
 def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
-    """How threads run the kernel; it must be of the block that is launched."""
+    """The schedule; it must match the block and cluster that are launched."""
     names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "early", "next", "store")
     record = _object(data, "schedule", names)
     warps = 0
@@ -268,11 +268,11 @@ def _slot(data: Any, by_kind: dict[str, set[str]], where: str) -> AbiSlot:
     if kind not in ("pointer", "dim", "stride", "scalar", "tensor_map"):
         raise ValueError(f"{where}: unknown kind {kind!r:.80}")
     if kind == "tensor_map":
-        return AbiSlot(kind, name)  # held against the maps by `_manifest`
+        return AbiSlot(kind, name)  # checked against the maps by `_manifest`
     if kind in by_kind and name not in by_kind[kind]:
         raise ValueError(f"{where}: no parameter `{name}`")
     if kind not in by_kind and any(name in known for known in by_kind.values()):
-        raise ValueError(f"{where}: `{name}` is a parameter, not a {kind}")  # it may have any value, and a slot has few bits
+        raise ValueError(f"{where}: `{name}` is a parameter, not a {kind}")  # a parameter may have any value, a slot few bits
     return AbiSlot(kind, name)
 
 
@@ -321,7 +321,7 @@ def _promise(data: Any, tensors: tuple[TensorSpec, ...], where: str) -> ValuePro
 
 
 def _flags(record: dict[str, Any], names: tuple[str, ...], where: str) -> dict[str, bool]:
-    """Fields that are false where a record does not have them."""
+    """Fields that default to false."""
     found = {name: record.get(name, False) for name in names}
     for name, value in found.items():
         if not isinstance(value, bool):

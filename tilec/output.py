@@ -1,14 +1,13 @@
-"""The one way by which commands write files: a folder and names below it go in, whole files come out, never through a link.
+"""File output of all commands: takes a folder and names below it, writes whole files, never through a link.
 
-An `Output` is anchored at the project's root, or at a folder that the user named. The anchor is opened as it is, links on the
-way to it followed: the user vouches for them. Below it every part of a path is opened relative to the descriptor of the one
-above (`openat`, `O_NOFOLLOW`), so that nothing that is put there meanwhile leads elsewhere either. A link, a device or a pipe
-where a folder or a file belongs is refused with an error that names it, and so is a path that leaves the project by `..`. A
-file is written under a temporary name, which tells the process that writes it and is locked (`temporary_files`), and renamed:
-readers see the old bytes or all of the new ones. One that has the bytes already stays as it is. A file is appended to where it
-has one name only: a second one (a hard link) may be anywhere.
+An `Output` is anchored at the project's root, or at a folder that the user named. Links on the way to the anchor are followed:
+the user vouches for them. Below it, each part of a path is opened relative to the descriptor of its parent (`openat`,
+`O_NOFOLLOW`), so that nothing created meanwhile can redirect it. A link, a device or a pipe in place of a folder or a file is
+an error that names it, and so is a path that leaves the project by `..`. A file is written under a temporary name, which
+contains the process id and is locked (`temporary_files`), and renamed: readers see the old bytes or all of the new ones. A file
+with the same bytes is not rewritten. A file is appended to only if it has a single name, because a hard link may be anywhere.
 
-What the user named on the command line may also be a stream (`write_named`): `-`, a descriptor, a character device or a pipe.
+A path from the command line may also be a stream (`write_named`): `-`, a descriptor, a character device or a pipe.
 """
 
 from __future__ import annotations
@@ -33,16 +32,17 @@ from tilec.temporary_files import lock, sweep_open, temporary_name
 from tilec.visible import visible
 
 MODE: Final = 0o777
-"""Of new folders, and without the execute bits of files, less what the user's umask takes away."""
+"""Mode of new folders and, without the execute bits, of new files, before the user's umask."""
 _APPEND: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DESCRIPTOR: Final = re.compile(r"-|/dev/stdout|/dev/stderr|(?:/dev|/proc/self)/fd/([0-9]{1,9})", re.ASCII)
 _STREAM: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 LONGEST_SHOWN: Final = 300
-"""Characters of a path in a message."""
+"""Maximum characters of a path in a message."""
 
 
 class InTheWay(OSError):
-    """What is not ours to write through has the name of a file or a folder; `strerror` says what, `hint` the way out."""
+    """The name of a file or folder is taken by something that must not be written through; `strerror` describes it, `hint`
+    suggests a remedy."""
 
     def __init__(self, number: int, what: str, hint: str) -> None:
         super().__init__(number, what)
@@ -50,10 +50,10 @@ class InTheWay(OSError):
 
 
 class OpenOutput(Folder):
-    """A folder to write to by descriptor: what has a name and is neither folder nor file is refused, not displaced."""
+    """An output folder by descriptor: an entry that is neither folder nor file is an error, not displaced."""
 
     def sub(self, name: str, *, create: bool = True) -> OpenOutput:
-        """The folder `name` in this one, made where there is none. InTheWay for a link or a file of that name."""
+        """The folder `name` in this one, created if missing. InTheWay for a link or a file of that name."""
         flags = DIRECTORY | os.O_NOFOLLOW
         for last in (False, True):
             try:
@@ -69,32 +69,32 @@ class OpenOutput(Folder):
 
     @contextlib.contextmanager
     def new(self, name: str) -> Generator[FileIO]:
-        """As of `Folder`, and locked meanwhile. InTheWay where a link, a folder or the like has the name."""
+        """As `Folder.new`, and locked while open. InTheWay if a link, a folder or the like has the name."""
         self.check_free(name)
         with super().new(_one(name)) as file:
             lock(file)
             yield file
 
     def temporary(self) -> str:
-        """A name that tells this process."""
+        """A unique name that contains the process id."""
         return temporary_name(Path("any")).name
 
     def displace(self, name: str) -> None:
-        """Nothing is put aside here."""
+        """Always raises InTheWay: nothing is displaced here."""
         raise self._in_the_way(name, "file")
 
     def check_free(self, name: str) -> None:
-        """InTheWay where something has the name that no file may replace."""
+        """InTheWay if the name is taken by something other than a regular file."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(_one(name), dir_fd=self.handle, follow_symlinks=False).st_mode):
                 raise self._in_the_way(name, "file")
 
     def create(self, name: str, data: bytes, mode: int) -> None:
-        """Make a file with these permissions, whole and on the disk. FileExistsError where anything has the name."""
+        """Creates a complete file with these permissions and syncs it to disk. FileExistsError if anything has the name."""
         temporary = self.temporary()
         try:
-            with super().new(temporary) as file:  # a name that nobody has becomes another
-                os.fchmod(file.fileno(), mode)  # before there is anything to read
+            with super().new(temporary) as file:  # a second, unique name
+                os.fchmod(file.fileno(), mode)  # before it has contents
                 write_all(file, data)
                 os.fsync(file.fileno())
             os.link(temporary, _one(name), src_dir_fd=self.handle, dst_dir_fd=self.handle, follow_symlinks=False)
@@ -102,7 +102,7 @@ class OpenOutput(Folder):
             self.remove(temporary)
 
     def check_writable(self, name: str) -> None:
-        """OSError where no file of that name can be written, InTheWay among it; nothing is left."""
+        """OSError, including InTheWay, if no file of that name can be written; leaves nothing behind."""
         self.check_free(name)
         with super().new(temporary := self.temporary()):
             pass
@@ -110,7 +110,7 @@ class OpenOutput(Folder):
 
     @contextlib.contextmanager
     def appended(self, name: str) -> Generator[FileIO]:
-        """The file `name`, made where there is none, to read and to write at its end. InTheWay for anything else."""
+        """The file `name`, created if missing, for reading and appending. InTheWay for anything else."""
         self.check_free(name)
         try:
             handle = os.open(_one(name), _APPEND, MODE & 0o666, dir_fd=self.handle)
@@ -141,10 +141,9 @@ class OpenOutput(Folder):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command writes: a folder, made when it is first written to unless it `is_there`. `root` is the project's,
-    which the folder lies in; None where the user named the folder. Methods that take the name of a file take one with
-    folders before it too, such as `sm_90a/k.json`. What they cannot write is CompileError E0702, unless they say
-    otherwise."""
+    """A command's output folder, created at the first write unless `is_there`. `root` is the project's root, which contains the
+    folder; None if the user named the folder. Methods with a file name also accept one with folders, such as `sm_90a/k.json`.
+    Write errors are CompileError E0702 unless documented otherwise."""
 
     folder: Path
     root: Path | None
@@ -152,15 +151,15 @@ class Output:
 
     @classmethod
     def file(cls, path: Path) -> tuple[Output, str]:
-        """The folder of a file that the user named, which must be there, and the name in it."""
+        """The folder of a file that the user named, which must exist, and the file's name in it."""
         return cls(path.parent, None, is_there=True), path.name
 
     def path(self, name: str) -> Path:
-        """Where a file of that name lies."""
+        """The path of a file of that name."""
         return self.folder / name
 
     def opened(self, folders: Sequence[str] = (), *, create: bool = True) -> OpenOutput:
-        """The folder below this one that `folders` lead to. OSError where it cannot be opened, InTheWay among it."""
+        """The folder at `folders` below this one. OSError, including InTheWay, if it cannot be opened."""
         if self.root is None:
             anchor, parts = self.folder, list(folders)
             if create and not self.is_there:
@@ -174,7 +173,8 @@ class Output:
         return here
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> bool:
-        """Replace a file by `data`, or leave one that has these bytes; whether it was written. `durable`: it is on the disk."""
+        """Replaces a file by `data` unless it has these bytes already; returns whether it was written. `durable`: sync it to
+        disk."""
         with self._refusals(name), self._folder_of(name) as (folder, last):
             found = folder.read(last, len(data))
             if found is not None and found[0] == data:
@@ -186,7 +186,7 @@ class Output:
         return True
 
     def append_line(self, name: str, line: bytes) -> None:
-        """Put a line at the end of a file, and on the disk; a line that a killed run left unfinished is ended first."""
+        """Appends a line to a file and syncs it to disk; terminates an incomplete last line of a killed run first."""
         with self._refusals(name), self._folder_of(name) as (folder, last), folder.appended(last) as file:
             size = os.fstat(file.fileno()).st_size
             unfinished = size and os.pread(file.fileno(), 1, size - 1) != b"\n"
@@ -194,7 +194,7 @@ class Output:
             os.fsync(file.fileno())
 
     def read(self, name: str, limit: int) -> bytes:
-        """The bytes of a file, of which there may be `limit`, links followed nowhere below the anchor. OSError."""
+        """The bytes of a file of at most `limit` bytes, without following links below the anchor. OSError."""
         folders, last = _split(name)
         with contextlib.closing(self.opened(folders, create=False)) as folder:
             found = folder.read(last, limit)
@@ -205,19 +205,19 @@ class Output:
         return found[0]
 
     def remove(self, name: str) -> None:
-        """Remove a file or a link, where there is one; nothing that a link leads to."""
+        """Removes a file or a link if it exists, never a link's target."""
         with self._refusals(name), contextlib.suppress(FileNotFoundError):
             folders, last = _split(name)
             with contextlib.closing(self.opened(folders, create=False)) as folder:
                 os.unlink(last, dir_fd=folder.handle)
 
     def sweep(self, *folders: str) -> None:
-        """Remove what killed writers left in a folder below this one; what cannot be is left."""
+        """Removes leftovers of killed writers from a folder below this one, as far as possible."""
         with contextlib.suppress(OSError), contextlib.closing(self.opened(folders, create=False)) as folder:
             sweep_open(folder.handle)
 
     def check(self, *folders: str) -> None:
-        """CompileError E0702 where something is in the way of a folder below this one, before anything is made for it."""
+        """CompileError E0702 if something blocks a folder below this one; called before its contents are produced."""
         with self._refusals("/".join(folders)), contextlib.suppress(FileNotFoundError):
             self.opened(folders, create=False).close()
 
@@ -236,9 +236,9 @@ class Output:
 
 
 def write_named(path: str, data: bytes, *, durable: bool = True) -> bool:
-    """Write to what the user named on the command line, and to nothing that a link leads to; whether it is a file, which
-    is then replaced as by `Output`. To a stream the bytes are written as they are, and to a terminal visible. CompileError
-    E0702 where that fails; BrokenPipeError where nobody reads any more."""
+    """Writes to a path from the command line, never to a link's target; returns whether it is a file. A file is replaced as by
+    `Output`; a stream gets the bytes unchanged, a terminal gets them escaped. CompileError E0702 on failure; BrokenPipeError if
+    the reader has closed the pipe."""
     try:
         handle = open_stream(path)
         if handle is not None:
@@ -254,7 +254,7 @@ def write_named(path: str, data: bytes, *, durable: bool = True) -> bool:
 
 
 def is_stream(path: str) -> bool:
-    """Whether a path is `-`, that of a descriptor, a character device or a pipe, and no link to one."""
+    """Whether a path is `-`, a descriptor, a character device or a pipe, and not a link to one."""
     if _DESCRIPTOR.fullmatch(path):
         return True
     try:
@@ -264,14 +264,14 @@ def is_stream(path: str) -> bool:
 
 
 def open_stream(path: str) -> int | None:
-    """A descriptor of a stream to write to, the caller's to close; None where `path` is no stream. InTheWay where nobody reads
-    from a pipe, since a project's file could be one, and where a folder on the way is a link; OSError."""
+    """A descriptor of a stream for writing, which the caller must close; None if `path` is not a stream. InTheWay if a pipe has
+    no reader, because a file of the project could be one, and if a parent folder is a link; OSError."""
     if not is_stream(path):
         return None
     found = _DESCRIPTOR.fullmatch(path)
     if found:
         number = int(found[1] or (2 if path == "/dev/stderr" else 1))
-        if fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:  # not from who started us: one of ours by chance
+        if fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:  # not inherited: one of this process's own by chance
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
         return os.dup(number)
     folder = os.path.dirname(os.path.abspath(path))
@@ -287,12 +287,12 @@ def open_stream(path: str) -> int | None:
     if not _can_stream(os.fstat(handle)):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no device or pipe any more", path)
-    os.set_blocking(handle, True)  # a slow reader is waited for
+    os.set_blocking(handle, True)  # writes wait for a slow reader
     return handle
 
 
 def write_stream(handle: int, data: bytes) -> None:
-    """Write all to a stream, behind what was printed, and close it."""
+    """Writes all data to a stream, after everything printed so far, and closes it."""
     with open(handle, "wb", buffering=0) as file:
         for printed in (sys.stdout, sys.stderr):
             printed.flush()
@@ -305,20 +305,21 @@ def _can_stream(status: os.stat_result) -> bool:
 
 
 def unwritable(path: Path, error: OSError | ValueError) -> CompileError:
-    """E0702: `path` cannot be written, and why."""
+    """E0702: `path` cannot be written, with the reason."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     hint = error.hint if isinstance(error, InTheWay) else "free space or permissions there, or name another place"
     return CompileError(Diagnostic("E0702", f"`{shown(path)}` cannot be written: {reason}", hint=hint))
 
 
 def shown(path: Path) -> str:
-    """A path for a message, of which a line has room."""
+    """A path for a message, shortened to fit a line."""
     text = str(path)
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN // 2]}...{text[-LONGEST_SHOWN // 2 :]}"
 
 
 def _below(root: Path, folder: Path) -> tuple[str, ...]:
-    """The parts of `folder` below `root`, without `..`; as no link is followed there, the text decides. InTheWay outside."""
+    """The parts of `folder` below `root`, without `..`; computed from the text, because no link is followed there. InTheWay if
+    it lies outside."""
     text = os.path.relpath(folder, root)
     parts = PurePosixPath(text).parts
     if ".." in parts:
@@ -333,7 +334,7 @@ def _split(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _one(name: str) -> str:
-    """The name, which is one part of a path; ValueError for another."""
+    """The name, which must be a single path component; else ValueError."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"`{name[:80]}` is no name of a file")
     return name

@@ -1,5 +1,5 @@
-"""A folder of files written at once: the path of a folder that is not there or empty and its files go in, all of them or none
-come out. What is written lies under a temporary name until it is whole; no link is followed from the folder's parent on."""
+"""Writes a folder of files atomically: takes the path of a missing or empty folder and its files; either all of them appear or
+none. The files stay under a temporary name until they are complete; no link is followed from the folder's parent on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilec.output import OpenOutput, Output, write_all
 
 
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files`, by their path below `folder`. OSError where that fails or the folder holds something; InTheWay where a
-    link or a file has its name."""
+    """Writes `files`, by their path below `folder`. OSError on failure or if the folder is not empty; InTheWay if a link or a
+    file has its name."""
     place = folder.absolute()
     if place.name in ("", ".."):
         place = place.resolve()
@@ -27,7 +27,7 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
         with contextlib.closing(there):
             if os.listdir(there.handle):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
-            _fill(there, files)  # it may be somebody's current folder, so it is not replaced
+            _fill(there, files)  # it may be the current folder of a process, so it is not replaced
 
 
 def _make(parent: OpenOutput, name: str, files: Mapping[str, bytes]) -> None:

@@ -1,8 +1,8 @@
-"""The compiler in one place: its stages in order, each a function from products to products, joined by digests.
+"""The compiler's stages in order, each a function from products to products, connected by digests.
 
-A stage's key is made of the digests of its inputs, its options, the target, the toolchain and tilec's own source for that
-stage, so an edit that changes no tile IR (a comment) makes no MLIR, PTX or CUBIN again. `tilec.link` joins the products to a
-manifest.
+A stage's key consists of the digests of its inputs, its options, the target, the toolchain and tilec's own source for that
+stage. An edit that does not change the tile IR (a comment) therefore does not regenerate MLIR, PTX or CUBIN. `tilec.link`
+combines the products into a manifest.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ VOCABULARY_SOURCE = (
     "limits.py", "progress.py", "diagnostics.py", "visible.py", "defects.py", "target.py", "artifact.py", "pipeline.py", "ir",
     "language",
 )  # fmt: skip
-"""Source of tilec that every stage rests on; this file holds the stages themselves."""
+"""Source of tilec that every stage depends on; this file contains the stages themselves."""
 FRONTEND = ("frontend", "spelling.py")
 PROVER = ("passes/__init__.py", "passes/analysis", "passes/prover")
 SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "schedule.py", "atoms", "mlir")
 PROOF_TOOLS = ("islpy", "numpy", "ml-dtypes")
-"""What the prover runs on. `python` is added to the stage that reads kernel files, whose syntax tree its minor version decides,
-and to no other: past the tile IR all is integers, text and these tools, the same on every version."""
+"""Packages the prover depends on. `python` is added only to the stage that reads kernel files, whose syntax tree depends on the
+minor version. Later stages use only integers, text and these tools, which behave the same on every version."""
 JIT_LINK_TOOLS = ("cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One kernel at one specialisation. `path` is relative to `root`; `sources` maps every file the kernel depends on to its
-    digest, `toolchain` is the fingerprint, `compiler` maps a stage to the digest of tilec's source for it. `schedule` is what
-    the build file fixes of it. `limits` decide whether a stage ends, not what it makes: they are in no key. `texts` are
-    those of files that count in place of what the disk has, by real path: the digests in `sources` are of them."""
+    """One kernel for one specialisation. `path` is relative to `root`; `sources` maps every file the kernel depends on to its
+    digest; `toolchain` is the fingerprint; `compiler` maps a stage to the digest of tilec's source for it. `schedule` contains
+    the build file's overrides. `limits` affect whether a stage completes, not its result, so no key contains them. `texts`
+    replace files on disk, by real path; the digests in `sources` are theirs."""
 
     kernel: str
     path: str
@@ -63,8 +63,8 @@ class Request:
 
 @dataclass(slots=True)
 class Work:
-    """A request on its way through the stages for one target: products and their digests by name; by stage milliseconds, hits,
-    and the milliseconds of CPU that making it takes, whoever made it."""
+    """The progress of a request through the stages for one target: products and their digests by name; per stage the
+    milliseconds, whether it was a cache hit, and the CPU milliseconds that producing it took, on whichever machine."""
 
     request: Request
     target: Target | None
@@ -75,15 +75,15 @@ class Work:
     costs: dict[str, int] = field(default_factory=dict[str, int])
 
     def function(self, form: str = "tir") -> Function:
-        """The tile IR, read from its text, with the names and spans that stand beside it; the caller's to rewrite. `form` is
-        the product: what the kernel is, or `claims`, what is to be proven of it."""
+        """The tile IR, parsed from its text, with its names and spans; the caller may rewrite it. `form` is the product: `tir`,
+        the kernel, or `claims`, the statements to be proven about it."""
         from tilec.ir.parser import parse_function
         from tilec.ir.spans import attach
 
         return attach(parse_function(self.products[form].decode()), self.data("spans"))
 
     def span(self) -> Span | None:
-        """Where the kernel stands in its source, once that is known."""
+        """The kernel's location in its source, once known."""
         return self.function().loc if "tir" in self.products else None
 
     def data(self, name: str) -> Any:
@@ -92,8 +92,8 @@ class Work:
 
 
 def _check_sources(request: Request) -> None:
-    """Raise CompileError E0713 where a file is no longer the one whose digest is in the key: its product would be kept as that
-    of the older text."""
+    """Raises CompileError E0713 if a file no longer has the digest in the key: its product would be cached under the digest of
+    the older text."""
     from tilec.cache import FileDigests
 
     files = FileDigests(texts=request.texts)
@@ -143,7 +143,7 @@ def _proofs(work: Work) -> dict[str, bytes]:
     try:
         proofs = prove(function)
     except CompileError:
-        prove(work.function())  # which is refused in words of the kernel's own types
+        prove(work.function())  # rejected with messages that use the kernel's own types
         raise
     record = {name: to_json(getattr(proofs, name)) for name in ("obligations", "launch_checks", "value_checks", "no_alias")}
     if proofs.promises:
@@ -205,9 +205,9 @@ def _cubin(work: Work) -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step. `inputs` are the products whose digests enter the key; `sources` whether the kernel's text does;
-    `constants`, `options`, `target` likewise; `packages` is tilec's own source that decides the result, `toolchain` the
-    distributions. Only what is `shared` is asked of a team's cache: the others are made in less than a round trip."""
+    """One stage. `inputs` are the products whose digests are part of the key; `sources`, `constants`, `options` and `target`
+    tell whether those are. `packages` is the part of tilec's own source that determines the result, `toolchain` the
+    distributions. Only `shared` stages are looked up in a remote cache: the others take less time than a round trip."""
 
     name: str
     suffix: str
@@ -233,7 +233,7 @@ STAGES = (
         target=False,
         shared=False,
     ),  # source -> tile IR text
-    Stage("proofs", ".proofs.json", _proofs, ("claims", "spans"), PROVER, PROOF_TOOLS, target=False),  # or refused
+    Stage("proofs", ".proofs.json", _proofs, ("claims", "spans"), PROVER, PROOF_TOOLS, target=False),  # or rejected
     Stage(
         "schedule", ".schedule.json", _schedule, ("tir",), SCHEDULE, ("numpy",), options=True, shared=False
     ),  # warps, stages, instructions
@@ -242,21 +242,21 @@ STAGES = (
     Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), JIT_LINK_TOOLS),
 )
 CHECK_STAGES = STAGES[:4]
-"""The stages that judge a kernel, and need no compiler: front end and prover, then schedule and lowering for each target."""
+"""The stages of a check, which need no compiler backend: front end and prover, then schedule and lowering for each target."""
 CHECK_PRODUCTS = ("proofs", "schedule", "launch", "spans")
-"""What a check tells."""
+"""Products of a check."""
 LINK_PACKAGES = ("__init__.py", "link.py", "manifest_reader.py", "toolchain.py")
 ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
-"""What is kept of an artifact: a bundle needs the texts that its code was made from, for `tilec audit`."""
+"""Products stored for an artifact: a bundle includes the texts that its code was generated from, for `tilec audit`."""
 
 
 def stage_named(name: str) -> Stage:
-    """The stage of a name; KeyError if there is none."""
+    """The stage of that name; KeyError if there is none."""
     return {stage.name: stage for stage in STAGES}[name]
 
 
 def stage_fields(stage: Stage, work: Work) -> dict[str, int | str | None]:
-    """Everything the key of `stage` is made of."""
+    """All fields of the key of `stage`."""
     from tilec.cache.agreement import typed
 
     request = work.request
@@ -277,8 +277,8 @@ def stage_fields(stage: Stage, work: Work) -> dict[str, int | str | None]:
 
 
 def run_stage(stage: Stage, work: Work, store: Store) -> None:
-    """Add the products of `stage` to `work`, from the store where they are there. CompileError where the input is refused, and
-    where tilec itself fails."""
+    """Adds the products of `stage` to `work`, from the store if they are there. CompileError if the input is rejected, and for
+    internal errors."""
     from tilec.cache import products
 
     def make() -> Mapping[str, bytes]:
@@ -298,7 +298,7 @@ def run_stage(stage: Stage, work: Work, store: Store) -> None:
 
 
 def look_up(request: Request, target: Target | None, store: Store, stages: tuple[Stage, ...]) -> Work | None:
-    """The work of `stages` where the store holds all of it, else None; runs nothing."""
+    """The work of `stages` if the store has all of it, else None; runs nothing."""
     from tilec.cache import key_of, products
 
     work = Work(request, target)
@@ -315,7 +315,7 @@ def look_up(request: Request, target: Target | None, store: Store, stages: tuple
 
 
 def artifact_fields(request: Request, target: Target) -> dict[str, str]:
-    """Every input of an artifact by `kind name`; the store's key of the artifact, and what `--explain` compares."""
+    """Every input of an artifact by `kind name`; the artifact's key in the store, and the fields that `--explain` compares."""
     from tilec.cache.agreement import typed
 
     fields = {f"source {name}": digest for name, digest in request.sources.items()}

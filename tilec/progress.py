@@ -1,9 +1,9 @@
-"""What a worker is doing, where its parent can read it even after it was killed.
+"""Reports a worker's current activity so that its parent can read it even after the worker was killed.
 
-In: `note(what)` from any layer, per obligation or operation, about a microsecond each; `stage(what, limits)` around what has a
-budget; `scratch(path)` while a temporary file exists. Out: a `Slot` of memory shared with the process that watches the worker
-(`tilec.workers.server`), which keeps the budget, names what went on, and removes the file. In a process that nobody watches all
-of these do nothing.
+In: `note(what)` from any layer, per obligation or operation, about a microsecond each; `stage(what, limits)` around work with a
+budget; `scratch(path)` while a temporary file exists. Out: a `Slot` of memory shared with the process that supervises the
+worker (`tilec.workers.server`), which enforces the budget, reports the activity, and removes the file. Without a supervisor
+these functions do nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import Final
 
 SIZE: Final = 8192
 _NUMBERS: Final = struct.Struct("<QdQdQ")
-"""Number of the stage (0: none runs), then CPU seconds and bytes of memory at its start, and how much more it may use."""
+"""Number of the stage (0: none is running), then CPU seconds and bytes of memory at its start, and the limits on top of
+these."""
 _STAGE, _NOTE, _SCRATCH = (64, 512), (512, 2048), (2048, SIZE)
-"""Where each text starts and ends: two bytes of length, then UTF-8."""
+"""Start and end of each text: two bytes of length, then UTF-8."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one stage of one kernel may use: `seconds` of CPU time (`STILL` times as many standing still), `memory_mb` MiB."""
+    """Limits of one stage of one kernel: `seconds` of CPU time (`STILL` times as many of idle time), `memory_mb` in MiB."""
 
     seconds: float = 120.0
     memory_mb: int = 8192
@@ -36,12 +37,12 @@ class Limits:
 
 DEFAULT_LIMITS: Final = Limits()
 STILL: Final = 5
-"""Seconds that a stage may stand still, waiting for something, for each second of CPU time that it may use."""
+"""Seconds of idle time allowed per second of CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The stage that runs, as its slot tells: `number` differs from stage to stage, limits of 0 are none."""
+    """The running stage, as recorded in its slot: `number` is different for each stage; limits of 0 mean none."""
 
     number: int
     seconds_before: float
@@ -52,45 +53,46 @@ class Running:
 
 
 def private_bytes(pid: int | str = "self") -> int:
-    """Resident memory of a process that is no file's; OSError where it has ended."""
+    """Resident memory of a process that is not file-backed; OSError if it has ended."""
     with open(f"/proc/{pid}/statm", "rb") as file:
         words = file.read().split()
     return (int(words[1]) - int(words[2])) * _PAGE
 
 
 class Slot:
-    """Shared memory with one writer. What is read while the writer lives may be torn; once it is dead, all is whole."""
+    """Shared memory with one writer. Reads during writes may be inconsistent; after the writer has died, all data is
+    consistent."""
 
     def __init__(self, memory: mmap) -> None:
         self._memory = memory
         self._number = 0
 
     def begin(self, what: str, limits: Limits) -> None:
-        """A stage starts now."""
+        """Records the start of a stage."""
         self._number += 1
         self._put(_STAGE, what.encode(errors="replace"))
         self._put(_NOTE, b"")
-        self._memory[:8] = bytes(8)  # a reader sees no stage, or all of this one
+        self._memory[:8] = bytes(8)  # a reader sees either no stage or all of this one
         before = (time.process_time(), private_bytes())
         data = _NUMBERS.pack(self._number, *before, limits.seconds, limits.memory_mb << 20)
         self._memory[8 : len(data)] = data[8:]
         self._memory[:8] = data[:8]
 
     def end(self) -> None:
-        """No stage runs."""
+        """Records that no stage is running."""
         self._memory[:8] = bytes(8)
 
     def note(self, what: str) -> None:
-        """What the stage is at."""
+        """Records the current step of the stage."""
         self._put(_NOTE, what.encode(errors="replace"))
 
     def scratch(self, path: str) -> None:
-        """A file that nobody needs if the writer dies now; an empty text for none."""
+        """Records a file to delete if the writer dies now; an empty text for none."""
         data = os.fsencode(path)
         self._put(_SCRATCH, data if len(data) <= SIZE - 2050 else b"")
 
     def running(self) -> Running | None:
-        """The stage that runs, or that ran when the writer died."""
+        """The running stage, or the one that was running when the writer died."""
         number, cpu, memory, seconds, more = _NUMBERS.unpack_from(self._memory)
         what = self._get(_STAGE).decode(errors="replace")
         return Running(number, cpu, memory, seconds, more, what) if number else None
@@ -100,7 +102,7 @@ class Slot:
         return self._get(_NOTE).decode(errors="replace")
 
     def scratched(self) -> str:
-        """The file to remove."""
+        """The file to delete."""
         return os.fsdecode(self._get(_SCRATCH))
 
     def _put(self, place: tuple[int, int], data: bytes) -> None:
@@ -118,31 +120,32 @@ _command = 0
 
 
 def attach(slot: Slot | None, tell: Callable[[str], None] | None = None, command: int = 0) -> None:
-    """From now on this process writes to `slot`, and what it says goes to `tell`; it works for the process `command`."""
+    """From now on this process writes to `slot` and passes its messages to `tell`; it works on behalf of the process
+    `command`."""
     global _slot, _tell, _command
     _slot, _tell, _command = slot, tell, command
 
 
 def command() -> int:
-    """The process that this one works for: in a worker the command that started it, else this process."""
+    """The process on whose behalf this one works: in a worker the command that started it, else this process."""
     return _command or os.getpid()
 
 
 def note(what: str) -> None:
-    """Say what is being done: the obligation and the operation that a budget's error should name. Cheap."""
+    """Records the current activity: the obligation and the operation that a budget error should name. Cheap."""
     if _slot is not None:
         _slot.note(what)
 
 
 def say(text: str) -> None:
-    """Tell whoever runs the command one line, now."""
+    """Passes one line to the user of the command immediately."""
     if _tell is not None:
         _tell(text)
 
 
 @contextmanager
 def stage(what: str, limits: Limits) -> Generator[None]:
-    """Run the body under a budget; `what` is for the error, such as "stage `proofs` of kernel `k`"."""
+    """Runs the body under a budget; `what` is for the error, such as "stage `proofs` of kernel `k`"."""
     if _slot is None:
         yield
         return
@@ -156,7 +159,8 @@ def stage(what: str, limits: Limits) -> Generator[None]:
 
 
 def _bound_address_space(limits: Limits) -> tuple[int, int]:
-    """Make memory run out for what asks for a lot more than its budget in one go, between two looks; the limits before."""
+    """Limits the address space, so that one allocation far above the budget fails between two checks of the supervisor; returns
+    the previous limits."""
     known = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm", "rb") as file:
         mapped = int(file.read().split()[0]) * _PAGE
@@ -168,7 +172,7 @@ def _bound_address_space(limits: Limits) -> tuple[int, int]:
 
 @contextmanager
 def scratch(path: str) -> Generator[None]:
-    """While the body runs, `path` is a file to be removed if this process is killed."""
+    """While the body runs, `path` is deleted if this process is killed."""
     if _slot is None:
         yield
         return

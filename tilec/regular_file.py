@@ -1,8 +1,8 @@
-"""Reads a file that someone else may have made: a path and a bound go in, the bytes come out, once and as one copy.
+"""Reads an untrusted file: takes a path and a bound, returns the bytes, read once as one copy.
 
-What is checked afterwards is the copy, in memory of this process alone, so that whoever writes, cuts or replaces the file
-meanwhile changes nothing of what was checked, and no access can fault as one to a mapping of the file could. Pipes, devices,
-folders and links are refused without waiting for them.
+Later checks use the copy in this process's memory. Concurrent writes, truncation or replacement of the file therefore cannot
+change what was checked, and no access can fault as one to a mapping could. Pipes, devices, folders and links are rejected
+without blocking.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ USED_BY_OTHERS: Final = 0o077
 def read_regular(
     path: str | Path, largest: int, check: Callable[[int, bytes], None] | None = None, *, forbidden_mode: int = 0
 ) -> bytes:  # fmt: skip
-    """The bytes of a regular file of at most `largest` bytes. `check` gets its size and first 64 bytes, and may raise, before
-    room is made for the rest. Where `forbidden_mode` names permissions (`WRITTEN_BY_OTHERS`, `USED_BY_OTHERS`), the file is the
-    user's own word: it may be reached by a link, must belong to the user or to root, and has none of these. OSError where it
-    cannot be read; ValueError, as the end of a sentence, where it is not such a file, or changes its size meanwhile."""
+    """The bytes of a regular file of at most `largest` bytes. `check` gets its size and first 64 bytes, and may raise before
+    memory for the rest is allocated. `forbidden_mode` (`WRITTEN_BY_OTHERS`, `USED_BY_OTHERS`) is for files that the user
+    controls: such a file may be reached through a link, must belong to the user or to root, and must not have any of these
+    permissions. OSError if it cannot be read; ValueError, whose text ends a sentence, if it is not such a file, or changes its
+    size meanwhile."""
     if "\0" in str(path):
         raise ValueError("has a name with a NUL")
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a pipe must not make us wait
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # do not block on a pipe
     try:
         handle = os.open(path, flags if forbidden_mode else flags | os.O_NOFOLLOW)
     except OSError as error:

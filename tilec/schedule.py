@@ -1,8 +1,8 @@
-"""How the threads of a block run a kernel, as a value: who works, how many stages copies run ahead, which instructions.
+"""A kernel's schedule as a value: roles and warps, pipeline stages, copy, MMA and store instructions, persistence.
 
-`tilec.passes.schedule.choose` makes one for a kernel at its constants and a target; the passes beside it follow it. The build
-file may fix parts of it (`Overrides`). It is in the key of the lowered code, in the manifest, and shown by `tilec check
---schedule`. What a schedule says and nothing lowers yet is refused here, never passed over.
+`tilec.passes.schedule.choose` makes one for a kernel, its constants and a target; the other schedule passes apply it. The build
+file may override parts of it (`Overrides`). The schedule is part of the key of the lowered code and of the manifest; `tilec
+check --schedule` prints it. Parts that no lowering supports yet are refused here, never ignored.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from tilec.diagnostics import Span
 from tilec.target import Target
 
 COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None, "tma": "wgmma"}
-"""How operands come to a product, and the family of instructions that a target must have for it: by the threads' own loads, by
-asynchronous copies of 4 to 16 bytes of each thread, by copies of whole boxes that one thread of a role of its own starts,
-for products that read them where they lie."""
+"""How an MMA's operands are loaded, with the instruction family that the target must have: `load` by each thread's loads,
+`cp_async` by asynchronous copies of 4 to 16 bytes per thread, `tma` by copies of whole boxes that one producer thread issues,
+for MMAs that read shared memory."""
 PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
-"""Families of products: of a warp, from registers; of four warps, from shared memory."""
+"""MMA instructions: `mma_sync` of a warp, from registers; `wgmma` of a warpgroup, from shared memory."""
 TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped"), "store": ()}
-"""Names that are understood, and that nothing lowers yet."""
+"""Names that are recognized, but that no lowering supports yet."""
 ORDERS: Final[dict[str, str | None]] = {"grid": None, "pingpong": "wgmma"}
-"""How consumers go through a persistent block's tiles: all of them through each, or one after the other, each with its own."""
+"""How consumers process a persistent block's tiles: `grid`, all consumers share each tile; `pingpong`, round-robin, each
+consumer has its own tile."""
 NEXT: Final = ("behind", "before")
 STORES: Final[dict[str, str | None]] = {"threads": None, "streamed": None, "tma": "wgmma"}
-"""How a tile goes to its tensor: by stores of the threads that hold it; by such whose data is the first to leave the caches; or
-through shared memory by copies of whole boxes that one thread starts, where operands come so too."""
+"""How a tile is stored: `threads`, by each thread's stores; `streamed`, by such stores with evict-first priority; `tma`,
+through shared memory by copies of whole boxes, if operands come by TMA too."""
 MOST_WARPS: Final = 32
-"""Of a block: it has 1024 threads at most."""
+"""Maximum warps per block (1024 threads)."""
 REGISTERS: Final = 65536
-"""Of a multiprocessor, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
+"""Registers of an SM, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
 MOST_REGISTERS: Final = 255
-"""Of a thread."""
+"""Maximum registers per thread."""
 MOST_STAGES: Final = 16
 MOST_CONSUMERS: Final = 3
 CONSUMER: Final = "consumer"
 PRODUCER: Final = "producer"
-"""Roles of a block whose operands come by `tma`: warps that hold the kernel's tiles, in groups of four, and those that start
-copies."""
+"""Roles of a block with `tma` copies: consumer warpgroups, which have the kernel's tiles in registers, and the producer."""
 PRODUCER_WARPS: Final = 4
-"""A group of four, of which one thread works, so that registers can be passed on between groups."""
+"""A whole warpgroup, of which one thread works, because `setmaxnreg` reallocates registers between warpgroups."""
 PASSED_ON: Final = {2: (232, 40), 3: (160, 32)}
-"""Registers of a thread of so many consumers and of their producer, where it passes them on: all that a multiprocessor has. One
-consumer has as many as a thread may have anyway."""
+"""Register reallocation: number of consumers to registers per consumer and per producer thread, which use up an SM's registers.
+With one consumer, a thread has the maximum without reallocation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Warps of a block that run one region. `registers` of a thread: what `setmaxnreg` gives; None: the assembler's."""
+    """Warps of a block that run one region. `registers` per thread, set by `setmaxnreg`; None: as ptxas allocates."""
 
     name: str
     warps: int
@@ -58,8 +58,8 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A loop whose loads feed products: its copies run `stages` - 1 iterations ahead; with one stage, operands are loaded in
-    their turn. `copy` and `mma` are of `COPIES` and `PRODUCTS`."""
+    """A loop whose loads feed MMAs, with `stages` stages; with one stage, each iteration loads its own operands. `copy` is one
+    of `COPIES`, `mma` one of `PRODUCTS`."""
 
     stages: int
     copy: str
@@ -71,12 +71,11 @@ NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`pipelines` are the loops that feed products, those inside others first, in the order of the text. `blocks`: as many
-    share a multiprocessor, which bounds registers and shared memory; None: no bound. `persistent`: a block takes tile after
-    tile, in an order of `ORDERS`; `cluster`: blocks that share their memory. `early`: turns of a loop whose loads and
-    copies of resident tensors do not wait for earlier kernels; None: as many as registers are there for, or a few stages.
-    `next`: whether a block lets those of the next kernel come before or behind its wait for earlier ones. `store` is of
-    `STORES`."""
+    """`pipelines`: one for each loop that feeds MMAs, inner loops first, in program order. `blocks`: blocks per SM, which
+    bounds registers and shared memory; None: no bound. `persistent`: a block processes several tiles, in an order of `ORDERS`.
+    `cluster`: blocks per cluster. `early`: prologue iterations or stages whose loads of resident tensors precede the grid
+    dependency wait; None: as many iterations as registers allow, or a few stages. `next`: whether `launch_dependents` is issued
+    `before` or after (`behind`) this kernel's own wait. `store`: one of `STORES`."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -90,22 +89,22 @@ class Schedule:
 
     @property
     def warps(self) -> int:
-        """Of a block, all roles together."""
+        """Warps per block, all roles together."""
         return sum(role.warps for role in self.roles)
 
     @property
     def tile_warps(self) -> int:
-        """Warps of the first role, which hold the kernel's tiles."""
+        """Warps of the first role, which have the kernel's tiles in registers."""
         return self.roles[0].warps
 
     @property
     def takers(self) -> int:
-        """Roles that take a block's tiles in turns; 1 where all warps that hold tiles share each."""
+        """Consumers that process a block's tiles round-robin (pingpong); 1 if all consumers share each tile."""
         return max(1, len(self.roles) - 1) if self.order == "pingpong" else 1
 
     @property
     def tile_registers(self) -> int:
-        """Registers that a thread of the first role may have."""
+        """Maximum registers per thread of the first role."""
         equal = REGISTERS // (32 * self.warps * (self.blocks or 1)) // 8 * 8
         return self.roles[0].registers or min(MOST_REGISTERS, equal)
 
@@ -145,14 +144,14 @@ OVERRIDES: Final[dict[str, type]] = {
     "persistent": bool, "cluster": int, "order": str, "consumers": int, "early": int, "next": str,
     "store": str,
 }  # fmt: skip
-"""What the build file may fix of a schedule. `stages`, `copy` and `mma` are for every pipeline of the kernel; `consumers` are
-groups of four warps that multiply what copies by `tma` bring."""
+"""Parts of a schedule that the build file may override. `stages`, `copy` and `mma` apply to every pipeline of the kernel;
+`consumers` is the number of consumer warpgroups with `tma` copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What is fixed of a schedule, None what is left to `choose`. `target` is the architecture that this is for, None: every
-    one. `places` tell where each is written; they are no part of the value."""
+    """Overrides of a schedule; `choose` decides those that are None. `target`: the architecture that they apply to, None: all.
+    `places`: source location of each override; not compared."""
 
     warps: int | None = None
     blocks: int | None = None
@@ -170,11 +169,11 @@ class Overrides:
     places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
 
     def given(self) -> dict[str, int | str | bool]:
-        """What is fixed, by name."""
+        """The overrides that are set, by name."""
         return {name: value for name in OVERRIDES if (value := getattr(self, name)) is not None}
 
     def place(self, name: str) -> Span | None:
-        """Where a part is written."""
+        """Source location of an override."""
         return dict(self.places).get(name)
 
 
@@ -182,7 +181,7 @@ NOTHING_FIXED: Final = Overrides()
 
 
 def merged(rules: tuple[Overrides, ...], target: Target) -> Overrides:
-    """All rules for a target in one; what a later one says counts."""
+    """All rules for a target merged into one; a later rule wins."""
     found: dict[str, Any] = {}
     places: dict[str, Span] = {}
     for rule in rules:
@@ -194,7 +193,7 @@ def merged(rules: tuple[Overrides, ...], target: Target) -> Overrides:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a schedule cannot be: the part of it, what is wrong, what to write instead."""
+    """Why a schedule is invalid: the part of it, the reason, and a suggestion."""
 
     part: str
     text: str
@@ -202,7 +201,7 @@ class Problem:
 
 
 def problems(schedule: Schedule, target: Target) -> list[Problem]:
-    """What of a schedule the target, or lowering, cannot do, whatever the kernel."""
+    """Parts of a schedule that the target or lowering does not support for any kernel."""
     found = _of_roles(schedule, target)
     for loop in schedule.pipelines:
         found += _of_family("copy", loop.copy, COPIES, target)
@@ -232,8 +231,8 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
 
 
 def tma_roles(consumers: int, passed_on: bool = False, order: str = "grid") -> tuple[Role, ...]:
-    """The roles of a block whose operands come by `tma`; with `passed_on`, the producer leaves registers to the consumers. In
-    `pingpong` each group of four warps is a role."""
+    """The roles of a block with `tma` copies; with `passed_on`, registers are reallocated from producer to consumers. With
+    `pingpong` each consumer warpgroup is a role, else all are one role."""
     more, less = PASSED_ON.get(consumers, (None, None)) if passed_on else (None, None)
     if order == "pingpong":
         each = [Role(f"{CONSUMER}{number}", 4, more) for number in range(consumers)]

@@ -1,7 +1,8 @@
-"""The bytes of a bundle's signatures: the file beside it, the envelopes in it, and the statements that are signed.
+"""The format of a bundle's signatures: the sidecar file, its envelopes, and the signed statements.
 
 `X.bundle` has the sidecar `X.bundle.intoto.jsonl`, so that the bundle itself stays reproducible. The sidecar is an in-toto
-attestation bundle (in-toto Attestation Framework v1, "bundle"): JSON Lines, each line, ended by a line feed, one envelope.
+attestation bundle (in-toto Attestation Framework v1, "bundle"): JSON Lines, one envelope per line, each terminated by a line
+feed.
 
     envelope   DSSE v1: {"payload": base64 of a statement, "payloadType": "application/vnd.in-toto+json",
                "signatures": [{"keyid": ..., "sig": base64}, ...]}
@@ -11,24 +12,24 @@ attestation bundle (in-toto Attestation Framework v1, "bundle"): JSON Lines, eac
     statement  in-toto Statement v1: JSON with `_type`, `subject`, `predicateType` and `predicate`
     subject    the bundle by name and sha256 of the whole file, and its manifest as `NAME#manifest` by the sha256 of its bytes
 
-A bundle that is signed has two statements: SLSA provenance v1, whose `buildDefinition` has
+A signed bundle has two statements: SLSA provenance v1, whose `buildDefinition` has
 
     buildType             `BUILD_TYPE`
-    externalParameters    `model`, `arch`, and `release`, a number that grows, by which an older bundle is told from a newer one
-    resolvedDependencies  by sha256: the list of each kernel's sources, the step, the tuning, the files of the project where it
-                          was at hand, and the packages of the toolchain by version, with the digest of their files where the
-                          manifests state one
+    externalParameters    `model`, `arch`, and `release`, an increasing number that orders the releases of a bundle
+    resolvedDependencies  by sha256: the list of each kernel's sources, the step, the tuning, the files of the project if it
+                          was available, and the packages of the toolchain by version, with the digest of their files if the
+                          manifests record one
 
-and whose `runDetails.builder` has the `id` that its signer gave and the version of tilec; and a bill of materials (CycloneDX
-1.6). Nothing in them tells of the machine or the time, so the same bundle, release and Ed25519 key give the same sidecar.
+and whose `runDetails.builder` has the `id` that its signer chose and the version of tilec; and a bill of materials (CycloneDX
+1.6). Neither depends on the machine or the time, so the same bundle, release and Ed25519 key give the same sidecar.
 
-One content has one encoding here too: a line is the canonical JSON of `bundle_format`, base64 the standard alphabet with its
-padding and no other spelling of the same bytes. DSSE and in-toto ask readers to take more; here a line of any other form
-refuses the sidecar, and every reader of theirs reads what is written here. The order of lines means nothing. Envelopes of other
-payload types, keys, predicates or subjects are ignored, as in-toto asks: who adds one changes nothing.
+Each content has exactly one encoding here too: a line is the canonical JSON of `bundle_format`, and base64 uses the standard
+alphabet with padding. DSSE and in-toto require readers to accept more; here a line of any other form makes the sidecar invalid,
+while conforming readers accept everything written here. The order of lines has no meaning. Envelopes of other payload types,
+keys, predicates or subjects are ignored, as in-toto requires, so adding one has no effect.
 
-In: bytes of a sidecar, or what is to be signed. Out: envelopes and statements, or ValueError as the end of a sentence. Nothing
-here computes or checks a signature.
+In: bytes of a sidecar, or the content to sign. Out: envelopes and statements, or ValueError whose text ends a sentence. Nothing
+here computes or verifies a signature.
 """
 
 from __future__ import annotations
@@ -51,29 +52,29 @@ STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
 SBOM: Final = "https://cyclonedx.org/bom"
 PREDICATES: Final = {"provenance": PROVENANCE, "sbom": SBOM}
-"""What a bundle must have statements of, where signatures are asked for."""
+"""Statements that a bundle must have if signatures are required."""
 BUILD_TYPE: Final = "urn:tilec:bundle:v1"
 LOCAL_BUILDER: Final = "urn:tilec:builder:local"
-"""The builder of a statement whose signer named none."""
+"""The builder in a statement whose signer named none."""
 MANIFEST_SUBJECT: Final = "#manifest"
 
 MAX_SIDECAR: Final = 16 << 20
-"""Bytes. That of a 4B model and one key has 37 KB; a bill of materials has some 300 bytes a kernel."""
+"""Maximum bytes of a sidecar. That of a 4B model and one key has 37 KB; a bill of materials has some 300 bytes a kernel."""
 MAX_LINES: Final = 64
 MAX_SIGNATURES: Final = 16
-"""Signatures of one envelope, each of another key."""
+"""Maximum signatures of one envelope, each by a different key."""
 MAX_SIGNATURE: Final = 128
-"""Bytes of a signature; Ed25519 has 64, ECDSA over P-256 at most 72."""
+"""Maximum bytes of a signature; Ed25519 has 64, ECDSA over P-256 at most 72."""
 MAX_STATEMENT: Final = 8 << 20
 MAX_RELEASE: Final = (1 << 63) - 1
 KEY_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 BUILDER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:[!-~]{1,200}", re.ASCII)
-"""A URI, as SLSA wants it, whatever its scheme."""
+"""A URI, as SLSA requires, of any scheme."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature as it stands in an envelope: it may be wrong, and `key_id` only says which key to try."""
+    """An unverified signature in an envelope; `key_id` is only a hint which key to try."""
 
     key_id: str
     value: bytes
@@ -81,33 +82,34 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A payload of a type, and its signatures by different keys."""
+    """A payload with its type, and its signatures by different keys."""
 
     payload: bytes
     payload_type: str
     signatures: tuple[Signature, ...]
 
     def signed_bytes(self) -> bytes:
-        """What each signature is over."""
+        """The bytes that each signature covers."""
         return pae(self.payload_type, self.payload)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement about files: `subjects` are their sha256 by name, as far as they have one."""
+    """A statement about files: `subjects` maps names to sha256, for subjects that have one."""
 
     subjects: dict[str, str]
     predicate_type: str
     predicate: dict[str, Any]
 
     def is_about(self, digest: str) -> bool:
-        """Whether a file of this sha256 is a subject; a manifest is part of one."""
+        """Whether a file with this sha256 is a subject; manifest subjects do not count, since a manifest is only part of a
+        file."""
         return any(one == digest and not name.endswith(MANIFEST_SUBJECT) for name, one in self.subjects.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What of a provenance is compared: what was built, as which release, and by which builder."""
+    """The fields of a provenance that are compared: what was built, as which release, and by which builder."""
 
     model: str
     arch: str
@@ -116,7 +118,7 @@ class Provenance:
 
 
 def sidecar_path(bundle: Path) -> Path:
-    """Where the signatures of a bundle lie: beside it."""
+    """The path of a bundle's signatures, next to it."""
     return bundle.with_name(bundle.name + SIDECAR)
 
 
@@ -127,7 +129,7 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 
 def encode_sidecar(envelopes: Iterable[Envelope]) -> bytes:
-    """The bytes of a sidecar; ValueError where it would be larger than one may be."""
+    """The bytes of a sidecar; ValueError if it exceeds the limits."""
     lines = [
         canonical(
             {
@@ -147,7 +149,7 @@ def encode_sidecar(envelopes: Iterable[Envelope]) -> bytes:
 
 
 def decode_sidecar(data: bytes) -> list[Envelope]:
-    """The envelopes of a sidecar; ValueError naming the first line that is none."""
+    """The envelopes of a sidecar; ValueError that names the first invalid line."""
     if len(data) > MAX_SIDECAR:
         raise ValueError(f"has {len(data)} bytes, more than the {MAX_SIDECAR} that it may have")
     if data.count(b"\n") > MAX_LINES:
@@ -205,7 +207,7 @@ def _bytes(text: Any, what: str) -> bytes:
 
 
 def encode_statement(name: str, bundle: str, manifest: str, predicate_type: str, predicate: Mapping[str, Any]) -> bytes:
-    """The statement about the bundle of a file name: `bundle` and `manifest` are hex sha256."""
+    """The statement about a bundle with this file name; `bundle` and `manifest` are hex sha256."""
     subject = [
         {"name": name, "digest": {"sha256": bundle}},
         {"name": name + MANIFEST_SUBJECT, "digest": {"sha256": manifest}},
@@ -214,7 +216,7 @@ def encode_statement(name: str, bundle: str, manifest: str, predicate_type: str,
 
 
 def decode_statement(payload: bytes) -> Statement:
-    """What a payload says; to be asked only of one whose signature was verified. ValueError where it is no statement."""
+    """The statement in a payload; call it only after the signature was verified. ValueError if it is not a statement."""
     data = parse(payload, limit=MAX_STATEMENT, printable=False)
     if not isinstance(data, dict) or data.get("_type") != STATEMENT:  # pyright: ignore[reportUnknownMemberType]
         raise ValueError("it is no statement of in-toto, version 1")
@@ -233,7 +235,7 @@ def decode_statement(payload: bytes) -> Statement:
 
 
 def read_provenance(statement: Statement) -> Provenance:
-    """What of a provenance is compared; ValueError where it is not one of a bundle."""
+    """The compared fields of a provenance; ValueError if it is not the provenance of a bundle."""
     predicate = statement.predicate
     model, arch, release = (
         _get(predicate, "buildDefinition", "externalParameters", name) for name in ("model", "arch", "release")

@@ -1,16 +1,14 @@
-"""Keys that sign bundles: PEM files and bytes go in; signatures, and whether one is right, come out.
+"""Keys that sign bundles: takes PEM files and bytes, creates and verifies signatures.
 
-Two kinds: Ed25519 (RFC 8032), and ECDSA over P-256 with SHA-256 (FIPS 186-5). A private key is a PEM file with PKCS#8
-(RFC 5958), encrypted where it has a passphrase; a public key one with its SubjectPublicKeyInfo (RFC 5280). A key's id is the
-hex sha256 of the latter as DER. The kind of a signature is said by the key, never by the signature, so none passes for another.
+Two kinds: Ed25519 (RFC 8032), and ECDSA over P-256 with SHA-256 (FIPS 186-5). A private key is a PEM file with PKCS#8 (RFC
+5958), encrypted if it has a passphrase; a public key is one with its SubjectPublicKeyInfo (RFC 5280), and its id is the hex
+sha256 of that as DER. The key determines the kind of a signature, never the signature itself, so one kind cannot pass for the
+other. For each message and key there is one accepted encoding: Ed25519 has only one; for ECDSA only strict DER with s in the
+lower half of the group's order is accepted, because anyone can turn (r, s) into (r, -s).
 
-Of each message and key there is one accepted spelling of a signature: Ed25519 has one by itself; of ECDSA only strict DER with
-s in the lower half of the group's order is taken, since anyone can turn (r, s) into (r, -s).
+`Signer` is the interface; `FileSigner` uses the key of a PEM file. A token (PKCS#11) or a service can implement it too.
 
-`Signer` is what signs; `FileSigner` has the key of a PEM file. A token (PKCS#11) or a service may come beside it: it signs
-bytes and knows its public key.
-
-Needs the package `cryptography` (`tilec[signing]`), so it is imported only where a signature or a policy is in play.
+Needs the package `cryptography` (`tilec[signing]`), so it is imported only if a signature or a policy is used.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 MAX_PEM: Final = 16 << 10
-"""Bytes of a key's file; a key of these kinds has under 500."""
+"""Maximum bytes of a key's file; a key of these kinds has under 500."""
 KINDS: Final = ("ed25519", "ecdsa-p256")
 P256_ORDER: Final = 0xFFFFFFFF_00000000_FFFFFFFF_FFFFFFFF_BCE6FAAD_A7179E84_F3B9CAC2_FC632551
-"""Of the group of P-256 (SP 800-186, 3.2.1.3)."""
+"""Order of the group of P-256 (SP 800-186, 3.2.1.3)."""
 _BEGIN: Final = b"-----BEGIN "
 _PUBLIC_LABEL: Final = _BEGIN + b"PUBLIC KEY-----"
 
@@ -49,7 +47,7 @@ class PublicKey:
     _key: _Public
 
     def accepts(self, signature: bytes, message: bytes) -> bool:
-        """Whether `signature` is this key's, over `message`, in its one spelling."""
+        """Whether `signature` is this key's signature of `message`, in its canonical encoding."""
         try:
             if isinstance(self._key, ed25519.Ed25519PublicKey):
                 self._key.verify(signature, message)
@@ -62,16 +60,16 @@ class PublicKey:
         return True
 
     def pem(self) -> bytes:
-        """The key as its file has it."""
+        """The key in PEM."""
         return self._key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 class Signer(Protocol):
-    """What signs bytes, wherever its private key is."""
+    """Signs bytes, wherever its private key is stored."""
 
     @property
     def public_key(self) -> PublicKey:
-        """The key by which others verify."""
+        """The key that verifies the signatures."""
         ...
 
     def sign(self, message: bytes) -> bytes:
@@ -88,33 +86,33 @@ class FileSigner:
 
     @property
     def public_key(self) -> PublicKey:
-        """The key by which others verify."""
+        """The key that verifies the signatures."""
         return self._public
 
     def sign(self, message: bytes) -> bytes:
-        """A signature over `message`; of Ed25519 always the same."""
+        """A signature over `message`; deterministic for Ed25519."""
         if isinstance(self._key, ed25519.Ed25519PrivateKey):
             return self._key.sign(message)
         return _normal(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
 
     def pem(self, passphrase: bytes | None = None) -> bytes:
-        """The private key as its file has it, encrypted where there is a passphrase."""
+        """The private key in PEM, encrypted if there is a passphrase."""
         how = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
         return self._key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
 
 
 def generate(kind: str) -> FileSigner:
-    """A new key of one of `KINDS`, from the system's random numbers."""
+    """A new key of one of `KINDS`, from the system's random number generator."""
     if kind == "ed25519":
         return FileSigner(ed25519.Ed25519PrivateKey.generate())
     return FileSigner(ec.generate_private_key(ec.SECP256R1()))
 
 
 def read_public_key(pem: bytes) -> PublicKey:
-    """The key of a PEM text; ValueError, as the end of a sentence, where it is no public key of a known kind."""
+    """The key of a PEM text; ValueError, whose text ends a sentence, if it is not a public key of a known kind."""
     if len(pem) > MAX_PEM or not pem.lstrip().startswith(_PUBLIC_LABEL):
         raise ValueError("is no public key in PEM (`-----BEGIN PUBLIC KEY-----`)")
-    if pem.count(_BEGIN) > 1:  # of several the reader takes the first, and says nothing of the others
+    if pem.count(_BEGIN) > 1:  # the reader silently uses only the first
         raise ValueError("has more than one key; name each by a file of its own")
     try:
         return _public(serialization.load_pem_public_key(pem))
@@ -123,8 +121,8 @@ def read_public_key(pem: bytes) -> PublicKey:
 
 
 def read_private_key(pem: bytes, passphrase: bytes | None = None) -> FileSigner:
-    """The signer of a PEM text; PassphraseNeeded where it is encrypted and none is given, ValueError, as the end of a sentence,
-    where it is no private key of a known kind or the passphrase is wrong."""
+    """The signer of a PEM text; PassphraseNeeded if it is encrypted and none is given; ValueError, whose text ends a sentence,
+    if it is not a private key of a known kind or the passphrase is wrong."""
     encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in pem
     if encrypted and passphrase is None:
         raise PassphraseNeeded
@@ -152,7 +150,7 @@ def _public(key: object) -> PublicKey:
 
 
 def _normal(signature: bytes) -> bytes:
-    """The one spelling of an ECDSA signature over P-256; ValueError where it is none."""
+    """The canonical encoding of an ECDSA signature over P-256; ValueError if it is invalid."""
     r, s = decode_dss_signature(signature)
     if not (0 < r < P256_ORDER and 0 < s < P256_ORDER):
         raise ValueError("no signature over P-256")

@@ -1,9 +1,9 @@
-"""JSON that someone else wrote: bytes go in, plain data whose size, depth, numbers and texts are bounded comes out.
+"""Parses untrusted JSON: takes bytes, returns plain data with bounded size, depth, numbers and strings.
 
-Python's reader takes more than JSON (NaN, Infinity), keeps the last of two equal keys, turns `1e999` into infinity, and reads
-integers of any length and nesting until the stack ends. Here each of these is a ValueError in one short line, and nothing that
-a text of a few bytes can ask for takes more than a few times its own size in time and memory (RFC 8259, sections 4, 6 and 9,
-leaves all of these limits to the reader).
+Python's parser accepts more than JSON (NaN, Infinity), keeps the last of two equal keys, turns `1e999` into infinity, and
+accepts integers of any length and nesting up to a stack overflow. Here each of these is a ValueError with a one-line message,
+and no input takes more than a few times its own size in time and memory (RFC 8259, sections 4, 6 and 9, leaves all of these
+limits to the parser).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from tilec.bundle_format import canonical as canonical_text
 
 MAX_VALUES: Final = 1 << 20
 MAX_TEXT: Final = 1 << 16
-"""Characters of one string, where the reader says no other number."""
+"""Default maximum of characters of one string."""
 MAX_DEPTH: Final = 200
 MAX_DIGITS: Final = 20
-"""Of an integer, its sign included: what 64 bits need."""
+"""Maximum digits of an integer including its sign, as needed for 64 bits."""
 MAX_FLOAT: Final = 400
-"""Characters of a number with a fraction or an exponent."""
+"""Maximum characters of a number with a fraction or an exponent."""
 
 
 def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool = True, longest: int = MAX_TEXT) -> Any:
-    """The data of a JSON text of at most `limit` bytes; ValueError, naming what is wrong, for any other.
+    """The data of a JSON text of at most `limit` bytes; ValueError that names the problem otherwise.
 
-    `canonical` demands the one text that `bundle_format.canonical` writes; else the text is UTF-8 in any layout. `printable`
-    refuses texts with characters that a terminal would obey, lone surrogates among them. `longest` bounds the characters of one
-    text. Integers have 64 bits with a sign.
+    `canonical` requires exactly the text that `bundle_format.canonical` writes; otherwise the text is UTF-8 in any layout.
+    `printable` rejects strings with terminal control characters or lone surrogates. `longest` bounds the characters of one
+    string. Integers are signed 64-bit.
     """
     if len(text) > limit:
         raise ValueError(f"it has {len(text)} bytes, more than the {limit} it may have")
-    # Every value but the first follows a comma, a bracket or a colon, so this bounds what the parser may allocate.
+    # Every value except the first follows a comma, a bracket or a colon, so this bounds what the parser can allocate.
     if sum(text.count(mark) for mark in (b",", b"[", b"{", b":")) > MAX_VALUES:
         raise ValueError("it has too many values")
-    hook = None if canonical else _once  # a text with a key twice is not the canonical one
+    hook = None if canonical else _once  # a text with a duplicate key is not canonical
     try:
         data = json.loads(
             text.decode("ascii" if canonical else "utf-8"), parse_int=_integer, parse_float=_float, parse_constant=_constant,
@@ -78,7 +78,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(data: Any, printable: bool, longest: int) -> None:
-    """Depth and texts, level by level, so that no recursion can end the check."""
+    """Checks depth and strings level by level, without recursion."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []

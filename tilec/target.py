@@ -1,7 +1,8 @@
-"""The GPU architectures tilec builds for, and the facts of each that the stages need.
+"""The GPU architectures that tilec builds for, with their limits and instruction families.
 
-Every target is an exact architecture (the `a` suffix): its CUBIN runs on that chip only, and the launcher refuses any other.
-Shared memory, warps and blocks are those of the CUDA programming guide, table "Technical Specifications per Compute Capability"
+Every target is an architecture-specific one (`a` suffix): its CUBIN runs on that compute capability only, and the launcher
+refuses any other. Limits of shared memory, warps and blocks are from the CUDA programming guide, table "Technical
+Specifications per Compute Capability"
 (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications).
 """
 
@@ -15,9 +16,9 @@ from tilec.diagnostics import CompileError, Diagnostic
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One architecture: `name` as ptxas spells it, compute `capability`, the PTX version to emit as an LLVM feature, bytes of
-    shared memory a block may use, warps and blocks that a multiprocessor holds, and the instruction families that not every
-    chip has."""
+    """One architecture: `name` as ptxas spells it, compute `capability`, PTX version as an LLVM feature, maximum bytes of
+    shared memory per block, maximum resident warps and blocks per SM, and the instruction families that not every target
+    has."""
 
     name: str
     capability: tuple[int, int]
@@ -32,7 +33,7 @@ class Target:
 
     @staticmethod
     def parse(text: str) -> Target:
-        """The target for `sm_90`, `sm_90a` or `90`; CompileError E0603 for one tilec has no target for."""
+        """The target for `sm_90`, `sm_90a` or `90`; CompileError E0603 for an unknown architecture."""
         key = text.strip().lower().removeprefix("sm_").removesuffix("a")
         for target in TARGETS:
             if key == target.name.removeprefix("sm_").removesuffix("a"):

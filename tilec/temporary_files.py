@@ -1,7 +1,7 @@
-"""Temporary files beside what they become, and what is left of them where a process was killed.
+"""Temporary files next to their targets, and removal of those that killed processes left.
 
-In: the path of a file that is to be. Out: a name beside it, which tells the process that writes it, as an attestation beside it
-does too. Whoever writes one holds a lock on it, so that `sweep` takes no file that is somebody's.
+In: the path of a target. Out: a temporary name next to it that contains the process id; a sidecar of attestations has such a
+name too. The writer holds a lock on the file, so that `sweep` does not remove a file in use.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _NAME: Final = re.compile(rf"\.tmp-([1-9][0-9]{{0,9}})-[0-9a-f]{{16}}(?:{re.esca
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that nobody else has."""
+    """A unique name next to `path`."""
     return path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(8)}")
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[BinaryIO]:
-    """A new file, locked as long as it is open. OSError where it cannot be made."""
+    """A new file, locked while it is open. OSError if it cannot be created."""
     with open(path, "x+b") as file:
         lock(file)
         yield file
 
 
 def lock(file: BinaryIO | FileIO) -> None:
-    """Say that a file is somebody's, as long as it is open."""
-    with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
+    """Locks a file that is in use, as long as it is open."""
+    with contextlib.suppress(OSError):  # a file system without locks: `sweep` removes nothing there
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what was left in a folder. A file is somebody's while it is locked, wherever they are, and while the process that
-    its name tells lives here, which may be about to lock it."""
+    """Removes leftovers from a folder. A file is in use while it is locked, by a process on any machine, or while the process
+    in its name is alive on this one, since that process may be about to lock it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -53,7 +53,7 @@ def sweep(folder: Path) -> None:
 
 
 def sweep_open(handle: int) -> None:
-    """`sweep` of the folder with this descriptor. OSError where it cannot be read."""
+    """`sweep` of the folder with this descriptor. OSError if it cannot be read."""
     for name in os.listdir(handle):
         found = _NAME.fullmatch(name)
         if found is not None and not _lives(int(found[1])):

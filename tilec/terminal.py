@@ -1,9 +1,9 @@
-"""Whether what is printed takes colour, and the colours of a diagnostic.
+"""Decides whether output is coloured, and defines the colours of a diagnostic.
 
-In: the `--color` option, the environment and the stream. Out: a yes or no for each stream, and words wrapped in escape
-sequences (ECMA-48, select graphic rendition). Without colour a text has no escape sequence at all. In `auto`, in this order:
-`NO_COLOR` that is not empty says no (https://no-color.org); `FORCE_COLOR` or `CLICOLOR_FORCE` that is neither empty nor 0 says
-yes (https://force-color.org, https://bixense.com/clicolors); `TERM=dumb` says no; a terminal says yes.
+In: the `--color` option, the environment and the stream. Out: a decision for each stream, and text wrapped in escape sequences
+(ECMA-48, select graphic rendition). Without colour, text has no escape sequences. In `auto`, the first that applies: a nonempty
+`NO_COLOR` disables colour (https://no-color.org); `FORCE_COLOR` or `CLICOLOR_FORCE` that is neither empty nor 0 enables it
+(https://force-color.org, https://bixense.com/clicolors); `TERM=dumb` disables it; a terminal enables it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Choice = Literal["auto", "always", "never"]
 CHOICES: Final[tuple[Choice, ...]] = get_args(Choice)
 
 STYLES: Final = {
-    "error": "1;31",  # bold red: what is wrong
+    "error": "1;31",  # bold red: the error
     "warning": "1;33",
     "note": "1;32",
     "message": "1",
-    "frame": "1;34",  # bold blue: line numbers and what frames the source
+    "frame": "1;34",  # bold blue: line numbers and the frame of the source
     "primary": "1;31",
     "secondary": "1;34",
     "counterexample": "1;35",
@@ -35,7 +35,7 @@ _choice: Choice = "auto"
 
 
 def choose(choice: Choice) -> None:
-    """What `--color` said; it holds for both streams of this process from then on."""
+    """Sets the value of `--color` for both streams of this process."""
     global _choice
     _choice = choice
 
@@ -45,7 +45,7 @@ def _forced(name: str) -> bool:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether words on `stream` are to be coloured."""
+    """Whether text on `stream` is coloured."""
     if _choice != "auto":
         return _choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -61,12 +61,12 @@ def painted(role: str, text: str) -> str:
 
 
 def paint_for(stream: TextIO) -> Paint:
-    """What `diagnostics.render` paints with for `stream`."""
+    """The `Paint` with which `diagnostics.render` formats text for `stream`."""
     return painted if wants_colour(stream) else unpainted
 
 
 def coloured(stream: TextIO) -> TextIO:
-    """`stream` for what `paint_for` painted; at a guarded terminal it lets the colours of `STYLES` through and no others."""
+    """`stream` for text from `paint_for`; a guarded terminal stream passes the colours of `STYLES` and no others."""
     if not isinstance(stream, Guarded):
         return stream
     return cast("TextIO", Guarded(stream.raw_stream, (RESET, *STYLES.values())))

@@ -1,10 +1,9 @@
-"""The packages that prove kernels and turn tile IR into a CUBIN: where they are, and a fingerprint of exactly these files.
+"""The packages that prove kernels and compile tile IR to a CUBIN: their locations, and a fingerprint of exactly these files.
 
-The fingerprint is part of cache keys: the version of each distribution and the sha256 of every module and shared library of it,
+The fingerprint is part of cache keys: the version of each distribution and the sha256 of its modules and shared libraries,
 since any of them can change a verdict or a product, and the version of Python, whose parser reads kernels. `stated` is the part
-of it that a manifest records. Hashing half a gigabyte takes a second, so digests are remembered in a note by path, size, times
-of modification and of change, inode and device: what writes to a file and sets its old time of modification again still moves
-its time of change.
+that a manifest records. Hashing half a gigabyte takes a second, so digests are cached by path, size, modification and change
+time, inode and device: a write that restores the old modification time still updates the change time.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ SETTLED_NS = 50_000_000  # a file changed this recently may change again within 
 
 
 class Memory(Protocol):
-    """Keeps texts by name from one process to the next, as a store's notes do."""
+    """Stores texts by name across processes, as a store's notes do."""
 
     def get_text(self, name: str) -> str | None:
         """The text of a name, or None."""
         ...
 
     def set_texts(self, notes: Mapping[str, str]) -> None:
-        """Keep texts by name."""
+        """Stores texts by name."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution of the toolchain and the module that holds it. What counts are the files that `binaries` (globs below the
-    module) match, each at least once; without any, every Python module and shared library."""
+    """A distribution of the toolchain and its module. The fingerprint covers the files that `binaries` (globs below the module)
+    match, each at least once; without `binaries`, every Python module and shared library."""
 
     distribution: str
     module: str
@@ -55,7 +54,7 @@ PROVERS: Final = (
     Package("numpy", "numpy"),
     Package("ml-dtypes", "ml_dtypes"),
 )
-"""What a verdict rests on, or is loaded into the process that gives it."""
+"""Packages that a verdict depends on, or that are loaded into the process that computes it."""
 
 PTXAS: Final = Package("nvidia-cuda-nvcc", "nvidia.cu13", ("bin/ptxas",))
 
@@ -64,23 +63,23 @@ PACKAGES: Final = (
     Package("torch-mlir", "torch_mlir"),
     Package("llvmlite", "llvmlite"),
     Package("cuda-bindings", "cuda.bindings"),
-    Package("cuda-pathfinder", "cuda.pathfinder"),  # chooses the library that cuda-bindings loads
+    Package("cuda-pathfinder", "cuda.pathfinder"),  # selects the library that cuda-bindings loads
     Package("nvidia-nvjitlink", "nvidia.cu13", ("lib/libnvJitLink.so*",)),  # its folder is shared with the other tools
     PTXAS,
 )
-"""All whose code can change a product: CUBINs come from nvJitLink, and from ptxas those that pass registers on between warps.
-libdevice (nvidia-nvvm) is not among them: kernels call no function of it."""
+"""Packages whose code can change a product: CUBINs come from nvJitLink, or from ptxas (`tilec.assemble`). libdevice
+(nvidia-nvvm) is not included: kernels call no function of it."""
 NVDISASM: Final = Package("nvidia-cuda-nvdisasm", "nvidia.cu13", ("bin/nvdisasm",), extra="test")
 
 
 def missing_package(distribution: str, extra: str = "compiler") -> CompileError:
-    """The error for a package of the toolchain that is not installed."""
+    """The error for a toolchain package that is not installed."""
     return CompileError(Diagnostic("E0601", f"`{distribution}` is not installed", hint=f"run `pip install 'tilec[{extra}]'`"))
 
 
 @cache
 def _module_folder(module: str) -> Path | None:
-    # Walking the parts by hand keeps `find_spec` from importing the parent packages, some of which take half a second.
+    # Resolving the parts here keeps `find_spec` from importing the parent packages, some of which take half a second.
     head, *rest = module.split(".")
     spec = importlib.util.find_spec(head)
     for location in spec.submodule_search_locations or () if spec else ():
@@ -91,12 +90,12 @@ def _module_folder(module: str) -> Path | None:
 
 
 def is_installed(package: Package) -> bool:
-    """Whether a package is there, without loading it."""
+    """Whether a package is installed, without loading it."""
     return _module_folder(package.module) is not None
 
 
 def find_binaries(package: Package) -> tuple[Path, ...]:
-    """The files that a package's `binaries` name; CompileError E0601 where the package or one of them is missing."""
+    """The files that a package's `binaries` match; CompileError E0601 if the package or one of them is missing."""
     folder = _module_folder(package.module)
     found: list[Path] = []
     for pattern in package.binaries:
@@ -108,28 +107,25 @@ def find_binaries(package: Package) -> tuple[Path, ...]:
 
 
 def find_ptxas() -> Path:
-    """The stand-alone assembler; CompileError E0601 where it is not installed."""
+    """The stand-alone assembler; CompileError E0601 if it is not installed."""
     return find_binaries(PTXAS)[0]
 
 
 def find_nvdisasm() -> Path:
-    """The disassembler; CompileError E0601 where it is not installed."""
+    """The disassembler; CompileError E0601 if it is not installed."""
     return find_binaries(NVDISASM)[0]
 
 
 def python_version() -> str:
-    """The implementation and minor version of Python: its syntax tree changes with these, bug-fix releases keep it."""
+    """The implementation and minor version of Python, which determine its syntax tree; bug-fix releases do not change it."""
     return f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
 
 
 def fingerprint(memory: Memory | None = None, packages: Sequence[Package] | None = None) -> dict[str, str]:
-    """Version and sha256 of packages of the toolchain (None: of all) by distribution name, the same on any path, and the
-    version of `python`. A distribution that is built for one version of Python has the version's tag before the digest.
-
-    `memory` remembers digests; what it remembers wrongly shaped is ignored. Raises CompileError E0601, one diagnostic per
-    missing package.
-    """
-    import importlib.metadata  # a quarter of what this module's importers take to load, and few of them ask for a fingerprint
+    """Version and sha256 of toolchain packages (None: all) by distribution name, independent of their paths, and the version of
+    `python`. A distribution built for one version of Python has that version's tag before the digest. `memory` caches digests;
+    malformed entries are ignored. Raises CompileError E0601, one diagnostic per missing package."""
+    import importlib.metadata  # a quarter of the load time of this module's importers, few of which need a fingerprint
 
     note = f"toolchain:{sys.prefix}"
     known = _remembered(memory, note)
@@ -155,23 +151,24 @@ def fingerprint(memory: Memory | None = None, packages: Sequence[Package] | None
 
 
 def stated(toolchain: Mapping[str, str]) -> dict[str, str]:
-    """What a manifest says of a fingerprint: all that is the same on every version of Python.
+    """The part of a fingerprint that a manifest records: what is the same on every version of Python.
 
-    The same kernels give the same bundle on every version of Python, so Python's own version is left to the keys, and so are
-    digests of what is compiled anew for each version (`cp311`): the version stands for it, and `requirements.lock` ties that to
-    the digest of a wheel for each. Distributions that serve every version are stated with the digest of their files.
+    The same kernels give the same bundle on every version of Python. Python's own version is therefore only in the keys, and so
+    are the digests of packages that are compiled for each version (`cp311`): their version represents them, and
+    `requirements.lock` ties it to the digest of each wheel. Distributions that serve every version are recorded with the digest
+    of their files.
     """
     return {name: text.split()[0] if len(text.split()) > 2 else text for name, text in toolchain.items() if name != "python"}
 
 
 def _python_tag(wheel: str | None) -> str:
-    """`cp311` of a wheel for CPython 3.11 alone, nothing of one for every Python 3."""
+    """`cp311` for a wheel for CPython 3.11 only, empty for a wheel for every Python 3."""
     tags = {line.partition(":")[2].strip().split("-")[0] for line in (wheel or "").splitlines() if line.startswith("Tag:")}
     return "" if all(tag.startswith("py3") for tag in tags) else ".".join(sorted(tags))
 
 
 def _digest(package: Package, known: Mapping[str, Sequence[str]], fresh: dict[str, list[str]]) -> str:
-    """One digest of all files of a package that count and of their names; remembered as a whole by all their stamps."""
+    """One digest of all covered files of a package and of their names; cached under the stamps of all of them."""
     folder = _module_folder(package.module)
     if folder is None:
         raise missing_package(package.distribution, package.extra)
@@ -193,8 +190,8 @@ def _digest(package: Package, known: Mapping[str, Sequence[str]], fresh: dict[st
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Python modules and shared libraries below a package and beside it in `<package>.libs`, where wheels put the libraries
-    that they bring; tests are nobody's verdict."""
+    """Python modules and shared libraries below a package and in the adjacent `<package>.libs`, where wheels put bundled
+    libraries; tests are skipped, because no verdict depends on them."""
     pending = [str(folder), f"{folder}.libs"]
     while pending:
         try:

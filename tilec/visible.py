@@ -1,11 +1,11 @@
-"""The one way by which foreign text reaches a terminal: text goes in, what a terminal would obey in it comes out as an escape.
+"""Escapes foreign text for terminals: characters that a terminal would interpret become escapes.
 
-Names, sources, PTX, bundles, registries and models may hold control characters, which move the cursor, set the title or the
-clipboard, or answer for the user; and marks of direction, which make a line read otherwise than it is (Unicode TR 36).
-`visible` writes them as `\\x1b`. Messages go through it where they are made (`tilec.diagnostics.render`, `print_line`, `say`),
-whatever they are printed to. All other output passes a `Guarded` stream wherever a terminal shows it; what goes to a file or a
-pipe is data, and stays as it is. A guarded stream lets no colour through either (ECMA-48, select graphic rendition): black on
-black is not seen. What has colours of ours goes to `tilec.terminal.coloured`, after foreign parts of it were made visible.
+Names, sources, PTX, bundles, registries and models may contain control characters, which move the cursor, set the title or the
+clipboard, or send input in the user's name, and bidirectional controls, which make a line read differently from its contents
+(Unicode TR 36). `visible` writes them as `\\x1b`. Messages are escaped where they are created (`tilec.diagnostics.render`,
+`print_line`, `say`), for every destination. All other output passes through a `Guarded` stream if it goes to a terminal; a file
+or a pipe gets the data unchanged. A guarded stream also blocks colours (ECMA-48, select graphic rendition), because black on
+black is invisible. Text with tilec's own colours goes to `tilec.terminal.coloured`, after its foreign parts were escaped.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u20
 
 
 def visible(text: str) -> str:
-    """`text` with what a terminal would obey as escapes; line ends and tabs stay."""
+    """`text` with characters that a terminal would interpret as escapes; line ends and tabs stay."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text) if text else text
 
 
 def visible_line(text: str, most: int) -> str:
-    """The same as one line of at most `most` characters before that, cut off with three dots."""
+    """As `visible`, on one line; `text` is first cut to at most `most` characters, with three dots at the end."""
     cut = text if len(text) <= most else f"{text[: most - 3]}..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
 class Guarded(io.TextIOBase):
-    """A text stream of a terminal, of which what is printed comes out visible. All but `write` is the stream's own. `styles`
-    are the colours that it lets through, as parameters of select graphic rendition, such as `1;31`."""
+    """A text stream of a terminal that escapes what is printed. Everything except `write` is the stream's own. `styles` are the
+    colours that it passes, as parameters of select graphic rendition, such as `1;31`."""
 
     def __init__(self, stream: TextIO, styles: Iterable[str] = ()) -> None:
         self.raw_stream = stream
         self.let_through = frozenset(f"\x1b[{style}m" for style in styles)
 
     def write(self, text: str, /) -> int:
-        """Write `text`, colours that are let through as they are."""
+        """Writes `text`; permitted colours stay unchanged."""
         parts = _COLOUR.split(text)
         self.raw_stream.write("".join(part if part in self.let_through else visible(part) for part in parts))
         return len(text)
@@ -73,27 +73,27 @@ class Guarded(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """Bytes that are written here are the writer's own business."""
+        """Bytes written here are not escaped."""
         return self.raw_stream.buffer
 
 
 def guard_streams() -> None:
-    """From now on what this process prints at a terminal, on stdout and stderr, is visible."""
+    """From now on, everything this process prints to a terminal on stdout and stderr is escaped."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is not None and not isinstance(stream, Guarded) and stream.isatty():
             setattr(sys, name, Guarded(stream))
             if name == "stderr" and sys.excepthook is sys.__excepthook__:
-                sys.excepthook = _traceback  # Python 3.13 colours its own, which would be shown as escapes
+                sys.excepthook = _traceback  # Python 3.13 colours its own tracebacks, which would be shown as escapes
 
 
 def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None, /) -> None:
-    import traceback  # here, as it is seldom needed
+    import traceback  # imported here, because it is rarely needed
 
     traceback.print_exception(kind, error, trace)
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """The stream itself, for what moves the cursor or lays out text by intent, such as a progress bar or a table of `rich`; its
-    texts go through `visible` first."""
+    """The underlying stream, for output that moves the cursor or lays out text on purpose, such as a progress bar or a table of
+    `rich`; its texts must be escaped with `visible` first."""
     return stream.raw_stream if isinstance(stream, Guarded) else stream

@@ -1,12 +1,12 @@
-"""Holds candidates of attention at prefill against torch's on this machine's GPU; `attention.py` builds them and calls this.
+"""Compares candidates of prefill attention with torch's on this machine's GPU; `attention.py` builds them and calls this.
 
     python3 ci/bench/attention_gpu.py FOLDER [--only 128x128] [--lengths 512,2048] [--out FOLDER]
 
-Each folder below FOLDER that holds a built `flash_attention` is a candidate. Every one is first run on odd lengths, alone and
-behind a cache, in a child process: one that faults, hangs or is wrong is named and left out. Then, at each length, all are
-timed in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's attention of cuDNN and of
-FlashAttention-2; rows of the result at that length are compared with float64 once more. Random data, 32 heads over 8 key heads
-of 128. Writes `attention.json` and `.md`; exit code 1 where a candidate was wrong.
+Each folder below FOLDER with a built `flash_attention` is a candidate. Each first runs at odd lengths, without and with tokens
+in the cache, in a child process; one that faults, hangs or is wrong is reported and excluded. Then all are timed at each
+length, alternately with torch's attention of cuDNN and of FlashAttention-2, in CUDA graphs that access more data than the L2
+cache holds; rows of the result at that length are compared with float64 once more. Random data, 32 query heads, 8 key-value
+heads of 128. Writes `attention.json` and `.md`; exit code 1 if a candidate was wrong.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from products_gpu import ALLOWED, ROTATED_BYTES, checks  # noqa: E402
 HEADS, GROUP, WIDTH = 8, 4, 128
 LENGTHS: Final = (512, 2048, 8192, 32768)
 ODD: Final = ((1, 128), (127, 384), (129, 384), (333, 1920), (1100, 1536))
-"""Tokens, and slots of the cache: with a tile or more to spare, tokens are in it already."""
+"""Tokens, and slots of the cache: with a whole tile of slots to spare, the cache already has tokens."""
 ROWS: Final = 64
-"""At the beginning, the middle and the end, that are compared where all would take too long."""
+"""Rows compared at the beginning, the middle and the end if comparing all would take too long."""
 
 
 def main() -> int:
-    """Check, time, report; the exit status."""
+    """Check, time, report; returns the exit status."""
     parser = argparse.ArgumentParser(description="candidates of attention at prefill beside torch's")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="candidates whose names hold this")
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def checked(folder: Path, name: str) -> tuple[str, str]:
-    """The candidate, and what is wrong with it."""
+    """The candidate's name and its error message, if any."""
     bench = Bench(folder, [name])
     for tokens, slots in ODD:
         try:
@@ -95,13 +95,13 @@ class Bench:
             assert not broken, broken
 
     def tensors(self, tokens: int, slots: int) -> dict[str, Any]:
-        """Normal numbers; a poisoned result."""
+        """Normally distributed inputs; a poisoned output."""
         shapes = {"q": (tokens, HEADS, GROUP, WIDTH), "k_cache": (slots, HEADS, WIDTH), "v_cache": (slots, HEADS, WIDTH)}
         made = {name: self.torch.randn(size, device="cuda", dtype=self.torch.bfloat16) for name, size in shapes.items()}
         return made | {"out": self.torch.full_like(made["q"], math.nan)}
 
     def library(self, tensors: Mapping[str, Any], backend: str) -> Any:
-        """A call of torch's causal attention by one of its libraries."""
+        """A call of torch's causal attention with one of its backends."""
         attention = importlib.import_module("torch.nn.attention")
         call = self.attention.fused(dict(tensors))
         chosen = getattr(attention.SDPBackend, backend)
@@ -113,7 +113,7 @@ class Bench:
         return run
 
     def error(self, name: str, tokens: int, slots: int) -> tuple[float, float]:
-        """The relative error of one launch against float64, and what is allowed."""
+        """The relative error of one launch against float64, and the allowed error."""
         tensors = self.tensors(tokens, slots)
         self.worker.plan(self.entries[name], tensors).launch(self.worker.stream())
         self.worker.synchronize()
@@ -122,7 +122,7 @@ class Bench:
         )
 
     def compared(self, out: Any, tensors: Mapping[str, Any]) -> float:
-        """The relative error of a result against float64, at some rows of long ones."""
+        """The relative error of a result against float64, for long ones only at some rows."""
         torch, q = self.torch, tensors["q"]
         tokens, slots = q.shape[0], tensors["k_cache"].shape[0]
         before = self.attention.past(tokens, slots)
@@ -142,7 +142,7 @@ class Bench:
         return math.sqrt(wrong / size)
 
     def row(self, tokens: int) -> dict[str, Any]:
-        """Microseconds of each at one length."""
+        """Microseconds of each candidate at one length."""
         flops = 4 * WIDTH * HEADS * GROUP * tokens * (tokens + 1) / 2
         moved = 2 * WIDTH * tokens * (2 * HEADS * GROUP + 2 * HEADS)
         sets = [self.tensors(tokens, tokens) for _ in range(min(40, ROTATED_BYTES // moved + 2))]
@@ -167,7 +167,7 @@ class Bench:
 
 
 def report(record: dict[str, Any], folder: Path) -> int:
-    """Write and print the tables; the exit status."""
+    """Write and print the tables; returns the exit status."""
     rows = record["rows"]
     libraries = ("cuDNN", "FlashAttention-2")
     names = [*libraries, *sorted(set(rows[0]["us"]) - set(libraries))]

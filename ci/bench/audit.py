@@ -1,14 +1,15 @@
-"""Audit the bundles of every model for every architecture: what is confirmed, emulated and left open, idle and busy.
+"""Audit the bundles of every model for every architecture on an idle and on a busy machine: counts of confirmed, emulated and
+open.
 
     python ci/bench/audit.py [--models qwen3-4b,...] [--arch sm_90,...] [--jobs N] [--busy N] [--passes PASS ...]
                              [--bundles DIR] [--launches N] [--seeds N] [--output DIR]
 
-Packs into a temporary folder what the store has, and audits one bundle after the other with an empty store of verdicts, then
+Packs the store's artifacts into a temporary folder, and audits one bundle after the other with an empty store of verdicts, then
 all of them again with the verdicts of the first pass; both on an idle machine and on a busy one. The reports of all passes must
-be the same but for their times. A busy machine runs `--busy` processes that only compute; with `--busy 0` whatever else runs
-there is the load, which is measured. An idle pass waits until the load average is below one half of a process for each
-processor. `--passes` chooses passes and their order; `idle,first:qwen3-4b sm_90a` is a pass over one bundle. Writes `audit.md`
-and `audit.json` after every bundle; the exit status is the worst of the audits, and 1 where reports differ.
+be equal except for times. A busy machine runs `--busy` processes that only compute; with `--busy 0` other processes on the
+machine are the load, which is measured. An idle pass waits until the load average is below one half of a process per processor.
+`--passes` selects passes and their order; `idle,first:qwen3-4b sm_90a` is a pass over one bundle. Writes `audit.md` and
+`audit.json` after every bundle; the exit status is the worst of the audits, and 1 if reports differ.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ HEADER: Final = (
     "clean in the emulator", "launches", "instructions", "verdicts", "reused",
 )  # fmt: skip
 PASSES: Final = ("idle,first", "idle,again", "busy,first", "busy,again")
-"""How often each bundle is audited: alone on the machine or not, with an empty store or with its verdicts."""
+"""The passes over each bundle: on an idle or a busy machine, with an empty store or with its verdicts."""
 IDLE: Final = 0.5
-"""Load average for each processor below which a machine is idle."""
+"""Load average per processor below which a machine counts as idle."""
 
 
 @dataclass
 class Audits:
-    """What came out so far: the first report on each bundle; by pass and bundle seconds and seal; by pass the load averages."""
+    """Results so far: the first report on each bundle; seconds and seal by pass and bundle; load averages by pass."""
 
     options: Options
     busy: int
@@ -67,7 +68,7 @@ class Audits:
     loads: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
     def differing(self) -> list[str]:
-        """Bundles whose report is another in a later pass."""
+        """Bundles whose report differs in a later pass."""
         return [
             f"{name}: {when}"
             for when, found in self.passes.items()
@@ -76,12 +77,12 @@ class Audits:
         ]
 
     def seconds(self, when: str) -> float:
-        """Of a whole pass."""
+        """Seconds of a whole pass."""
         return sum(seconds for seconds, _ in self.passes.get(when, {}).values())
 
 
 def wait_for_idle() -> None:
-    """Return once nothing else keeps the machine busy."""
+    """Wait until the machine is idle."""
     while (load := os.getloadavg()[0]) >= IDLE * (os.cpu_count() or 1):
         print(f"waits for an idle machine: the load average is {load:.1f}", flush=True)
         time.sleep(30)
@@ -89,7 +90,7 @@ def wait_for_idle() -> None:
 
 @contextlib.contextmanager
 def beside(count: int) -> Generator[None]:
-    """So many processes compute meanwhile."""
+    """Run `count` computing processes during the block."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -120,7 +121,7 @@ def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) 
 
 
 def row(report: dict[str, Any]) -> str:
-    """A line of the table."""
+    """A row of the table."""
     total, run = report["summary"], report["run"]
     counts = total["obligations"]
     cells = (
@@ -143,7 +144,7 @@ def row(report: dict[str, Any]) -> str:
 
 
 def distinct(reports: list[dict[str, Any]]) -> list[str]:
-    """Figures over distinct texts, and every thing that is not confirmed or clean."""
+    """Figures over distinct texts, and everything that is not confirmed or clean."""
     proofs: dict[str, int] = {}
     ptx: dict[str, dict[str, Any]] = {}
     open_: set[str] = set()
@@ -168,7 +169,7 @@ def distinct(reports: list[dict[str, Any]]) -> list[str]:
 
 
 def digests(reports: list[dict[str, Any]]) -> dict[str, str]:
-    """What the results rest on: the texts and machine code of all bundles, and what judged them."""
+    """What the results rest on: the texts and machine code of all bundles, and the checkers."""
     found: dict[str, str] = {}
     for text in ("tir", "ptx", "cubin"):
         names = sorted({one["digests"][text] for report in reports for one in report["artifacts"]})
@@ -181,7 +182,7 @@ def digests(reports: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def write(audits: Audits, folder: Path) -> None:
-    """The results so far."""
+    """Write the results so far."""
     reports = list(audits.reports.values())
     table = ["| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1), *map(row, reports)]
     options = audits.options
@@ -224,7 +225,7 @@ def write(audits: Audits, folder: Path) -> None:
 
 
 def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output: Path) -> None:
-    """One pass over all bundles, with the verdicts that lie in `store`."""
+    """One pass over all bundles, with the verdicts in `store`."""
     if when.startswith("idle"):
         wait_for_idle()
     known = Store(store)
@@ -241,7 +242,7 @@ def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output:
 
 
 def main() -> int:
-    """Pack, audit, write; the worst status."""
+    """Pack, audit, write; returns the worst status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="", help="names, separated by commas; all where empty")
     parser.add_argument("--arch")

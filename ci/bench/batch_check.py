@@ -1,11 +1,11 @@
-"""Holds batches against single sequences on this machine's GPU, random weights, and times them.
+"""Compares batches with single sequences on this machine's GPU, with random weights, and times them.
 
     python3 ci/bench/batch_check.py artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--max-seq-len 9000]
 
-For 2, 4 and 8 sequences of different lengths: the logits of 16 steps (teacher-forced) are compared with those of each sequence
-alone in a step of one; each row must be bit for bit what it is with another sequence at every other place. Then tokens per
-second in all behind prompts of several lengths, for 1 to 8 sequences, and where the time of a step of eight goes. Writes
-`batch_check.json` and `.md`; exit code 1 where logits are farther than two forms of one computation are.
+For 2, 4 and 8 sequences of different lengths, the logits of 16 teacher-forced steps are compared with those of each sequence
+alone at batch size 1; each row must be bitwise independent of the sequences in all other rows. Then total tokens per second
+after prompts of several lengths, for 1 to 8 sequences, and a profile of a step of eight. Writes `batch_check.json` and `.md`;
+exit code 1 if logits differ by more than `FAR`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from engine.sampling import SamplingParams
 
 STEPS: Final = 16
 LENGTHS: Final = (18, 333, 1, 90, 1500, 7, 64, 129)
-"""Tokens of the prompts, one of each sequence."""
+"""Prompt lengths in tokens, one per sequence."""
 SPEEDS: Final = (18, 512, 2048, 8192)
 FAR: Final = 0.03
-"""Relative distance of logits in bf16 between the two forms, in the Euclidean norm, at most."""
+"""Maximum relative distance of bf16 logits between batch and single steps, in the Euclidean norm."""
 
 
 def main() -> int:
-    """Check and time each model; the exit status."""
+    """Check and time each model; returns the exit status."""
     parser = argparse.ArgumentParser(description="batches beside single sequences")
     parser.add_argument("bundles", type=Path)
     parser.add_argument("--models", default="qwen3-0.6b,qwen3-4b")
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def forced(length: int, config: Any) -> list[int]:
-    """Tokens that are taken in behind a prompt."""
+    """Teacher-forced tokens after a prompt."""
     return [int(token) for token in np.random.default_rng([length, 1]).integers(0, config.vocab_size, STEPS)]
 
 
@@ -104,7 +104,7 @@ def logits_of(batch: Batch, config: Any, lengths: tuple[int, ...]) -> list[Any]:
 
 
 def drawn_alike(backend: CudaBackend, config: Any) -> bool:
-    """Whether a batch of which some sequences are drawn answers as a batch of one of them and idle places does."""
+    """Whether a partly sampled batch generates the same tokens for a sequence as a batch of that sequence and free rows."""
     params = SamplingParams(0.9, 40, 0.95, seed=3)
     answers: list[list[int]] = []
     for others in (0, 5):
@@ -117,7 +117,7 @@ def drawn_alike(backend: CudaBackend, config: Any) -> bool:
 
 
 def single_speed(backend: CudaBackend, config: Any, length: int) -> float:
-    """Tokens per second of one sequence; the median of three."""
+    """Tokens per second of one sequence; median of three runs."""
     sequence = backend.begin()
     backend.prefill(sequence, prompt_of(length, config))
     token, rates = backend.token(), list[float]()
@@ -130,7 +130,7 @@ def single_speed(backend: CudaBackend, config: Any, length: int) -> float:
 
 
 def batch_speed(backend: CudaBackend, config: Any, length: int, sequences: int) -> float:
-    """Tokens per second of all sequences together; the median of three."""
+    """Total tokens per second of all sequences; median of three runs."""
     rates: list[float] = []
     for _ in range(4):
         with Batch(backend, sequences) as batch:
@@ -144,7 +144,7 @@ def batch_speed(backend: CudaBackend, config: Any, length: int, sequences: int) 
 
 
 def where_time_goes(backend: CudaBackend, config: Any) -> dict[str, float]:
-    """Microseconds that the launches of one kind take in a step of eight sequences at 18 tokens, one after the other."""
+    """Microseconds of the launches of each kind in a step of eight sequences at 18 tokens, run in sequence."""
     found: dict[str, float] = {}
     with Batch(backend, 8) as batch:
         for number in range(8):

@@ -1,12 +1,12 @@
-"""How long `tilec build` takes: cold, nothing changed, one kernel edited, a comment edited.
+"""Measures the time of `tilec build`: cold, nothing changed, one kernel edited, a comment edited.
 
     python3 ci/bench/build_speed.py [--arch sm_90,sm_100,sm_120] [--jobs 2] [--kernel rms_norm] [--out ci/bench/results]
     python3 ci/bench/build_speed.py --before CHECKOUT [--rounds 3] ...
 
 Builds a copy of the project (build.toml and kernels_src) in a temporary folder, as a user would, in fresh processes; times
-are wall clock and include the start of the interpreter. Writes build_speed.json and build_speed.md. With `--before`, another
-checkout takes turns with this one, each on its own build.toml and kernels, and the medians of the rounds stand side by side
-in build_speed_before.json and .md: what a machine is slowed by meets both.
+are wall clock and include the start of the interpreter. Writes build_speed.json and build_speed.md. With `--before`, builds
+of another checkout alternate with those of this one, each with its own build.toml and kernels, and build_speed_before.json
+and .md compare the medians of the rounds, so that a slow machine affects both alike.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMITS = {
 
 
 def build(project: Path, options: list[str], tree: Path = ROOT) -> tuple[float, dict[str, Any]]:
-    """Seconds of wall clock of one `tilec build --json` of the compiler in `tree`, and what it printed."""
+    """Wall-clock seconds of one `tilec build --json` by the compiler in `tree`, and its output."""
     path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"TILEC_CACHE_DIR": f"{project}-store", "PYTHONPATH": path}
     command = [sys.executable, "-m", "tilec", "build", "--project", str(project), "--json", *options]
@@ -44,7 +44,7 @@ def build(project: Path, options: list[str], tree: Path = ROOT) -> tuple[float, 
 
 
 def rebuilt(report: dict[str, Any], kernel: str, stage: str) -> list[str]:
-    """Artifacts for which `stage` ran; a build of any artifact of another kernel is an error."""
+    """Artifacts for which `stage` ran; an error if an artifact of another kernel was built."""
     made = [item for item in report["artifacts"] if item["status"] == "built"]
     other = {item["kernel"] for item in made} - {kernel}
     if other:
@@ -55,7 +55,7 @@ def rebuilt(report: dict[str, Any], kernel: str, stage: str) -> list[str]:
 def measure(
     project: Path, options: list[str], kernel: str, edit: list[str], tree: Path = ROOT
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """One row per situation: name, seconds, artifacts made, artifacts whose CUBIN was assembled again."""
+    """One row per situation: name, seconds, artifacts built, artifacts whose CUBIN was assembled again."""
     cold, report = build(project, options, tree)
     count = len(report["artifacts"])
     rows: list[dict[str, Any]] = [{"what": "cold", "seconds": cold, "artifacts": count, "cubins": count}]
@@ -68,7 +68,7 @@ def measure(
     text = path.read_text(encoding="utf-8")
     if edit[0] not in text:
         sys.exit(f"{path.name} has no `{edit[0]}` to edit")
-    edited = edit[1].join(text.rsplit(edit[0], 1))  # the last place is code, an earlier one may be prose
+    edited = edit[1].join(text.rsplit(edit[0], 1))  # the last occurrence is code, an earlier one may be prose
     for what, fresh in (("one kernel edited", edited), ("a comment edited", f"{edited}# a comment\n")):
         path.write_text(fresh, encoding="utf-8")
         seconds, report = build(project, options, tree)
@@ -84,14 +84,14 @@ def measure(
 def copied(tree: Path, project: Path) -> Path:
     """The project of a checkout, as a user has it."""
     shutil.copytree(tree / "kernels_src", project / "kernels_src")
-    if (tree / "engine" / "models").is_dir():  # where a checkout has its steps in files of their own
+    if (tree / "engine" / "models").is_dir():  # if the checkout has step files of its own
         shutil.copytree(tree / "engine" / "models", project / "engine" / "models")
     shutil.copy(tree / "build.toml", project)
     return project
 
 
 def side_by_side(before: Path, options: argparse.Namespace) -> int:
-    """Measure both checkouts in turn, print and write the medians."""
+    """Measure both checkouts alternately, print and write the medians."""
     words = ["--arch", options.arch, "--jobs", options.jobs]
     seconds: dict[str, dict[str, list[float]]] = {}
     artifacts: dict[str, dict[str, int]] = {}
@@ -119,7 +119,7 @@ def side_by_side(before: Path, options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Measure, print the table, write it; 1 where a limit is missed."""
+    """Measure, print and write the table; returns 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="sm_90,sm_100,sm_120")
     parser.add_argument("--jobs", default="2")

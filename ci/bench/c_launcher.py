@@ -1,8 +1,8 @@
-"""A bundle's kernels launched from C on a GPU, against float64.
+"""Launches a bundle's kernels from C on a GPU and compares the results with float64.
 
     python -P ci/bench/torch_ops.py --build FOLDER      makes the bundle; needs the compiler, no GPU
-    python -P ci/bench/c_launcher.py --build FOLDER     makes its launcher and the program, FOLDER/c/c_launcher; needs a C
-    compiler python -P ci/bench/c_launcher.py FOLDER OUT         runs it; needs a GPU
+    python -P ci/bench/c_launcher.py --build FOLDER     makes launcher and program, FOLDER/c/c_launcher; needs a C compiler
+    python -P ci/bench/c_launcher.py FOLDER OUT         runs it; needs a GPU
 
 Writes OUT/c_launcher.json.
 """
@@ -25,11 +25,11 @@ PROGRAM: Final = Path(__file__).with_suffix(".c")
 FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
 ROWS, HIDDEN, EPS = 37, 1024, 1e-6
 STEP: Final = 2.0**-8
-"""Half of the distance from one bf16 to the next, as a part of the number."""
+"""Half the relative distance between adjacent bf16 numbers."""
 
 
 def build(folder: Path) -> int:
-    """Launcher and program, by the commands that a user has."""
+    """Build launcher and program with the user's commands."""
     from tilec.cli import commands
 
     (bundle,) = (folder / "artifacts" / "bundles").glob("*.bundle")
@@ -49,12 +49,12 @@ def as_bf16(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_numbers(bits: NDArray[Any]) -> NDArray[Any]:
-    """What bf16 of these bits are."""
+    """The values of bf16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 def measured(program: Path, folder: Path) -> dict[str, Any]:
-    """The largest errors, in units of half a step of bf16, and what the program said of launches that it must refuse."""
+    """The largest errors, in units of `STEP`, and the program's messages for launches that it must refuse."""
     draw = np.random.default_rng(1)
     given = {"x": as_bf16(draw.normal(size=(ROWS, HIDDEN))), "y": as_bf16(draw.normal(size=(ROWS, HIDDEN)))}
     given["weight"] = as_bf16(draw.uniform(0.5, 1.5, size=HIDDEN))
@@ -73,7 +73,7 @@ def measured(program: Path, folder: Path) -> dict[str, Any]:
 
 
 def right(found: dict[str, Any]) -> bool:
-    """Whether nothing is wrong: rounded once, and every refusal in its own words."""
+    """Whether everything is correct: results are rounded once, and each refusal has its own code."""
     codes = [line.partition("[")[2][:5] for line in found["refusals"]]
     rounded = all(found.get(name, 9.0) <= 1.01 for name in ("sum", "normed"))
     return found["status"] == 0 and rounded and codes == ["E0908", "E0909", "E0914", "E0906"]

@@ -1,6 +1,6 @@
-"""Candidates of one kernel, each a project of its own with one artifact: what is missing is built, then all are timed.
+"""Candidates of one kernel, each a project of its own with one artifact: builds those that are missing, then times all.
 
-`products.py` and `attention.py` say which candidates there are; `candidates_gpu.py` is what their halves on the GPU share.
+`products.py` and `attention.py` define the candidates; `candidates_gpu.py` has what their GPU scripts share.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ ELEMENT: Final = "bf16"
 PERSISTENT: Final = ", persistent = true"
 IN_TURNS: Final = f'{PERSISTENT}, order = "pingpong"'
 STORED: Final = ', store = "tma"'
-"""Parts of schedules, as the build file writes them behind others."""
+"""Schedule suffix in the build file's syntax."""
 FUNCTIONS: Final = ("eight_rows",)
-"""Modules that kernels import."""
+"""Modules imported by kernels."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Rows and columns of a tile, what is fixed of the schedule as the build file writes it, rows of tiles walked at a time,
-    blocks that share the depth of a tile; what its name begins with."""
+    """Rows and columns of a tile, the fixed part of the schedule in the build file's syntax, rows of tiles per group, blocks
+    that split K, and a prefix of the name."""
 
     rows: int
     columns: int
@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """A folder's name."""
+        """The folder's name."""
         words = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
         group = f"_group{self.group}" if self.group != 8 else ""
         return f"{self.label}{self.rows}x{self.columns}{f'_split{self.split}' if self.split > 1 else ''}_{words}{group}"
@@ -47,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel that a candidate launches: constants and schedule as the build file writes them; what its text is changed to."""
+    """A kernel of a candidate: constants and schedule in the build file's syntax, and an edit of its text."""
 
     kernel: str
     constants: str
@@ -56,14 +56,14 @@ class Part:
 
     @property
     def table(self) -> str:
-        """Its part of the build file."""
+        """Its table in the build file."""
         return f'[[kernel]]\nname = "{self.kernel}"\nconstants = {{ {self.constants} }}\nschedule = {{ {self.schedule} }}\n'
 
 
 def tma(
     rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8, split: int = 1
 ) -> Candidate:  # fmt: skip
-    """A candidate whose operands come by `tma`."""
+    """A candidate whose operands are copied by TMA."""
     return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}', group, split)
 
 
@@ -84,8 +84,8 @@ def run(
     script: str,
     more: Sequence[str] = (),
 ) -> int:
-    """Build, then time with `script`; the exit status. `parts` are the kernels of a candidate, `more` arguments of the
-    script."""
+    """Build, then time with `script`; returns the exit status. `parts` returns the kernels of a candidate, `more` are arguments
+    for the script."""
     folders = {one: options.folder / one.name for one in candidates if options.only in one.name}
     failed = [one for one, folder in folders.items() if not built(folder, parts(one)) and not build(parts(one), folder)]
     for one in failed:
@@ -98,12 +98,12 @@ def run(
 
 
 def built(folder: Path, parts: Sequence[Part]) -> bool:
-    """Whether a candidate's artifacts are there."""
+    """Whether all artifacts of a candidate exist."""
     return all(any(folder.glob(f"artifacts/build/{ARCH}a/{part.kernel}-*.cubin")) for part in parts)
 
 
 def build(parts: Sequence[Part], folder: Path) -> bool:
-    """Make the project and build it."""
+    """Write the project and build it."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
     for name in FUNCTIONS:
         shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")

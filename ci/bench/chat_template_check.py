@@ -1,12 +1,12 @@
 """Compares the engine's chat prompts with transformers, token by token, on 200 conversations.
 
-With control tokens allowed every prompt must be that of transformers. Without, so must each that spells none; and in the others
-the control tokens must be those that transformers finds where the messages spell them without their first character.
+With control tokens allowed, every prompt must equal that of transformers. Otherwise each that spells none must; in the others
+the control tokens must be those that transformers finds after their first characters are removed from the messages.
 
     python3 ci/bench/chat_template_check.py FOLDER [--out FOLDER]
 
-FOLDER holds the tokenizer files of a Qwen3 model. Also streams every prompt back through the detokenizer. Writes
-`chat_template.json` and `.md`; exit code 1 where a conversation differs. Needs transformers.
+FOLDER has the tokenizer files of a Qwen3 model. Also streams every prompt back through the detokenizer. Writes
+`chat_template.json` and `.md`; exit code 1 if a conversation differs. Needs transformers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOOLS: Final[list[dict[str, Any]]] = [
 
 
 def conversation(source: random.Random) -> tuple[str, dict[str, Any]]:
-    """A kind and the arguments of the template."""
+    """A kind, and arguments for the template."""
     messages: list[dict[str, Any]] = []
     kind = source.choice(["plain", "system", "many turns", "tools", "thoughts"])
     if kind in ("system", "tools") and source.random() < 0.7:
@@ -68,7 +68,7 @@ def conversation(source: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def spells_control_tokens(value: Any, names: list[str]) -> bool:
-    """Whether any text in a value holds one of the names."""
+    """Whether any text in a value contains one of the names."""
     if isinstance(value, dict):
         return any(spells_control_tokens(item, names) for item in cast("dict[str, Any]", value).values())
     if isinstance(value, list):
@@ -77,7 +77,7 @@ def spells_control_tokens(value: Any, names: list[str]) -> bool:
 
 
 def defused(value: Any, names: list[str]) -> Any:
-    """The value with the first character of each of the names left out, but of those that templates look for in answers."""
+    """The value with the first character of each name removed, except names that templates search for in assistant messages."""
     if isinstance(value, dict):
         return {key: defused(item, names) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
@@ -89,7 +89,7 @@ def defused(value: Any, names: list[str]) -> Any:
 
 
 def main() -> int:
-    """Compare all."""
+    """Compare all conversations."""
     parser = argparse.ArgumentParser(description="compare chat prompts with transformers")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=ROOT / "ci" / "bench" / "results")
@@ -98,7 +98,7 @@ def main() -> int:
     theirs: Any = transformers.AutoTokenizer.from_pretrained(str(options.folder))
     ours = Text.read(options.folder)
     control: dict[str, int] = {token.content: number for number, token in theirs.added_tokens_decoder.items()}
-    names = [name for name in control if name not in ("<think>", "</think>")]  # which the template looks for
+    names = [name for name in control if name not in ("<think>", "</think>")]  # the template searches for these two
     counts: Counter[str] = Counter()
     different: list[dict[str, Any]] = []
     tokens, hostile = 0, 0

@@ -1,4 +1,4 @@
-"""Temporary clones of the project for benchmarks: copied, built by fresh commands with stores of their own, compared."""
+"""Temporary clones of the project for benchmarks: copies, builds in fresh processes with separate stores, and comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def clone(folder: Path) -> Path:
-    """The project as a user has it."""
+    """A copy of the project as a user has it."""
     shutil.copytree(ROOT / "kernels_src", folder / "kernels_src")
     shutil.copytree(ROOT / "engine" / "models", folder / "engine" / "models")
     shutil.copy(ROOT / "build.toml", folder)
@@ -24,7 +24,7 @@ def clone(folder: Path) -> Path:
 
 
 def command(project: Path, words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The command line of a build, and its environment, without remotes of whoever runs this."""
+    """The command line of a build and its environment, without the caller's remotes."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"TILEC_CACHE_DIR": f"{project}-store", "PYTHONPATH": path}
     for name in ("TILEC_REMOTE_CACHE", "TILEC_REMOTE_ALLOW", "TILEC_REMOTE_KEY_FILE"):

@@ -2,9 +2,9 @@
 
     python3 ci/bench/cold_start.py artifacts/bundles/qwen3-4b-sm_90a.bundle FOLDER [--model qwen3-4b] [--runs 5]
 
-FOLDER holds config, tokenizer and chat template; the weights (random, sharded as published models are) are written beside
-copies of them into a temporary folder. Every run is a new process in which no compiler can be imported. Writes
-`cold_start.json` and `.md`; exit code 1 where a goal is missed: 6 s to the first token, 150 ms for the kernels.
+FOLDER has config, tokenizer and chat template; random weights, sharded like published models, are written next to copies of
+them in a temporary folder. Every run is a new process in which no compiler can be imported. Writes `cold_start.json` and `.md`;
+exit code 1 if a goal is missed: 6 s to the first token, 150 ms for the kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORBIDDEN: Final = (
     "torch", "torch_mlir", "mlir", "llvmlite", "triton", "islpy", "networkx", "cuda.bindings.nvrtc", "cuda.bindings.nvjitlink",
     "tilec.frontend", "tilec.passes", "tilec.lowering", "tilec.codegen", "tilec.assemble", "tilec.pipeline", "tilec.project",
 )  # fmt: skip
-"""Modules without which nothing is compiled."""
+"""Modules that compilation needs."""
 
 BLOCKER: Final = f"""
 import sys
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def write_weights(folder: Path, name: str) -> int:
-    """Shards and their index; the bytes of all."""
+    """Write shards and their index; returns the total bytes."""
     weights = BlockWeights(config_of(name), "bf16")
     shards: list[dict[str, Any]] = [{}]
     size = 0
@@ -97,7 +97,7 @@ def write_weights(folder: Path, name: str) -> int:
 
 
 def one(model: Path, bundle: Path, blocker: Path) -> dict[str, float]:
-    """Seconds of one process to its first byte of answer, and what a second one says of its parts."""
+    """Seconds of one process to its first output byte, and timings reported by a second one."""
     command = [
         sys.executable,
         "-m",

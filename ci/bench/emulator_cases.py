@@ -1,7 +1,7 @@
-"""Launches of built artifacts that the emulator and a GPU are both given: small and odd sizes, inputs made from a seed.
+"""Launches of built artifacts, for the emulator and a GPU alike: small and odd sizes, inputs generated from a seed.
 
-A manifest goes in; dims, scalars and arrays that satisfy its contract come out. Arrays hold storage (bf16 as uint16), so that
-NumPy alone is enough, and every bit comes from PCG64's raw output, so that two machines make the same bytes.
+Derives dims, scalars and arrays that satisfy a manifest's contract. Arrays have storage dtypes (bf16 as uint16), so that NumPy
+suffices, and all random bits come from PCG64's raw output, so that two machines generate the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STORAGE: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One launch of one artifact. `dims` has every name of the contract that is no constant; `scalars` what is passed."""
+    """One launch of one artifact. `dims` has every name of the contract that is not a constant; `scalars` the arguments."""
 
     stem: str
     manifest: Manifest
@@ -51,7 +51,7 @@ class Case:
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
-    """Dims of the launches of an artifact: one block or less, and several with a ragged end."""
+    """Dims of the launches of an artifact: at most one block, and several with a ragged edge."""
     c: dict[str, Any] = dict(manifest.constants)
     rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
     m, n, k = (int(c.get(name, 1)) for name in ("BM", "BN", "BK"))
@@ -93,13 +93,13 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
-            # Ten, five and one iteration; four tiles and one, which few persistent blocks share.
+            # 10, 5 and 1 iterations; 4 tiles and 1, shared by few persistent blocks.
             return [{"M": m + 5, "N": n + 8, "K": 9 * k + 8}, {"M": 2 * m + 1, "N": 16, "K": 5 * k}, {"M": 3, "N": 16, "K": 8}]
         case "matmul_few":
             return [{"M": m + 5, "N": n + 8, "K": 9 * k + 8}, {"M": 3, "N": 2 * n + 8, "K": 5 * k}, {"M": 1, "N": 16, "K": 8}]
         case "matmul_silu_mul" | "matmul_silu_mul_few":
             return [{"M": m + 5, "I": n + 8, "K": 9 * k + 8}, {"M": 2 * m + 1, "I": 16, "K": 5 * k}, {"M": 3, "I": 16, "K": 8}]
-        case "matmul_split":  # the last part is shorter, or has no depth of its own
+        case "matmul_split":  # the last split is shorter, or empty
             parts = int(c["S"])
             return [{"M": m + 5, "N": n + 8, "K": (2 * parts + 1) * k + 8}, {"M": 3, "N": 16, "K": 8}]
         case "merge_splits":
@@ -118,7 +118,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
         case "flash_attention":
-            # Three iterations or fewer, one, and five or more behind a cache that tiles do not fill.
+            # At most 3 iterations, 1, and at least 5 after a cache whose last tile is partial.
             return [
                 {"T": m // 2 + 20, "HKV": 1, "G": 2, "S": 3 * n},
                 {"T": 3, "HKV": 2, "G": 1, "S": n},
@@ -149,7 +149,7 @@ def scalars(manifest: Manifest, dims: dict[str, int]) -> dict[str, int | float]:
 
 
 def cases(folder: Path, only: str = "") -> Iterator[Case]:
-    """Every launch of every artifact below a folder whose name contains `only`; a size that breaks a contract raises."""
+    """Every launch of every artifact below a folder whose name contains `only`; raises for sizes that violate a contract."""
     for path in sorted(folder.glob("*.json")):
         if only not in path.stem:
             continue
@@ -175,7 +175,7 @@ class Stream:
         return self._source.random_raw(count)
 
     def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Nearly normal: the sum of four 16-bit uniforms, scaled to deviation 1."""
+        """Approximately normal: the sum of four 16-bit uniforms, scaled to deviation 1."""
         parts = self.words(math.prod(shape)).view(np.uint16).reshape(-1, 4).astype(np.float64)
         return ((parts.sum(axis=1) / 65536 - 2) * math.sqrt(3)).reshape(shape)
 
@@ -186,7 +186,7 @@ class Stream:
         )
 
     def integers(self, shape: tuple[int, ...], low: int, high: int, distinct: bool) -> NDArray[np.int64]:
-        """Integers in [low, high), all different if `distinct`."""
+        """Integers in [low, high), distinct if `distinct`."""
         count = math.prod(shape)
         if distinct:
             return (np.argsort(self.words(high - low), kind="stable")[:count] + low).reshape(shape)
@@ -202,7 +202,7 @@ def stored(values: NDArray[np.float64], dtype: str) -> Array:
 
 
 def make_arrays(case: Case, seed: int = 0) -> dict[str, Array]:
-    """Storage of every tensor: inputs within the contract, bytes of what is only written 0xFF."""
+    """Storage of every tensor: inputs within the contract, write-only tensors filled with 0xFF."""
     arrays = {spec.name: _make(case, spec, Stream(case.name, spec.name, seed)) for spec in case.manifest.tensors}
     _adjust(case, arrays, seed)
     return arrays
@@ -224,18 +224,18 @@ def _make(case: Case, spec: TensorSpec, stream: Stream) -> Array:
 
 
 def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
-    """Contents that a kernel's callers give it and random numbers do not."""
+    """Contents that callers guarantee and random numbers do not have."""
     kernel = case.manifest.kernel
-    if kernel == "advance":  # the largest token, the first that is none, one below none
+    if kernel == "advance":  # the largest token, the first invalid one, a negative one
         edges = [99, 100, -1]
         arrays["token"][:] = edges[seed % 4] if seed % 4 < 3 else arrays["token"]
     stream = Stream(case.name, "", seed)
     if kernel in ("decode_merge", "decode_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel.startswith("scaled_"):  # they add up to about what K elements of deviation 1 do
+    if kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])
         arrays["squares"] = squares * np.float32(case.env["K"] // squares.shape[-1] or 1)
-    if kernel == "sample_token":  # as `topk_blocks` leaves them: descending, columns distinct
+    if kernel == "sample_token":  # as written by `topk_blocks`: descending, columns distinct
         arrays["best"] = -np.sort(-arrays["best"], axis=2)
         shape = arrays["indices"].shape
         arrays["indices"] = stream.integers(shape, 0, math.prod(shape), True).astype(np.int32)

@@ -1,7 +1,7 @@
-"""What mistakes are planted in: PTX of every kind of schedule on sm_90a, made in this process, and of Triton, with launches.
+"""Subjects for planted mistakes: PTX of every kind of schedule on sm_90a, built in this process, and of Triton, with launches.
 
-In: a kind's name. Out: subjects, each with its text and a function that emulates a text of it in one order of threads, at sizes
-and inputs that go with the order: odd and even numbers of iterations, five and more, one block and several.
+A subject has its PTX text and a function that emulates a variant of it in one order of threads, at sizes and inputs that depend
+on the order: odd and even iteration counts, five and more, one block and several.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from tilec.emulator.errors import Limits, Report  # noqa: E402
 from tilec.emulator.launch import emulate  # noqa: E402
 
 EXTENTS: Final = ((72, 72, 328), (130, 72, 264), (40, 136, 72), (97, 136, 520))
-"""Rows, columns and depth of products: 6, 5, 2 and 9 iterations of 64. The last has several tiles for each of two persistent
-blocks, and 33 rows in the last row of tiles, where the boxes of few rows change."""
+"""M, N and K of products: 6, 5, 2 and 9 iterations of 64. The last has several tiles for each of two persistent blocks, and 33
+rows in the last row of tiles, where the boxes of small-M products change."""
 FEW: Final = ((18, 72, 328), (5, 72, 264), (34, 72, 1096), (17, 136, 968))
-"""The same with few rows; a depth in three parts has 2, 2, 6 and 5 or 6 iterations in each."""
+"""The same for small M; with K split in three, each split has 2, 2, 6 and 5 or 6 iterations."""
 LENGTHS: Final = ((20, 290, 320, 2), (20, 60, 128, 2), (70, 220, 320, 1), (97, 64, 192, 1))
-"""Tokens, tokens before them, slots and heads of a group: 5, 2, 5 and 2 or 3 iterations of 64 keys."""
+"""Tokens, tokens before them, slots and heads per group: 5, 2, 5 and 2 or 3 iterations of 64 keys."""
 
 LONG: Final = 3
 LONGER: Final[dict[str, dict[str, float]]] = {
     "matmul_split": {"K": 4168}, "matmul_silu_mul": {"K": 712}, "matmul_few": {"K": 1096},
     "flash_attention": {"T": 97, "S": 512, "past": 400}, "decode_attention": {"S": 416}, "matvec": {"N": 77},
 }  # fmt: skip
-"""Sizes of shipped kernels in the order of threads of this number: their rings come round."""
+"""Sizes of shipped kernels, by number of the order of threads; their ring buffers wrap around."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A text and its launches: `run(text, seed, steps)` emulates a text of it within a number of steps."""
+    """A text and its launches: `run(text, seed, steps)` emulates a variant of it within a number of steps."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ Make = Callable[[], Subject]
 
 
 def subjects() -> dict[str, list[Make]]:
-    """By kind of schedule, functions that make the subjects: compiling is half of the work."""
+    """Functions that build the subjects, by kind of schedule; compilation is half of the work."""
     wide: dict[str, Any] = {"stages": 2, "persistent": True}
     found: dict[str, list[Make]] = {
         "attention": [_attention(64, 64), _attention(64, 64, stages=2), _shipped("flash_attention", 0)],
@@ -149,7 +149,7 @@ def _shipped(name: str, number: int) -> Make:
 
 
 def _foreign(name: str) -> Make:
-    first = int("tma" in name or "softmax" in name)  # sizes that leave ragged edges come first
+    first = int("tma" in name or "softmax" in name)  # sizes with ragged edges come first
 
     def run(text: str, seed: int, steps: int) -> Report:
         given = foreign_cases.launch(name, seed + first)

@@ -1,12 +1,12 @@
-"""Plants mistakes in PTX of every kind of schedule, ours and Triton's, one at a time: does the emulator find them?
+"""Plants mistakes in PTX of every kind of schedule, ours and Triton's, one at a time, and counts how many the emulator finds.
 
     python ci/bench/emulator_faults.py [--each 34] [--jobs 2] [--only WORDS]
 
-Kinds of schedules, classes of mistakes and places are chosen the same way every time: of each kind as many, its subjects in
-turn, the class that the kind has least of, a place that the launch executes. Original and mutant run with a few seeds, each of
-other sizes; a mistake is found if a fault is reported or an output differs from the original's. What is not found is listed
-with the reason where REASONS has one. Writes `results/emulator_faults.{md,json}`: `rests_on` names the sources by digest, and
-a row the PTX with its mistake, so that a verdict is taken over where neither has changed.
+Kinds of schedules, classes of mistakes and locations are chosen deterministically: an equal number per kind, subjects in
+rotation, the class planted least so far, a location that the launch executes. Original and mutant run with a few seeds, each
+with other sizes; a mistake is found if a fault is reported or an output differs from the original's. Mistakes not found are
+listed with the reason if REASONS has one. Writes `results/emulator_faults.{md,json}`: `rests_on` has the digests of the
+sources, and a row that of its mutated PTX, so that a verdict is reused if neither changed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tilec.emulator.errors import Report, UnsupportedPtx  # noqa: E402
 
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 SEEDS: Final = tuple(range(4))
-"""Each is one order of threads, one set of inputs and one of sizes."""
+"""Each seed selects an order of threads, inputs and sizes."""
 Row = dict[str, Any]
 
 
 def rests_on() -> dict[str, str]:
-    """Digests of what every verdict depends on beside its own PTX: the emulator, and the launches and mistakes."""
+    """Digests of everything that all verdicts depend on, in addition to their PTX: the emulator, the launches and mistakes."""
     files = {
         "emulator": sorted((ROOT / "tilec" / "emulator").rglob("*.py")),
         "launches": [
@@ -62,14 +62,14 @@ def _line(text: str, at: int) -> int:
 
 
 class Planted:
-    """What one kind of schedule has: mistakes by class, and the texts made."""
+    """State of one kind of schedule: counts of mistakes by class, and the mutated texts."""
 
     def __init__(self) -> None:
         self.classes: Counter[str] = Counter()
         self.texts: set[str] = set()
 
     def plant(self, subject: Subject, executed: set[int]) -> Mutant | None:
-        """A mistake of the class planted least so far, at a place that the launch executes; None where none is left."""
+        """A mistake of the class planted least so far, at an executed location; None if none is left."""
         number = zlib.crc32(subject.name.encode()) + len(self.texts)
         for kind in sorted(CLASSES, key=lambda kind: (self.classes[kind], zlib.crc32(kind.encode()))):
             places = [m for m in sites(subject.text, kind) if _line(subject.text, m.start()) in executed]
@@ -83,7 +83,7 @@ class Planted:
 
 
 def judge(subject: Subject, mutant: Mutant, originals: dict[int, Report], steps: int) -> tuple[str, int]:
-    """How the mistake was found (empty: not at all) and with how many seeds."""
+    """How the mistake was found (empty: not found) and with how many seeds."""
     for tried, seed in enumerate(SEEDS, 1):
         if seed not in originals:
             originals[seed] = subject.run(subject.text, seed, 1 << 40)
@@ -102,7 +102,7 @@ def judge(subject: Subject, mutant: Mutant, originals: dict[int, Report], steps:
 
 
 def one_kind(task: tuple[str, int, dict[str, Row]]) -> list[Row]:
-    """Plants and judges `count` mistakes in a kind's subjects, in turn; `known` has verdicts by digest of the PTX."""
+    """Plant and judge `count` mistakes in a kind's subjects in rotation; `known` has verdicts by digest of the PTX."""
     kind, count, known = task
     planted, rows = Planted(), list[Row]()
     ready = [_Ready(make) for make in subjects()[kind]]
@@ -115,7 +115,7 @@ def one_kind(task: tuple[str, int, dict[str, Row]]) -> list[Row]:
 
 
 class _Ready:
-    """A subject that is made when it is first wanted, and its launches as they were without a mistake."""
+    """A subject that is built on first use, and the reports of its unmodified launches."""
 
     def __init__(self, make: Make) -> None:
         self.make, self.spent = make, False
@@ -123,7 +123,7 @@ class _Ready:
         self.originals: dict[int, Report] = {}
 
     def next(self, planted: Planted, known: dict[str, Row]) -> Row | None:
-        """The row of one more mistake; None where no class has a place left."""
+        """The row of one more mistake; None if no class has a location left."""
         began = time.process_time()
         subject = self.subject = self.subject or self.make()
         if not self.originals:
@@ -151,7 +151,7 @@ class _Ready:
 
 
 def verdicts(path: Path, basis: dict[str, str]) -> dict[str, Row]:
-    """Rows of a result by the digest of their PTX; none where it rests on other sources."""
+    """Rows of a result by the digest of their PTX; empty if it rests on other sources."""
     data: Any = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rests_on": None}
     return {row["ptx"]: row for row in data["rows"]} if data["rests_on"] == basis else {}
 
@@ -174,7 +174,7 @@ def main() -> int:
 
 
 def write(rows: list[Row], basis: dict[str, str], out: Path) -> None:
-    """The JSON and the table."""
+    """Write the JSON and the table."""
     from emulator_faults_explained import reason
 
     for row in rows:

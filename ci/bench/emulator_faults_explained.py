@@ -1,6 +1,6 @@
-"""Why planted mistakes that the emulator did not find are none, or are out of its sight.
+"""Explains planted mistakes that the emulator did not find: they are equivalent, or beyond the launches tried.
 
-A row of `emulator_faults` goes in, a reason comes out; each was read in the PTX around the line. A reason that begins with
+Maps a row of `emulator_faults` to a reason; each was determined by reading the PTX around the line. A reason that begins with
 "equivalent" says that the changed program does the same in every legal launch; any other is a limit of the launches tried.
 """
 
@@ -56,7 +56,7 @@ REASONS: Final[tuple[tuple[str, str, str, str], ...]] = (
 
 
 def reason(row: dict[str, Any]) -> str:
-    """The reason, or that there is none yet."""
+    """The reason, or `not explained`."""
     for kind, file, instruction, text in REASONS:
         if row["class"] == kind and file in row["file"] and instruction in row["before"]:
             return text

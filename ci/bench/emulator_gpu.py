@@ -1,15 +1,15 @@
-"""Holds the PTX emulator against a GPU: every built artifact at small and odd sizes, output for output.
+"""Compares the PTX emulator with a GPU: every built artifact at small and odd sizes, output by output.
 
     python ci/bench/emulator_gpu.py prepare artifacts/build/sm_90a --work artifacts/emulator_gpu     # no GPU
     python3 ci/bench/emulator_gpu.py device artifacts/build/sm_90a --work artifacts/emulator_gpu --out $OUT
     python ci/bench/emulator_gpu.py compare artifacts/build/sm_90a --work artifacts/emulator_gpu --gpu FOLDER
 
-`prepare` writes which launches the GPU has not made yet (`--all`: all) and the digest of each one's inputs, which are made from
-a seed. `device` makes the same inputs (NumPy), refuses others, launches every CUBIN through `tilec.runtime` (torch and
-cuda-bindings) and writes what the kernels wrote as `outputs-N.npz` of at most 12 MB. `compare` keeps what the GPU gave in
-`verdicts/gpu_outputs.txt`, by CUBIN and inputs, emulates every launch whose verdict is not kept in `verdicts/emulator_gpu.txt`,
-by what the GPU gave, the PTX and the emulator's source, and writes `emulator_gpu.{md,json}`. Without `--gpu` it holds the
-emulator against what is kept of the GPU: an edit of the emulator needs none.
+`prepare` lists the launches that the GPU has not run yet (`--all`: all) with the digest of each one's inputs, which are
+generated from a seed. `device` generates the same inputs (NumPy), refuses others, launches every CUBIN through `tilec.runtime`
+(torch and cuda-bindings) and writes the outputs as `outputs-N.npz` of at most 12 MB. `compare` records the GPU's outputs in
+`verdicts/gpu_outputs.txt`, by CUBIN and inputs; emulates every launch without a verdict in `verdicts/emulator_gpu.txt`, keyed
+by the GPU's outputs, the PTX and the emulator's source; and writes `emulator_gpu.{md,json}`. Without `--gpu` it compares with
+the recorded outputs, so that an edit of the emulator needs no GPU.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ci.evidence.verdicts import Verdicts, key  # noqa: E402
 SEEDS: Final = (0,)
 PREPARED: Final = "prepared.json"
 OUTPUTS: Final = "gpu_outputs"
-"""The file of verdicts that keeps what a GPU gave: by tensor, the digest of its bytes and its distance from float64."""
+"""The verdicts file with a GPU's outputs: by tensor, the digest of its bytes and its distance from float64."""
 MOST_BYTES: Final = 12_000_000
-"""Compressed bytes of one file of outputs."""
+"""Maximum compressed bytes of one outputs file."""
 GUARD: Final = 256
 """Bytes of 0xFF before and after each written tensor on the device."""
 PERSISTENT_BLOCKS: Final = 3
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def launch_key(case: Case, inputs: str) -> str:
-    """What a GPU's outputs follow from: the CUBIN, the arguments."""
+    """The key of a GPU's outputs: the CUBIN and the arguments."""
     return key(case.manifest.digests["cubin"], inputs, sorted(case.scalars.items()))
 
 
@@ -97,7 +97,7 @@ def device(folder: Path, work: Path, out: Path) -> int:
     """Launch everything on this machine's GPU."""
     torch: Any = importlib.import_module("torch")
     runtime: Any = importlib.import_module("tilec.runtime")
-    torch.zeros(1, device="cuda")  # makes torch's context the current one before ours looks
+    torch.zeros(1, device="cuda")  # makes torch's context current before `Device` looks for one
     chip = runtime.Device()
     listed = {(row["case"], row["seed"]): row for row in json.loads((work / PREPARED).read_text(encoding="utf-8"))}
     outputs: dict[str, Array] = {}
@@ -160,7 +160,7 @@ def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, A
 
 
 def _write(outputs: dict[str, Array], out: Path) -> int:
-    """Files of about the same size, none above MOST_BYTES before compression."""
+    """Write files of similar size, none above MOST_BYTES before compression."""
     batch: dict[str, Array] = {}
     size = files = 0
     for position, (name, value) in enumerate(outputs.items()):

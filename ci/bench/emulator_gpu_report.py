@@ -1,9 +1,9 @@
-"""The `compare` phase of `emulator_gpu.py`: outputs of the GPU in, the emulator's beside them, a table out.
+"""The `compare` phase of `emulator_gpu.py`: compares the emulator's outputs with the GPU's and writes a table.
 
-A kernel whose PTX has only operations that IEEE 754 or the integers define exactly must agree bit for bit; where approximations
-of the chip or tensor cores take part, both are held against the float64 reference, and their distance is given in units of the
-last place of the stored type. Of outputs that an earlier run brought, the digest and the distance from the reference are kept:
-enough to judge by, but not for the units.
+A kernel whose PTX only has operations defined exactly by IEEE 754 or integer arithmetic must agree bitwise. If approximations
+of the chip or tensor cores are involved, both are compared with the float64 reference, and their distance is given in units in
+the last place of the stored type. Of outputs from earlier runs only the digest and the distance from the reference are
+recorded: enough for a verdict, but not for the units.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 INEXACT: Final = re.compile(r"\b(?:\w+\.approx|div\.full|wgmma|mma\.sync|tanh|red\.\S*add\S*f|atom\.\S*add\S*f)")
-"""Instructions whose last bits the PTX ISA leaves to the chip, or whose order of summation it does."""
+"""Instructions whose last bits, or whose order of summation, the PTX ISA leaves implementation-defined."""
 JUDGES: Final = (
     "tilec/emulator", "tilec/ir", "tilec/artifact.py", "kernels_src/reference.py", "kernels_src/reference_attention.py",
     "ci/bench/emulator_run.py", "ci/bench/emulator_gpu_report.py",
 )  # fmt: skip
-"""Sources that a verdict follows from, beside the PTX and what the GPU gave."""
+"""Sources that a verdict depends on, in addition to the PTX and the GPU's outputs."""
 BATCH: Final = 32
 UNFINISHED: Final = 3
 Row = dict[str, Any]
 ALLOWED_FACTOR: Final = 1.5
-"""The emulator's error against float64, over the GPU's; and the other way round."""
+"""Maximum of the emulator's error against float64 over the GPU's, and of the inverse ratio."""
 SLACK: Final = 2.0**-20
-"""Relative error below which the factor does not matter: a few units of an f32's last place."""
+"""Relative error below which the factor is ignored: a few units in the last place of f32."""
 OF_STORED: Final = {"bf16": 2.0**-8, "f16": 2.0**-11}
-"""The same of an f32 tensor that follows from values stored in 16 bits: sums of squares of a row as it is stored, maxima of
-rounded logits. One of these that lies between two numbers may be rounded either way."""
+"""`SLACK` for an f32 tensor computed from values stored in 16 bits: sums of squares of a stored row, maxima of rounded logits.
+A value halfway between two numbers may be rounded either way."""
 FROM_STORED: Final = {
     "matvec_add_scaled": "squares", "matvec_add_scaled_rows": "squares", "matvec_argmax": "maxima",
     "scaled_matvec_argmax_rows": "maxima",
@@ -53,8 +53,8 @@ FROM_STORED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A launch to judge: its folder, artifact and number, the GPU's outputs by tensor where this run has them and its name,
-    what is kept of them (the GPU's name; digest and distance by tensor) and of the verdict, and the digest of the judges."""
+    """A launch to judge: its folder, artifact and number; the GPU's outputs by tensor and its name, if this run has them; the
+    recorded outputs (the GPU's name; digest and distance by tensor) and verdict; and the digest of the checkers."""
 
     folder: Path
     stem: str
@@ -68,7 +68,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Rows of a launch, what to keep of the GPU's outputs and of the verdict, and whether it was emulated now."""
+    """Rows of a launch, what to record of the GPU's outputs and of the verdict, and whether it was emulated in this run."""
 
     case: str
     rows: list[Row]
@@ -78,8 +78,8 @@ class Judged:
 
 
 def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: float | None) -> int:
-    """Hold the emulator against all that the GPU gave, write `emulator_gpu.{md,json}`; 1 if something disagrees, 3 where the
-    budget ended before the last launch."""
+    """Compare the emulator with all GPU outputs, write `emulator_gpu.{md,json}`; returns 1 if something disagrees, 3 if the
+    time budget ended before the last launch."""
     result, budget = Result("emulator_gpu"), Budget(seconds)
     outputs, device = _brought(gpu)
     seen, verdicts = Verdicts(OUTPUTS), Verdicts("emulator_gpu")
@@ -118,7 +118,7 @@ def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: fl
 
 
 def _brought(folder: Path | None) -> tuple[dict[str, dict[str, Array]], dict[str, Any]]:
-    """What `device` wrote: outputs by launch and tensor, and its record."""
+    """The output of `device`: outputs by launch and tensor, and its record."""
     outputs: dict[str, dict[str, Array]] = {}
     if folder is None:
         return outputs, {"gpu": "", "launched": 0, "problems": []}
@@ -131,7 +131,7 @@ def _brought(folder: Path | None) -> tuple[dict[str, dict[str, Array]], dict[str
 
 
 def judged(task: Task) -> Judged:
-    """The verdict on a launch: the one that is kept where it holds, else that of the emulator."""
+    """The verdict on a launch: the recorded one if it is still valid, otherwise the emulator's."""
     case = next(c for c in cases(task.folder, task.stem) if c.stem == task.stem and c.number == task.number)
     ptx = (task.folder / f"{task.stem}.ptx").read_text(encoding="utf-8")
     arrays = make_arrays(case)
@@ -149,7 +149,7 @@ def judged(task: Task) -> Judged:
 
 
 def _kept(case: Case, arrays: dict[str, Array], theirs: dict[str, Array]) -> dict[str, list[Any]]:
-    """By tensor, what is kept of a GPU's outputs."""
+    """What is recorded of a GPU's outputs, by tensor."""
     exact = emulator_run.expected(case, arrays)
     found: dict[str, list[Any]] = {}
     for spec in case.manifest.tensors:
@@ -163,7 +163,7 @@ def _kept(case: Case, arrays: dict[str, Array], theirs: dict[str, Array]) -> dic
 def judge(
     case: Case, ptx: str, arrays: dict[str, Array], theirs: dict[str, Array], seen: Mapping[str, Any]
 ) -> Iterator[Row]:  # fmt: skip
-    """One row a tensor that the launch writes. `theirs` has bytes by tensor, `seen` digests and distances."""
+    """One row per written tensor. `theirs` has bytes by tensor, `seen` digests and distances."""
     report = emulator_run.run(case, ptx, arrays)
     exact = emulator_run.expected(case, arrays)
     bitwise = INEXACT.search(ptx) is None
@@ -193,7 +193,7 @@ def judge(
 
 
 def units_apart(first: Array, second: Array, dtype: str) -> int:
-    """The largest distance in units of the last place; for integers, how many elements differ."""
+    """The largest distance in units in the last place; for integers, the number of differing elements."""
     if dtype[0] not in "fb" or dtype == "bool":
         return int((first != second).sum())
     bits = {2: np.int16, 4: np.int32}[first.dtype.itemsize]
@@ -207,7 +207,7 @@ def units_apart(first: Array, second: Array, dtype: str) -> int:
 
 
 def write(rows: list[Row], device: dict[str, Any], result: Result) -> int:
-    """The JSON, the table, the verdict."""
+    """Write the JSON and the table; returns the verdict."""
     wrong = [row for row in rows if not row["agrees"]]
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

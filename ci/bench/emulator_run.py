@@ -1,6 +1,6 @@
-"""Emulates launches of `emulator_cases` and holds what they write against the float64 references.
+"""Emulates launches of `emulator_cases` and compares their outputs with the float64 references.
 
-A case, a PTX text and a seed go in; the emulator's report, and per tensor the error against the reference, come out.
+Returns the emulator's report for a case, a PTX text and a seed, and the error of each tensor against the reference.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ NUMPY: Final = {"bf16": ml_dtypes.bfloat16}
 
 
 def run(case: Case, ptx: str | Module, arrays: dict[str, Array], seed: int = 0) -> Report:
-    """The launch in the emulator; `arrays` hold storage and are not changed."""
+    """Emulate the launch; `arrays` have storage dtypes and are not changed."""
     return emulate(ptx, case.manifest, arrays, {**case.env, **case.scalars}, seed=seed)
 
 
 def typed(array: Array, dtype: str) -> Array:
-    """Storage as an array of its own dtype."""
+    """Storage viewed as its own dtype."""
     return array.view(NUMPY[dtype]) if dtype in NUMPY else array
 
 
 def expected(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
-    """The reference's answer for each tensor that is written."""
+    """The reference result of each written tensor."""
     sys.path.insert(0, str(ROOT / "kernels_src"))
     try:
         modules = [importlib.import_module(name) for name in ("reference", "reference_attention")]
@@ -57,14 +57,14 @@ def expected(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Error:
-    """Norm of the difference over the norm of the truth, and largest difference over the largest value."""
+    """Norm of the difference over the norm of the exact values, and largest difference over the largest value."""
 
     norm: float
     largest: float
 
 
 def error(value: Array, exact: Array) -> Error:
-    """The error of a tensor against float64; equal infinities are no difference, a NaN is an infinite one."""
+    """The error of a tensor against float64; equal infinities count as equal, a NaN as an infinite error."""
     value, exact = np.asarray(value).astype(np.float64), np.asarray(exact).astype(np.float64).reshape(value.shape)
     with np.errstate(invalid="ignore"):
         difference = np.where(value == exact, 0.0, value - exact)

@@ -1,13 +1,13 @@
-"""Holds the engine against transformers on this machine's GPU: same random weights, same tokens, both dtypes, and its speed.
+"""Compares the engine with transformers on this machine's GPU: same random weights and tokens, both dtypes, and speed.
 
     python3 ci/bench/engine_check.py artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--lengths 1,17,512,3000] [--dtype bf16]
 
-For each prompt length the logits of the prompt's last token and of each of 64 decode steps (teacher-forced) are compared with
-transformers in float32; the error may be 1.2 times that of transformers in the same 16-bit dtype. Tokens drawn on the device
-are compared with those that the reference draws from the logits. Then tokens per second of decode, and the time of prefill,
-beside transformers, whose greedy decode has a static cache (and is compiled by torch with `--reference compiled`, for which a
-model needs more than half a minute). Writes `engine_check.json` and `.md`, prints the tables; exit code 1 where an error is too
-large or a drawn token differs. Needs torch, transformers and cuda-bindings; the weights are made here.
+For each prompt length, the logits of the prompt's last token and of each of 64 teacher-forced decode steps are compared with
+transformers in float32; the error may be 1.2 times that of transformers in the same 16-bit dtype. Tokens sampled on the device
+are compared with those that the reference samples from the logits. Then tokens per second of decode and the time of prefill,
+compared with transformers, whose greedy decode uses a static cache (and torch.compile with `--reference compiled`, which takes
+more than half a minute per model). Writes `engine_check.json` and `.md`, prints the tables; exit code 1 if an error is too
+large or a sampled token differs. Needs torch, transformers and cuda-bindings; the weights are generated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from engine.sampling import SamplingParams, sample_logits  # noqa: E402
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 STEPS: Final = 64
 DECODED: Final = 18
-"""Tokens of the prompt behind which transformers decodes too."""
+"""Prompt tokens for the decode comparison with transformers."""
 
 WARM_STEPS: Final = 8
 RATIO: Final = f"decode_at_{DECODED}_over_transformers"
@@ -50,8 +50,8 @@ TORCH_TYPES: Final = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
 class BlockWeights:
-    """Weights cut from one block of normal numbers, at a place that the tensor's name decides: made in no time, and no two
-    rows alike. The std of a projection is `1 / sqrt(inputs)`, so that activations keep their size."""
+    """Weights cut from one block of normal numbers, at an offset derived from the tensor's name: fast, and no two rows are
+    equal. The standard deviation of a projection is `1 / sqrt(inputs)`, which preserves the scale of activations."""
 
     def __init__(self, config: ModelConfig, dtype: str) -> None:
         self.destinations = destinations(config, dtype)
@@ -90,7 +90,7 @@ class BlockWeights:
             yield 2 * begin, part.view(np.uint8).data
 
     def tensors(self) -> Iterator[tuple[str, Any]]:
-        """Tensors under Hugging Face's names."""
+        """Tensors by Hugging Face's names."""
         for destination in self.destinations:
             whole = self.values(destination.name, destination.shape, 0, destination.bytes // 2)
             for piece in destination.pieces:
@@ -99,7 +99,7 @@ class BlockWeights:
 
 
 def config_of(name: str) -> ModelConfig:
-    """A model of build.toml."""
+    """The config of a model in build.toml."""
     models = tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["model"]
     numbers = next(model["config"] for model in models if model["name"] == name)
     return ModelConfig(
@@ -162,7 +162,7 @@ def our_logits(backend: CudaBackend, ids: Any, length: int) -> Any:
 
 
 def drawn_wrong(backend: CudaBackend, config: ModelConfig) -> int:
-    """Tokens of sampled answers that are not those which the reference draws from the logits of the same steps."""
+    """Number of sampled tokens that differ from those that the reference samples from the same steps' logits."""
     wrong, ids = 0, [int(i) for i in np.random.default_rng(5).integers(0, config.vocab_size, 33)]
     for temperature, top_k, top_p in ((0.6, 20, 0.95), (1.5, 64, 1.0), (0.01, 1, 0.1)):
         params = SamplingParams(temperature, top_k, top_p, seed=11)
@@ -179,7 +179,7 @@ def drawn_wrong(backend: CudaBackend, config: ModelConfig) -> int:
 
 
 def decode_speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
-    """Tokens per second at batch 1 behind prompts of several lengths, greedy and drawn; medians."""
+    """Tokens per second at batch 1 after prompts of several lengths, greedy and sampled; medians."""
     found: dict[str, float] = {}
     for length in (18, 512, 2048):
         for how, sampling in (("decode", None), ("sampled", SamplingParams(0.6, 20, 0.95))):
@@ -204,7 +204,7 @@ def prompt_of(length: int, config: ModelConfig) -> list[int]:
 
 
 def prefill_speed(backend: CudaBackend, config: ModelConfig, lengths: list[int]) -> dict[str, float]:
-    """Milliseconds from token ids on the host to the next token there: the first prompt of a length, and the median of more."""
+    """Milliseconds from token ids on the host to the next token there: first run of a length, and median of further runs."""
     found: dict[str, float] = {}
     for length in lengths:
         ids, times = prompt_of(length, config), list[float]()
@@ -219,7 +219,7 @@ def prefill_speed(backend: CudaBackend, config: ModelConfig, lengths: list[int])
 
 
 def transformers_speed(model: Any, config: ModelConfig, lengths: list[int]) -> dict[str, float]:
-    """The same by transformers."""
+    """The same for transformers."""
     torch: Any = importlib.import_module("torch")
     found: dict[str, float] = {}
     for length in lengths:
@@ -235,8 +235,8 @@ def transformers_speed(model: Any, config: ModelConfig, lengths: list[int]) -> d
 
 
 def transformers_decode_speed(model: Any, config: ModelConfig, how: str) -> tuple[float, float]:
-    """Tokens per second of its greedy decode behind `DECODED` tokens with a static cache, and seconds of the first steps, in
-    which torch compiles. `compiled`: CUDA graphs of compiled kernels; else `eager`."""
+    """Tokens per second of its greedy decode after `DECODED` tokens with a static cache, and seconds of the first steps, which
+    include compilation. `compiled`: CUDA graphs of compiled kernels; otherwise `eager`."""
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
     step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True) if how == "compiled" else model.forward
@@ -289,7 +289,7 @@ def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -
 
 
 def set_frequencies(model: Any, config: ModelConfig) -> None:
-    """Rotary frequencies in float32, which loading and changing the dtype do not keep."""
+    """Set rotary frequencies in float32, which loading and dtype changes do not preserve."""
     torch: Any = importlib.import_module("torch")
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cuda") / config.head_dim
     model.model.rotary_emb.inv_freq = 1.0 / (config.rope_theta**exponents)
@@ -298,7 +298,7 @@ def set_frequencies(model: Any, config: ModelConfig) -> None:
 def compare(
     name: str, config: ModelConfig, model: Any, dtype: str, prompts: dict[int, Any], ours: dict[int, Any]
 ) -> list[dict[str, Any]]:
-    """Errors against transformers in float32, beside those of transformers in `dtype`; leaves the model in float32."""
+    """Errors against transformers in float32, with those of transformers in `dtype`; leaves the model in float32."""
     torch: Any = importlib.import_module("torch")
     logits: dict[str, dict[int, Any]] = {}
     for kind in (dtype, "f32"):

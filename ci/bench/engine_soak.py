@@ -1,12 +1,13 @@
-"""Runs the engine long and often: no leak, no drift.
+"""Long-running tests of the engine: no leak, no drift.
 
     python3 ci/bench/engine_soak.py artifacts/bundles [--model qwen3-0.6b] [--steps 10000] [--cycles 200] [--long 40960]
 
-Three checks with random weights. (1) `--steps` decode steps that draw tokens, as a CUDA graph that is captured anew every 1000
-steps, and the same steps by launches from the host without a graph: every token equal, and the logits at the end bit for bit.
-(2) A cache of `--long` tokens: a prompt that fills it but for 64 tokens, decode to the last slot, one more refused; the logits
-after the prompt against those of the prompt but its last token and one decode step. (3) `--cycles` times load, one prompt, four
-tokens, close. Free device memory is read in all of them. Writes `engine_soak.json` and `.md`; exit code 1 where a check fails.
+Three checks with random weights. (1) `--steps` sampled decode steps as a CUDA graph that is captured again every 1000 steps,
+and the same steps launched from the host without a graph: all tokens must be equal, and the final logits bitwise. (2) A cache
+of `--long` tokens: a prompt that fills all but 64 slots, decode to the last slot, one more step refused; the logits after the
+prompt are compared with those of the prompt without its last token plus one decode step. (3) `--cycles` times load, one prompt,
+four tokens, close. Free device memory is read in all of them. Writes `engine_soak.json` and `.md`; exit code 1 if a check
+fails.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main() -> int:
 
 
 def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, Any]:
-    """The same steps with and without a graph; tokens are drawn, so that they do not settle into a loop."""
+    """The same steps with and without a graph; tokens are sampled, so that they do not settle into a loop."""
     ids = [int(i) for i in np.random.default_rng(1).integers(0, config.vocab_size, 100)]
     sampling = SamplingParams(temperature=1.0, top_k=64)
     sequence = backend.begin()
@@ -92,7 +93,7 @@ def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, An
 
 
 def long_context(backend: CudaBackend, config: ModelConfig, slots: int) -> dict[str, Any]:
-    """A prompt that nearly fills the cache, then every slot."""
+    """A prompt that nearly fills the cache, then decode to the last slot."""
     ids = [int(i) for i in np.random.default_rng(2).integers(0, config.vocab_size, slots - 64)]
     sequence = backend.begin()
     before = backend.driver.memory()[0]
@@ -123,7 +124,7 @@ def long_context(backend: CudaBackend, config: ModelConfig, slots: int) -> dict[
 
 
 def cycles(path: Path, config: ModelConfig, weights: BlockWeights, count: int) -> dict[str, Any]:
-    """Load, answer and close, again and again."""
+    """Load, generate and close repeatedly."""
     free, resident, tokens, seconds = list[int](), list[int](), set[tuple[int, ...]](), list[float]()
     for _ in range(count):
         began = time.perf_counter()
@@ -149,7 +150,7 @@ def cycles(path: Path, config: ModelConfig, weights: BlockWeights, count: int) -
 
 
 def report(record: dict[str, Any], folder: Path) -> int:
-    """Write and print what was found."""
+    """Write and print the results."""
     lines = [f"# The engine, long and often: {record['model']}", ""]
     for name in ("drift", "long", "cycles"):
         lines += [f"| {name} | |", "|---|--:|"]

@@ -3,12 +3,12 @@
     tilec build --project examples/kernels --arch sm_90          makes the artifacts; needs the compiler, no GPU
     python3 ci/bench/examples_gpu.py [FOLDER ...] [--only KERNELS] [--out FOLDER]
 
-FOLDER is what `tilec build` wrote (default: `examples/kernels/artifacts/build`); of several, each is a variant, with the
-kernels of the project that it lies in. Each kernel is held against torch in float64 at an odd size and at the size that is
-timed (`examples_problems.py` says at which, and how far from float64 a result may be). Then it, torch's operator, torch's add
-of as many bytes, and torch's copy or sum of as many, whichever reads and writes more like the kernel, are timed in turns, each
-in a CUDA graph that walks through tensors of more bytes than the L2 cache holds.
-Writes `examples_gpu.json` and `.md`; exit code 1 where one is wrong or does not reach its share of the rate of torch's add.
+FOLDER is an output of `tilec build` (default: `examples/kernels/artifacts/build`); with several, each is a variant, with the
+kernels of the project that contains it. Each kernel is compared with torch in float64 at an odd size and at the timed size
+(`examples_problems.py` defines sizes and allowed errors). Then the kernel, torch's operator, torch's add of as many bytes, and
+torch's copy or sum of as many (whichever has a more similar mix of reads and writes) are timed alternately, each in a CUDA
+graph over tensors of more bytes than the L2 cache holds.
+Writes `examples_gpu.json` and `.md`; exit code 1 if one is wrong or below its required share of the rate of torch's add.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilec.runtime import TRUSTED  # noqa: E402
 torch: Any = importlib.import_module("torch")
 BUILT: Final = ROOT / "examples/kernels/artifacts/build"
 SETS_BYTES: Final = 200 << 20
-"""Of the argument sets of a problem together: more than three times what the L2 cache of an H200 holds."""
+"""Total bytes of a problem's argument sets: more than three times the L2 cache of an H200."""
 HEAD: Final = """\
 {where}: kernels of `examples/kernels`
 through `tilec.op` on torch tensors, random data. Error: the largest difference from float64 in units of what is allowed
@@ -47,12 +47,12 @@ bytes that must be read and written at least. Shares: of the rate of torch's add
 where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes next to
 nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `examples/kernels/baseline.py`."""
 SHARE: Final = 0.9
-"""Of the rate of torch's add, where memory is what bounds a kernel."""
+"""Required share of the rate of torch's add, for memory-bound kernels."""
 
 
 @dataclass
 class Row:
-    """One kernel of one folder. Times are microseconds, rates bytes per second."""
+    """One kernel of one folder. Times are in microseconds, rates in bytes per second."""
 
     kernel: str
     size: str
@@ -71,22 +71,22 @@ class Row:
 
     @property
     def share(self) -> float | None:
-        """Of the rate of torch's add."""
+        """Share of the rate of torch's add."""
         return self.add_time.median / self.time.median if self.time and self.add_time else None
 
     @property
     def mix_share(self) -> float | None:
-        """Of the rate of torch's copy or sum."""
+        """Share of the rate of torch's copy or sum."""
         return self.mix_time.median / self.time.median if self.time and self.mix_time else None
 
     @property
     def is_good(self) -> bool:
-        """Right, and fast enough where memory bounds it."""
+        """Whether it is correct, and fast enough if memory-bound."""
         return not self.problem and (not self.memory_bound or (self.share or 0) >= SHARE)
 
 
 def constants_of(folder: Path, problem: Problem, sizes: dict[str, int]) -> dict[str, Any] | None:
-    """The constants of the built specialisation that these sizes ask for; None where there is none."""
+    """The constants of the built specialisation for these sizes; None if there is none."""
     for path in sorted((folder / "sm_90a").glob(f"{problem.kernel}-*.json")):
         manifest = json.loads(path.read_text())
         found = manifest["constants"]
@@ -96,7 +96,7 @@ def constants_of(folder: Path, problem: Problem, sizes: dict[str, int]) -> dict[
 
 
 def kernel_of(folder: Path, name: str) -> Any:
-    """The kernel in the project that a folder of artifacts lies in."""
+    """The kernel in the project that a folder of artifacts belongs to."""
     path = folder.parent.parent / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{name}", path)
     assert spec is not None and spec.loader is not None, path
@@ -107,7 +107,7 @@ def kernel_of(folder: Path, name: str) -> Any:
 
 
 def call_of(folder: Path, problem: Problem, constants: dict[str, Any], name: str) -> Callable[..., Any]:
-    """The kernel as a function; constants that are others at the odd size are left to the shapes."""
+    """The kernel as a function; constants that differ at the odd size are left to the shapes."""
     kernel = kernel_of(folder, problem.kernel)
     given = {one: value for one, value in constants.items() if problem.odd.get(one, value) == problem.sizes.get(one, value)}
     values = dict.fromkeys(problem.vouched, TRUSTED)
@@ -115,14 +115,14 @@ def call_of(folder: Path, problem: Problem, constants: dict[str, Any], name: str
 
 
 def check(call: Callable[..., Any], problem: Problem, sizes: dict[str, int]) -> Checked:
-    """The largest difference from float64, in units of what is allowed."""
+    """The largest difference from float64, in units of the allowed one."""
     inputs = problem.inputs(sizes, 1)
     return checked(problem, inputs, call(**inputs))
 
 
 def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) -> dict[str, Timing]:
-    """Of the kernel, torch's operator, torch's add and its copy or sum, in turns. Results are kept until their set comes again,
-    so that each set has memory of its own for them too."""
+    """Alternating timings of the kernel, torch's operator, torch's add and its copy or sum. Results are kept until their set is
+    used again, so that each set has separate memory for them."""
     beside = getattr(importlib.import_module("baseline"), problem.kernel)
     count = max(2, -(-SETS_BYTES // nbytes))
     sets = [problem.inputs(problem.sizes, 2 + number) for number in range(count)]
@@ -163,7 +163,7 @@ def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) 
 
 
 def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
-    """Check a kernel of a folder, and time it in so many rounds; None where the folder has none."""
+    """Check a kernel of a folder and time it in `rounds` rounds; None if the folder has none."""
     constants = constants_of(folder, problem, problem.sizes)
     if constants is None:
         return None
@@ -184,7 +184,7 @@ def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
             taken = times(call, problem, nbytes, rounds)
             row.time, row.torch_time, row.add_time = taken["tilec"], taken["torch"], taken["add"]
             row.mix_time = taken.get("mix")
-    except Exception as error:  # one kernel's failure is that kernel's row
+    except Exception as error:  # a failure of one kernel only affects its row
         traceback.print_exc()
         row.problem = f"{type(error).__name__}: {error}".splitlines()[0]
     finally:
@@ -208,7 +208,7 @@ def line(row: Row) -> str:
 
 
 def report(rows: list[Row], variants: bool) -> str:
-    """As Markdown."""
+    """The table as Markdown."""
     where = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, by `ci/bench/examples_gpu.py`"
     lines = ["# The examples on a GPU", "", *HEAD.format(where=where).splitlines(), ""]
     lines += [
@@ -222,7 +222,7 @@ def report(rows: list[Row], variants: bool) -> str:
 
 
 def main() -> int:
-    """Check, time, write; 1 where a kernel is wrong or too slow."""
+    """Check, time, write; returns 1 if a kernel is wrong or too slow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, default=[BUILT])
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, metavar="KERNELS")

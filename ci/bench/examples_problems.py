@@ -1,8 +1,8 @@
-"""What the examples are checked and timed at on a GPU: sizes, random inputs, and how far a result may be from float64.
+"""Problems for checking and timing the examples on a GPU: sizes, random inputs, and allowed errors against float64.
 
-A result is computed in f32 and rounded once to its dtype. So it may be off by `UNIT` of itself (twice a rounding), and by
-`SUMS` of the sum of the absolute values of its terms: what 64 roundings of an f32 sum may come to. Where a kernel moves what it
-reads, nothing may differ.
+A result is computed in f32 and rounded once to its dtype. So its error may be `UNIT` of itself (twice a rounding), plus `SUMS`
+of the sum of the absolute values of its terms: an upper bound for 64 roundings of an f32 sum. Kernels that only move data must
+be exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class Checked:
-    """The largest difference in units of what is allowed, and what is wrong, if anything."""
+    """The largest difference in units of the allowed one, and an error message, if any."""
 
     error: float
     wrong: str = ""
@@ -30,9 +30,9 @@ class Checked:
 
 @dataclass(frozen=True)
 class Problem:
-    """A kernel at a size. `make` gives its inputs, `exact` in float64 what it writes and the sums of absolute terms (None where
-    results are moved, not computed); `bytes` are those that must be read and written at least. `mix`: the operator of torch
-    that reads and writes most like it, "copy" or, where it writes next to nothing, "sum"; "" where memory does not bound it."""
+    """A kernel at a size. `make` generates its inputs; `exact` computes in float64 its outputs and the sums of absolute terms
+    (None if data is only moved); `bytes` is the minimum traffic. `mix` is the torch operator with the most similar mix of reads
+    and writes, "copy" or (for almost no writes) "sum"; "" if the kernel is not memory-bound."""
 
     kernel: str
     size: str
@@ -47,17 +47,17 @@ class Problem:
 
     @property
     def memory_bound(self) -> bool:
-        """Whether memory is what bounds the kernel."""
+        """Whether memory bandwidth bounds the kernel."""
         return bool(self.mix)
 
     def inputs(self, sizes: Sizes, seed: int) -> dict[str, Any]:
-        """Random tensors and numbers by the kernel's names."""
+        """Random tensors and numbers by the kernel's parameter names."""
         generator = torch.Generator(device="cuda").manual_seed(seed)
         return self.make(generator, sizes)
 
 
 def checked(problem: Problem, inputs: Inputs, found: Any) -> Checked:
-    """Compare a result, or several, with float64."""
+    """Compare one or several results with float64."""
     results: list[Any] = [*found] if type(found) is tuple else [found]
     if problem.kernel == "top_k":
         return _checked_top_k(inputs, *results)
@@ -77,7 +77,7 @@ def checked(problem: Problem, inputs: Inputs, found: Any) -> Checked:
 
 
 def _checked_top_k(inputs: Inputs, best: Any, index: Any) -> Checked:
-    """The values exactly; of equals any column will do, each once."""
+    """Check values exactly; among equal values any columns are allowed, each once."""
     wanted = torch.topk(inputs["x"], best.shape[1], dim=1).values
     columns = index.long().sort(dim=1).values
     same = torch.equal(best, wanted) and torch.equal(inputs["x"].gather(1, index.long()), best)

@@ -1,11 +1,11 @@
-"""How fast `add` and `rms_norm` are at extents that are no powers of two, beside neighbours that are whole vectors a thread.
+"""Measures `add` and `rms_norm` at extents that are not powers of two, against neighbours with whole vectors per thread.
 
     python ci/bench/extents_gpu.py --build FOLDER         anywhere, needs the compiler: a project with all variants, built
     python ci/bench/extents_gpu.py FOLDER [--out FOLDER]  on a GPU, needs torch: checks and times them, writes extents_gpu.json
 
-Each variant is checked at many sizes against float64 first (`gpu_cases`), then timed on 2^26 elements of bf16 in CUDA graphs,
-all variants of a kernel in turns. What counts is bytes a second beside those of the nearest neighbour: exit status 1 where it
-is less than `LEAST_SHARE` of it, or where a result is wrong.
+Each variant is first compared with float64 at many sizes (`gpu_cases`), then timed on 2^26 elements of bf16 in CUDA graphs,
+alternating between all variants of a kernel. The criterion is bytes per second relative to the nearest neighbour: exit status 1
+if it is less than `LEAST_SHARE`, or if a result is wrong.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ VARIANTS: Final = {
     "add": ("BLOCK", {1000: 1024, 1023: 1024, 2880: 2816}),
     "rms_norm": ("H", {2880: 2816, 3000: 3072, 1000: 1024}),
 }
-"""By kernel: its constant, and by extent the neighbour that it is compared with."""
+"""By kernel: its constant, and for each extent the neighbour that it is compared with."""
 
 ELEMENTS: Final = 1 << 26
 LEAST_SHARE: Final = {"aligned": 0.9, "odd": 0.0}
-"""Of the neighbour's bytes a second. An extent that no vector divides is read element by element and is shown only."""
+"""Required share of the neighbour's bytes per second. An extent not divisible by the vector width is read element by element
+and only reported."""
 
 
 def build(folder: Path) -> int:
@@ -47,7 +48,7 @@ def build(folder: Path) -> int:
 
 
 def check(bench: Any, cases: Any, entry: Any) -> list[str]:
-    """What is wrong with an artifact, at every size that is checked."""
+    """The errors of an artifact, at every checked size."""
     wrong: list[str] = []
     for dims in cases.checked_sizes(entry.manifest):
         tensors = cases.make_tensors(entry.manifest, dims, bench.place)
@@ -61,7 +62,7 @@ def check(bench: Any, cases: Any, entry: Any) -> list[str]:
 
 
 def timed(bench: Any, cases: Any, entries: list[Any]) -> dict[int, dict[str, float]]:
-    """Microseconds and gigabytes a second of variants of one kernel, by extent."""
+    """Microseconds and gigabytes per second of variants of one kernel, by extent."""
     measure: Any = importlib.import_module("gpu_clock").measure
     alternatives: dict[str, list[Any]] = {}
     moved: dict[str, tuple[int, int]] = {}
@@ -82,7 +83,7 @@ def timed(bench: Any, cases: Any, entries: list[Any]) -> dict[int, dict[str, flo
 
 
 def measured(folder: Path, *, dry: bool = False) -> dict[str, Any]:
-    """Everything: per kernel and extent times and the share of the neighbour's speed; `wrong` and `slow` in words."""
+    """All results: times and the share of the neighbour's speed per kernel and extent; `wrong` and `slow` as messages."""
     cases: Any = importlib.import_module("gpu_cases")
     bench: Any = importlib.import_module("gpu_worker").Bench(dry)
     entries, broken = cases.find_artifacts([folder / "artifacts" / "build"], bench.device.architecture)
@@ -106,7 +107,7 @@ def measured(folder: Path, *, dry: bool = False) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Exit status 1 if something is wrong or slow."""
+    """Returns exit status 1 if something is wrong or slow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--build", action="store_true", help="write the project into the folder and build it")

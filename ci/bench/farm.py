@@ -1,10 +1,10 @@
-"""What a farm costs: four local Dask workers against one process, the scheduler's overhead, workers that are killed.
+"""Measures a farm of four local Dask workers against one process, the scheduler's overhead, and builds with killed workers.
 
     python -P ci/bench/farm.py [--parts speed,kills] [--kernel matmul ...] [--out ci/bench/results]
 
-Builds some kernels with real compilers, cold, once with `--jobs 1` and once with `--on` four workers of one thread, each time
-with empty stores, and compares every byte. The scheduler's overhead is measured with tasks of the same size that do nothing,
-the node's is what a task takes there beside its stages. Writes farm.json and farm.md.
+Builds some kernels with real compilers, cold, once with `--jobs 1` and once with `--on` four single-threaded workers, each time
+with empty stores, and compares every byte. The scheduler's overhead is measured with empty tasks of the same size, the node's
+as the task time there outside of its stages. Writes farm.json and farm.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from clones import ROOT, build, clone, products
 
 WORKERS = 4
 LIMIT = 0.10
-"""The part of a task's time that giving it out may cost."""
+"""Maximum overhead of dispatching a task, as a share of its time."""
 PARCEL = 20_000
-"""Bytes of a task that does nothing: what a shipped kernel's parcel has."""
+"""Bytes of an empty task, like those of a shipped kernel's task."""
 
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = WORKERS) -> Generator[Any]:
-    """Workers of one thread, each a process, that keep what they make in a store of theirs below `folder`."""
+    """Single-threaded worker processes with stores of their own below `folder`."""
     from distributed import LocalCluster
 
     os.environ["TILEC_CACHE_DIR"] = str(folder / "node-store")
@@ -55,12 +55,12 @@ def cluster(folder: Path, workers: int = WORKERS) -> Generator[Any]:
 
 
 def nothing(data: bytes) -> bytes:
-    """A task that does nothing."""
+    """An empty task."""
     return data[:100]
 
 
 def empty_tasks(address: str, count: int = 400) -> float:
-    """Seconds that a task of a parcel's size takes which does nothing, given out as `tilec build --on` gives them."""
+    """Seconds per empty task of a real task's size, dispatched as in `tilec build --on`."""
     from distributed import Client, as_completed
 
     make: Any = Client
@@ -79,12 +79,12 @@ def empty_tasks(address: str, count: int = 400) -> float:
 
 
 def speed(work: Path, words: list[str]) -> dict[str, Any]:
-    """One process against the farm, and what giving a task out costs."""
+    """One process against the farm, and the overhead per task."""
     one, many = clone(work / "one"), clone(work / "many")
     alone, _ = build(one, [*words, "--jobs", "1"])
     with cluster(work) as farm:
         address = farm.scheduler_address.replace("tcp://", "dask://")
-        warm = clone(work / "warm")  # each node finds out who it is, and loads the compilers, once
+        warm = clone(work / "warm")  # once per node: identification, and import of the compilers
         first, _ = build(warm, ["--kernel", "kv_update", "--arch", "sm_90", "--on", address])
         shared, report = build(many, [*words, "--on", address])
         overhead = empty_tasks(farm.scheduler_address)
@@ -103,14 +103,14 @@ def speed(work: Path, words: list[str]) -> dict[str, Any]:
 
 
 def worker(address: str, folder: Path) -> subprocess.Popen[bytes]:
-    """A worker that nobody starts again but us."""
+    """A worker that is restarted only by this script."""
     line = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"]
     line += ["--no-dashboard", "--host", "127.0.0.1", "--local-directory", str(folder)]
     return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
 
 
 def kills(work: Path, words: list[str], wanted: int = 20) -> dict[str, Any]:
-    """Builds while workers are killed at random, and others started in their place: the same bytes."""
+    """Builds while workers are killed at random and replaced; the products must be identical."""
     reference = clone(work / "reference")
     build(reference, [*words, "--jobs", "1"])
     expected = products(reference)
@@ -125,7 +125,7 @@ def kills(work: Path, words: list[str], wanted: int = 20) -> dict[str, Any]:
         def disturb() -> None:
             nonlocal killed
             while not stop.wait(rng.uniform(1.0, 4.0)) and killed < wanted:
-                if len(farm.scheduler.workers) >= WORKERS // 2:  # they take longer to start than to be killed
+                if len(farm.scheduler.workers) >= WORKERS // 2:  # starting a worker takes longer than killing it
                     chosen = rng.randrange(WORKERS)
                     running[chosen].kill()
                     running[chosen].wait()
@@ -136,7 +136,7 @@ def kills(work: Path, words: list[str], wanted: int = 20) -> dict[str, Any]:
         thread.start()
         try:
             while killed < wanted:
-                shutil.rmtree(work / "node-store", ignore_errors=True)  # so that there is something to make
+                shutil.rmtree(work / "node-store", ignore_errors=True)  # so that there is something to build
                 project = clone(work / f"kills-{builds}")
                 build(project, [*words, "--on", address])
                 builds += 1
@@ -176,7 +176,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the parts, write their table; 1 where one of them does not hold."""
+    """Run the parts, write their table; returns 1 if a part fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="speed,kills")
     parser.add_argument("--kernel", action="append", default=[])

@@ -1,11 +1,11 @@
-"""What a team of ten and a farm of a thousand cost: measured per artifact here, and simulated from that.
+"""Costs of a team of ten and a farm of a thousand: measured per artifact here, and simulated from that.
 
     tilec --cache-dir STORE build && python -P ci/bench/farm_model.py --store STORE [--out ci/bench/results]
 
-Measured: CPU by stage and bytes of every entry, from the store of one cold build; bytes on a remote, seconds of a second clone
-from remote_cache.json; what giving a task out costs from farm.json. Simulated, and said to be: tasks drawn from the measured
-ones, given out one after the other by a scheduler that takes its measured time for each, to workers that are free. A network,
-stragglers and lost machines are in it as the parameters say. Writes farm_model.json and farm_model.md.
+Measured: CPU by stage and bytes of every entry, from the store of one cold build; bytes on a remote and seconds of a second
+clone, from remote_cache.json; overhead per task, from farm.json. Simulated, and labelled so: tasks drawn from the measured
+ones, dispatched sequentially, with the measured overhead for each, to free workers. Network, stragglers and lost machines are
+modelled by parameters. Writes farm_model.json and farm_model.md.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tilec.cache.remote.signer import Unsigned  # noqa: E402
 
 SHARED = ("proofs", "mlir", "ptx", "cubin", "artifact")
 FARMS = ((1, 441), (10, 441), (100, 441), (100, 10_000), (1000, 10_000), (1000, 100_000))
-"""Workers, and artifacts to make."""
+"""Numbers of workers and of artifacts to build."""
 SLOW, SLOWER = 0.01, 5.0
-"""The part of tasks that meet a slow machine, and how much longer they take there; the farm gives them out again."""
+"""Share of tasks on a slow machine, and their slowdown; the farm dispatches them again."""
 LOST = 1e-3
-"""The part of tasks whose worker is lost half way."""
+"""Share of tasks whose worker is lost half way."""
 BANDWIDTH = 1e9 / 8
-"""Bytes a second into the builder, which receives every artifact."""
+"""Bytes per second into the builder, which receives every artifact."""
 
 
 def measured(root: Path) -> dict[str, Any]:
-    """CPU seconds and bytes by stage, and CPU seconds of every artifact, of the store of a cold build."""
+    """CPU seconds and bytes by stage, and CPU seconds of every artifact, in the store of a cold build."""
     stages: dict[str, dict[str, float]] = {}
     artifacts: list[float] = []
     with contextlib.closing(Store(root)) as store:
@@ -61,18 +61,18 @@ def measured(root: Path) -> dict[str, Any]:
 
 
 def simulate(workers: int, tasks: Sequence[float], dispatch: float, packed: float, seed: int = 0) -> dict[str, float]:
-    """Seconds until all tasks are done, and the part of the workers' time that was work."""
+    """Seconds until all tasks are done, and the workers' utilization."""
     rng = random.Random(seed)
     free = [0.0] * workers
     given = received = last = work = 0.0
     for task in sorted(tasks, reverse=True):
-        given += dispatch  # the scheduler does one thing at a time
+        given += dispatch  # the scheduler is sequential
         start = max(given, heapq.heappop(free))
         seconds = task
         if rng.random() < LOST:
-            seconds += task / 2  # what was lost is begun anew
+            seconds += task / 2  # a lost task is restarted
         if rng.random() < SLOW:
-            seconds = min(seconds * SLOWER, 3 * task + task)  # given out again after three times the median
+            seconds = min(seconds * SLOWER, 3 * task + task)  # dispatched again after three times the median
         end = start + seconds
         heapq.heappush(free, end)
         work += task
@@ -146,7 +146,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Read what was measured, simulate, print and write the tables."""
+    """Read the measurements, simulate, print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="the store of one cold build of everything")
     parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
@@ -159,7 +159,7 @@ def main() -> int:
     tasks = found["artifact_cpu_seconds"]
     dispatch = farm["scheduler_seconds_per_task"]
     beside = farm["node_seconds_per_task"]
-    packed = found["stages"]["artifact"]["bytes"] / len(tasks)  # Dask sends products as they are
+    packed = found["stages"]["artifact"]["bytes"] / len(tasks)  # Dask sends products uncompressed
     rng = random.Random(0)
     rows: list[dict[str, float]] = []
     for workers, count in FARMS:

@@ -1,10 +1,10 @@
-"""What the cache and bundles do under fault: kills, damage, several builders, disks that cannot be written, mutated bundles.
+"""Tests the cache and bundles under faults: kills, damage, concurrent builders, unwritable disks, mutated bundles.
 
     python3 ci/bench/faults.py [--kills 50] [--damage 200] [--mutants 1000] [--seed 0] [--out ci/bench/results]
 
-Works on copies of the project in a temporary folder, with the real compilers. Writes faults.json and faults.md; status 1 where
-anything wrong was served, lost without a word, accepted, or out of bounds of time and memory. Nothing may edit tilec
-meanwhile: keys hold the digest of its source.
+Works on copies of the project in a temporary folder, with the real compilers. Writes faults.json and faults.md; status 1 if
+anything wrong was served, lost silently, accepted, or exceeded the bounds of time and memory. tilec must not be edited
+meanwhile: keys include the digest of its source.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tests.bundle import faults, mutants  # noqa: E402
 from tilec.runtime import BundleError, open_bundle  # noqa: E402
 
 KERNELS = ("rms_norm", "add_rms_norm", "argmax_blocks", "argmax_reduce", "silu_mul_rows", "kv_update")
-"""Built and killed: many artifacts that take a moment each, so that kills fall into every stage."""
+"""Kernels that are built and killed: many artifacts of short build time, so that kills hit every stage."""
 SECONDS, BYTES = 2.0, 64 << 20
-"""Bounds for refusing one bundle: wall clock, and Python's peak of allocated memory beyond the mapped file."""
+"""Bounds for refusing one bundle: wall clock, and Python's peak of allocated memory in addition to the mapped file."""
 MODEL = "qwen3-0.6b"
 
 
 def clone(folder: Path) -> Path:
-    """The kernels and the build file, elsewhere."""
+    """A copy of the kernels and the build file."""
     shutil.copytree(ROOT / "kernels_src", folder / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "engine" / "models", folder / "engine" / "models")
     shutil.copy(ROOT / "build.toml", folder)
@@ -55,7 +55,7 @@ def pack_command(output: Path, *extra: str) -> list[str]:
 
 
 def mutated(bundle: Path, folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """Open mutants of a bundle; how many of each kind were refused, and the worst time and memory."""
+    """Open mutants of a bundle; returns the number refused by kind, and the worst time and memory."""
     path = folder / "mutant.bundle"
     kinds: dict[str, int] = {}
     accepted: list[str] = []
@@ -86,14 +86,14 @@ def mutated(bundle: Path, folder: Path, count: int, seed: int) -> dict[str, Any]
 
 
 def full_disk(folder: Path, size: str) -> bool:
-    """Mount a file system of `size` at `folder`; False where that is not allowed."""
+    """Mount a file system of `size` at `folder`; returns False if that is not permitted."""
     folder.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
     return done.returncode == 0
 
 
 def disks(root: Path, folder: Path) -> dict[str, str]:
-    """The one error line of builds and packs that cannot write, by situation."""
+    """The single error line of builds and packs that cannot write, by situation."""
     good = folder / "good-store"
     subprocess.run(pack_command(folder / "good"), cwd=root, env=faults.environment(good), check=True, capture_output=True)
     found: dict[str, str] = {}
@@ -128,7 +128,7 @@ def disks(root: Path, folder: Path) -> dict[str, str]:
 
 
 def clones(folder: Path) -> dict[str, Any]:
-    """The bundles of two clones at different paths, built with different numbers of workers and stores of their own."""
+    """Compare bundles of two clones at different paths, built with different numbers of workers and separate stores."""
     paths = [clone(folder / "one"), clone(folder / "a longer path" / "two")]
     made: list[dict[str, bytes]] = []
     for jobs, root in enumerate(paths, 1):
@@ -172,7 +172,7 @@ def failed(record: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    """Run every fault, print the table, write it."""
+    """Run every fault, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--damage", type=int, default=200)

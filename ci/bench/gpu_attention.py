@@ -1,8 +1,8 @@
-"""What is run on the GPU of the kernels between embedding and sampling whose inputs are no plain random tensors.
+"""Problems of the kernels between embedding and sampling whose inputs are not plain random tensors.
 
-Part of `gpu_cases`: sizes, tensors whose contents a contract or the conditioning of the problem restricts, scalars, and the
-meaning of each kernel as torch expressions. Attention is held against torch's fused attention in the same dtype; the parts of
-decode attention, which torch has no name for, against their definition in the same dtype.
+Part of `gpu_cases`: sizes, tensors whose contents are restricted by a contract or for conditioning, scalars, and each kernel as
+torch expressions. Attention is compared with torch's fused attention in the same dtype; the parts of decode attention, which
+torch lacks, with their definition in the same dtype.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Tensors = dict[str, Any]
 EPSILON: Final = 1e-6
 LENGTHS: Final = (1, 17, 127, 129, 1000, 4096)
 MODEL: Final = {"HKV": 8, "G": 4}
-"""Key heads and group of Qwen3 4B and 8B."""
+"""Key-value heads and group size of Qwen3 4B and 8B."""
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
-    """Dims to check; empty where any do."""
+    """Dims to check; empty if any are valid."""
     match manifest.kernel:
         case "flash_attention":
-            # Slots come in whole tiles; with a tile or more to spare, tokens are in the cache already.
+            # The number of slots is a multiple of the tile; with a whole tile to spare, the cache already has tokens.
             tile = int(manifest.constants["BN"])
             found = [
                 {"T": t, "S": -(-(t + extra) // tile) * tile, "HKV": 2, "G": g}
@@ -77,11 +77,11 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
 
 
 VOCABULARY: Final = 100
-"""Less than the random tokens of `advance`, so that some are refused."""
+"""Smaller than the random tokens of `advance`, so that some are refused."""
 
 
 def scalar_value(name: str, env: Mapping[str, int], constants: Mapping[str, Any]) -> int | float:
-    """The value each scalar parameter is run with."""
+    """The value of each scalar parameter."""
     if "eps" in name:
         return EPSILON
     if name == "scale":
@@ -94,26 +94,26 @@ def scalar_value(name: str, env: Mapping[str, int], constants: Mapping[str, Any]
 
 
 def past(tokens: int, slots: int) -> int:
-    """Tokens in the cache before the new ones: none where the slots are those of the new ones' tiles, else all but three."""
+    """Tokens in the cache before the new ones: 0 if the slots are just the new tokens' tiles, else all slots but three."""
     return 0 if slots - tokens < 64 else slots - tokens - 3
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
-    """Contents that random numbers do not give, in place."""
+    """Set contents that random numbers do not have, in place."""
     if manifest.kernel == "decode_attention":
-        # A single sequence fills its slots, or nearly so in a small cache; of several, only the last does.
+        # A single sequence fills its slots, or nearly so in a small cache; of several, only the last one does.
         slots, count = t["k_cache"].shape[1], t["lengths"].numel()
         t["lengths"].copy_(torch.randint(1, slots + 1, (count,)))
         t["lengths"][-1] = slots if slots > 4096 or count > 1 else max(1, slots - 31)
     elif manifest.kernel == "decode_merge":
         t["sums"].abs_().add_(0.5)
-        if t["sums"].shape[1] > 1:  # the last part had nothing
+        if t["sums"].shape[1] > 1:  # the last part is empty
             t["maxima"][:, -1] = -math.inf
             t["sums"][:, -1] = 0
             t["partial"][:, -1] = 0
     if manifest.kernel in ("topk_blocks", "sample_token"):
         t["top_k"][-1] = t["best"].shape[2]
-    if manifest.kernel == "sample_token":  # as `topk_blocks` leaves them
+    if manifest.kernel == "sample_token":  # as written by `topk_blocks`
         t["best"].copy_(t["best"].sort(dim=2, descending=True).values)
         t["indices"].copy_(torch.randperm(t["indices"].numel()).view_as(t["indices"]))
         t["temperature"].uniform_(0.1, 2)
@@ -122,7 +122,7 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
 
 
 def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
-    """Least traffic where it is not every tensor once: only the tokens' slots of a cache are written, only lengths are read."""
+    """Minimum traffic if not every tensor counts once: only the tokens' slots of a cache are written, only lengths are read."""
     match manifest.kernel:
         case "qk_norm_rope_kv":
             return 2 * _bytes(t["qkv"]) + t["positions"].numel() * t["table"].shape[1] * 4
@@ -140,7 +140,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def fused(t: Tensors) -> Callable[[], object]:
-    """Torch's causal attention on the same cache, its operands laid out before."""
+    """Torch's causal attention on the same cache; its operands are laid out in advance."""
     tokens, heads, group, width = t["q"].shape
     before = past(tokens, t["k_cache"].shape[0])
     queries = t["q"].view(1, tokens, heads * group, width).transpose(1, 2)
@@ -189,7 +189,7 @@ def _decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
 def _decode_merge(manifest: Manifest, t: Tensors) -> Tensors:
     weights = torch.exp2(t["maxima"] - t["maxima"].amax(1, keepdim=True))
     merged = (t["partial"] * weights[..., None]).sum(1) / (t["sums"] * weights).sum(1)[..., None]
-    # The inputs are f32, so the library's answer is what rounding to the output's dtype leaves of it.
+    # The inputs are f32, so the library's result is the exact one rounded to the output's dtype.
     return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
 
 
@@ -204,7 +204,7 @@ def _qk_norm_rope_kv(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def rotated(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
-    """Heads normed and rotated; (B, heads, D), (D,), two (B, 1, D / 2) -> (B, heads, D)."""
+    """Heads normalized and rotated; (B, heads, D), (D,), two (B, 1, D / 2) -> (B, heads, D)."""
     low, high = functional.rms_norm(x, (x.shape[-1],), weight, EPSILON).chunk(2, dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
@@ -217,7 +217,7 @@ def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Tensors:
     k_cache, v_cache, out = t["k_cache"].clone(), t["v_cache"].clone(), torch.empty_like(t["out"], dtype=queries.dtype)
     for b, length in enumerate(t["lengths"].tolist()):
         k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
-        query = queries[b].view(1, heads, group, -1).transpose(0, 1)  # each head's group is so many rows
+        query = queries[b].view(1, heads, group, -1).transpose(0, 1)  # one row per query head of the group
         scores = torch.einsum("htgd,shd->htgs", query, k_cache[b, :length]) * query.shape[-1] ** -0.5
         out[b] = torch.einsum("htgs,shd->thgd", scores.softmax(-1), v_cache[b, :length])[0]
     return {"out": out, "k_cache": k_cache, "v_cache": v_cache}
@@ -249,8 +249,8 @@ def _matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def argmax_of_parts(logits: Any, rows: int, parts: int) -> Tensors:
-    """Maximum and its column of each part, which has every `parts`-th group of `rows` columns. Logits are compared as the
-    kernel stores them nowhere: rounded from f32, so that a tie falls to the lowest column."""
+    """Maximum and its column of each part, which has every `parts`-th group of `rows` columns. Logits are compared rounded from
+    f32, although the kernel does not store them, so that a tie goes to the lowest column."""
     groups = -(-logits.shape[1] // (rows * parts)) * parts
     padded = functional.pad(logits, (0, groups * rows - logits.shape[1]), value=-math.inf)
     columns = torch.arange(groups * rows, device=logits.device).view(-1, parts, rows).transpose(0, 1).reshape(parts, -1)
@@ -273,7 +273,7 @@ def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _sample_token(manifest: Manifest, t: Tensors) -> Tensors:
-    """Columns are distinct, and equal values among random ones too rare to order."""
+    """Columns are distinct; equal values among random ones are too rare to need an order."""
     rows, _, _ = t["best"].shape
     ranks = torch.arange(int(manifest.constants["KEEP"]), device=t["best"].device)
     values, order = functional.pad(t["best"].view(rows, -1), (0, len(ranks)), value=-math.inf).sort(dim=1, descending=True)

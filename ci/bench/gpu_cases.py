@@ -1,9 +1,9 @@
-"""What is run on the GPU: artifacts and sizes go in, tensors with fresh data, torch's answer and the float64 answer come out.
+"""GPU test cases for artifacts and sizes: tensors with fresh data, torch's result and the float64 result.
 
-Used by `kernels_gpu.py` and by `tests/gpu`. Tensors are made from the manifest alone: floats are normal, integers lie in the
-range that the kernel's value checks state, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer).
-The meaning of each kernel is one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on
-float64 copies (the truth).
+Used by `kernels_gpu.py` and by `tests/gpu`. Tensors are generated from the manifest alone: floats are normal, integers are in
+the range of the kernel's value checks, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer). Each
+kernel is defined by one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on float64 copies
+(the reference).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One artifact on disk; `variant` tells it from others of its kernel (folder and constants)."""
+    """One artifact on disk; `variant` distinguishes it from others of its kernel (folder and constants)."""
 
     manifest: Manifest
     cubin: bytes
@@ -50,7 +50,7 @@ class Entry:
 
 
 def find_artifacts(folders: list[Path], arch: str) -> tuple[list[Entry], list[str]]:
-    """Every readable artifact for `arch` below the folders, and a line for each that cannot be read."""
+    """Every readable artifact for `arch` below the folders, and a message for each unreadable one."""
     entries: list[Entry] = []
     broken: list[str] = []
     for folder in folders:
@@ -70,7 +70,7 @@ def find_artifacts(folders: list[Path], arch: str) -> tuple[list[Entry], list[st
 
 
 def fits(manifest: Manifest, dims: Mapping[str, int]) -> bool:
-    """Whether these dims agree with the constants and satisfy every launch check that they decide."""
+    """Whether these dims agree with the constants and satisfy every launch check that depends only on them."""
     if any(dims.get(name, value) != value for name, value in manifest.constants.items() if isinstance(value, int)):
         return False
     needed = {name for spec in manifest.tensors for expr in spec.dims for name in expr.symbols()}
@@ -126,7 +126,7 @@ def _poisoned(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
 
 
 def make_written(manifest: Manifest, tensors: Tensors) -> Tensors:
-    """The same inputs with written tensors of their own: outputs poisoned, the others copied."""
+    """The same inputs with separate written tensors: outputs poisoned, the others copied."""
     fresh = dict(tensors)
     for spec in manifest.tensors:
         if spec.access in ("out", "scratch"):
@@ -138,7 +138,7 @@ def make_written(manifest: Manifest, tensors: Tensors) -> Tensors:
 
 
 def guards_intact(tensors: Tensors) -> bool:
-    """Whether no byte beside a poisoned tensor was written."""
+    """Whether no byte around a poisoned tensor was written."""
     for tensor in tensors.values():
         whole = getattr(tensor, "guarded", None)
         if whole is not None:
@@ -158,12 +158,12 @@ def arguments(manifest: Manifest, tensors: Tensors) -> dict[str, Any]:
 
 
 def values_option(manifest: Manifest) -> dict[str, Any]:
-    """The random integers are drawn inside the stated range, so the launcher need not look again while timing."""
+    """`TRUSTED` for all value checks: the random integers are drawn inside the stated range, so timing need not check them."""
     return {check.tensor: TRUSTED for check in manifest.value_checks}
 
 
 def bytes_moved(manifest: Manifest, tensors: Tensors) -> int:
-    """Least traffic: each input read once, each output written once; a gathered table counts as the rows it gives."""
+    """Minimum traffic: each input read once, each output written once; of a gathered table only the gathered rows count."""
     known = gpu_attention.bytes_moved(manifest, tensors)
     if known is not None:
         return known
@@ -239,7 +239,7 @@ def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
-    """Each part of the depth is a run of whole steps; the last may be shorter, or have none."""
+    """Each split of K is a range of whole iterations; the last may be shorter or empty."""
     step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
     run = math.ceil(math.ceil(t["a"].shape[1] / step) / parts) * step
     each = [t["a"][:, part * run : (part + 1) * run] @ t["b"][:, part * run : (part + 1) * run].T for part in range(parts)]
@@ -248,7 +248,7 @@ def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
 
 def _merge_splits(manifest: Manifest, t: Tensors) -> Tensors:
     merged = t["parts"].sum(0)
-    # The parts are f32, so the library's answer is what rounding to the output's dtype leaves of it.
+    # The parts are f32, so the library's result is the exact one rounded to the output's dtype.
     return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
 
 
@@ -262,7 +262,7 @@ def _add(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
-    """Maximum and its column for each part of BLOCK columns, the first column where several are equal."""
+    """Maximum and its column for each part of BLOCK columns; the first column among equal ones."""
     (logits,) = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
     maxima, indices = (spec.name for spec in manifest.tensors if spec.access == "out")
     size = int(manifest.constants["BLOCK"])
@@ -282,7 +282,7 @@ def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _advance(manifest: Manifest, t: Tensors) -> Tensors:
-    """The chosen token, where it is one, and the place after the last."""
+    """The chosen token if it is valid, else 0; and the next position."""
     following = t["positions"] + 1
     chosen = torch.where((t["token"] >= 0) & (t["token"] < gpu_attention.VOCABULARY), t["token"], 0)
     return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
@@ -297,19 +297,19 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     **gpu_decode.MEANING,
 }  # fmt: skip
 
-# Odd, tiny and large values of every dim name the kernels use; those that a kernel's contract refuses are skipped.
+# Odd, tiny and large values of every dim name the kernels use; values that violate a kernel's contract are skipped.
 CHECKED_DIMS: Final[dict[str, tuple[int, ...]]] = {
     "N": (1, 7, 8, 1000, 1024, 4093, 65537, 1 << 20, 1000003, 1000008),
     "T": (1, 3, 257, 1031), "B": (1, 2, 3, 4, 5, 6, 7, 8), "V": (1, 5, 1009, 32768, 151936),
     "H": (1024, 2048, 2560, 4096, 5120, 264, 1000, 8), "M": (1, 17, 128, 129, 333, 1024), "K": (8, 64, 200, 1024, 2560, 4096),
 }  # fmt: skip
 MAX_CHECKED: Final = 14
-"""Sizes checked per artifact."""
+"""Maximum number of sizes checked per artifact."""
 MAX_ELEMENTS: Final = 80_000_000
 
 
 def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
-    """Dims to check: each dim walks through its list while the others rotate, so that odd sizes meet odd sizes."""
+    """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
     given = gpu_attention.sizes(manifest) or gpu_decode.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
@@ -362,10 +362,11 @@ class Comparison:
 
 
 def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:
-    """Check every written tensor: at most `factor` times torch's error in the same dtype and `_slack`; NaN never passes."""
+    """Check every written tensor: the error is at most `factor` times torch's in the same dtype plus `_slack`; NaN never
+    passes."""
     meaning = MEANING[manifest.kernel]
     library = meaning(manifest, before)
-    # Float outputs only matter in value, and integers stay integers: they index.
+    # Floats are converted to float64; integers are kept, because they are indices.
     truth = meaning(manifest, {k: v.double() if v.is_floating_point() else v for k, v in before.items()})
     results: list[Comparison] = []
     for name, exact in truth.items():
@@ -377,8 +378,8 @@ def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float =
 
 
 def _slack(stored: Any) -> tuple[float, float]:
-    """What both errors may be beyond those of torch: two units in the last place of f32, where torch may be exact by chance; of
-    the largest error in 16 bits half a unit, which rounding alone makes of a single element."""
+    """Absolute slack of both errors in addition to torch's: two units in the last place for f32, where torch may be exact by
+    chance; half a unit for the largest error in 16 bits, because a single element may differ by rounding."""
     if stored.dtype == torch.float32:
         return 2.0**-22, 2.0**-22
     half = torch.finfo(stored.dtype).eps / 2 if stored.is_floating_point() else 0.0
@@ -387,7 +388,7 @@ def _slack(stored: Any) -> tuple[float, float]:
 
 def _errors(value: Any, exact: Any) -> tuple[float, float]:
     value, exact = value.double(), exact.double()
-    difference = torch.where(value == exact, 0.0, value - exact)  # an infinity that is right is no difference
+    difference = torch.where(value == exact, 0.0, value - exact)  # equal infinities count as equal
     finite = exact.masked_fill(exact.isinf(), 0.0)
     norm, top = float(finite.norm()), float(finite.abs().max())
     return float(difference.norm()) / (norm or 1.0), float(difference.abs().max()) / (top or 1.0)

@@ -1,7 +1,7 @@
-"""Times work on the GPU: alternatives of one problem go in, microseconds per launch with their spread come out.
+"""Times alternatives of one problem on the GPU: microseconds per launch, with their spread.
 
-Each alternative is captured into a CUDA graph that walks through its argument sets, so that neither launch gaps nor the L2
-cache flatter it, and the graphs are replayed in turns, so that a drifting clock hits all of them alike.
+Each alternative is captured into a CUDA graph that steps through its argument sets, so that neither launch gaps nor L2 hits
+distort the time, and the graphs are replayed alternately, so that clock drift affects all of them alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Timing:
 def measure(
     alternatives: Mapping[str, Sequence[Run]], expected_us: float, *, dry: bool = False, rounds: int = ROUNDS
 ) -> dict[str, Timing]:
-    """Time each alternative; its runs are one per argument set. An alternative that cannot be captured raises."""
+    """Time each alternative; its runs are one per argument set. Raises if an alternative cannot be captured."""
     graphs: dict[str, tuple[Any, int]] = {}
     for name, runs in alternatives.items():
         wanted = min(MOST_LAUNCHES, max(1, math.ceil(GRAPH_MICROSECONDS / max(expected_us, 0.5))))

@@ -1,7 +1,7 @@
-"""What the kernels of a decode step compute whose norm is split: a part of it is done by the kernel before, a part by the next.
+"""Problems of decode kernels with a split norm: part of a norm is computed by the previous kernel, the rest by the next one.
 
-Part of `gpu_cases`: sizes, contents of tensors, and the meaning of each kernel as torch expressions. `squares` are sums of
-squares of runs of a row; a row's scale is one over the root of their mean over `K`.
+Part of `gpu_cases`: sizes, contents of tensors, and each kernel as torch expressions. `squares` are sums of squares of runs of
+a row; a row's scale is one over the root of their mean over `K`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tensors = dict[str, Any]
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
-    """Dims to check; empty where this file does not know the kernel."""
+    """Dims to check; empty if this file does not know the kernel."""
     constants: dict[str, Any] = dict(manifest.constants)
     rows = int(constants.get("ROWS", 1))
     match manifest.kernel:
@@ -54,12 +54,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
-    """Contents that random numbers do not give, in place."""
-    if manifest.kernel.startswith("scaled_"):  # they add up to about what K elements of deviation 1 do
+    """Set contents that random numbers do not have, in place."""
+    if manifest.kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
         t["squares"].abs_().mul_(t["x"].shape[1] / t["squares"].shape[1])
         t["w"].mul_(t["x"].shape[1] ** -0.5)
     if manifest.kernel.endswith(("matvec_argmax", "matvec_argmax_rows")):
-        # Logits are small integers times one scale, which every dtype has: equal ones are equal in all of them.
+        # Logits are small integers times one scale, which every dtype represents: equal ones are equal in all of them.
         for name in ("x", "w"):
             t[name].copy_(torch.randint(-1, 2, t[name].shape, device=t[name].device))
     if manifest.kernel == "decode_merge_kv":
@@ -87,13 +87,13 @@ def _scaled_matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _with_norm(row: Any, weight: Any, run: int, squares: Any) -> tuple[Any, Any, Any]:
-    """What a kernel leaves for the norm behind it: the row as stored, it times the weight, sums of squares of each `run`."""
+    """A kernel's outputs for the next norm: the row as stored, its product with the weight, sums of squares of each `run`."""
     wide = row.to(squares.dtype) if row.dtype != torch.float64 else row
     return row, row * weight, (wide * wide).reshape(len(row), -1, run).sum(2)
 
 
 def _matvec_add_scaled(manifest: Manifest, t: Tensors) -> Tensors:
-    """The residual is updated in place; what follows is of it as it is stored."""
+    """The residual is updated in place; the other outputs are computed from its stored value."""
     total = t["residual"] + t["x"] @ t["w"].T
     stored = total.to(STORED[str(manifest.constants["E"])]).to(total.dtype)
     _, scaled, squares = _with_norm(stored, t["weight"], int(manifest.constants["ROWS"]), t["squares"])
@@ -109,14 +109,14 @@ def _embedding_scaled(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _advance_rows(manifest: Manifest, t: Tensors) -> Tensors:
-    """Each row's token where it is one, and its next position; a row that has ended stays where it is."""
+    """Each row's token if it is valid, else 0, and its next position; an inactive row's position is unchanged."""
     following = t["positions"] + t["going"]
     chosen = torch.where((t["token"] >= 0) & (t["token"] < gpu_attention.VOCABULARY), t["token"], 0)
     return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
 
 
 def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Any, Any, Any]:
-    """Normed and rotated queries and keys, and values; queries are none where the kernel does not norm them."""
+    """Normalized and rotated queries and keys, and values; queries are None if the kernel does not normalize them."""
     heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
     queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)

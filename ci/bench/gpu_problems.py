@@ -1,8 +1,8 @@
-"""The timed problems: for each kernel the sizes, the library call it is held against, and the goal.
+"""The timed problems: for each kernel the sizes, the library call it is compared with, and the goal.
 
-The library side of the streaming kernels is torch's element-wise add on the same number of bytes: that is the rate the chip
-gives to a stream of reads and writes. Decode attention is held against torch's maximum of as many bytes, a pure read. Matrix
-products are held against cuBLAS through torch on the same operands, attention against torch's fused attention.
+Streaming kernels are compared with torch's element-wise add on the same number of bytes: that is the chip's rate for a stream
+of reads and writes. Decode attention is compared with torch's maximum of as many bytes, a pure read; matrix products with
+cuBLAS through torch on the same operands, attention with torch's fused attention.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HIDDEN: Final = (1024, 2048, 2560, 4096, 5120)
 
 @dataclass(frozen=True)
 class Problem:
-    """One timed size. `floor` is the least acceptable ratio to the library; None where it is only reported."""
+    """One timed size. `floor` is the minimum ratio to the library; None if it is only reported."""
 
     kernel: str
     label: str
@@ -64,7 +64,7 @@ def problems(kernel: str) -> list[Problem]:
     if kernel.startswith("argmax"):
         return [Problem(kernel, "151936", {"V": 151936, "N": 151936, "B": 1, "T": 1}, None, "same")]
     if kernel == "decode_attention":
-        # The cache is read once; what is written is 2 % of it at 8k, so a pure read of the same bytes is the measure.
+        # The cache is read once; writes are 2 % of it at 8k, so the reference is a pure read of the same bytes.
         return [
             Problem(kernel, f"KV {s} {name}", {"B": 1, "S": s, "P": 64, "HKV": 8, "G": g}, 0.85 if s >= 8192 else None, "read")
             for s in (1024, 8192, 32768)
@@ -134,7 +134,7 @@ def problems(kernel: str) -> list[Problem]:
 
 
 def _causal_flops(tokens: int, slots: int) -> float:
-    """Two products of width 128 for each pair of a query (32 heads) and a key it sees."""
+    """FLOPs of two products of width 128 for each pair of a query (32 heads) and a visible key."""
     return 4.0 * 128 * 32 * tokens * (gpu_attention.past(tokens, slots) + (tokens + 1) / 2)
 
 

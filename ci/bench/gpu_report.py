@@ -1,4 +1,4 @@
-"""Tables of a GPU run: the records of the children go in, JSON, markdown and an exit code come out."""
+"""Writes JSON, markdown tables and an exit code from the children's records of a GPU run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Record = dict[str, Any]
 
 
 def keep_verdicts(records: list[Record], folder: Path, *, every: bool) -> None:
-    """Write `verdicts/kernels_gpu.txt` to `folder`: what was kept before and still holds, and what was checked now. `every`:
-    there are no other artifacts than those of `records`."""
+    """Write `verdicts/kernels_gpu.txt` to `folder`: earlier verdicts that are still valid, and new ones. `every`: `records`
+    cover all artifacts."""
     kept = Verdicts("kernels_gpu")
     kept.path = folder / "verdicts" / kept.path.name
     known = {record["kept"] for record in records if "kept" in record}
@@ -29,7 +29,8 @@ def keep_verdicts(records: list[Record], folder: Path, *, every: bool) -> None:
 
 
 def write_report(records: list[Record], folder: Path, seconds: float) -> int:
-    """Write `kernels_gpu.json` and `kernels_gpu.md` to `folder`, print the tables; 1 if something is wrong or too slow."""
+    """Write `kernels_gpu.json` and `kernels_gpu.md` to `folder`, print the tables; returns 1 if something is wrong or too
+    slow."""
     timed = [record for record in records if record["kind"] == "timed"]
     best = _best(timed)
     verdicts, failed = _verdicts(records, best)
@@ -40,7 +41,7 @@ def write_report(records: list[Record], folder: Path, seconds: float) -> int:
     (folder / "kernels_gpu.json").write_text(json.dumps({"gpu": gpu, "seconds": seconds, "records": records}, indent=1) + "\n")
     text = "\n".join([*lines, *(["", "## Variants", *variants] if variants else [])])
     (folder / "kernels_gpu.md").write_text("# Kernels on the GPU\n\n" + text + "\n")
-    # The end of the output is what survives a truncated log, so the verdicts come last.
+    # A truncated log keeps the end of the output, so the verdicts come last.
     print("\n".join([*(["## Variants", *variants, ""] if variants else []), *lines]))
     print(f"{seconds:.0f} s")
     return int(failed)

@@ -1,4 +1,4 @@
-"""The child of `kernels_gpu.py`: checks and times kernels one after the other, one JSON record per result on stdout."""
+"""The child of `kernels_gpu.py`: checks and times kernels sequentially, with one JSON record per result on stdout."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ torch: Any = importlib.import_module("torch")
 
 ORDER: Final = ("add", "matvec", "rms_norm", "add_rms_norm", "silu_mul", "embedding", "gather_row", "matmul")
 MOST_ALLOCATED: Final = 40_000_000_000
-"""Bytes of all argument sets of one problem."""
+"""Maximum bytes of all argument sets of one problem."""
 ROTATED_BYTES: Final = 600_000_000
-"""Argument sets together exceed this, ten times the L2 cache of the largest chip here."""
+"""Minimum bytes of all argument sets together: ten times the L2 cache of the largest chip used."""
 EXPECTED_BYTES_PER_US: Final = 3.5e6
 EXPECTED_FLOPS_PER_US: Final = 3e8
 JUDGES: Final = (
     "ci/bench/gpu_worker.py", "ci/bench/gpu_cases.py", "ci/bench/gpu_attention.py", "ci/bench/gpu_decode.py", "tilec/runtime",
 )  # fmt: skip
-"""Sources that a verdict on a CUBIN follows from."""
+"""Sources that a verdict on a CUBIN depends on."""
 OVERLAPPED: Final = ", overlapped"
-"""Marks launches that may begin while the one before them runs."""
+"""Marks launches that may begin while the previous one still runs."""
 
 
 def emit(kind: str, **fields: Any) -> None:
@@ -55,7 +55,7 @@ def emit(kind: str, **fields: Any) -> None:
 
 
 class Bench:
-    """The device with its kernels loaded once."""
+    """The device, with each kernel loaded once."""
 
     def __init__(self, dry: bool) -> None:
         self.dry = dry
@@ -66,11 +66,11 @@ class Bench:
             sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "runtime"))
             self.device = Device(importlib.import_module("fake_driver").FakeDriver())
         else:
-            torch.zeros(1, device="cuda")  # makes torch's context the current one before ours looks
+            torch.zeros(1, device="cuda")  # makes torch's context current before `Device` looks for one
             self.device = Device()
         self.kept = None if dry else Verdicts("kernels_gpu")
         self.judges = Digests(ROOT).sources(JUDGES)
-        self._loaded: dict[int, tuple[Entry, Kernel]] = {}  # the entry too: the id of one that is gone may come again
+        self._loaded: dict[int, tuple[Entry, Kernel]] = {}  # keeps the entry alive, because `id`s of deleted objects are reused
 
     def kernel(self, entry: Entry) -> Kernel:
         """The entry's kernel on the device."""
@@ -100,7 +100,7 @@ class Bench:
 
 
 def work(folders: list[Path], only: Sequence[str] | None, dry: bool, skip_checks: bool, skip_times: bool) -> None:
-    """Everything, kernel by kernel."""
+    """Check and time everything, kernel by kernel."""
     torch.manual_seed(time.time_ns() % 2**31)
     bench = Bench(dry)
     entries, broken = find_artifacts(folders, bench.device.architecture)
@@ -129,12 +129,12 @@ def work(folders: list[Path], only: Sequence[str] | None, dry: bool, skip_checks
 
 
 def case_of(entry: Entry) -> str:
-    """An artifact as the file of verdicts names it."""
+    """An artifact's name in the verdicts file."""
     return f"{entry.manifest.kernel}:{entry.variant}".replace(" ", "-")
 
 
 def _check(bench: Bench, entry: Entry) -> bool:
-    """Check an artifact at every size, unless it was right when this CUBIN was checked before; False if one is wrong."""
+    """Check an artifact at every size, unless this CUBIN has a valid verdict; returns False if it is wrong."""
     manifest, right, count = entry.manifest, True, 0
     now = key(bench.judges, short(entry.cubin), bench.device.name)
     known = bench.kept.find(case_of(entry), now) if bench.kept is not None else None
@@ -160,7 +160,7 @@ def _check(bench: Bench, entry: Entry) -> bool:
                 "wrong", kernel=manifest.kernel, variant=entry.variant, dims=dims, text=f"{type(error).__name__}: {error}"[:500]
             )
             if "CUDA error" in str(error) or "CUDA_ERROR" in str(error):
-                raise SystemExit(70) from None  # the context is lost: a new process goes on with the next kernel
+                raise SystemExit(70) from None  # the context is lost: a new process continues with the next kernel
             return False
         for result in results:
             ratio = result.ours[0] / result.torch[0] if result.torch[0] else 0.0
@@ -199,7 +199,7 @@ def _time_kernel(bench: Bench, name: str, entries: list[Entry]) -> None:
 
 
 def _of_same_tensors(entries: list[Entry]) -> list[list[Entry]]:
-    """Artifacts whose tensors have the same shapes; a constant such as a number of parts makes other tensors."""
+    """Groups of artifacts whose tensors have the same shapes; a constant such as a number of parts changes them."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         shapes = tuple(str(dim) for spec in entry.manifest.tensors for dim in spec.dims)
@@ -273,7 +273,7 @@ def _right_at(bench: Bench, entry: Entry, dims: dict[str, int], tensors: dict[st
 
 
 def _host_costs(bench: Bench, entries: list[Entry]) -> None:
-    """Microseconds of host time for a plan and for a launch, beside torch's call of the same kernel."""
+    """Microseconds of host time for a plan and for a launch, and for torch's call of the same kernel."""
     entry = next((e for e in entries if e.dtype == "bf16" and fits(e.manifest, {"N": 1024})), None)
     if entry is None:
         return

@@ -1,11 +1,11 @@
-"""Every campaign of hostile input, in one table: bundles, artifacts and launches, model folders, stores, builds, kernels.
+"""All campaigns of hostile input, in one table: bundles, artifacts and launches, model folders, stores, builds, kernels.
 
-`python -P ci/bench/hostile.py --jobs 16` runs all of them, each cut in parts that run side by side, and writes
-`ci/bench/results/hostile.md` and `.json`. `--only NAME` (several times) chooses; `--scale 0.01`, `--count 20` or `--seconds 9`
-run fewer, `--first 14 --count 1` runs one again by its number, and `--output /tmp/x` leaves the table alone. Rows of campaigns
-that did not run are kept from the file that is there. Status 1 where anything went wrong or over its budget. No campaign needs
-a GPU; `kernels` needs the prover's packages, `models` the engine's, `builds` and `stores` the command line's. What each counts
-as wrong is told in `tests/fuzz`.
+`python -P ci/bench/hostile.py --jobs 16` runs all of them, each split into parts that run in parallel, and writes
+`ci/bench/results/hostile.md` and `.json`. `--only NAME` (repeatable) selects; `--scale 0.01`, `--count 20` or `--seconds 9` run
+fewer, `--first 14 --count 1` repeats one by its number, and `--output /tmp/x` does not touch the table. Rows of campaigns that
+did not run are kept from the existing file. Status 1 if anything went wrong or over its budget. No campaign needs a GPU;
+`kernels` needs the prover's packages, `models` the engine's, `builds` and `stores` the command line's. `tests/fuzz` defines
+what each counts as wrong.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _kernels(_: str, first: int, count: int) -> Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Campaign:
-    """What is tried, how often, and how many at a time; parts are named by the number that they begin at."""
+    """The subject of a campaign, the number of attempts, and the size of a part; parts are named by their first number."""
 
     what: str
     count: int
@@ -113,12 +113,12 @@ CAMPAIGNS: Final = {
 
 
 def _run(name: str, first: int, count: int, until: float) -> Part | None:
-    """One part; None where it is later than `until`, seconds since the epoch."""
+    """Run one part; None if `until`, in seconds since the epoch, has passed."""
     return CAMPAIGNS[name].run(name, first, count) if time.time() < until else None
 
 
 def ran(name: str, first: int, count: int, jobs: int, seconds: float) -> Part:
-    """A campaign in parts, `jobs` at a time, none begun after `seconds`, as one row."""
+    """Run a campaign in parts, `jobs` in parallel, starting none after `seconds`; returns one row."""
     step, start, until = CAMPAIGNS[name].step, time.monotonic(), time.time() + seconds
     with ProcessPoolExecutor(jobs, max_tasks_per_child=1) as pool:
         starts = range(first, first + count, step)
@@ -130,7 +130,7 @@ def ran(name: str, first: int, count: int, jobs: int, seconds: float) -> Part:
 
 
 def together(name: str, parts: list[Part], seconds: float) -> Part:
-    """A campaign's parts as one row."""
+    """Combine a campaign's parts into one row."""
     lists = {key: [text for part in parts for text in part[key]] for key in ("outside", "tracebacks", "wrong")}
     return {
         "what": CAMPAIGNS[name].what, "tried": sum(part["tried"] for part in parts),
@@ -140,7 +140,7 @@ def together(name: str, parts: list[Part], seconds: float) -> Part:
 
 
 def table(rows: dict[str, Part]) -> str:
-    """The rows for people."""
+    """The rows as a readable table."""
     lines = [
         "# Hostile input",
         "",
@@ -162,7 +162,7 @@ def table(rows: dict[str, Part]) -> str:
 
 
 def main() -> int:
-    """Run what is asked for; 1 where anything went wrong or took more than it may."""
+    """Run the selected campaigns; returns 1 if anything went wrong or exceeded a budget."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", action="append", choices=CAMPAIGNS)

@@ -2,13 +2,13 @@
 
     python3 ci/bench/kernels_gpu.py artifacts/build/sm_90a [MORE_FOLDERS] [--only add,matvec] [--out FOLDER]
 
-Several folders, or several artifacts of one kernel, are variants of each other: all are checked, all are timed, the fastest
-one counts. Correctness first: fresh random inputs, poisoned outputs with guard bytes around them, odd sizes, error against
-float64 at most 1.5 times torch's in the same dtype. Then times, in CUDA graphs, beside the library in the same run. The work
-runs in a child process per kernel that fails: a kernel that faults or hangs costs its own results only. A CUBIN that was right
-when it was checked before is timed, but not checked again (`verdicts/kernels_gpu.txt`). Writes `kernels_gpu.json`,
-`kernels_gpu.md` and the verdicts; prints the tables; exit code 1 if a kernel is wrong or misses its floor.
-Needs torch and cuda-bindings. `--dry-run` walks through everything on a CPU with a driver that launches nothing.
+Several folders, or several artifacts of one kernel, are variants of each other: all are checked and timed, the fastest one
+counts. First correctness: fresh random inputs, poisoned outputs with guard bytes around them, odd sizes, error against float64
+at most 1.5 times torch's in the same dtype. Then times, in CUDA graphs, with the library in the same run. After a failure a new
+child process continues: a kernel that faults or hangs loses only its own results. A CUBIN with a valid verdict is timed, but
+not checked again (`verdicts/kernels_gpu.txt`). Writes `kernels_gpu.json`, `kernels_gpu.md` and the verdicts; prints the tables;
+exit code 1 if a kernel is wrong or misses its floor. Needs torch and cuda-bindings. `--dry-run` runs everything on a CPU with a
+driver that launches nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 SILENCE_SECONDS: Final = 60.0
-"""A child that reports nothing for so long hangs."""
+"""A child without output for this long counts as hanging."""
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
         todo, current, reason = _child(options, pending, records, began + options.budget)
         if reason:
             records.append({"kind": "problem", "kernel": current or "between kernels", "text": reason})
-        if todo is None or not current:  # it ended, or a new child would die at the same place
+        if todo is None or not current:  # it finished, or a new child would fail at the same point
             break
         pending = [kernel for kernel in todo if kernel != current]
     from gpu_report import keep_verdicts, write_report
@@ -73,7 +73,7 @@ def _options() -> argparse.Namespace:
 def _child(
     options: argparse.Namespace, pending: list[str] | None, records: list[dict[str, Any]], deadline: float
 ) -> tuple[list[str] | None, str, str]:
-    """Run one child over `pending`; returns the kernels left, the one it was at, and why it stopped early."""
+    """Run one child over `pending`; returns the kernels left, the current one, and why it stopped early."""
     command = [sys.executable, __file__, "--worker", *map(str, options.folders)]
     if pending is not None:
         command += ["--only", ",".join(pending)]

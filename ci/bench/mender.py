@@ -1,11 +1,11 @@
-"""Has `examples/mender.py` mend broken kernels from their JSON, and judges what it made of them.
+"""Lets `examples/mender.py` fix broken kernels from their JSON diagnostics, and judges the results.
 
     python ci/bench/mender.py [--only KERNEL] [--sample 150] [--draw 7,8] [--jobs 2] [--out FOLDER]
 
-In: the corpus (`mender_corpus.py`), and mistakes that `tests/mutation` makes in its kernels and the prover refuses, of which
-`--sample` are drawn for each seed of `--draw`. Out: `mender.json` and `mender.md`. A kernel counts as mended where it is
-accepted, takes every launch that the right one takes of those tried, and computes there what its reference says, on the
-interpreter. Checks give the JSON of `tilec check` (front end, prover, lowering for sm_90), without its processes.
+In: the corpus (`mender_corpus.py`), and mutants of its kernels by `tests/mutation` that the prover refuses, of which `--sample`
+are drawn for each seed of `--draw`. Out: `mender.json` and `mender.md`. A kernel counts as mended if it is accepted, admits
+every tested launch of the correct kernel, and computes the reference's results there on the interpreter. Checks produce the
+JSON of `tilec check` (front end, prover, lowering for sm_90) in this process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OUTCOMES: Final = ("mended", "other result", "fewer launches", "not mended")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one broken kernel; `outcome` is one of `OUTCOMES`."""
+    """The result for one broken kernel; `outcome` is one of `OUTCOMES`."""
 
     kind: str
     kernel: str
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def errors(path: Path, one: Broken) -> list[dict[str, Any]]:
-    """What `tilec check --json` tells of the file."""
+    """The diagnostics of `tilec check --json` for the file."""
     try:
         function = load_kernel(path, one.constants, root=path.parent)
         prove(function)
@@ -70,7 +70,7 @@ def errors(path: Path, one: Broken) -> list[dict[str, Any]]:
 
 
 def judged(one: Broken) -> Verdict | None:
-    """Mend it and look at what came out; None where it is not refused, and so not broken."""
+    """Fix the kernel and judge the result; None if it is not refused, and so not broken."""
     spec = importlib.util.spec_from_file_location("mender", ROOT / "examples" / "mender.py")
     assert spec is not None and spec.loader is not None
     mender: Any = importlib.util.module_from_spec(spec)
@@ -98,7 +98,7 @@ def judged(one: Broken) -> Verdict | None:
 
 
 def _compared(path: Path, one: Broken) -> str:
-    """Whether the mended kernel takes the right one's launches, and computes the reference there."""
+    """Compare the fixed kernel with the correct one: it must admit the same launches and compute the reference there."""
     right = load_kernel(one.folder / f"{one.kernel}.py", one.constants, root=one.folder)
     launches = small_launches(Contract.of_function(right, prove(right)), {})[:LAUNCHES]
     mended = load_kernel(path, one.constants, root=path.parent)
@@ -115,7 +115,7 @@ def _compared(path: Path, one: Broken) -> str:
 
 
 def drawn(count: int, only: str | None, seed: int) -> list[Broken]:
-    """Mutants of the kernels of the corpus, in random order; more than `count`, as some are accepted."""
+    """Mutants of the corpus kernels, in random order; more than `count`, because some are accepted."""
     found: list[Broken] = []
     for kernel, (folder, constants) in RIGHT.items():
         if only in (None, kernel):
@@ -135,7 +135,7 @@ def table(title: str, found: list[Verdict]) -> list[str]:
 
 
 def main() -> int:
-    """Mend all, write the table; 1 where a kernel of the corpus is not refused."""
+    """Fix all, write the table; returns 1 if a kernel of the corpus is not refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="KERNEL")
     parser.add_argument("--sample", type=int, default=150)

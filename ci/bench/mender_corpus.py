@@ -1,7 +1,7 @@
-"""Fifty broken kernels: right ones, each with one mistake of a kind that authors make.
+"""Fifty broken kernels: correct ones, each with one typical mistake of authors.
 
-A right kernel goes in as a file with constants, beside its reference; a `Broken` comes out, whose text differs from it in
-one place. `broken()` fails where a mistake is no longer in the text of a kernel.
+A `Broken` is derived from a correct kernel (a file with constants, and its reference) and differs from it in one place.
+`broken()` raises if a mistake no longer applies to the text of a kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RIGHT: Final[dict[str, tuple[Path, dict[str, Constant]]]] = {
     "scale_rows": (OWN, {"ROWS": 4, "BLOCK": 32}),
     "block_sum": (OWN, {"BLOCK": 32}),
 }
-"""Right kernels: the folder, and the constants that they are checked and run at."""
+"""Correct kernels: the folder, and the constants with which they are checked and run."""
 
 MISTAKES: Final = (
     ("missing mask", "add", "store(out, i, total, mask=True)", "store(out, i, total)"),
@@ -88,12 +88,12 @@ MISTAKES: Final = (
     ("misspelt or not imported", "add_rms_norm", "rsqrt, store, sum\n", "store, sum\n"),
     ("misspelt or not imported", "transpose", "out: Out[E, N, M]", "out: Out[E, NN, M]"),
 )  # fmt: skip
-"""Kind, kernel, what is written, what should not be."""
+"""Kind, kernel, correct text, text with the mistake."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A kernel with a mistake, the folder of the right one, and constants."""
+    """A kernel with a mistake, the folder of the correct one, and constants."""
 
     kind: str
     kernel: str
@@ -104,7 +104,7 @@ class Broken:
 
 
 def broken() -> list[Broken]:
-    """All of them, in order."""
+    """All broken kernels, in order."""
     found: list[Broken] = []
     for kind, kernel, right, wrong in MISTAKES:
         folder, constants = RIGHT[kernel]

@@ -1,8 +1,8 @@
-"""Judges every mutant of every shipped kernel: refused, or shown in bounds and race-free over all blocks.
+"""Judges every mutant of every shipped kernel: refused, or verified to be in bounds and race-free over all blocks.
 
     python3 ci/bench/mutations.py [--only add,matmul] [--jobs 2] [--out FOLDER]
 
-Writes `mutations.json` and `mutations.md`, prints the table; exit code 1 where the interpreter refutes an accepted mutant.
+Writes `mutations.json` and `mutations.md`, prints the table; exit code 1 if the interpreter refutes an accepted mutant.
 """
 
 from __future__ import annotations

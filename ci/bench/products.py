@@ -1,16 +1,15 @@
-"""Builds candidates of the matrix product, then checks and times them on the GPU of this machine beside cuBLAS.
+"""Builds candidates of the matrix product, then checks and times them on this machine's GPU, with cuBLAS for comparison.
 
     python ci/bench/products.py FOLDER                  build what is missing, check, time
     python ci/bench/products.py FOLDER --build-only     on a machine with no GPU; FOLDER then goes to one that has it
     python ci/bench/products.py FOLDER --only 128x256   candidates whose names hold this
 
 Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
-tile sizes and a schedule; `--shapes split` has those for few tiles, `--shapes left` those for few tokens, whose left operand is
-the weights (`matmul_few.py`, and `matmul_split.py`), `--shapes seam` those that copy weights in front of the wait for the
-kernel before, and that do not, `--shapes edges` some for rows that do not fill tiles, `--shapes table` those that are shipped
-or were best somewhere, and Triton's product beside them where they are of bf16. Where they are built already no compiler is
-needed.
-`products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a build fails or a kernel is wrong.
+tile sizes and a schedule. `--shapes split` has candidates for few tiles; `--shapes left` for small M, with the weights as
+operand A (`matmul_few.py` and `matmul_split.py`); `--shapes seam` with different numbers of prologue stages, which load weights
+before the grid dependency wait; `--shapes edges` for M that does not fill tiles; `--shapes table` the shipped ones and the best
+ones at some shape, plus Triton's product for bf16. Candidates that are already built need no compiler.
+`products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 if a build fails or a kernel is wrong.
 Timing needs torch and cuda-bindings.
 """
 
@@ -79,14 +78,14 @@ SPLIT: Final = (
     tma(128, 208, 2, 4, PERSISTENT),
     tma(128, 200, 2, 4, PERSISTENT),
 )
-"""For few rows, and for few tiles: products of one round of 132 blocks, whole or shared."""
+"""For small M, and for few tiles: products of one wave of 132 blocks, whole or split."""
 
 LEFT: Final = "few_"
-"""What the names of candidates begin with whose left operand is the weights."""
+"""Name prefix of candidates with the weights as operand A."""
 
 
 def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) -> Candidate:
-    """A candidate with the weights as left operand, at a tile of so many tokens and outputs."""
+    """A candidate with the weights as operand A, at a tile of `tokens` by `outputs`."""
     more = f", blocks = {blocks}" if blocks > 1 else ""
     return Candidate(tokens, outputs, f'copy = "tma", consumers = 1, stages = {stages}{more}', split=split, label=LEFT)
 
@@ -119,7 +118,7 @@ BEST: Final = (
     tma(128, 80, 2, 6),
     tma(64, 160, 1, 7),
 )
-"""What is shipped, and what was best at a shape or nearly so."""
+"""The shipped candidates, and those that were best or nearly so at a shape."""
 
 FEW: Final = (
     *(left(16, 64, stages, blocks) for stages, blocks in ((10, 2), (7, 3))),
@@ -138,7 +137,7 @@ FEW: Final = (
     tma(64, 128, 1, 7),
     tma(64, 192, 1, 5),
 )
-"""For few tokens; and what served them before."""
+"""For small M, plus the candidates used for it before."""
 
 
 SEAM: Final = tuple(
@@ -153,7 +152,7 @@ SEAM: Final = tuple(
     )
     for early in (0, 4, 16)
 )
-"""For few tokens: weights of no stages, of four or of all copied in front of the wait for the kernel before."""
+"""For small M: 0, 4 or all stages of weights as prologue stages, loaded before the grid dependency wait."""
 
 
 EDGES: Final = (
@@ -164,11 +163,11 @@ EDGES: Final = (
     tma(64, 192, 1, 5, STORED),
     tma(128, 128, 2, 4, IN_TURNS + STORED, 16),
 )
-"""For rows that do not fill tiles."""
+"""For M that does not fill tiles."""
 
 
 def main() -> int:
-    """Build, then time; the exit status."""
+    """Build, then time; returns the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
     parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left", "seam", "edges"), default="few")
     parser.add_argument("--element", choices=("bf16", "f16"), default=ELEMENT, help="of the tensors; a FOLDER is of one")
@@ -181,7 +180,7 @@ def main() -> int:
 
 
 def parts(candidate: Candidate, element: str = ELEMENT) -> tuple[Part, ...]:
-    """The product; of a split one what adds its parts too."""
+    """The product kernel; for a split one also the kernel that adds its parts."""
     tile = f'E = "{element}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64'
     if candidate.split == 1 and candidate.label == LEFT:
         return (Part("matmul_few", tile, candidate.schedule),)

@@ -1,16 +1,16 @@
-"""Holds candidates of the matrix product against cuBLAS on this machine's GPU; `products.py` builds them and calls this.
+"""Compares candidates of the matrix product with cuBLAS on this machine's GPU; `products.py` builds them and calls this.
 
     python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split|left|seam|edges] [--triton]
 
-Each folder below FOLDER that holds a built `matmul` or `matmul_few`, or a `matmul_split` and the `merge_splits` that adds its
-parts, is a candidate; one that another commit built may stand there under another name. Of two kernels the second may begin
-while the first ends, and both are timed; so is the first without the second, whose parts the kernel behind it may add. Every
-one is first run on odd sizes and a small cube, in a child process: one that faults, hangs or is wrong is named and left out.
-Then, at each shape, all are timed in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's
-product; the result at that shape is compared once more. Random data. Candidates are timed *overlapped* too, as the engine
-launches them: a product may begin while what is before it ends. With `--triton` so is Triton's persistent product, the best of
-its configurations at each shape (`triton_products.py`). Writes `products.json` and `.md`, or as `--name` says; exit code 1
-where a candidate was wrong.
+Each folder below FOLDER with a built `matmul` or `matmul_few`, or a `matmul_split` and the `merge_splits` that adds its parts,
+is a candidate; one built at another commit may be there under another name. Of two kernels the second may overlap the first,
+and both are timed together; the first is also timed alone, because the next kernel may add its parts. Each candidate first runs
+at odd sizes and a small cube, in a child process; one that faults, hangs or is wrong is reported and excluded. Then all are
+timed at each shape, alternately with torch's product, in CUDA graphs that access more data than the L2 cache holds; the result
+at that shape is compared once more. Random data. Candidates are also timed *overlapped*, as the engine launches them: a product
+may begin while the previous launch still runs. With `--triton` Triton's persistent product is timed too, with its best
+configuration at each shape (`triton_products.py`). Writes `products.json` and `.md`, or as `--name` says; exit code 1 if a
+candidate was wrong.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ALL: Final = (
     *((rows, *layer) for rows in (512, 2048) for layer in LAYERS["32B"]),
 )
 SHORT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 256) for layer in LAYERS["4B"])
-"""M, N and K. With few rows the time is that of reading the weights."""
+"""M, N and K. For small M, reading the weights dominates."""
 SPLIT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 512) for layer in LAYERS["4B"])
-"""Few rows, or few tiles."""
+"""Small M, or few tiles."""
 TABLE: Final = (*ALL, *((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"]))
 LEFT: Final = SHORT[:16]
 EDGES: Final = tuple((rows, *LAYERS["4B"][layer]) for layer in (3, 2) for rows in (1, 17, 40, 65, 96, 128, 385, 401, 512))
-"""Few rows of a tile or of the last one, and as many as fill it."""
+"""M of less than a tile, with a partial last tile, and with full tiles."""
 SHAPES: Final = {
     "table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT, "left": LEFT, "seam": LEFT[:12], "edges": EDGES,
 }  # fmt: skip
@@ -58,20 +58,20 @@ TRITON: Final = "Triton"
 ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
 ROTATED_BYTES: Final = 200_000_000
 READ_RATE: Final = 4.33e12
-"""Bytes per second of the best read seen on an H200, for the floor of short products."""
+"""Bytes per second of the best read measured on an H200, for the floor of small-M products."""
 KERNELS: Final = ("matmul", "matmul_silu_mul", "matmul_few", "matmul_split", "merge_splits")
-"""Of candidates, in the order of their launches."""
+"""Kernels of candidates, in launch order."""
 OVERLAPPED: Final = ", overlapped"
 UNMERGED: Final = f"{OVERLAPPED} and not merged"
-"""The parts alone: a kernel behind the product can add them."""
+"""The parts alone: the next kernel can add them."""
 SILENCE: Final = 40.0
 ROUNDS: Final = 9
 ALLOWED: Final = 1.5
-"""Times torch's own error against float32."""
+"""Allowed error, as a multiple of torch's own against float32."""
 
 
 def main() -> int:
-    """Check, time, report; the exit status."""
+    """Check, time, report; returns the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
     parser.add_argument("--shapes", choices=sorted(SHAPES), default="few")
     parser.add_argument("--triton", action="store_true", help="time Triton's product too")
@@ -120,14 +120,14 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def built(options: argparse.Namespace) -> list[str]:
-    """The names of the candidates that are asked for."""
+    """The names of the selected candidates."""
     found = options.folder.glob("*/artifacts/build/*/*.cubin")
     return sorted({path.parents[3].name for path in found if options.only in str(path)})
 
 
 def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, str]:
-    """What is wrong with each candidate; empty where nothing is. A child, which runs `script`, that dies or falls silent costs
-    the one it was at."""
+    """The error message of each candidate, empty if it is correct. A child running `script` that dies or hangs invalidates only
+    its current candidate."""
     found: dict[str, str] = {}
     while left := [name for name in names if name not in found]:
         command = [sys.executable, script, str(folder), "--check", *left]
@@ -156,7 +156,7 @@ def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, 
 def checked(
     folder: Path, name: str, kind: type[Bench] | None = None, shapes: tuple[tuple[int, int, int], ...] = ODD
 ) -> tuple[str, str]:
-    """The candidate, and what is wrong with it."""
+    """The candidate's name and its error message, if any."""
     bench = (kind or Bench)(folder, [name])
     for shape in shapes:
         try:
@@ -193,20 +193,20 @@ class Bench:
         self.dtype = {"bf16": self.torch.bfloat16, "f16": self.torch.float16}[self.element]
 
     def tensors(self, shape: tuple[int, int, int]) -> dict[str, Any]:
-        """Normal numbers; a poisoned result."""
+        """Normally distributed inputs; a poisoned output."""
         m, n, k = shape
         made = {name: self.torch.randn(size, device="cuda", dtype=self.dtype) for name, size in (("a", (m, k)), ("b", (n, k)))}
         return made | {"out": self.torch.full((m, n), math.nan, device="cuda", dtype=self.dtype)}
 
     def error(self, name: str, shape: tuple[int, int, int]) -> tuple[float, float]:
-        """The relative error of one launch against float32, and what is allowed."""
+        """The relative error of one launch against float32, and the allowed error."""
         tensors = self.tensors(shape)
         self.launch(self.planned(name, [tensors])[0])
         self.worker.synchronize()
         return self.compared(tensors)
 
     def planned(self, name: str, sets: list[dict[str, Any]]) -> list[list[Any]]:
-        """The launches of a candidate on each of some sets of tensors, which share what lies between two launches."""
+        """The launches of a candidate on several sets of tensors, which share the intermediate tensor between two launches."""
         between: dict[str, Any] = {}
         if len(self.entries[name]) > 1:
             count = self.entries[name][0].manifest.constants["S"]
@@ -214,20 +214,20 @@ class Bench:
         return [[self.worker.plan(entry, between | self.named(entry, one)) for entry in self.entries[name]] for one in sets]
 
     def named(self, entry: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The tensors that a kernel takes."""
+        """The tensors that are parameters of a kernel."""
         return {spec.name: tensors[spec.name] for spec in entry.manifest.tensors if spec.name in tensors}
 
     def launch(self, plans: list[Any], overlap: bool = False) -> None:
-        """One product; with `overlap`, beside the end of what is before it."""
+        """One product; with `overlap` it may begin while the previous launch still runs."""
         for place, plan in enumerate(plans):
             plan.launch(self.worker.stream(), overlap=overlap or place > 0)
 
     def compared(self, tensors: Mapping[str, Any]) -> tuple[float, float]:
-        """The error of `out`, and what is allowed."""
+        """The error of `out`, and the allowed error."""
         return self.judge(tensors)()
 
     def judge(self, tensors: Mapping[str, Any]) -> Callable[[], tuple[float, float]]:
-        """What tells the error of `out` as it is then, and what is allowed."""
+        """A function that returns the current error of `out`, and the allowed error."""
         a, b = tensors["a"], tensors["b"]
         truth = a.float() @ b.float().T
         size = float(truth.norm())
@@ -235,11 +235,11 @@ class Bench:
         return lambda: (float((tensors["out"].float() - truth).norm()) / size, allowed)
 
     def product(self, tensors: Mapping[str, Any]) -> None:
-        """Torch's."""
+        """Torch's product."""
         self.torch.matmul(tensors["a"], tensors["b"].T, out=tensors["out"])
 
     def row(self, shape: tuple[int, int, int]) -> dict[str, Any]:
-        """Microseconds of each at one shape."""
+        """Microseconds of each candidate at one shape."""
         m, n, k = shape
         moved, flops = 2 * (m * k + n * k + m * n), 2.0 * m * n * k
         sets = [self.tensors(shape) for _ in range(min(40, ROTATED_BYTES // moved + 2))]
@@ -269,7 +269,7 @@ class Bench:
     def wrong(
         self, plans: Mapping[str, list[list[Any]]], tensors: Mapping[str, Any], place: int, overlap: bool
     ) -> list[str]:  # fmt: skip
-        """The candidates whose result on a set of tensors is wrong, and how far."""
+        """The candidates whose result on a set of tensors is wrong, with the error."""
         judge, found = self.judge(tensors), list[str]()
         for name, made in plans.items():
             tensors["out"].fill_(math.nan)
@@ -283,7 +283,7 @@ class Bench:
 
 
 def report(record: dict[str, Any], folder: Path, name: str) -> int:
-    """Write and print the tables; the exit status."""
+    """Write and print the tables; returns the exit status."""
     rows = record["rows"]
     ratios = [{name: row["us"]["cuBLAS"] / us for name, us in row["us"].items()} for row in rows]
     ours = [{name: ratio for name, ratio in of.items() if name not in ("cuBLAS", TRITON)} for of in ratios]
@@ -330,7 +330,7 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
 
 
 def _summary(rows: list[dict[str, Any]], found: Mapping[str, list[tuple[float, str]]]) -> list[str]:
-    """Least ratio to cuBLAS and geometric mean, of few rows and of many apart."""
+    """Least ratio to cuBLAS and geometric mean, separately for small and large M."""
     lines: list[str] = []
     for what, ratios in found.items():
         for label, chosen in (

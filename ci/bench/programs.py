@@ -1,12 +1,12 @@
-"""Run random tile programs on every machine and keep the table: interpreter, MLIR block machine, PTX emulator.
+"""Run random tile programs on three machines and write the table: interpreter, MLIR block machine, PTX emulator.
 
 `python ci/bench/programs.py --programs 5000 --traffic 5000 --jobs 2` writes `ci/bench/results/programs.md` and `.json`.
-Programs go through all three architectures; traffic programs (`InOut` and `Scratch` in loops and branches) run under several
-schedules, where the emulator looks for races and missing barriers. `--show program 17` prints one and what became of it.
+Programs are compiled for all three architectures; traffic programs (`InOut` and `Scratch` in loops and branches) run under
+several schedules, where the emulator checks for races and missing barriers. `--show program 17` prints one and its outcome.
 
-Outcomes are kept in `verdicts/programs.txt` by program, PTX and the sources of the judges, and by those of the compiler: where
-the compiler is what it was, nothing is compiled; where it changed and made the same PTX, nothing runs. With `--budget SECONDS`
-a run ends between programs, and the next goes on; `--first N` begins at another number.
+Outcomes are cached in `verdicts/programs.txt` by program, PTX and the sources of the checkers, and by those of the compiler: if
+the compiler is unchanged, nothing is compiled; if it changed but produces the same PTX, nothing runs. With `--budget SECONDS` a
+run ends between programs and the next one continues; `--first N` begins at another number.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ EXPLAINED = {
         "other arm. The PTX is right: all threads that write an element write one value, and a barrier follows."
     ),
 }
-"""Outcomes other than equal that are no mistake of the compiler, by program; each was read in the PTX."""
+"""Outcomes other than equal that are not mistakes of the compiler, by program; each was verified by reading the PTX."""
 UNFINISHED = 3
 
 
 def jobs(arguments: argparse.Namespace, judges: str, verdicts: Verdicts) -> Iterator[Job]:
-    """All programs, the two kinds in turn; each tenth is proven, each fifth runs on the block machine too."""
+    """All programs, alternating between the kinds; every tenth is proven, every fifth also runs on the block machine."""
     counts = {"program": arguments.programs, "traffic": arguments.traffic}
     counts |= {"odd program": arguments.odd_programs, "odd traffic": arguments.odd_traffic}
     for kind, count in counts.items():
@@ -67,12 +67,13 @@ def jobs(arguments: argparse.Namespace, judges: str, verdicts: Verdicts) -> Iter
 
 
 def case(kind: str, number: int) -> str:
-    """A program as the file of verdicts names it."""
+    """A program's name in the verdicts file."""
     return f"{kind.replace(' ', '_')}:{number}"
 
 
 def judge_all(arguments: argparse.Namespace, verdicts: Verdicts) -> tuple[list[tuple[Job, Outcome]], int, bool]:
-    """Outcomes in order, how many programs were run now, and whether the budget sufficed; outcomes are kept as they come."""
+    """Outcomes in order, the number of programs run now, and whether the budget sufficed; outcomes are stored as they
+    arrive."""
     digests = Digests(ROOT)
     compiler, budget = digests.sources(COMPILER), Budget(arguments.budget)
     every = list(jobs(arguments, digests.sources(JUDGES), verdicts))
@@ -96,7 +97,7 @@ def judge_all(arguments: argparse.Namespace, verdicts: Verdicts) -> tuple[list[t
 
 
 def table(found: list[tuple[Job, Outcome]], ran: int) -> str:
-    """The kept table."""
+    """The table of results."""
     lines = ["# Random tile programs on every machine", ""]
     lines += [f"{len(found)} programs; {ran} of them run by the last run. `program`: all operations and dtypes,"]
     lines += [f"on {', '.join(ARCHS)}. `traffic`: `InOut` and `Scratch` in loops and branches, one architecture each,"]
@@ -138,7 +139,7 @@ def table(found: list[tuple[Job, Outcome]], ran: int) -> str:
 
 
 def main() -> int:
-    """Exit status 1 if anything was not equal that `EXPLAINED` lacks, 3 if the budget ended before the last program."""
+    """Returns exit status 1 for an unequal outcome that `EXPLAINED` lacks, 3 if the budget ended before the last program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=5000)
     parser.add_argument("--traffic", type=int, default=5000)

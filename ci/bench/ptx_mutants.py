@@ -1,7 +1,7 @@
-"""Mistakes to plant in PTX texts: a text goes in, the texts with one mistake each come out, by class.
+"""Plants mistakes in PTX texts: variants with one mistake each, by class.
 
-A mutant changes one instruction. Classes are named for the mistake a code generator makes; `sites` finds every place of a class
-in order, so that a choice by number is the same everywhere.
+A mutant changes one instruction. Classes are named after typical mistakes of a code generator; `sites` lists every location of
+a class in order, so that a selection by number is deterministic.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _offset(bytes_: int) -> Edit:
 
 
 def _access_offset(match: re.Match[str]) -> str | None:
-    """The width of one element on: the access stays aligned."""
+    """Offset by the width of one access, so that it stays aligned."""
     width = int(match["width"]) // 8 * int((match["vector"] or "v1")[-1:])
     return _offset(width)(match)
 
@@ -139,18 +139,18 @@ CLASSES: Final[dict[str, tuple[str, Edit]]] = {
     "sum turned to difference": (r"\badd(?:\.rn)?\.f32\b[^;]*;", lambda m: m[0].replace("add", "sub", 1)),
     "store dropped": (r"(?:@!?%p\w+\s+)?\bst\.(?:global|shared)[^;]*;", _drop),
 }  # fmt: skip
-"""Pattern of an instruction and what the mistake makes of it, by class."""
+"""Pattern of an instruction and its replacement, by class."""
 
 
 def sites(text: str, kind: str) -> list[re.Match[str]]:
-    """Every place of a class in a text, comments apart."""
+    """Every location of a class in a text, outside comments."""
     pattern, _ = CLASSES[kind]
     found = list(re.finditer(pattern, text))
     return [match for match in found if "//" not in text[text.rfind("\n", 0, match.start()) + 1 : match.start()]]
 
 
 def plant(text: str, kind: str, match: re.Match[str]) -> Mutant | None:
-    """The text with the mistake at one place; None where it changes nothing."""
+    """The text with the mistake at one location; None if that changes nothing."""
     changed = CLASSES[kind][1](match)
     if changed is None or changed == match[0]:
         return None

@@ -1,7 +1,7 @@
-"""Instructions and operands for `ptx_semantics_gpu.py`: what is asked of a GPU and of the emulator, and the PTX that asks.
+"""Instructions and operands for `ptx_semantics_gpu.py`, and the PTX that runs them on a GPU and in the emulator.
 
-A case is one instruction over many operand combinations, one a thread. `result` and the operand kinds are register types; the
-values of an operand come from a named set, edges first and then values at random from a seed, the same on every machine.
+A case is one instruction over many operand combinations, one per thread. `result` and the operand kinds are register types; the
+values of an operand are from a named set, edges first and then random values from a seed, the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ COUNT: Final = 2048
 """Operand combinations of a case."""
 THREADS: Final = 256
 FRAGMENTS: Final = 64
-"""Warps, so products of matrices, of a tensor core case."""
+"""Warps, and so matrix products, of a tensor core case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """`text` has {d} for the result and {a}, {b}, {c}, {e} for operands; `operands` are (register bits, set of values);
-    `exact` says that the PTX ISA leaves the hardware no choice; `kind` is how results are compared (a type, or bits)."""
+    `exact`: the PTX ISA defines the result exactly; `kind` is how results are compared (a type, or bits)."""
 
     name: str
     text: str
@@ -35,7 +35,7 @@ class Case:
     exact: bool = True
 
     def inputs(self) -> list[Array]:
-        """One array of raw bits an operand."""
+        """One array of raw bits per operand."""
         return [values(which, bits, f"{self.name}/{k}", k) for k, (bits, which) in enumerate(self.operands)]
 
 
@@ -43,7 +43,7 @@ BITS: Final = {"f32": 32, "f16": 16, "bf16": 16, "f64": 64, "f16x2": 32, "bf16x2
 
 
 def _edges(which: str, bits: int) -> list[int]:
-    """Values that matter, as raw bits."""
+    """Edge values, as raw bits."""
     top = (1 << bits) - 1
     if which == "amount":
         return [*range(72), 127, 128, 255, 256, 257, 1 << 16, 1 << 31, top]
@@ -84,8 +84,8 @@ def _edges(which: str, bits: int) -> list[int]:
 
 
 def values(which: str, bits: int, name: str, place: int) -> Array:
-    """COUNT values of a set as unsigned integers of the register's width. The k-th operand steps through its edges at its own
-    pace, so that all pairs of edges occur; after them come values at random, floats mostly of a usual size."""
+    """COUNT values of a set as unsigned integers of the register's width. Each operand steps through its edges at a different
+    rate, so that all pairs of edges occur; random values are next, floats mostly of common magnitude."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     edges = [value for value in _edges(which.removesuffix("!"), bits) if value or not which.endswith("!")]
     if which == "f32":
@@ -275,13 +275,13 @@ def _comparisons() -> Iterator[Case]:
     yield _case("set.geu.f32.f32", "f32", "f32", "f32")
 
 
-# The PTX of a case
+# PTX of a case
 
 HEADER: Final = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
 
 def ptx(case: Case) -> str:
-    """A module with one entry `k` of pointers, operands first and the result last; one thread a combination."""
+    """A module with one entry `k` of pointers, operands first and the result last; one thread per combination."""
     pointers = len(case.operands) + 1
     lines = [f".param .u64 p{k}" for k in range(pointers)]
     width = 4 if case.result == 1 else case.result // 8
@@ -305,7 +305,7 @@ def ptx(case: Case) -> str:
     return f"{HEADER}.visible .entry k({', '.join(lines)})\n{{\n" + "\n".join(body) + "\nret;\n}\n"
 
 
-# Tensor cores: D = A * B + C by one warp, each lane's registers as they lie in memory
+# Tensor cores: D = A * B + C by one warp, with each lane's registers contiguous in memory
 
 PRODUCTS: Final = {
     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "f16",
@@ -314,8 +314,8 @@ PRODUCTS: Final = {
 
 
 def product_inputs(name: str, whole: bool) -> tuple[Array, Array, Array]:
-    """Registers of A [warps, 32, 4], B [warps, 32, 2] and C [warps, 32, 4] as u32. `whole`: small whole numbers, whose products
-    and sums are exact in any order."""
+    """Registers of A [warps, 32, 4], B [warps, 32, 2] and C [warps, 32, 4] as u32. `whole`: small integers, whose products and
+    sums are exact in any order."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     found: list[Array] = []
     for count in (4, 2):
@@ -328,7 +328,7 @@ def product_inputs(name: str, whole: bool) -> tuple[Array, Array, Array]:
 
 
 def product_ptx(name: str) -> str:
-    """Entry `k` of pointers to A, B, C and D; one warp a block."""
+    """A module with entry `k` of pointers to A, B, C and D; one warp per block."""
     body = [
         ".reg .b32 %t, %n, %i; .reg .b64 %p<4>, %q<4>; .reg .b32 %a<4>, %b<2>; .reg .f32 %c<4>, %d<4>;",
         "mov.u32 %t, %tid.x; mov.u32 %n, %ctaid.x; mad.lo.u32 %i, %n, 32, %t;",

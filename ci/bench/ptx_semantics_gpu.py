@@ -1,4 +1,4 @@
-"""Holds the PTX emulator against a GPU, instruction by instruction, bit by bit.
+"""Compares the PTX emulator with a GPU, instruction by instruction, bit by bit.
 
     python ci/bench/ptx_semantics_gpu.py prepare --work artifacts/ptx_semantics                    # no GPU; needs nvJitLink
     python3 ci/bench/ptx_semantics_gpu.py device --work artifacts/ptx_semantics --out $OUT         # numpy and cuda-bindings
@@ -6,9 +6,9 @@
     python ci/bench/ptx_semantics_gpu.py keep --gpu FOLDER                                         # no GPU
 
 `prepare` assembles the PTX of every case (`ptx_semantics_cases`) to `cubins.npz`. `device` launches them and writes
-`outputs.npz`. `compare` emulates the same PTX on the same operands and writes `ptx_semantics_gpu.{md,json}`: bits must be equal
-where the PTX ISA leaves no choice; for approximations it gives the distance in units of the last place. Two NaN with different
-bits are counted apart. `keep` writes what `tests/emulator/test_chip_answers.py` holds every test run against: of each exact
+`outputs.npz`. `compare` emulates the same PTX on the same operands and writes `ptx_semantics_gpu.{md,json}`: results must be
+bitwise equal if the PTX ISA defines them exactly; for approximations it reports the distance in units in the last place. Two
+NaN with different bits are counted separately. `keep` writes the data for `tests/emulator/test_chip_answers.py`: of each exact
 case a digest of all results, and some of them.
 """
 
@@ -33,9 +33,9 @@ from ptx_semantics_cases import Array, Case  # noqa: E402
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 ARCHITECTURE: Final = "sm_90a"
 KEPT: Final = 31
-"""One result of so many of a case is kept for the tests."""
+"""One of this many results of a case is kept for the tests."""
 SHOWN: Final = 3
-"""Operand combinations that are shown of a case that differs."""
+"""Operand combinations shown for a case that differs."""
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def prepare(work: Path) -> int:
-    """Assemble every case; what the assembler refuses is left out and named."""
+    """Assemble every case; cases that the assembler refuses are skipped and listed."""
     assemble, target = importlib.import_module("tilec.assemble").assemble, importlib.import_module("tilec.target").Target
     found: dict[str, Array] = {}
     refused: list[str] = []
@@ -79,7 +79,7 @@ def prepare(work: Path) -> int:
 
 
 class Gpu:
-    """The first device's driver, as little of it as is needed."""
+    """A minimal interface to the first device's driver."""
 
     def __init__(self) -> None:
         self.driver: Any = importlib.import_module("cuda.bindings.driver")
@@ -89,13 +89,13 @@ class Gpu:
         self.name = self.call(self.driver.cuDeviceGetName(128, ordinal)).split(b"\0")[0].decode()
 
     def call(self, answer: Any) -> Any:
-        """The result of a driver call; RuntimeError where it failed."""
+        """The result of a driver call; RuntimeError if it failed."""
         if int(answer[0]):
             raise RuntimeError(str(answer[0]))
         return answer[1] if len(answer) == 2 else answer[1:]
 
     def run(self, cubin: bytes, inputs: list[Array], result: Array, blocks: int, threads: int) -> Array:
-        """Launches entry `k` on copies of the inputs; the result's bytes."""
+        """Launch entry `k` on copies of the inputs; returns the result's bytes."""
         driver = self.driver
         module = self.call(driver.cuModuleLoadData(cubin))
         function = self.call(driver.cuModuleGetFunction(module, b"k"))
@@ -149,7 +149,7 @@ def device(work: Path, out: Path) -> int:
 
 
 def empty(case: Case) -> Array:
-    """Zeros where the results of a case go."""
+    """A zeroed array for the results of a case."""
     return np.zeros(listed.COUNT, np.uint32 if case.result == 1 else f"u{case.result // 8}")
 
 
@@ -157,7 +157,7 @@ def empty(case: Case) -> Array:
 
 
 def emulated(text: str, inputs: list[Array], result: Array, blocks: int, threads: int) -> Array:
-    """The same launch in the emulator; AssertionError where it finds a fault."""
+    """The same launch in the emulator; AssertionError if it reports a fault."""
     emulator: Any = importlib.import_module("tilec.emulator")
     memory = emulator.Memory()
     places = [memory.allocate(f"in{k}", array, writable=False) for k, array in enumerate(inputs)]
@@ -168,7 +168,7 @@ def emulated(text: str, inputs: list[Array], result: Array, blocks: int, threads
 
 
 def compare(gpu: Path, results: Path) -> int:
-    """Emulate everything that the GPU ran, write the table; 1 if something exact differs."""
+    """Emulate everything that the GPU ran, write the table; returns 1 if an exact case differs."""
     with np.load(gpu / "outputs.npz") as data:
         outputs = {name: data[name] for name in data.files}
     record = json.loads((gpu / "device.json").read_text(encoding="utf-8"))
@@ -224,7 +224,7 @@ def _row(case: Case, theirs: Array) -> dict[str, Any]:
 
 
 def _judge(name: str, kind: str, exact: bool, mine: Array, theirs: Array, inputs: list[Array]) -> dict[str, Any]:
-    """How two results differ. A distance in units of the last place is that of the ordered codes of a float type."""
+    """The difference of two results. Units in the last place are counted on the ordered encodings of a float type."""
     mine, theirs = np.ascontiguousarray(mine).reshape(-1), np.ascontiguousarray(theirs).reshape(-1)
     single = kind.removesuffix("x2")
     rows = np.arange(len(mine))
@@ -262,7 +262,7 @@ def _ordered(kind: str, bits: Array) -> Array:
 
 
 def table(rows: list[dict[str, Any]], record: dict[str, Any]) -> str:
-    """The rows for people: exact cases that differ, approximations, and how many agree."""
+    """A readable table: exact cases that differ, approximations, and how many agree."""
     exact = [row for row in rows if row["exact"] and "refused" not in row]
     same = [row for row in exact if not row["different"]]
     lines = [

@@ -1,17 +1,16 @@
-"""Judges numbered random kernels without compiling them to PTX, and keeps the verdicts.
+"""Judges numbered random kernels without compiling them to PTX, and caches the verdicts.
 
     python ci/bench/random_cases.py edge_programs --count 20000 --jobs 2
     python ci/bench/random_cases.py product_loops --count 300 --jobs 2
     python ci/bench/random_cases.py product_loops --show 17            print one kernel and its verdict
 
 `edge_programs`: one masked box whose indices are made of shifts, casts and masks at the edges of dtypes. The enumerator runs
-each kernel that is accepted, as written and as prepared; every tenth is lowered and run on the MLIR block machine next to the
-interpreter. `product_loops`: products in loops with odd bounds and steps under every schedule that each may have, at four
-launches, by a machine that follows which boxes are summed where.
+each accepted kernel, as written and as prepared; every tenth is lowered and run on the MLIR block machine and the interpreter.
+`product_loops`: products in loops with odd bounds and steps under every schedule that each may have, at four launches, on a
+machine that tracks which boxes are summed where.
 
-Verdicts are kept in `verdicts/NAME.txt` by the kernel's text and the sources of the compiler and the judges, so that a run
-which was stopped goes on where it was. Writes `NAME.json` to `--output`. The exit status is 1 if anything is wrong or an
-internal error.
+Verdicts are cached in `verdicts/NAME.txt` by the kernel's text and the sources of the compiler and the checkers, so that an
+interrupted run can continue. Writes `NAME.json` to `--output`. The exit status is 1 if anything is wrong or an internal error.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
 from tests.programs import edge_programs, product_loops  # noqa: E402
 
 LOWERED: Final = 10
-"""Every so many edge programs one is lowered and run."""
+"""One of this many edge programs is lowered and run."""
 WRONG: Final = ("wrong", "internal")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kernels by number: the `text` of one and its `verdict`, whose detail counts labels under `counts` and has what is wrong
-    under `noted`."""
+    """Kernels by number: `text` returns one, `verdict` judges it. The detail of a verdict has counts of labels under `counts`
+    and errors under `noted`."""
 
     text: Callable[[int], str]
     verdict: Callable[[int, Path], Verdict]
 
 
 def edge_program(number: int, folder: Path) -> Verdict:
-    """What became of an edge program; the detail is None where only its kind is counted."""
+    """The verdict on an edge program; the detail is None if only its kind is counted."""
     one = edge_programs.judge(number, folder, machine=number % LOWERED == 0)
     counts = {
         "a mask is dropped": int(one.dropped),
@@ -61,7 +60,7 @@ def edge_program(number: int, folder: Path) -> Verdict:
 
 
 def product_loop(number: int, folder: Path) -> Verdict:
-    """What became of a product loop under every schedule."""
+    """The verdict on a product loop under every schedule."""
     found, counts = product_loops.judge(number, folder), Counter[str]()
     for one in found:
         counts[f"{one.kind}, {one.schedule}" if one.schedule else f"{one.kind}, {one.detail}"] += 1
@@ -86,14 +85,14 @@ FAMILIES: Final = {
 
 
 def judged(job: tuple[str, int]) -> tuple[int, Verdict]:
-    """One case of a family, in a process of its own."""
+    """One case of a family, in a separate process."""
     family, number = job
     with TemporaryDirectory() as folder:
         return number, FAMILIES[family].verdict(number, Path(folder))
 
 
 def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The counts of all cases, and what is wrong."""
+    """The counts of all cases, and the errors."""
     counts, noted = Counter[str](), list[dict[str, Any]]()
     for verdict in verdicts:
         counts[verdict.word] += 1
@@ -104,7 +103,7 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Judge what has no verdict of today's sources; the exit status."""
+    """Judge cases without a verdict of today's sources; returns the exit status."""
     parser = argparse.ArgumentParser(description="judge numbered random kernels")
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("--count", type=int, default=300)

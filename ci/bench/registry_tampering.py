@@ -1,9 +1,9 @@
-"""Changes what a registry answers, at random and by the families of `tests/registry/lies.py`, and counts what came of pulls.
+"""Alters a registry's responses, at random and by the families of `tests/registry/lies.py`, and counts the outcomes of pulls.
 
-`python -P ci/bench/registry_tampering.py` tries 6,000 random changes of one answer, from a seed, and writes
-`ci/bench/results/registry_tampering.md` and `.json`. Each pull must give the bundle that was pushed, to the last bit, or be
-refused with a documented code and leave nothing behind. Status 1 where anything else came. What a family takes of time is
-bounded by its `Limits`, not by this machine, and is not in the table.
+`python -P ci/bench/registry_tampering.py` tries 6,000 random changes of one response, from a seed, and writes
+`ci/bench/results/registry_tampering.md` and `.json`. Each pull must produce the pushed bundle bit for bit, or be refused with a
+documented code and leave no files. Status 1 for any other outcome. The time of a family is bounded by its `Limits`, not by this
+machine, and is not in the table.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ RESULTS: Final = ROOT / "ci" / "bench" / "results"
 
 
 def peak_mib() -> float:
-    """Most memory that this process has had."""
+    """Peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def campaign(count: int, seed: int) -> dict[str, Any]:
-    """By kind of change, what came of `count` pulls in all."""
+    """Outcomes of `count` pulls in total, by kind of change."""
     found: dict[str, dict[str, Any]] = {name: {"tried": 0, "sound": 0, "refused": Counter(), "wrong": []} for name in CHANGES}
     registry, names = Registry(), list(CHANGES)
     with served(registry) as place, tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def campaign(count: int, seed: int) -> dict[str, Any]:
             row["tried"] += 1
             try:
                 code = attempt(registry, place, CHANGES[name], seed * 1_000_003 + number, Path(folder) / "out")
-            except Exception as error:  # whatever it is, it is not what a user may see
+            except Exception as error:  # no other exception may reach a user
                 row["wrong"].append(f"{name}, {number}: {type(error).__name__}: {error}"[:300])
                 continue
             row["refused" if code else "sound"] += Counter([code]) if code else 1
@@ -53,7 +53,7 @@ def campaign(count: int, seed: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result as a readable table."""
     lines = ["# Tampering with a registry's answers", ""]
     lines += [
         "`python -P ci/bench/registry_tampering.py`. Whatever one answer is changed to, a pull gives the bundle that was pushed"
@@ -78,7 +78,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the campaign; 1 where anything went wrong."""
+    """Run the campaign; returns 1 if anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,8 +1,8 @@
-"""Attacks what comes from other machines, at random: a registry and caches behind a wire that lies, a shared folder, a farm.
+"""Attacks on data from other machines, at random: registries and caches behind a tampering proxy, a shared folder, a farm.
 
 `python -P ci/bench/remote_attacks.py` makes 2,000 attempts by a seed, all on the loopback, and writes
-`ci/bench/results/remote_attacks.md` and `.json`. Each must end with what is right, to the last bit, or with a refusal of
-its kind (`tests/fuzz/remote_attacks.py`); status 1 where anything else came.
+`ci/bench/results/remote_attacks.md` and `.json`. Each must end with the correct data bit for bit, or with a refusal of its kind
+(`tests/fuzz/remote_attacks.py`); status 1 for any other outcome.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESULTS: Final = ROOT / "ci" / "bench" / "results"
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result as a readable table."""
     lines = ["# Attacks on what comes from other machines", ""]
     lines += [
         "`python -P ci/bench/remote_attacks.py`. Bytes of answers are changed on the wire, entries of a folder and answers of a"
@@ -46,7 +46,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the campaign; 1 where anything went wrong."""
+    """Run the campaign; returns 1 if anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
@@ -55,7 +55,7 @@ def main() -> int:
     options = parser.parse_args()
     result = remote_attacks.campaign(options.count, options.seed, options.part)
     path = options.output / "remote_attacks.json"
-    if options.part and path.is_file():  # the other parts stay as they are
+    if options.part and path.is_file():  # results of the other parts are kept
         result["attacks"] = json.loads(path.read_text(encoding="utf-8"))["attacks"] | result["attacks"]
     options.output.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,11 +1,10 @@
-"""What a team's cache does: a second clone, servers that are killed, builders at once, poisoned entries.
+"""Tests a team's remote cache: a second clone, killed servers, concurrent builders, poisoned entries.
 
     python -P ci/bench/remote_cache.py [--parts second,kills,together,poison] [--kernel add --kernel rms_norm] [--out DIR]
 
-Builds the project with real compilers in temporary clones, each with a store of its own, against Redis, nginx (WebDAV) and
-moto (S3) on the loopback. Writes remote_cache.json and remote_cache.md; parts that were not run are taken from the JSON that
-is there.
-Needs redis-server, nginx (ci/apt-packages.txt), moto and s3fs.
+Builds the project with real compilers in temporary clones, each with its own store, against Redis, nginx (WebDAV) and moto (S3)
+on the loopback. Writes remote_cache.json and remote_cache.md; results of parts that were not run are kept from the existing
+JSON. Needs redis-server, nginx (ci/apt-packages.txt), moto and s3fs.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ from tilec.cache.remote.signer import Secret, Unsigned  # noqa: E402
 
 PARTS = ("second", "kills", "together", "poison")
 LIMIT = 15.0
-"""Seconds of a second clone's build of everything."""
+"""Maximum seconds of a second clone's build of everything."""
 
 
 def counts(project: Path) -> dict[str, dict[str, int]]:
-    """What `tilec cache stats` says of the store of a project."""
+    """The counts of `tilec cache stats` for the store of a project."""
     with contextlib.closing(Store(Path(f"{project}-store"))) as store:
         return store.statistics().counts
 
 
 @contextlib.contextmanager
 def served(kind: str, folder: Path) -> Generator[tuple[str, dict[str, str]]]:
-    """The URL of a server, and what a build needs to reach it."""
+    """The URL of a server, and the environment that a build needs to reach it."""
     folder.mkdir()
     if kind == "redis":
         with servers.redis_server(folder) as url:
@@ -99,7 +98,7 @@ def second(work: Path, words: list[str]) -> dict[str, Any]:
 
 
 def kills(work: Path, words: list[str], wanted: int = 50) -> dict[str, Any]:
-    """Builds while the server is killed and started again, at random times: all must succeed, with the same bytes."""
+    """Builds while the server is killed and restarted at random times: all must succeed, with the same bytes."""
     reference = clone(work / "reference")
     build(reference, words)
     expected = products(reference)
@@ -141,7 +140,7 @@ def kills(work: Path, words: list[str], wanted: int = 50) -> dict[str, Any]:
 
 
 def together(work: Path, words: list[str], builders: int = 8) -> dict[str, Any]:
-    """Builders that start at once, each with a clone and a store of its own, on one remote of each kind."""
+    """Concurrent builders, each with its own clone and store, on one remote of each kind."""
     rows: list[dict[str, Any]] = []
     for kind in ("redis", "s3", "webdav"):
         with served(kind, work / kind) as (url, names):
@@ -181,7 +180,7 @@ def together(work: Path, words: list[str], builders: int = 8) -> dict[str, Any]:
 
 
 class _Lying:
-    """A layer that answers one mutant."""
+    """A layer that returns a mutant."""
 
     def __init__(self) -> None:
         self.answer = b""
@@ -190,11 +189,11 @@ class _Lying:
         return self.answer[: limit + 1]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def poison(work: Path, words: list[str], count: int = 700) -> dict[str, Any]:
-    """Mutants of real entries, through the reader and the check of products that builds have; and through builds."""
+    """Mutants of real entries, read as builds do, with their check of products; and through builds."""
     with served("redis", work / "redis") as (url, _):
         first = clone(work / "first")
         build(first, [*words, "--remote", url])
@@ -214,7 +213,7 @@ def poison(work: Path, words: list[str], count: int = 700) -> dict[str, Any]:
 
 
 def _judge(keys: list[str], entries: dict[str, Any], count: int, signed: bool, kinds: dict[str, dict[str, int]]) -> None:
-    """Serve mutants one by one; what is taken must be the entry, byte for byte."""
+    """Serve mutants one by one; an accepted one must equal the entry byte for byte."""
     signer = Secret(b"the team's secret " * 2) if signed else Unsigned()
     secret = b"the team's secret " * 2 if signed else b""
     lying = _Lying()
@@ -251,7 +250,7 @@ def _judge(keys: list[str], entries: dict[str, Any], count: int, signed: bool, k
 def _through_builds(
     work: Path, words: list[str], url: str, layer: Layer, keys: list[str], expected: dict[str, str]
 ) -> dict[str, int]:
-    """Poison every entry of a server, and build: everything is made again, and the remote is mended."""
+    """Poison every entry of a server, and build: everything is rebuilt, and the remote is repaired."""
     wrong = refused = 0
     for number, spoil in enumerate((_flipped, _cut, _swapped)):
         spoil(layer, keys)
@@ -339,7 +338,7 @@ def _rows(names: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    """Run the parts, write their table; 1 where one of them does not hold."""
+    """Run the parts, write their table; returns 1 if a part fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--kernel", action="append", default=[], help="kernels of kills, together and poison")

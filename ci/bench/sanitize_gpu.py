@@ -2,10 +2,10 @@
 
     python3 ci/bench/sanitize_gpu.py artifacts/build/sm_90a [--only add,matvec] [--sizes 2] [--out FOLDER] [--name sanitize_gpu]
 
-Each artifact is launched at its smallest odd sizes on exact allocations, inputs filled with random data, outputs left
-uninitialised, in one process per tool and kernel. A CUBIN in which a tool found nothing is not run under it again
-(`verdicts/sanitize_gpu.txt`). Writes `sanitize_gpu.json` and `.md`, or as `--name` says, and the verdicts, prints the table;
-exit code 1 where a tool reports an error, 2 where the tools cannot run on this machine.
+Each artifact is launched at its smallest odd sizes on exact allocations, with random inputs and uninitialised outputs, in one
+process per tool and kernel. A CUBIN in which a tool found nothing is not run under it again (`verdicts/sanitize_gpu.txt`).
+Writes `sanitize_gpu.json` and `.md`, or as `--name` says, and the verdicts, prints the table; exit code 1 if a tool reports an
+error, 2 if the tools cannot run on this machine.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ci.evidence.verdicts import Budget, Verdict, Verdicts, key  # noqa: E402
 JUDGES: Final = (
     "ci/bench/sanitize_gpu.py", "ci/bench/gpu_cases.py", "ci/bench/gpu_attention.py", "ci/bench/gpu_decode.py",
 )  # fmt: skip
-"""Sources that a verdict on a CUBIN follows from."""
+"""Sources that a verdict on a CUBIN depends on."""
 CLEAN: Final = "clean"
 NOT_BEGUN: Final = "not begun: out of time"
 UNFINISHED: Final = 3
 TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
 MOST_ELEMENTS: Final = 300_000
-"""Elements of all tensors of a launch: the tools slow a kernel down a hundredfold."""
+"""Maximum elements of all tensors of a launch: the tools slow a kernel down a hundredfold."""
 
 
 def main() -> int:
@@ -97,7 +97,7 @@ class Artifact:
     key: str
 
     def case(self, tool: str) -> str:
-        """It under a tool, as the file of verdicts names that."""
+        """The name of the artifact under a tool in the verdicts file."""
         return f"{self.stem}:{tool}"
 
 
@@ -112,7 +112,7 @@ def by_kernel(folder: Path, only: list[str] | None) -> dict[str, list[Path]]:
 
 
 def run_tool(tool: str, kernel: str, todo: list[Artifact], options: argparse.Namespace, budget: Budget) -> dict[str, Any]:
-    """Some artifacts of one kernel under one tool; a kernel without any has no errors."""
+    """Run some artifacts of one kernel under one tool; a kernel without any has no errors."""
     found: dict[str, Any] = {"kernel": kernel, "tool": tool, "launches": 0, "errors": 0, "text": "", "by_artifact": {}}
     if not todo:
         return found
@@ -159,7 +159,7 @@ def launch_all(folder: Path, stems: list[str], sizes: int) -> int:
         manifest, cubin = load_artifact(folder / f"{stem}.json")
         loaded = Kernel(manifest, cubin, device)
         if loaded.at_once is not None:
-            loaded.at_once = 2  # persistent blocks, which then take several tiles of small tensors
+            loaded.at_once = 2  # persistent blocks, which then process several tiles of small tensors
         chosen = sorted(checked_sizes(manifest), key=lambda dims: sum(dims.values()))
         done = 0
         for dims in chosen:

@@ -1,11 +1,11 @@
-"""Mistakes in schedules of roles, and in the PTX of such kernels: are they refused, or found when they run?
+"""Plants mistakes in warp-specialized schedules and in the PTX of such kernels: are they refused, or found when they run?
 
     python ci/bench/schedule_mutants.py [--kernels 2] [--out ci/bench/results]
 
-In: products and attention by `tma`, of a few tile sizes. Each mistake in a prepared function
-(`tests/passes/schedule_mutants.py`) goes to the second verifier; what that accepts is lowered and run in the emulator, in three
-interleavings, beside the interpreter. Each mistake in the PTX goes to the emulator alone. Out: `schedule_mutants.json` and
-`.md`; status 1 where a mistake is found by nobody and no reason is known.
+In: products and attention with TMA copies, at a few tile sizes. Each mistake in a prepared function
+(`tests/passes/schedule_mutants.py`) is given to the schedule verifier; accepted ones are lowered and run in the emulator, in
+three interleavings, and compared with the interpreter. Each mistake in the PTX is given to the emulator only. Out:
+`schedule_mutants.json` and `.md`; status 1 if a mistake is not found and no reason is known.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ KERNELS: Final[tuple[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int, ...]
     (tensor_products, ("bf16", 64, 64), {"stages": 3, "persistent": True, "order": "pingpong"}, (136, 200, 200)),
     (tensor_attention, ("bf16", 64, 64, 64), {"stages": 2}, (65, 170, 256, 1)),
 )
-"""What makes and runs a kernel, element and tile, what is wanted of the schedule, and extents of the launch: two tiles each
-way, the second cut off, and an odd or even number of turns, two rounds of the ring or more; six tiles for two or three
-persistent blocks; two tiles of queries behind a cache, of which the first sees all of four tiles but a part of the last."""
+"""The module that compiles and runs a kernel, dtype and tile, the requested schedule, and extents of the launch: two tiles on
+each axis, the second partial, with an odd or even number of iterations that use the ring buffer at least twice; six tiles for
+two or three persistent blocks; two query tiles after cached tokens, of which the first sees all of four key tiles except part
+of the last."""
 SEEDS: Final = (0, 1, 2)
 NOTHING: Final = {
     "proxy_fence doubled": "the same twice",
@@ -73,7 +74,7 @@ NOTHING: Final = {
     "mbarrier count": "one arrival too few shows where that warp comes last, which it does in none of these interleavings",
     "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
 }
-"""Why mistakes of a kind may be found by nobody: they change nothing that a launch can observe, or what it says."""
+"""Why mistakes of a kind may remain undetected: they change nothing that a launch can observe."""
 CHAINED: Final = {
     "release dropped": "of the last stage, which nobody fills again",
     "arrival dropped": "of the last stage, which nobody fills again",
@@ -87,19 +88,19 @@ CHAINED: Final = {
     "wrong coordinate": "the launch has one head of keys, and one of queries for it",
     "wait dropped": "for a first round, or for a stage of keys, which is free before that of the values in front of it",
 }
-"""The same of attention."""
+"""The same for attention."""
 IN_TURNS: Final = {
     "another tile": "of the first row of a group, where the launch has one group; or of a place that is the same for all tiles "
     "of a consumer, or modulo two rounds of the ring",
     "counts other stages": "of the second consumer's first place, which is less than two rounds of the ring",
     "loop begins elsewhere": "the first of two consumers begins all of its tiles at stage 0 of two",
 }
-"""The same of consumers that take tiles in turns (`tests/passes/test_turns_unchanged.py` runs those of places)."""
+"""The same for ping-pong consumers (`tests/passes/test_turns_unchanged.py` runs the mistakes in places)."""
 OTHER_BYTES: Final = r"(@%\w+ mbarrier\.complete_tx\S+ \[%\w+\], )(%\w+);"
 
 
 def more_bytes(match: re.Match[str], more: int) -> str:
-    """Another count of the bytes that do not come, which stands in a register."""
+    """Another count of the out-of-bounds bytes, which is in a register."""
     return f"{{ .reg .b32 other; add.s32 other, {match[2]}, {more}; {match[1]}other; }}"
 
 
@@ -132,11 +133,11 @@ PTX: Final[tuple[tuple[str, str, Callable[[re.Match[str]], str]], ...]] = (
     ("product wait dropped", r"wgmma\.wait_group[^;]*;", lambda m: ""),
     ("product wait weaker", r"(wgmma\.wait_group\.sync\.aligned )(\d);", lambda m: f"{m[1]}{int(m[2]) + 1};"),
 )  # fmt: skip
-"""Mistakes of lowering: a kind, where it can be made, and the text in its place."""
+"""Mistakes of lowering: a kind, the pattern it applies to, and the replacement."""
 
 
 def by_ptx(text: str) -> Iterator[tuple[str, str, str]]:
-    """Kind, line and PTX of each."""
+    """Kind, line and PTX of each mistake."""
     for kind, pattern, edit in PTX:
         for match in re.finditer(pattern, text):
             line = text.count("\n", 0, match.start()) + 1
@@ -149,7 +150,7 @@ def maker(kernel: Made) -> Any:
 
 
 def run(kernel: Made, extents: tuple[int, ...], ptx: str) -> str:
-    """What the emulator, or the comparison with the interpreter, says against a kernel; empty where nothing."""
+    """The fault found by the emulator or by comparison with the interpreter; empty if there is none."""
     try:
         for seed in SEEDS:
             report, found, right = maker(kernel).emulated(kernel, extents, seed, ptx)
@@ -163,13 +164,13 @@ def run(kernel: Made, extents: tuple[int, ...], ptx: str) -> str:
 
 
 def idle_lines(kernel: Made, extents: tuple[int, ...]) -> set[str]:
-    """PTX lines that the launch does not run: of a loop that LLVM doubles, what an even number of turns leaves out."""
+    """PTX lines that the launch does not execute: in a loop unrolled by LLVM, the remainder of an even number of iterations."""
     counts: dict[int, int] = maker(kernel).emulated(kernel, extents, 0)[0].statistics["lane_counts"]
     return {f"line {line}" for line, count in counts.items() if not count}
 
 
 def judge(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]:
-    """Who finds a mistake in a prepared function, and what they say."""
+    """Which check finds a mistake in a prepared function, and its message."""
     function = parse_function(text)
     try:
         verify(function, SM_90A)
@@ -179,13 +180,13 @@ def judge(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]:
         return "verifier", str(error)
     if ptx == kernel.ptx:
         return "nobody", "the same code"
-    described = replace(kernel.manifest, abi=lowered.abi, tensor_maps=lowered.tensor_maps)  # other copies have other maps
+    described = replace(kernel.manifest, abi=lowered.abi, tensor_maps=lowered.tensor_maps)  # other copies, other tensor maps
     said = run(kernel._replace(manifest=described), extents, ptx)
     return ("emulator", said) if said else ("nobody", "")
 
 
 def main() -> int:
-    """Judge all, write the table; the exit status."""
+    """Judge all, write the table; returns the exit status."""
     parser = argparse.ArgumentParser(description="mistakes in schedules of roles")
     parser.add_argument("--kernels", type=int, default=len(KERNELS))
     parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
@@ -213,12 +214,12 @@ def main() -> int:
         for kind, what, ptx in by_ptx(kernel.ptx):
             said = run(kernel, extents, ptx)
             add("PTX", name, kind, what, ("emulator", said) if said else ("nobody", ""))
-        report(rows, time.monotonic() - start, options.out)  # what is known so far: all kernels take an hour on two cores
+        report(rows, time.monotonic() - start, options.out)  # intermediate results: all kernels take an hour on two cores
     return int(any(row["by"] == "nobody" and not row["why"] for row in rows))
 
 
 def report(rows: list[dict[str, Any]], seconds: float, out: Path) -> None:
-    """`schedule_mutants.json` and `.md`."""
+    """Write `schedule_mutants.json` and `.md`."""
     counts = Counter((row["level"], row["kind"], row["by"]) for row in rows)
     by, judged = ("verifier", "emulator", "nobody"), Counter(row["by"] for row in rows)
     told = sum(bool(row["why"]) for row in rows)

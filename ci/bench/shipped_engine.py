@@ -1,14 +1,14 @@
-"""Ships a model's kernels as people would, and runs the engine on what arrived: packed, signed, pushed, pulled, installed.
+"""Ships a model's kernels as users would, and runs the engine on the result: packed, signed, pushed, pulled, installed.
 
     python ci/bench/shipped_engine.py prepare FOLDER --tokenizer FILES   with compiler, network and `docker-registry`; no GPU
     python3 ci/bench/shipped_engine.py run FOLDER                        with a GPU; FOLDER and this file are all it needs
 
-`prepare` packs and signs the bundle of a model, pushes it to the CNCF registry on the loopback, pulls it from there as somebody
-who trusts the key, makes its wheel, builds the wheel of tilec, and collects what both depend on, without a compiler.
-FILES is a folder with a model's config, tokenizer and chat template; weights are drawn on the spot.
-`run` makes a new environment, installs the wheels, and asks `python -m tilec_engine` for an answer: with the wheel it finds
-by itself, with the pulled bundle by name, and under a policy that trusts another key, which must refuse (exit status 4). Writes
-`shipped_engine.json` and `.md` to `--out`; exit code 1 where anything differs from that.
+`prepare` packs and signs the bundle of a model, pushes it to the CNCF registry on the loopback, pulls it from there under a
+policy that trusts the key, builds its wheel and the wheel of tilec, and collects their dependencies, without a compiler. FILES
+is a folder with a model's config, tokenizer and chat template; weights are generated at run time. `run` creates a new
+environment, installs the wheels, and runs `python -m tilec_engine` three times: with the installed wheel, which it finds
+itself; with the pulled bundle, given by name; and under a policy that trusts another key, which must refuse (exit status 4).
+Writes `shipped_engine.json` and `.md` to `--out`; exit code 1 if anything differs from that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMPILERS: Final = ("torch_mlir", "mlir", "llvmlite", "triton", "torch", "islpy"
 
 
 def main() -> int:
-    """One of the two halves; the exit status."""
+    """Run one of the two halves; returns the exit status."""
     parser = argparse.ArgumentParser(description="run the engine on kernels that were signed, pushed, pulled and installed")
     parser.add_argument("half", choices=("prepare", "run"))
     parser.add_argument("folder", type=Path)
@@ -108,7 +108,7 @@ def tilec(*words: str) -> None:
 
 
 def run(folder: Path, out: Path) -> int:
-    """Install, ask three times, report; the exit status."""
+    """Install, run three times, report; returns the exit status."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         began = time.perf_counter()
@@ -146,7 +146,7 @@ def run(folder: Path, out: Path) -> int:
 
 
 def ask(python: str, home: Path, folder: Path, policy: str, *more: str) -> dict[str, Any]:
-    """One answer in a process of its own, which sees nothing of a checkout."""
+    """Generate once in a separate process that cannot see a checkout."""
     command = [python, "-P", "-m", "tilec_engine", "--model", str(folder / "model"), "--dummy-weights", "--json", *more]
     command += ["--prompt", "Hello", "--max-new-tokens", "32", "--trust", str(folder / f"{policy}.toml")]
     kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")}

@@ -1,11 +1,11 @@
-"""Judge many random kernels and keep the table: the prover's verdicts against running every block at small sizes.
+"""Judge many random kernels and write the table: the prover's verdicts against running every block at small sizes.
 
 `python ci/bench/soundness.py --count 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
-`soundness_coverage.md`: which part of the language was met how often. A kernel is made from its number alone, so any line of
-the table can be looked at again with `--show NUMBER`, and made smaller with `--shrink NUMBER` if it is a false accept.
+`soundness_coverage.md`: how often each part of the language occurred. A kernel is generated from its number alone, so any line
+of the table can be shown with `--show NUMBER`, and reduced with `--shrink NUMBER` if it is a false accept.
 
-Verdicts are kept in `verdicts/soundness.txt` by the kernel's tile IR and the sources of prover and enumeration: while these are
-what they were, a kernel is not judged again. With `--budget SECONDS` a run ends between kernels, and the next goes on.
+Verdicts are cached in `verdicts/soundness.txt` by the kernel's tile IR and the sources of prover and enumeration; unchanged
+kernels are not judged again. With `--budget SECONDS` a run ends between kernels and the next one continues.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ JUDGES = (
     "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/artifact.py", "tests/soundness/verdict.py",
     "tests/soundness/enumeration.py", "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
 )  # fmt: skip
-"""Sources that a verdict on a kernel in tile IR follows from."""
+"""Sources that a verdict on a kernel in tile IR depends on."""
 UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one kernel."""
+    """The result for one kernel."""
 
     seed: int
     schedule: str
@@ -64,18 +64,18 @@ class Row:
 
     @property
     def part(self) -> str:
-        """What the kernel was made from: a schedule, or the language at large."""
+        """The origin of the kernel: a schedule, or the language in general."""
         return self.schedule.split(" + ")[0].split(" ")[0]
 
 
 @cache
 def judges() -> str:
-    """The digest of those sources."""
+    """The digest of `JUDGES`."""
     return Digests(ROOT).sources(JUDGES)
 
 
 def judged(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
-    """The verdict on one kernel, its key, and whether it is the one that was kept."""
+    """The verdict on one kernel, its key, and whether it is the cached one."""
     seed, line = task
     kernel = generate_any(seed)
     function = parse(kernel)
@@ -89,7 +89,7 @@ def judged(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
     else:
         try:
             verdict = judge_function(function, seed)
-        except Exception as error:  # one failing kernel must not end a run of thousands; it is counted and named
+        except Exception as error:  # a failing kernel must not end a run of thousands; it is counted and named
             verdict = Verdict("crash", (type(error).__name__,))
     met, done = tuple(sorted(features(function))), tuple(sorted(operations(function)))
     row = Row(seed, kernel.schedule, verdict.kind, verdict.codes, verdict.wrong_examples, verdict.launches, met, done)
@@ -97,7 +97,7 @@ def judged(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
 
 
 def judge_all(seeds: range, jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
-    """Rows of all kernels up to where the budget ends, and how many were judged now; verdicts are kept as they come."""
+    """Rows of all kernels within the budget, and how many were judged now; verdicts are stored as they arrive."""
     rows: list[Row] = []
     fresh = 0
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=50) as pool:
@@ -113,7 +113,7 @@ def judge_all(seeds: range, jobs: int, budget: Budget, verdicts: Verdicts) -> tu
 
 
 def table(rows: list[Row], fresh: int) -> str:
-    """The kept table."""
+    """The table of results."""
     kinds = Counter(row.kind for row in rows)
     judged_rows = len(rows) - kinds["invalid"] - kinds["vacuous"]
     lines = ["# Soundness of the prover on random kernels", ""]
@@ -151,7 +151,7 @@ def table(rows: list[Row], fresh: int) -> str:
 
 
 def coverage(rows: list[Row]) -> str:
-    """Verdicts by feature, and how often each operation was met at each dtype."""
+    """Verdicts by feature, and the number of occurrences of each operation at each dtype."""
     lines = ["# What the random kernels use", "", f"{len(rows)} kernels, numbers {rows[0].seed} to {rows[-1].seed}.", ""]
     lines += ["| feature | kernels | accepted | refused, confirmed | refused, harmless | harmless refused |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
@@ -183,7 +183,7 @@ def _by_codes(rows: list[Row]) -> list[str]:
 
 
 def main() -> int:
-    """Exit status 1 if a refuted kernel was accepted or the prover failed, 3 if the budget ended before the last kernel."""
+    """Returns status 1 if a refuted kernel was accepted or the prover failed, 3 if the budget ended before the last kernel."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", "--kernels", type=int, default=20_000)
     parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first kernel")

@@ -1,11 +1,11 @@
 """Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes
-`ci/bench/results/source_mutants.md` and `.json`. Each mistake is made in a copy of the tree; tests run in steps
-(`tests/source_mutation/suite.py`), cheap and near ones first for all mistakes, dear ones only for those that nothing has
-seen yet. Every finished step is a line of `verdicts/source_mutants.txt`, so that a run that was stopped goes on where it was,
-on another machine too. A line counts while neither the function with the mistake nor the tests that ran change: of a failure
-the file of the test that failed, of a pass all files of the step and what tests share.
+`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes `ci/bench/results/source_mutants.md`
+and `.json`. Each mistake is made in a copy of the tree; tests run in steps (`tests/source_mutation/suite.py`), first cheap and
+related ones for all mistakes, then expensive ones for undetected mistakes. Wide steps run only the test files that reach the
+function; `--reach` finds these. Every finished step is a line of `verdicts/source_mutants.txt`, so that an interrupted run can
+continue, also on another machine. A line is valid while neither the function with the mistake nor the tests that ran change:
+for a failure the file of the failed test, for a pass all files of the step and what tests share.
 
 `ci/bench/source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
 it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
@@ -37,14 +37,17 @@ from ci.evidence import Digests, Result  # noqa: E402
 from ci.evidence.digests import UnknownDigest  # noqa: E402
 from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
 from tests.processor_time import ENDED, STOPPED, finish  # noqa: E402
+from tests.source_mutation.reach import place_probes, reached  # noqa: E402
 from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
-from tests.source_mutation.suite import Step, command, steps  # noqa: E402
+from tests.source_mutation.suite import DEFAULT, Step, command, steps, targets, wide_files  # noqa: E402
 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
 SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
 """What most tests rest on beside their own files."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 NOTES = ROOT / "ci" / "bench" / "source_mutant_notes.json"
+REACH = "source_mutants_reach.json"
+"""Which test files reach the function of a mistake, beside the verdicts; `--reach` writes it."""
 EQUIVALENT = "equivalent: "
 LIMIT = 300.0
 """Processor seconds for a step where no baseline says what it takes: several times what the dearest takes."""
@@ -122,12 +125,13 @@ def name_of(step: Step) -> str:
 class State:
     """What steps said so far, of this run and of earlier ones whose lines still hold."""
 
-    def __init__(self, verdicts: Verdicts, wanted: list[Mutant], root: Path = ROOT) -> None:
+    def __init__(self, verdicts: Verdicts, wanted: list[Mutant], reach: dict[str, list[str]], root: Path = ROOT) -> None:
         self.verdicts, self.digests = verdicts, Digests(root)
+        self.reach, self.root = reach, root
         self.functions = {m.identity: function_tree((root / m.path).read_text(encoding="utf-8"), m.function) for m in wanted}
         self.found: dict[str, dict[str, Outcome]] = {m.identity: {} for m in wanted}
         for mutant in wanted:
-            for step in steps(root, mutant.path):
+            for step in self.steps(mutant):
                 line = verdicts.known(self.case(mutant, step))
                 if line is None:
                     continue
@@ -136,13 +140,17 @@ class State:
                 if self.key(mutant, step, outcome) in line.keys:
                     self.found[mutant.identity][name_of(step)] = outcome
 
+    def steps(self, mutant: Mutant) -> list[Step]:
+        """The steps that judge a mutant."""
+        return steps(self.root, mutant.path, self.reach.get(mutant.identity))
+
     def case(self, mutant: Mutant, step: Step) -> str:
         """A mutant and a step as the file of verdicts names them."""
         return f"{mutant.identity}:{key(name_of(step))}"
 
     def key(self, mutant: Mutant, step: Step, outcome: Outcome) -> str:
         """What an outcome follows from: the function with the mistake, and the tests that said so."""
-        tests = [outcome.test.partition("::")[0]] if outcome.status == "failed" else [*step]
+        tests = [outcome.test.partition("::")[0]] if outcome.status == "failed" else targets(step)
         files_of_tests = [test if test.startswith("tests/") else "tests/golden" for test in tests]
         try:
             read = self.digests.sources([*files_of_tests, *SHARED])
@@ -164,7 +172,7 @@ class State:
 
     def result(self, mutant: Mutant, most: int | None) -> Fate:
         """What the steps say together; the first that saw the mistake is named."""
-        said, order = self.found[mutant.identity], [name_of(step) for step in steps(ROOT, mutant.path)[:most]]
+        said, order = self.found[mutant.identity], [name_of(step) for step in self.steps(mutant)[:most]]
         seconds = sum(row.seconds for row in said.values())
         for name in order:
             row = said.get(name)
@@ -189,7 +197,7 @@ def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[
 def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -> None:
     """Run what the state does not hold yet, in `--jobs` copies of the tree: the first step of all, then the second, ..."""
     until = time.monotonic() + arguments.stop_after
-    numbered = [(n, m, step) for m in wanted for n, step in enumerate(steps(ROOT, m.path)[: arguments.steps])]
+    numbered = [(n, m, step) for m in wanted for n, step in enumerate(state.steps(m)[: arguments.steps])]
     todo = [(m, step) for _, m, step in sorted(numbered, key=lambda item: item[0]) if state.is_open(m, step)]
     if not todo:
         return
@@ -221,6 +229,32 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(work, todo))
+
+
+def find_reach(wanted: list[Mutant], jobs: int) -> dict[str, list[str]]:
+    """Run every file of the wide steps once in a tree with probes: test files by identity."""
+    found: dict[str, list[str]] = {m.identity: [] for m in wanted}
+    with tempfile.TemporaryDirectory() as folder:
+        trees: Queue[Tree] = Queue()
+        for number in range(jobs):
+            tree = Tree(Path(folder) / f"tree{number}")
+            place_probes(tree.root, wanted)
+            trees.put(tree)
+
+        def run(file: str) -> tuple[str, set[str]]:
+            tree = trees.get()
+            try:
+                tree.run((DEFAULT, file), 10 * LIMIT)
+                return file, reached(tree.root)
+            finally:
+                trees.put(tree)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            for file, identities in pool.map(run, wide_files(ROOT)):
+                print(f"{file} reaches {len(identities)}", flush=True)
+                for identity in identities:
+                    found[identity].append(file)
+    return found
 
 
 def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str], left_out: list[Mutant]) -> str:
@@ -286,6 +320,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", metavar="ID", help="only these mutants; no table is written")
     parser.add_argument("--steps", type=int, metavar="N", help="only the first N steps; no table is written")
+    parser.add_argument("--reach", action="store_true", help=f"find which test files reach each mutant, write {REACH} and end")
     parser.add_argument("--list", action="store_true", help="print the choice and end")
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     return parser.parse_args()
@@ -304,9 +339,14 @@ def main() -> int:
     if arguments.only:
         every = {m.identity: m for path in {m.path for m in wanted} for m in mutants(ROOT, ROOT / path)}
         wanted = [every[identity] for identity in arguments.only]
+    reach_file = arguments.output / "verdicts" / REACH
+    if arguments.reach:
+        known = json.dumps(find_reach(wanted, arguments.jobs), indent=1, sort_keys=True)
+        reach_file.write_text(known + "\n", encoding="utf-8")
+        return 0
     result = Result("source_mutants")
     verdicts = Verdicts("source_mutants", arguments.output / "verdicts")
-    state = State(verdicts, wanted)
+    state = State(verdicts, wanted, json.loads(reach_file.read_text(encoding="utf-8")) if reach_file.exists() else {})
     run_all(wanted, arguments, state)
     verdicts.close()
     fates = {m.identity: state.result(m, arguments.steps) for m in wanted}

@@ -1,11 +1,11 @@
-"""Tampers with signed bundles, signatures and policies, and counts what was refused.
+"""Tampers with signed bundles, signatures and policies, and counts the refusals.
 
 `python -P ci/bench/tampering.py` tries 3,200 changes, 100 of each family of `tests/signing/families.py`, from a seed, and
-writes `ci/bench/results/tampering.md` and `.json`. Each change is made to a bundle of three kernels that two keys have signed
-and that opens; it must be refused by one clear error, whatever was changed, or, where a file changes while it is read, give
-the sound bundle or nothing; where others lie before it, a search must find the sound one. `--bundle FILE` also measures, on a
-real bundle, what verifying costs and how a private copy is had for the least. Status 1 where anything was used that must not
-be, or a refusal took more than it may.
+writes `ci/bench/results/tampering.md` and `.json`. Each change is made to a valid bundle of three kernels with two signatures.
+It must be refused by one clear error, whatever was changed. If a file changes while it is read, the result must be the valid
+bundle or nothing; if invalid bundles precede it, a search must find the valid one. `--bundle FILE` also measures, on a real
+bundle, the cost of verification and of the cheapest private copy. Status 1 if anything invalid was used, or a refusal exceeded
+its limits.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from tilec.signing_keys import KINDS, generate  # noqa: E402
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 LIMIT_SECONDS: Final = 2.0
 LIMIT_MIB: Final = 128.0
-"""Of one refusal; the sidecar may have 16 MiB, and is read once and held as text once."""
+"""Limit of one refusal; the sidecar may have 16 MiB, and is in memory once as bytes and once as text."""
 
 
 def tamper(count: int, seed: int) -> dict[str, Any]:
-    """By family what came of `count` changes."""
+    """Outcomes of `count` changes, by family."""
     with tempfile.TemporaryDirectory(dir=quick()) as name:
         made = scene.make(Path(name).resolve())
         return as_json(run(made, FAMILIES, count, seed))
 
 
 def milliseconds(call: Callable[[], object], times: int = 30) -> float:
-    """The least of `times` calls: what others do on the machine only adds."""
+    """The minimum of `times` calls: other load on the machine only adds time."""
     taken: list[float] = []
     for _ in range(times):
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def milliseconds(call: Callable[[], object], times: int = 30) -> float:
 
 
 def sealed_mapping(path: Path) -> None:
-    """The other way to a copy that nobody else can change: memory with a handle, sealed and mapped."""
+    """The alternative private copy: a sealed and mapped memfd."""
     import fcntl
 
     with path.open("rb") as file:
@@ -107,7 +107,7 @@ def costs(source: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result as a readable table."""
     rows: dict[str, Any] = result["families"]
     lines = [
         "# Tampering",
@@ -145,7 +145,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the campaign; 1 where anything went wrong or over its budget."""
+    """Run the campaign; returns 1 if anything went wrong or over its budget."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100 * len(FAMILIES))
     parser.add_argument("--seed", type=int, default=1)

@@ -1,13 +1,13 @@
-"""`tilec.op` in PyTorch on a GPU: a model of three ops eager, compiled and captured, and what a call costs the host.
+"""`tilec.op` in PyTorch on a GPU: a model of three ops eager, compiled and captured, and the host cost of a call.
 
     export PYTHONPATH=.
     python -P ci/bench/torch_ops.py --build FOLDER              makes the artifacts; needs the compiler, no GPU
     export TILEC_PREBUILT=FOLDER/artifacts/build
     python -P ci/bench/torch_ops.py OUT                         checks and times; needs a GPU and torch, no compiler
 
-Writes OUT/torch_ops.json and torch_ops.md. Times are of the host alone: launches of tiny tensors, in groups that the GPU's
-queue holds, the median of the faster half of the groups; a bare launch is `Plan.launch` of the same kernel, with everything
-checked and allocated before.
+Writes OUT/torch_ops.json and torch_ops.md. Times are of the host alone: launches of tiny tensors, in groups that fit the GPU's
+queue, the median of the faster half of the groups; a bare launch is `Plan.launch` of the same kernel, with all checks and
+allocations done before.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ GROUP, GROUPS = 300, 60
 
 
 def build(folder: Path) -> int:
-    """Artifacts below FOLDER/artifacts/build, and a bundle of them in FOLDER/artifacts/bundles."""
+    """Build artifacts below FOLDER/artifacts/build, and a bundle of them in FOLDER/artifacts/bundles."""
     from tilec.cli import commands
 
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class Ops:
                 return ops.add(x.view(-1), self.down(inner).view(-1)).view(x.shape)
 
             def reference(self, x: Any) -> Any:
-                """The same in float32 and PyTorch's own operators."""
+                """The same in float32 with PyTorch's own operators."""
                 wide = x.float()
                 normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS) * self.weight.float()
                 gate, up = normed @ self.gate.weight.float().T, normed @ self.up.weight.float().T
@@ -121,7 +121,7 @@ class Ops:
 
 
 def apart(torch: Any, found: Any, wanted: Any) -> float:
-    """The largest difference, in units of the root mean square of what is wanted."""
+    """The largest difference, in units of the root mean square of the expected values."""
     wide = wanted.double()
     return float((found.double() - wide).abs().max() / wide.pow(2).mean().sqrt())
 
@@ -212,7 +212,7 @@ def check_gradient(torch: Any, ops: Ops) -> str:
 
 
 def check_elsewhere(torch: Any, ops: Ops) -> str:
-    """Other streams, a thread that has no context, modes, host tensors."""
+    """Other streams, a thread without a context, modes, host tensors."""
     x, y = (torch.randn(5000, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     wanted = x + y
     side = torch.cuda.Stream()
@@ -248,7 +248,7 @@ def check_elsewhere(torch: Any, ops: Ops) -> str:
 
 
 def check_dlpack(torch: Any, ops: Ops) -> str:
-    """A `DeviceArray` and PyTorch, both ways."""
+    """Exchange between a `DeviceArray` and PyTorch, both ways."""
     import numpy as np
 
     from tilec.runtime import Device, view_tensor
@@ -283,7 +283,7 @@ CHECKS: dict[str, Callable[[Any, Ops], str]] = {
 
 
 def microseconds(torch: Any, call: Callable[[], Any]) -> float:
-    """Of the host for one call."""
+    """Host microseconds of one call."""
     times: list[float] = []
     for _ in range(GROUPS):
         torch.cuda.synchronize()
@@ -296,7 +296,7 @@ def microseconds(torch: Any, call: Callable[[], Any]) -> float:
 
 
 def overheads(torch: Any, ops: Ops) -> dict[str, float]:
-    """Microseconds of the host by what is called."""
+    """Host microseconds by what is called."""
     x, y = (torch.randn(256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(x)
     rows, residual = (torch.randn(1, HIDDEN, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -341,7 +341,7 @@ def overheads(torch: Any, ops: Ops) -> dict[str, float]:
 
 
 def measured(torch: Any) -> dict[str, Any]:
-    """What was found: a line for each check, what failed, and the times."""
+    """The results: a line for each check, the failures, and the times."""
     ops = Ops(torch)
     checks: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -361,7 +361,7 @@ def measured(torch: Any) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """As Markdown."""
+    """The results as Markdown."""
     lines = ["# `tilec.op` in PyTorch", "", f"{found['gpu']}, PyTorch {found['torch']}, by `ci/bench/torch_ops.py`.", ""]
     lines += ["| check | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in found["checks"].items()]

@@ -1,9 +1,9 @@
-"""The matrix product as Triton makes it, for `products_gpu.py` to time beside ours and cuBLAS.
+"""Triton's matrix product, which `products_gpu.py` compares with ours and cuBLAS.
 
-In: torch tensors `a` (M, K), `b` (N, K) and `out` (M, N), bf16, rows of whole 16 bytes. Out: for each configuration a call that
-launches `out = a @ b.T`; of those that compile and are right, the fastest at a shape. Blocks stay and go from tile to tile
-(as many as there are multiprocessors), operands and results move by TMA descriptors, and tiles are walked GROUP rows at a
-time, so that neighbours share tiles of `b` in the L2 cache. Needs torch and Triton 3.4 or newer.
+In: torch tensors `a` (M, K), `b` (N, K) and `out` (M, N), bf16, rows of a multiple of 16 bytes. Out: for each configuration a
+call that launches `out = a @ b.T`; of those that compile and are correct, the fastest at a shape. Blocks are persistent (one
+per multiprocessor), operands and results are copied through TMA descriptors, and tiles are visited in groups of GROUP rows, so
+that neighbours share tiles of `b` in the L2 cache. Needs torch and Triton 3.4 or newer.
 """
 
 import importlib
@@ -23,7 +23,7 @@ TUNING_ROUNDS: Final = 2
 
 
 class Config(NamedTuple):
-    """Rows and columns of a tile, copies under way, warps, rows of tiles walked at a time; whether warps take roles."""
+    """Rows and columns of a tile, pipeline stages, warps, rows of tiles per group; whether it is warp-specialized."""
 
     rows: int
     columns: int
@@ -71,14 +71,14 @@ def _product(
 
 
 class TritonProducts:
-    """The configurations on this machine's GPU. `left_out` says why some are not timed."""
+    """The configurations on this machine's GPU. `left_out` has the reasons why some are not timed."""
 
     def __init__(self, torch: Any) -> None:
         self._blocks: int = torch.cuda.get_device_properties(0).multi_processor_count
         self.left_out: dict[str, str] = {}
         self._configs: list[Config] = []
         sample = {name: torch.zeros(256, 256, device="cuda", dtype=torch.bfloat16) for name in ("a", "b", "out")}
-        with ThreadPoolExecutor(len(CONFIGS)) as pool:  # most of the time is the assembler's, a process of its own
+        with ThreadPoolExecutor(len(CONFIGS)) as pool:  # most of the time is spent in the assembler, a separate process
             problems = list(pool.map(partial(self._compiled, tensors=sample), CONFIGS))
         for config, problem in zip(CONFIGS, problems, strict=True):
             if problem:
@@ -89,8 +89,8 @@ class TritonProducts:
     def best(
         self, sets: Sequence[Mapping[str, Any]], expected_us: float, error: Callable[[], tuple[float, float]]
     ) -> tuple[str, list[Callable[[], object]]]:
-        """Name and calls, one for each set of tensors, of the fastest configuration at their shape; `error` says how far the
-        first set's `out` is from the truth, and how far it may be."""
+        """Name and calls, one for each set of tensors, of the fastest configuration at their shape; `error` returns the error
+        of the first set's `out`, and the allowed error."""
         alternatives: dict[str, list[Callable[[], object]]] = {}
         for config in self._configs:
             runs = [self._launch(config, tensors) for tensors in sets]
@@ -109,10 +109,10 @@ class TritonProducts:
         return name, alternatives[name]
 
     def _compiled(self, config: Config, tensors: Mapping[str, Any]) -> str:
-        """Compile; what is wrong, empty where nothing is."""
+        """Compile; returns the error message, empty if there is none."""
         try:
             _product.warmup(*self._arguments(config, tensors), grid=(1,), **self._options(config))
-        except Exception as problem:  # of the compiler, of any kind: the configuration is left out and named
+        except Exception as problem:  # a compiler error of any kind: the configuration is skipped and named
             return f"{type(problem).__name__}: {problem}"[:200]
         return ""
 

@@ -1,11 +1,11 @@
-"""Looks in the machine code of every shipped specialisation for reads that the assembler moved in front of the wait.
+"""Finds reads in the machine code of shipped specialisations that the assembler moved before the grid dependency wait.
 
     python ci/bench/waits.py [--arch sm_90] [--jobs 2] [--output ci/bench/results]
 
-In: the kernels of build.toml that may begin while the one before them ends. Out: `waits.md` and `.json`, a line for each
-kernel, and 1 where machine code touches more in front of its wait than its PTX does
-(`tests/assemble/test_reads_behind_the_wait.py`, which looks at some of them in every run of the tests). What it cannot see: an
-order that the GPU itself does not keep; and kernels whose roles wait each for themselves, which load by TMA alone.
+In: the kernels of build.toml that support programmatic dependent launch. Out: `waits.md` and `.json`, a line for each kernel;
+status 1 if machine code accesses more before its wait than its PTX does (`tests/assemble/test_reads_behind_the_wait.py`, which
+checks some kernels in every test run). Not covered: reordering by the GPU itself, and kernels whose roles each have their own
+wait, which load only by TMA.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAIT: Final = "griddepcontrol.wait;"
 
 
 def main() -> int:
-    """Look at all of them, write the table."""
+    """Check all specialisations, write the table."""
     parser = argparse.ArgumentParser(description="reads in front of the wait in machine code")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--jobs", type=int, default=2)
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def look(case: tuple[str, dict[str, Any], Target]) -> list[str] | None:
-    """What a specialisation touches too early; None where it does not wait, or each of its roles does."""
+    """Accesses of a specialisation before its wait; None if it has no wait, or one per role."""
     name, constants, target = case
     ptx = to_ptx(lower(shipped.prepared(name, target, constants), target).mlir, target)
     if ptx.count(WAIT) != 1:

@@ -1,4 +1,5 @@
-"""The page of what Python programs call: `tilec.op`, `tilec.compile` and `tilec.runtime`, with signatures and docstrings."""
+"""Generates the page of the Python interface: `tilec.op`, `tilec.compile` and `tilec.runtime`, with signatures and
+docstrings."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tilec.project.just_in_time import compile
 
 
 def api() -> str:
-    """The page. Of `tilec.runtime`, everything that it exports."""
+    """The page. Of `tilec.runtime`, all exports."""
     parts = ["# Python interface\n", "Made from the sources. [Launching](launching.md) shows how it is used.\n", "## tilec\n"]
     parts += [_entry("tilec.op", op), _entry("tilec.compile", compile), _entry("Op", Op), "## tilec.runtime\n"]
     parts += [_entry(f"tilec.runtime.{name}", getattr(tilec.runtime, name)) for name in sorted(tilec.runtime.__all__)]
@@ -33,7 +34,7 @@ def _entry(name: str, what: Any) -> str:
 
 
 def _methods(owner: type) -> Iterator[tuple[str, Any]]:
-    """Methods of the class itself that say what they do."""
+    """Methods defined in the class itself that have a docstring."""
     for name, value in vars(owner).items():
         if inspect.isfunction(value) and value.__doc__ and (not name.startswith("_") or name == "__call__"):
             yield name, value
@@ -42,7 +43,7 @@ def _methods(owner: type) -> Iterator[tuple[str, Any]]:
 def _signature(name: str, what: Any) -> str:
     try:
         text = str(inspect.signature(what))
-    except ValueError:  # exceptions written in C have none
+    except ValueError:  # exceptions implemented in C have no signature
         return ""
     text = re.sub(r"\(self(?:, )?", "(", text.replace("'", "")).replace(" -> None", "")
     inner, _, returned = text[1:].rpartition(")")
@@ -50,6 +51,6 @@ def _signature(name: str, what: Any) -> str:
 
 
 def _text(what: Any) -> str:
-    """A docstring, in which a line `name: ...` of an argument is an item of a list."""
+    """A docstring in which a line `name: ...` about an argument becomes a list item."""
     text = inspect.cleandoc(what.__doc__ or "")
     return re.sub(r"(?m)^(\w+): ", r"- `\1`: ", re.sub(r"(?m)^(?=\w+: )", "\n", text)) + "\n"

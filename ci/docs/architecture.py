@@ -1,4 +1,5 @@
-"""The page for developers of tilec: the pipeline's picture, the stages, the folders, and what each `__init__.py` says."""
+"""Generates the page for contributors: the pipeline's picture, the stages, the folders, and each package with its
+`__init__.py` docstring."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def stages() -> list[str]:
 
 
 def packages(root: Path) -> list[Path]:
-    """The packages of the compiler, the engine and below."""
+    """All packages of the compiler and the engine."""
     return [path for top in ("tilec", "engine") for path in (root / top).rglob("__init__.py") if path.parent.name != "tilec"]
 
 
@@ -79,5 +80,5 @@ def _first_sentence(text: str) -> str:
 
 
 def _markdown(docstring: str) -> str:
-    """A docstring as Markdown: what is indented stays as it is, a table too."""
+    """A docstring as Markdown: indented lines, tables included, become code blocks."""
     return re.sub(r"(?m)^((?:[ ]{2,}.*\n?)+)", lambda found: f"\n```text\n{found[0].rstrip()}\n```\n", docstring)

@@ -1,4 +1,5 @@
-"""The page of the commands, made of the command line itself: usage, help, arguments, options and exit statuses of each."""
+"""Generates the page of the commands from the command line itself: usage, help, arguments, options and exit statuses of
+each."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tilec.cli.options import EPILOG
 
 
 def commands() -> str:
-    """All commands."""
+    """The page of all commands."""
     parts = [
         "# Commands\n",
         f"{_ABOUT}\n",
@@ -52,7 +53,7 @@ def _command(context: click.Context) -> str:
 
 
 def _help(text: str) -> str:
-    """Help as Markdown: what click is told not to wrap is a block of code."""
+    """Help as Markdown: paragraphs that click must not rewrap become code blocks."""
     parts: list[str] = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("\b"):

@@ -1,4 +1,4 @@
-"""Pages of the error codes, a page for each hundred: what `tilec explain` prints of each goes in unchanged."""
+"""Generates pages of the error codes, one for each hundred, with the unchanged text of `tilec explain`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ GROUPS: Final = {
     "E09": ("launches", "Launches", "What a launch breaks of its kernel's contract; raised as `tilec.runtime.LaunchError`."),
     "N01": ("notes", "Notes", "The kernel is right, and slower than it need be. `--deny notes` makes a note a failure."),
 }
-"""By the first three characters of a code: name of the page, its title, what it is about."""
+"""By the first three characters of a code: name of the page, title, topic."""
 
 
 def errors() -> dict[str, str]:
-    """The pages, by place."""
+    """The pages, by path."""
     folder = importlib.resources.files("tilec") / "explain"
     files = {one.name.removesuffix(".md"): one for one in folder.iterdir() if one.name.endswith(".md")}
     pages = {code: file.read_text(encoding="utf-8") for code, file in files.items()}

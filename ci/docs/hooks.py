@@ -1,7 +1,7 @@
-"""Hooks of MkDocs: pages that are made from the sources when the site is built, and links into the repository.
+"""MkDocs hooks: generate pages from the sources when the site is built, and rewrite links into the repository.
 
-In: `docs/*.md`, and the sources. Out, in memory alone: the generated pages beside them; a link of a page to a file of the
-repository leads to that file's page, which exists because the file does. A file that does not exist fails the build.
+In: `docs/*.md`, and the sources. Out, only in memory: the generated pages. A link from a page to a file of the repository leads
+to a generated page of that file; if the file does not exist, the build fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # MkDocs is started from anywhere
+sys.path.insert(0, str(ROOT))  # MkDocs may be started in any folder
 
 from ci.docs.api import api  # noqa: E402
 from ci.docs.architecture import architecture  # noqa: E402
@@ -28,13 +28,13 @@ _repository = Repository(ROOT)
 
 
 def generated() -> dict[str, str]:
-    """The text of each page that no file has."""
+    """The text of each generated page."""
     made = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands(), "api.md": api()}
     return made | {"architecture.md": architecture(ROOT)} | errors()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, the files of the repository that are pages of the site, and those that pages link to."""
+    """Add the generated pages, the files of the repository that are pages of the site, and the files that pages link to."""
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()} | generated()
     for uri, text in generated().items():
         files.append(File.generated(config, uri, content=text))
@@ -47,7 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files of the repository into links to their pages. These lead back, and the search finds them last."""
+    """Replace links to files of the repository by links to their pages. These lead back, and the search ranks them last."""
     uri = page.file.src_uri
     if uri.startswith("repository/"):
         page.meta["search"] = {"boost": 0.1}

@@ -1,4 +1,5 @@
-"""The reference of the kernel language, made of the stubs that authors import: signature, docstring, refusals of each word."""
+"""Generates the reference of the kernel language from the stubs that authors import: signature, docstring, refusals of each
+word."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SECTIONS: Final = {
     "Reductions": ("sum", "max", "min", "argmax", "argmin"),
     "Matrix products": ("mma",),
 }  # fmt: skip
-"""The order of the page; words that no section has stand at its end."""
+"""Order of the page; words in no section are at its end."""
 PARAMETERS: Final = ("Dim", "Element", "Const", "In", "Out", "InOut", "Scratch", "Atomic", "Align", "Strides")
 
 
@@ -79,7 +80,7 @@ def _word(name: str, stub: ast.FunctionDef | None, told: list[Refusal]) -> str:
 
 
 def _documented(name: str) -> str:
-    """The text under an assignment of a stub."""
+    """The string under an assignment of a stub."""
     body = _tree("words").body
     for node, after in itertools.pairwise(body):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and isinstance(after, ast.Expr):
@@ -96,7 +97,7 @@ def _cell(text: str) -> str:
 
 
 def types() -> str:
-    """The page of parameter types, dtypes, and what tiles have."""
+    """The page of parameter types, dtypes, and the attributes of tiles."""
     parameters = {node.name: node for node in _tree("parameters").body if isinstance(node, ast.ClassDef)}
     tiles = {node.name: node for node in _tree("tiles").body if isinstance(node, ast.ClassDef)}
     parts = ["# Types\n", "Made from the stubs `tilec/language/parameters.py` and `tiles.py`.\n", "## In a signature\n"]
@@ -117,7 +118,7 @@ def _doc(node: ast.ClassDef | ast.FunctionDef) -> str:
 
 
 def _members(owner: ast.ClassDef) -> str:
-    """What has a name and no underscores before it."""
+    """A table of the public methods and properties."""
     rows: list[str] = []
     for node in ast.walk(owner):
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("__"):

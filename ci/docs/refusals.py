@@ -1,8 +1,8 @@
-"""What each word of the language is refused for, read from the frontend's own source and from the refused kernels of the tests.
+"""Lists the errors of each word of the language, from the frontend's source and the refused kernels of the tests.
 
-In: `tilec/frontend/*.py`, of which the function under `@word("load")`, and what it calls, holds every `error("E0206", message)`
-that a call of `load` can meet; `tests/ui`, where a refusal of the prover points at the call that it is about. Out: by word,
-codes with their messages, in which what depends on the call is `...`.
+In: `tilec/frontend/*.py`, where the function under `@word("load")`, and the functions it calls, contain every
+`error("E0206", message)` that a call of `load` can raise; `tests/ui`, where a diagnostic of the prover points at the call it is
+about. Out: by word, codes with their messages, with `...` for parts that depend on the call.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final
 FRONTEND: Final = ("words", "memory", "directives", "arithmetic", "expressions", "arguments", "statements", "host")
 _WORD: Final = ("call.word", "self.word", "kind")
 _SHOWN: Final = {"tensor.name": "x", "parameter.name": "x"}
-"""What stands in a message for parts that the call decides; elsewhere `...` does."""
+"""Replacements in messages for expressions that depend on the call; all others become `...`."""
 _WHAT: Final = {"dims": "a shape", "check_integer_scalar": "an index"}
-"""What functions call `what` in their messages."""
+"""The meaning of `what` in the messages of some functions."""
 _REFUSED: Final = re.compile(r"^error\[(E0[34]\d\d)\]: (.*)\n +--> (\S+):(\d+):(\d+)$", re.MULTILINE)
 _TOO_DEEP: Final = 3
 _GENERAL: Final = ("bind", "bind_optional", "binary", "unify", "integer_scalar")
-"""What many words call, with errors of every call or every operator."""
+"""Functions called by many words, with errors common to every call or every operator."""
 WORDS_OF_DIRECTIVES: Final = ("grid", "requires", "resident", "values", "ensures")
 
 Refusal = tuple[str, str]
@@ -32,7 +32,7 @@ Refusal = tuple[str, str]
 
 
 def refusals(root: Path) -> dict[str, list[Refusal]]:
-    """By word: what the frontend refuses, and what the prover does."""
+    """By word: the errors of the frontend, and those of the prover."""
     known = _functions(root)
     found: dict[str, list[Refusal]] = {}
     for (module, name), node in known.items():
@@ -60,7 +60,7 @@ def _functions(root: Path) -> Known:
 
 
 def _words(node: ast.FunctionDef) -> list[str]:
-    """The words of `@word("load")`; builtins of Python are no words of the language."""
+    """The words of `@word("load")`; builtins of Python are not words of the language."""
     given = [one for one in node.decorator_list if isinstance(one, ast.Call) and ast.unparse(one.func) == "word"]
     names = [item for one in given for item in one.args]
     if any(isinstance(item, ast.Starred) for item in names):
@@ -86,7 +86,7 @@ def _errors(module: str, name: str, known: Known, word: str, depth: int) -> Iter
 
 
 def _calls(node: ast.AST, word: str) -> Iterator[ast.Call]:
-    """Calls in a function, but for those behind a condition that is false for the word."""
+    """Calls in a function, except those under a condition that is false for the word."""
     if isinstance(node, ast.Call):
         yield node
     parts = ast.iter_child_nodes(node)
@@ -97,7 +97,7 @@ def _calls(node: ast.AST, word: str) -> Iterator[ast.Call]:
 
 
 def _is_false(test: ast.expr, word: str) -> bool:
-    """Whether a condition, or a part without which it does not hold, is false of the word whatever else is true."""
+    """Whether a condition, or one of its conjuncts, is certainly false for the word."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_is_false(part, word) for part in test.values)
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
@@ -108,7 +108,7 @@ def _is_false(test: ast.expr, word: str) -> bool:
 
 
 def _target(module: str, function: ast.expr) -> tuple[str, str] | None:
-    """The function of the frontend that a call means."""
+    """The function of the frontend that a call refers to."""
     if isinstance(function, ast.Name):
         return ("expressions", function.id) if function.id in ("matmul", "permute") else (module, function.id)
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):

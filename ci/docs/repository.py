@@ -1,9 +1,8 @@
 """Files of the repository on the site: those that are pages of their own, and those that pages link to.
 
-A page of `docs/` links to a file as it stands in the repository, `[matmul.py](../kernels_src/matmul.py)`, which works where the
-repository is browsed. On the site the file has a page `repository/...`: Markdown as text, pictures as they are, sources as
-code. What such a page links to in turn is named and not linked, unless the site has it anyway. LinkError where there is no such
-file.
+A page of `docs/` links to a file by its path in the repository, `[matmul.py](../kernels_src/matmul.py)`, which works when
+browsing the repository. On the site the file has a page `repository/...`: Markdown as text, pictures unchanged, sources as
+code. Links on such a page become plain text unless their target is on the site anyway. LinkError if a file does not exist.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class LinkError(Exception):
 
 
 class Repository:
-    """The repository at `root`, as the site shows it."""
+    """The repository at `root`, as shown on the site."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -49,7 +48,7 @@ class Repository:
         return (self.root / name).read_text(encoding="utf-8")
 
     def linked(self, texts: Mapping[str, str]) -> dict[str, str | bytes]:
-        """What the pages of `texts` link to in the repository: page or picture by its place on the site."""
+        """The repository files that the pages of `texts` link to, as pages or pictures by their path on the site."""
         found: dict[str, str | bytes] = {}
         for uri, text in texts.items():
             for match in _LINK.finditer(_FENCE.sub("", text)):
@@ -68,7 +67,7 @@ class Repository:
         return found
 
     def relinked(self, text: str, uri: str) -> str:
-        """A page whose links to files of the repository lead to their pages; what the site does not have is named."""
+        """A page whose links to repository files lead to their pages; links to files outside the site become plain text."""
         kept = [(match.start(), match.end()) for match in _FENCE.finditer(text)]
 
         def change(match: re.Match[str]) -> str:
@@ -93,7 +92,7 @@ class Repository:
         return f"\n\n---\n\nThis is the file `{name}` of the repository, from: {links}.\n" if links else ""
 
     def _target(self, address: str, uri: str) -> str | None:
-        """The file of the repository that an address on a page means; None: a page of the site, or another site."""
+        """The repository file that an address on a page refers to; None for a page of the site, or another site."""
         if not address or re.match(r"[a-z]+:", address):
             return None
         source = self.name_of.get(uri, f"docs/{uri}")

@@ -1,4 +1,4 @@
-"""Signatures as pages show them: on one line where they fit, else one parameter a line."""
+"""Formats signatures for pages: on one line if they fit, otherwise one parameter per line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import Final
 
 WIDTH: Final = 92
-"""Characters of code that a page has room for."""
+"""Maximum width of code on a page, in characters."""
 
 
 def laid_out(name: str, arguments: str, returned: str = "") -> str:
-    """`name(arguments)returned` as a block of code."""
+    """`name(arguments)returned` as a code block."""
     shown = f"{name}({arguments}){returned}"
     if len(shown) > WIDTH:
         shown = f"{name}(\n" + "".join(f"    {part},\n" for part in _split(arguments)) + f"){returned}"
@@ -18,12 +18,12 @@ def laid_out(name: str, arguments: str, returned: str = "") -> str:
 
 
 def spaced(arguments: str) -> str:
-    """What `ast.unparse` writes, with spaces around `=` behind annotations."""
+    """The output of `ast.unparse`, with spaces around `=` after annotations."""
     return re.sub(r"(: [^=,]+)=", r"\1 = ", arguments)
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that stand in no brackets."""
+    """The parts between commas outside brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "[(") - (character in "])")

@@ -1,8 +1,8 @@
-"""Where README and documentation cite results: pages go in, a `Citation` for each place comes out, and what is wrong with it.
+"""Finds citations of results in README and documentation, and reports those that are not allowed.
 
-A result that is stale is not cited as of today, but with the day it was measured: in the link's text or behind the link,
-`([audit.md](ci/bench/results/audit.md), 2026-11-23)`. `dated` writes the dates, and takes them away once a result is fresh. The
-changelog is of its days as a whole, and not looked at.
+A stale result must be cited with the day it was measured, in the link's text or after the link,
+`([audit.md](ci/bench/results/audit.md), 2026-11-23)`. `dated` adds the dates, and removes them once a result is fresh. The
+changelog is not checked: its entries have dates of their own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PAGES: Final = (
 LINK: Final = re.compile(r"\[(?P<text>[^\]]*)\]\((?:[\w./-]*?)results/(?P<file>[\w.]+)\)|`[\w./-]*?results/(?P<plain>[\w.]+)`")
 DATE: Final = re.compile(r", \d{4}-\d\d-\d\d$")
 BEHIND: Final = 16
-"""Characters behind a citation in which its date may stand."""
+"""Characters after a citation in which its date may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A place of a page, `page:line`, the file of results that it names, and the text in which a date counts."""
+    """A citation: its location `page:line`, the results file it names, and the text in which a date counts."""
 
     place: str
     file: str
@@ -41,7 +41,7 @@ def pages(root: Path) -> Iterator[Path]:
 
 
 def citations(root: Path) -> list[Citation]:
-    """Every citation of every page."""
+    """Every citation on every page."""
     found: list[Citation] = []
     for page in pages(root):
         text = page.read_text(encoding="utf-8")
@@ -53,12 +53,12 @@ def citations(root: Path) -> list[Citation]:
 
 
 def owners(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """The result that a file belongs to."""
+    """The result that each file belongs to."""
     return {file: entry for entry in entries for file in (*entry.files(), f"{entry.name}.md")}
 
 
 def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries: Iterable[Entry]) -> list[str]:
-    """A line for each citation that must not be. `states`: by name of the result."""
+    """A line for each citation that is not allowed. `states` is by name of the result."""
     by_file, lines = owners(entries), list[str]()
     for citation in found:
         entry = by_file.get(citation.file)
@@ -74,12 +74,12 @@ def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries:
 
 
 def _may_stand(state: Status, text: str) -> bool:
-    """Whether a result may be cited so: without a date while it is fresh, with one while it is stale, never where it failed."""
+    """Whether a citation is allowed: without a date if the result is fresh, with one if it is stale, never if it failed."""
     return state.state == "fresh" or (state.state == "stale" and bool(state.age) and state.age in text)
 
 
 def dated(text: str, states: Mapping[str, Status], entries: Iterable[Entry]) -> str:
-    """A page whose citations of stale results have their dates in the text of the link, and those of fresh ones have none."""
+    """A page in which links to stale results contain their dates, and links to fresh ones do not."""
     by_file = owners(entries)
 
     def one(match: re.Match[str]) -> str:

@@ -1,24 +1,18 @@
-"""Digests by name: what a name stands for in the repository goes in, sixteen hexadecimal digits come out.
+"""Digests by name: sixteen hexadecimal digits for a named part of the repository.
 
-    source:PATH               the definitions in a file or folder, wherever in it they stand
-    sources                   the definitions of all sources that a result rests on, wherever in these they stand
+    source:PATH               the definitions in a file or folder, wherever in it they are
+    sources                   the definitions of all sources that a result rests on, wherever they are
     tir[:PATTERNS]            tile IR of the artifacts of build.toml
     ptx:ARCH[:PATTERNS]       their PTX for an architecture
     cubin:ARCH[:PATTERNS]     their machine code
-    version:PACKAGE           the version that requirements.lock has
+    version:PACKAGE           the version in requirements.lock
 
-A definition is a statement at the top of a Python file, as its syntax tree: words, positions, the order of definitions and the
-file do not count, and neither does the module that a name is imported from. So a function that moves to another file of what a
-result rests on leaves the result as fresh as it was, and one that changes does not. What this cannot see is a name that is
-imported from elsewhere than before where both places have one; the tests of the gate stand for that.
+A definition is the syntax tree of a top-level statement; docstrings, positions, order, the file, and the modules of imports do
+not count. So moving a function keeps a result fresh, and changing it does not. An import of the same name from another module
+is not detected; the gate's tests cover that. PATTERNS select artifacts by name (`matmul-*,add-*`).
 
-PATTERNS choose artifacts by name (`matmul-*,add-*`), so that a result rests on the kernels that it is of and no others.
-
-Making every CUBIN takes minutes, and the gate asks for these digests each time. So `tests/golden/products.json` records the
-digests of all products beside one digest of everything that they are made from: the compiler's sources, the kernels, what
-build.toml says of them and the versions of the toolchain. Builds are reproducible: where that one digest is the same, so are
-the products. Where it differs nothing is known of them until `ci/products.py` has built them again, which the stage cache makes
-short; `ci/products.py --check` holds the record against what the store has from the gate's own builds.
+Building all CUBINs takes minutes, so `tests/golden/products.json` records their digests with one digest of all inputs. Builds
+are reproducible: the same inputs give the same products. After a change `ci/products.py` must rebuild the record.
 """
 
 from __future__ import annotations
@@ -41,22 +35,22 @@ COMPILER: Final = (
     "tilec/mlir", "tilec/lowering", "tilec/codegen", "tilec/assemble", "tilec/toolchain.py", "tilec/target.py",
     "tilec/artifact.py", "tilec/pipeline.py", "tilec/limits.py",
 )  # fmt: skip
-"""Sources that decide a product: those that the stages of `tilec.pipeline` name, but for what only words errors and watches
-time (`tests/evidence` holds that no other is missing)."""
+"""Sources that determine a product: those named by the stages of `tilec.pipeline`, except those that only affect error messages
+and time limits (`tests/evidence` checks that no other is missing)."""
 TOOLCHAIN: Final = (
     "islpy", "numpy", "ml-dtypes", "torch-mlir", "llvmlite", "cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink",
     "nvidia-cuda-nvcc",
 )  # fmt: skip
 LENGTH: Final = 16
 WORDS: Final = (".md", ".svg", ".pyc")
-"""Files that no program reads."""
+"""Suffixes of files that do not affect any program."""
 SOURCES: Final = "sources"
 POSITIONS: Final = frozenset({"ctx", "kind", "type_comment", "type_params"})
-"""Fields of a syntax tree that say nothing, or that only some versions of Python have."""
+"""Fields of a syntax tree without meaning, or that only some versions of Python have."""
 
 
 class UnknownDigest(Exception):
-    """What a name stands for is not there, or not known today; the message says what to do."""
+    """A name without a digest, or whose digest is currently unknown; the message suggests what to do."""
 
 
 def short(data: bytes) -> str:
@@ -65,7 +59,7 @@ def short(data: bytes) -> str:
 
 
 def tree_text(text: str, *, docstrings: bool = False) -> str:
-    """The syntax tree of a Python file without positions and, unless `docstrings`, without texts that stand alone."""
+    """The syntax tree of a Python file without positions and, unless `docstrings`, without string statements."""
     return repr(_plain(ast.parse(text), docstrings))
 
 
@@ -79,8 +73,8 @@ def _plain(node: Any, docstrings: bool) -> Any:
 
 
 def definitions(text: str) -> list[str]:
-    """The definitions of a Python file: each statement at its top but for imports, `__all__` and what only type checkers read;
-    and the names that imports give to what they import, where these are others than its own."""
+    """The definitions of a Python file: each top-level statement except imports, `__all__` and `if TYPE_CHECKING`; plus the
+    renamed imports (`name as other`)."""
     tree = ast.parse(text)
     found = {f"{name.name} as {name.asname}" for node in ast.walk(tree) for name in _renamed(node)}
     statements = [node for node in tree.body if not _stands_alone(node) and not _is_wiring(node)]
@@ -103,7 +97,7 @@ def _is_wiring(node: ast.stmt) -> bool:
 
 
 def _unplaced(node: ast.stmt) -> ast.stmt:
-    """Imports within a function name what they import, not from where."""
+    """Remove the module from imports inside functions; only the imported names count."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.ImportFrom):
             inner.module, inner.level = None, 0
@@ -115,7 +109,7 @@ def _stands_alone(node: Any) -> bool:
 
 
 class Digests:
-    """The digests of one repository as it is now; each file is read once. `products`: the record of what was built."""
+    """The current digests of a repository; each file is read once. `products`: digests from the record of builds."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -124,7 +118,7 @@ class Digests:
         self._products: Record | None = None
 
     def of(self, name: str) -> str:
-        """The digest that a name has today; UnknownDigest where it has none."""
+        """The current digest of a name; UnknownDigest if it has none."""
         kind, _, rest = name.partition(":")
         if kind == "source":
             return self.definitions([rest])
@@ -135,7 +129,7 @@ class Digests:
         raise UnknownDigest(f"`{name}` names nothing that has a digest (ci/evidence/digests.py lists the kinds)")
 
     def all_of(self, names: Iterable[str]) -> dict[str, str]:
-        """Digests by name, and one of all sources among them."""
+        """Digests by name, plus one of all sources among them."""
         found = {name: self.of(name) for name in names}
         sources = [name.partition(":")[2] for name in found if name.startswith("source:")]
         return found | ({SOURCES: self.definitions(sources)} if sources else {})
@@ -150,12 +144,12 @@ class Digests:
             try:
                 found = definitions(file.read_text(encoding="utf-8")) if file.suffix == ".py" else None
             except (SyntaxError, ValueError):
-                found = None  # a file that is wrong on purpose counts as it stands
+                found = None  # a deliberately invalid file counts by its content
             self._definitions[file] = [self._content(file, False).hex()] if found is None else found
         return self._definitions[file]
 
     def sources(self, paths: Iterable[str], *, docstrings: bool = False) -> str:
-        """One digest of the files and folders of `paths`, their names included."""
+        """One digest of the files and folders of `paths`, including their names."""
         made = hashlib.sha256()
         for path in paths:
             for file in self.files(path):
@@ -163,7 +157,7 @@ class Digests:
         return made.hexdigest()[:LENGTH]
 
     def files(self, path: str) -> Iterator[Path]:
-        """The files of a path that count, in order; UnknownDigest where there are none."""
+        """The relevant files of a path, sorted; UnknownDigest if there are none."""
         top = self.root / path
         found = [top] if top.is_file() else sorted(top.rglob("*"))
         found = [file for file in found if file.is_file() and file.suffix not in WORDS and "__pycache__" not in file.parts]
@@ -181,12 +175,12 @@ class Digests:
                 elif file.suffix == ".toml":
                     data = json.dumps(tomllib.loads(data.decode()), sort_keys=True, default=str).encode()
             except (SyntaxError, ValueError):
-                pass  # a file that is wrong on purpose counts as it stands
+                pass  # a deliberately invalid file counts by its content
             self._files[key] = hashlib.sha256(data).digest()
         return self._files[key]
 
     def version(self, package: str) -> str:
-        """The version of a locked package: a text, so that the record can be read."""
+        """The version of a locked package, as plain text, so that the record is readable."""
         text = (self.root / "requirements.lock").read_text(encoding="utf-8")
         found = re.search(rf"^{re.escape(package)}==(\S+)", text, re.MULTILINE)
         if found is None:
@@ -194,7 +188,7 @@ class Digests:
         return found[1]
 
     def made_from(self) -> str:
-        """One digest of all that products are made from. Kernels count with their docstrings, which the frontend may read."""
+        """One digest of all inputs of the products. Kernels count with their docstrings, which the frontend may read."""
         build = tomllib.loads((self.root / "build.toml").read_text(encoding="utf-8"))
         parts = [json.dumps({name: build.get(name) for name in ("build", "kernel")}, sort_keys=True)]
         kernels = sorted((self.root / build["build"]["kernels"]).glob("*.py"))
@@ -205,7 +199,7 @@ class Digests:
         return short("\n".join(parts).encode())
 
     def products(self, kind: str, rest: str) -> str:
-        """One digest of recorded products: `rest` has the architecture (none for tile IR) and patterns of artifacts."""
+        """One digest of recorded products; `rest` is the architecture (none for tile IR) and patterns of artifacts."""
         if kind == "tir":
             arch, patterns = "", rest
         else:
@@ -217,7 +211,7 @@ class Digests:
         return short("\n".join(f"{name} {digest}" for name, digest in sorted(chosen.items())).encode())
 
     def recorded(self, key: str) -> dict[str, str]:
-        """Digests of products by artifact, of a kind (`tir`, `ptx:sm_90a`, ...); UnknownDigest where the record is of other
+        """Digests of products by artifact, of a kind (`tir`, `ptx:sm_90a`, ...); UnknownDigest if the record is of other
         sources."""
         if self._products is None:
             path = self.root / PRODUCTS
@@ -229,5 +223,5 @@ class Digests:
 
 
 def chosen_by(patterns: str, name: str) -> bool:
-    """Whether patterns, with commas between them, choose an artifact; none at all choose every one."""
+    """Whether comma-separated patterns match an artifact; empty patterns match every one."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns.split(","))

@@ -1,6 +1,6 @@
-"""Pictures that are made of results: which JSON each is of, the command that draws it, the mark that says of which JSON it is.
+"""Pictures drawn from results: the JSON files of each, the command that draws it, and a mark with the digest of the JSON.
 
-A picture carries the digest of its JSON in a comment, so that one of another JSON is seen without drawing it.
+The digest is in a comment of the picture, so that an outdated one is detected without drawing it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MARK: Final = re.compile(r"<!-- made of \S+ ([0-9a-f]{16}) -->\n")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture of the folder of results. `command`: what draws it; `{0}`, `{1}` are its JSON files and `{out}` is itself."""
+    """A picture in the results folder. `command` draws it; `{0}`, `{1}` are its JSON files and `{out}` is the picture."""
 
     name: str
     sources: tuple[str, ...]
     command: tuple[str, ...]
 
     def digest(self, folder: Path) -> str:
-        """The digest of what its JSON files say was measured: their stamps do not count, nor how they are laid out."""
+        """The digest of the measurements in its JSON files, independent of their stamps and formatting."""
         made = hashlib.sha256()
         for source in self.sources:
             data: dict[str, Any] = json.loads((folder / source).read_text(encoding="utf-8"))
@@ -37,13 +37,13 @@ class Picture:
         return made.hexdigest()[:16]
 
     def is_current(self, folder: Path) -> bool:
-        """Whether it is of its JSON as it is."""
+        """Whether it was drawn from its current JSON."""
         path = folder / self.name
         found = MARK.search(path.read_text(encoding="utf-8")) if path.exists() else None
         return found is not None and found[1] == self.digest(folder)
 
     def draw(self, folder: Path) -> None:
-        """Draw it and mark it; CalledProcessError where the command fails."""
+        """Draw it and mark it; CalledProcessError if the command fails."""
         path = folder / self.name
         paths = [str(folder / source) for source in self.sources]
         command = [part.format(*paths, out=path) for part in self.command]
@@ -51,7 +51,7 @@ class Picture:
         self.mark(folder)
 
     def mark(self, folder: Path) -> None:
-        """Write the mark in front of the drawing."""
+        """Write the mark before the drawing."""
         path = folder / self.name
         text = MARK.sub("", path.read_text(encoding="utf-8"))
         comment = f"<!-- made of {','.join(self.sources)} {self.digest(folder)} -->\n"

@@ -1,8 +1,8 @@
-"""The file of the digests of all products: read and written, a line for each artifact.
+"""Reads and writes the file of all products' digests, one line per artifact.
 
     {"made_from": "...", "products": {"add-E=bf16": {"tir": "...", "sm_90a": "PTX CUBIN", ...}, ...}}
 
-`made_from` is one digest of all that the products are made from (`Digests.made_from`).
+`made_from` is one digest of all inputs of the products (`Digests.made_from`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Record = dict[str, dict[str, str]]
 
 
 def read_products(path: Path) -> tuple[str, Record]:
-    """What a file says: the digest of what the products are made from, and theirs."""
+    """The contents of a file: the digest of the inputs, and the digests of the products."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     found: Record = {}
     for name, row in data["products"].items():
@@ -29,7 +29,7 @@ def read_products(path: Path) -> tuple[str, Record]:
 
 
 def write_products(path: Path, made_from: str, record: Record) -> None:
-    """Write a file. An architecture of an artifact has both its PTX and its CUBIN."""
+    """Write a file. For each architecture, an artifact has both PTX and CUBIN."""
     rows: dict[str, dict[str, str]] = {name: {"tir": digest} for name, digest in record.get("tir", {}).items()}
     for arch in sorted(key.partition(":")[2] for key in record if key.startswith("ptx:")):
         for name, digest in record[f"ptx:{arch}"].items():

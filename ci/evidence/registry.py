@@ -1,7 +1,7 @@
-"""The registry of results: `results.toml` goes in, an `Entry` for each result comes out.
+"""The registry of results: parses `results.toml` into an `Entry` for each result.
 
-README and docs may cite a result as of today while it is fresh, and with its date while it is stale. An experiment that is
-closed is no result: it has an entry in `docs/decisions.md`.
+README and docs cite a fresh result without a date, and a stale one with its date. A closed experiment is not a result: it has
+an entry in `docs/decisions.md`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ REGISTRY: Final = Path(__file__).with_name("results.toml")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A result: the files it is kept in (`NAME.json`, and `pages` beside it), what it rests on, the command that renews it from
-    the root of the repository, whether that needs a GPU. `at_least`: how much its JSON must say was tried. `overdue`: the day
-    a result was measured whose JSON does not say what it rests on."""
+    """A result: its files (`NAME.json` and `pages`), what it rests on, the command that renews it from the root of the
+    repository, and whether that needs a GPU. `at_least`: minimum counts of what its JSON must say was tried. `overdue`: the day
+    of measurement of a result whose JSON does not record what it rests on."""
 
     name: str
     rests_on: tuple[str, ...]
@@ -33,16 +33,17 @@ class Entry:
     at_least: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def files(self) -> tuple[str, ...]:
-        """Names of all its files in the folder of results."""
+        """Names of all its files in the results folder."""
         return (f"{self.name}.json", *self.pages)
 
 
 class RegistryError(Exception):
-    """`results.toml` is wrong; the message says where."""
+    """`results.toml` is invalid; the message says where."""
 
 
 def read_registry(path: Path = REGISTRY) -> dict[str, Entry]:
-    """Entries by name. `common` of the file names sets of digests: `"@prover"` in `rests_on` stands for those of that name."""
+    """Entries by name. `common` in the file names sets of digests: `"@prover"` in `rests_on` expands to the set of that
+    name."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     sets: dict[str, list[str]] = data.pop("common", {})
     found: dict[str, Entry] = {}

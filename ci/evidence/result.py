@@ -1,7 +1,7 @@
-"""Results that say what they rest on: a name and data go in, a stamped JSON file comes out; and whether one still holds.
+"""Writes results stamped with what they rest on, and checks whether a result is still fresh.
 
-The digests are taken before the work and again after it: a result made while its sources were edited is of neither version, and
-is not written.
+The digests are computed before the work and again after it. A result whose sources were edited meanwhile belongs to neither
+version and is not written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Changed(Exception):
 
 
 class Result:
-    """A result in the making. `name`: of the registry. `device`: what it was measured on, beside the machine's processors."""
+    """A result in progress. `name` is that of the registry; `device` is what it was measured on, by default the processors."""
 
     def __init__(self, name: str, device: str = "", *, root: Path = ROOT, entry: Entry | None = None) -> None:
         self.entry = entry or read_registry()[name]
@@ -33,7 +33,7 @@ class Result:
         self.rests_on = Digests(root).all_of(self.entry.rests_on)
 
     def stamped(self, data: Any, *, exit_status: int) -> dict[str, Any]:
-        """The data with what it rests on; a list becomes `rows`. Changed where the sources are no longer those of the start."""
+        """The data with its stamp; a list becomes `rows`. Raises Changed if the sources changed since the start."""
         now = Digests(self.root).all_of(self.entry.rests_on)
         moved = [name for name in now if name != SOURCES and now[name] != self.rests_on[name]]
         if moved:
@@ -47,7 +47,7 @@ class Result:
         return stamp | ({"exit_status": exit_status} if exit_status else {}) | fields
 
     def write(self, data: Any, folder: Path = RESULTS, *, exit_status: int) -> Path:
-        """Write `NAME.json` to `folder`; the path. An `exit_status` of the command other than 0 makes the result `failed`."""
+        """Write `NAME.json` to `folder`; returns the path. A nonzero `exit_status` of the command makes the result `failed`."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.entry.name}.json"
         path.write_text(json.dumps(self.stamped(data, exit_status=exit_status), indent=1) + "\n", encoding="utf-8")
@@ -56,8 +56,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether a result holds today: `state` is fresh, stale, or failed (its last run was no success); `reasons` say what
-    changed; `age` is the day it was measured, if it says so."""
+    """Whether a result is valid today: `state` is fresh, stale, or failed (its last run was unsuccessful); `reasons` list what
+    changed; `age` is the day it was measured, if recorded."""
 
     entry: Entry
     state: str
@@ -66,7 +66,7 @@ class Status:
 
 
 def status(entry: Entry, data: Any, digests: Digests) -> Status:
-    """Whether a result with this JSON holds."""
+    """The status of a result with this JSON."""
     fields: dict[str, Any] = data if isinstance(data, dict) else {}  # pyright: ignore[reportUnknownVariableType]
     recorded: dict[str, str] = fields.get("rests_on", {})
     age = str(fields.get("measured_on", entry.overdue))
@@ -95,7 +95,7 @@ def status(entry: Entry, data: Any, digests: Digests) -> Status:
 
 
 def _to_compare(entry: Entry, recorded: Mapping[str, str], digests: Digests) -> list[str]:
-    """What decides whether a result holds: no single source where all of them together have the definitions that they had."""
+    """The names to compare: without single sources if the digest of all sources together is unchanged."""
     try:
         is_same = recorded.get(SOURCES) == digests.all_of(name for name in entry.rests_on if is_source(name)).get(SOURCES)
     except UnknownDigest:
@@ -104,12 +104,12 @@ def _to_compare(entry: Entry, recorded: Mapping[str, str], digests: Digests) -> 
 
 
 def is_source(name: str) -> bool:
-    """Whether a digest of this name is of a source."""
+    """Whether a name is that of a source digest."""
     return name.startswith("source:")
 
 
 def states_of(root: Path, entries: Mapping[str, Entry]) -> dict[str, Status]:
-    """Whether each result of a repository holds."""
+    """The status of every result of a repository."""
     digests, found = Digests(root), dict[str, Status]()
     for name, entry in entries.items():
         path = root / FOLDER / f"{name}.json"

@@ -1,4 +1,4 @@
-"""Tables of README and documentation that are made of results, by name: lines of Markdown come out."""
+"""Tables of README and documentation made from results, by name, as lines of Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROMPTS: Final = (18, 512, 2048, 8192)
 
 
 def kernels(results: Results) -> list[str]:
-    """How fast the kernels are compared with their libraries; for a page in `docs/`."""
+    """The speed of the kernels relative to libraries, for a page in `docs/`."""
     rows = [
         ("`add`", "torch add", "kernels_gpu", "view.ratios.add"),
         ("`silu_mul`", "torch add, equal bytes", "kernels_gpu", "view.ratios.silu_mul"),
@@ -47,7 +47,7 @@ def kernels(results: Results) -> list[str]:
 
 
 def engine(results: Results) -> list[str]:
-    """How long decode and prefill of each model take, with transformers in brackets where it ran."""
+    """Decode rate and prefill time of each model, with those of transformers where measured."""
     speeds: dict[str, Any] = {speed["model"]: speed for speed in results.data("engine_check")["speed"]}
     speeds |= {speed["model"]: speed for speed in results.data("engine_large")["speed"]}
     lines = ["| | " + " | ".join(name.removeprefix("qwen3-").upper() for name in MODELS) + " |", "|---|" + "--:|" * len(MODELS)]

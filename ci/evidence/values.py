@@ -1,11 +1,11 @@
-"""A figure of a result as text: the result's name, a path in its JSON and a format go in.
+"""Formats a figure of a result, given the result's name, a path in its JSON and a format.
 
     speed[model=qwen3-4b].decode_at_18_tok_s      members, and the element of a list that has these values
     rows[0].costs[of one].us                       elements by number, members with any name
-    view.ratios.matvec.mean                        what `ci/evidence/views.py` makes of the result
+    view.ratios.matvec.mean                        values computed from the result by `ci/evidence/views.py`
 
-A format is one of Python's (`.3f`, `,`), or `ms`: one digit behind the point below 10, none above; `x10` and the like before it
-multiply (`x100.0f`).
+A format is one of Python's (`.3f`, `,`), or `ms`: one digit after the point below 10, none above. A prefix such as `x100`
+multiplies (`x100.0f`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ SCALE: Final = re.compile(r"x(\d+)(.*)")
 
 
 class WrongFigure(Exception):
-    """A figure names nothing; the message says what."""
+    """A figure without a source; the message says what is missing."""
 
 
 class Results:
-    """The JSON of all results of a folder, each read once."""
+    """The JSON of all results in a folder, each read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[str, Any] = {}
 
     def data(self, name: str) -> Any:
-        """The JSON of a result; WrongFigure where it has none."""
+        """The JSON of a result; WrongFigure if it has none."""
         if name not in self._read:
             path = self.folder / f"{name}.json"
             if not path.exists():
@@ -42,7 +42,7 @@ class Results:
         return self._read[name]
 
     def value(self, name: str, path: str) -> Any:
-        """What a path leads to; WrongFigure where that is nothing."""
+        """The value at a path; WrongFigure if there is none."""
         data = self.data(name)
         if path.startswith("view."):
             if name not in VIEWS:
@@ -61,7 +61,7 @@ class Results:
         return data
 
     def text(self, name: str, path: str, form: str = "") -> str:
-        """The figure in its format."""
+        """The formatted figure."""
         return formatted(self.value(name, path), form)
 
 
@@ -74,7 +74,7 @@ def _step(data: Any, member: str | None, number: str | None, key: str | None, va
 
 
 def formatted(value: Any, form: str) -> str:
-    """A value in a format; WrongFigure where it has none of that kind."""
+    """A formatted value; WrongFigure if the format does not apply to it."""
     scaled = SCALE.fullmatch(form)
     try:
         if scaled:

@@ -1,14 +1,16 @@
-"""Verdicts of a campaign, kept by digests of what was judged and of the judges, so that a change renews only what it touched.
+"""Caches the verdicts of a campaign by digests of the case and of the checkers, so that a change only invalidates what it
+affects.
 
 In: cases by name or number, each with keys. Out: `ci/bench/results/verdicts/NAME.txt`, a line for each case:
 
     CASE KEY[,KEY] VERDICT [JSON]        1207 5f0c31aa accepted 24
 
-A key is eight digits of a digest of everything that the verdict follows from. A case is looked up by its name and a key, so two
-cases never share a verdict, and one that changed keeps an old verdict by chance once in four billion times. A case may have
-several keys, dear and cheap to know (the compiler's source and a program's text; the program's PTX): any of them will do.
+A key is eight digits of a digest of everything that the verdict depends on. A case is looked up by name and key, so two cases
+never share a verdict, and a changed case keeps an old verdict by chance once in four billion times. A case may have several
+keys, some costly and some cheap to compute (the compiler's source and a program's text; the program's PTX): any match is
+sufficient.
 
-Lines are appended as verdicts come, so that a run which is stopped has kept what it judged; `close` leaves one line a case.
+Lines are appended as verdicts arrive, so that an interrupted run keeps its verdicts; `close` leaves one line per case.
 """
 
 from __future__ import annotations
@@ -30,26 +32,26 @@ SEPARATORS: Final = (",", ":")
 
 
 class Verdict(NamedTuple):
-    """What was found of a case, and what else its table needs: any JSON value, None for nothing."""
+    """The verdict on a case, and other data for its table: any JSON value, or None."""
 
     word: str
     detail: Any = None
 
 
 class Line(NamedTuple):
-    """What is kept of a case."""
+    """The cached keys and verdict of a case."""
 
     keys: tuple[str, ...]
     verdict: Verdict
 
 
 def key(*parts: object) -> str:
-    """The key of what a verdict follows from, in order."""
+    """The key of everything that a verdict depends on, in order."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:DIGITS]
 
 
 def read_lines(path: Path) -> dict[str, Line]:
-    """The last line of each case of a file; nothing where there is no file. A line that was cut off is passed over."""
+    """The last line of each case of a file; empty if there is no file. Truncated lines are skipped."""
     found: dict[str, Line] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         case, *rest = line.split(" ", 3)
@@ -64,30 +66,30 @@ def read_lines(path: Path) -> dict[str, Line]:
 
 
 class Verdicts:
-    """The verdicts of one campaign. `path`: its file."""
+    """The verdicts of one campaign, in the file `path`."""
 
     def __init__(self, name: str, folder: Path = FOLDER) -> None:
         self.path = folder / f"{name}.txt"
         self.lines = read_lines(self.path)
 
     def known(self, case: object) -> Line | None:
-        """What is kept of a case, whatever it rests on."""
+        """The cached line of a case, whatever its keys."""
         return self.lines.get(str(case))
 
     def find(self, case: object, *keys: str) -> Verdict | None:
-        """The verdict on a case, if it follows from what one of the keys says."""
+        """The verdict on a case if one of the keys matches."""
         line = self.lines.get(str(case))
         return line.verdict if line is not None and {*keys} & {*line.keys} else None
 
     def add(self, case: object, keys: Iterable[str], verdict: Verdict) -> None:
-        """Keep a verdict."""
+        """Store a verdict."""
         self.lines[str(case)] = line = Line(tuple(keys), verdict)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_text(str(case), line))
 
     def close(self, cases: Collection[object] | None = None) -> None:
-        """Leave one line a case, in order; of `cases` alone, where they are all that there are today."""
+        """Leave one line per case, sorted; only those of `cases` if it is given, as the complete list of today's cases."""
         names = {str(case) for case in cases} if cases is not None else self.lines.keys()
         kept = sorted((name for name in self.lines if name in names), key=_in_order)
         self.lines = {name: self.lines[name] for name in kept}
@@ -107,7 +109,7 @@ def _text(case: str, line: Line) -> str:
 
 
 class Budget:
-    """Seconds that a run may take: it is asked between cases, so that what was begun is finished and kept."""
+    """A time limit of a run in seconds, checked between cases, so that a started case is finished and stored."""
 
     def __init__(self, seconds: float | None) -> None:
         self.end = None if seconds is None else time.monotonic() + seconds

@@ -1,6 +1,6 @@
-"""What tables and sentences say of results that the JSON has not as it stands: ratios, bests, means.
+"""Derived figures of results that are not in their JSON directly: ratios, bests, means.
 
-The JSON of a result goes in, a tree of figures by name comes out; `view.` in a path of `ci/evidence/values.py` leads to it.
+A view maps the JSON of a result to a tree of figures by name; `view.` in a path of `ci/evidence/values.py` refers to it.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 FEW: Final = 128
-"""Rows below which a product has few."""
+"""Small-M products have fewer rows than this."""
 SHIPPED_ATTENTION: Final = "128x128_copytma_consumers2_stages2"
 OVERLAPPED: Final = ", overlapped"
 STEP_BYTES: Final = {"qwen3-4b": 8_050_415_616, "qwen3-32b": 63_978_164_224}
-"""Bytes of a decode step behind 18 tokens: weights and cache (`engine/graph/traffic.py`), so no measurement."""
+"""Bytes of a decode step after 18 tokens: weights and cache. Computed (`engine/graph/traffic.py`), not measured."""
 NOMINAL: Final = 4.8e12
-"""Bytes per second of an H200's memory, as its maker states them."""
+"""Nominal memory bandwidth of an H200 in bytes per second."""
 Tree = dict[str, Any]
 
 
 def least_and_mean(ratios: Iterable[float]) -> dict[str, float]:
-    """The least ratio and their geometric mean."""
+    """The least ratio, their geometric mean, and the greatest ratio."""
     found = list(ratios)
     return {"least": min(found), "mean": math.exp(sum(map(math.log, found)) / len(found)), "most": max(found)}
 
 
 def kernels_gpu(data: Tree) -> Tree:
-    """By kernel, its fastest variant beside the library at the sizes that have a floor, in bf16; rates in TB/s by kernel and
-    size, the best of a plain launch; the rate of the best read of all."""
+    """By kernel, the ratio of its fastest variant to the library at sizes that have a floor, in bf16; and rates in TB/s by
+    kernel and size, of the fastest plain launch."""
     best: dict[tuple[str, str], Tree] = {}
     for row in data["records"]:
         key = row["kind"] == "timed" and row["dtype"] == "bf16" and (row["kernel"], row["label"])
@@ -47,8 +47,8 @@ def kernels_gpu(data: Tree) -> Tree:
 
 
 def products(data: Tree) -> Tree:
-    """Ratios to cuBLAS by rows (`many`, `few`) of the best candidate, launched behind what is before it and beside its end
-    (`overlapped`), and of Triton's; and the share of the best rate of a read at which weights of few rows are read."""
+    """Ratios to cuBLAS by rows (`many`, `few`): of the best candidate, of the best one launched with overlap (`overlapped`),
+    and of Triton; and the best read's time over that of the overlapped candidate (`read`) and of cuBLAS (`cublas_read`)."""
     found: Tree = {}
     groups = {
         "many": [r for r in data["rows"] if r["shape"][0] >= FEW],
@@ -71,13 +71,13 @@ def products(data: Tree) -> Tree:
 
 
 def attention(data: Tree) -> Tree:
-    """The shipped tile beside cuDNN."""
+    """The shipped tile, relative to cuDNN."""
     return least_and_mean(row["us"]["cuDNN"] / row["us"][SHIPPED_ATTENTION] for row in data["rows"])
 
 
 def engine_check(data: Tree) -> Tree:
-    """How far logits are from float32, over how far transformers are: the worst of all prompts, of the last token
-    (`prefill`) and of the mean of decode steps (`decode`); and the share of the roofline that decode reaches, by model."""
+    """The logits' error relative to float32, divided by that of transformers: the worst of all prompts, for the last token
+    (`prefill`) and as the mean of decode steps (`decode`); and decode's share of the roofline, by model."""
     decode = [row["decode_mean"] / row["transformers_mean"] for row in data["errors"]]
     prefill = [row["prefill"] for row in data["errors"]]
     found: Tree = {"decode": max(decode), "prefill": max(prefill), "worst": max(*decode, *prefill)} if decode else {}
@@ -86,25 +86,25 @@ def engine_check(data: Tree) -> Tree:
 
 
 def batch_check(data: Tree) -> Tree:
-    """Of the 4B model at 18 tokens: eight sequences over one."""
+    """The rate of eight sequences over that of one, for the 4B model at 18 tokens."""
     rates = data["qwen3-4b"]["tok_s"]
     return {"eight_over_one": rates["18"]["8"] / rates["18"]["1"]}
 
 
 def cold_start(data: Tree) -> Tree:
-    """Medians of all runs, in seconds."""
+    """Medians over all runs, in seconds."""
     return {name: statistics.median(run[name] for run in data["runs"]) for name in data["runs"][0]}
 
 
 def torch_ops(data: Tree) -> Tree:
-    """Microseconds that a call of `tilec.op` costs beyond a bare launch, of three kernels."""
+    """Microseconds that a call of `tilec.op` costs more than a bare launch, as the mean of three kernels."""
     us = data["microseconds"]
     over = [us[f"tilec.op {name}"] - us[f"bare launch of {name}"] for name in ("add", "rms_norm", "add_rms_norm")]
     return {"over_bare": statistics.mean(over)}
 
 
 def mender(data: Tree) -> Tree:
-    """How many of the authors' mistakes and of each draw of generated ones are mended."""
+    """The number of fixed mistakes, among those by authors and in each draw of generated ones."""
     count = {name: sum(row["outcome"] == "mended" for row in rows) for name, rows in data["generated"].items()}
     return {"corpus": sum(row["outcome"] == "mended" for row in data["corpus"]), "generated": count}
 

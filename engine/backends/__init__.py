@@ -1,4 +1,4 @@
-"""What runs a StepGraph: a GPU (`engine.backends.cuda`), or NumPy on any machine (`engine.backends.interpreter`)."""
+"""Backends that run a StepGraph: a GPU (`engine.backends.cuda`), or NumPy on any machine (`engine.backends.interpreter`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How tokens go in and come out, on every backend: chunks of a prompt, decode steps one after the other, what is refused.
+"""The part of generation that all backends share: chunked prefill, decode loop, checks of inputs.
 
-A backend says how one step is run. Each decode step leaves the inputs of the next, so that `ahead` of them can be on their way
-beyond the one whose token is waited for.
+A subclass says how one step runs. Each decode step writes the inputs of the next one on the device, so `ahead` further steps
+can be enqueued while the host waits for a token.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tilec.step.step import CHUNK_TOKENS, Head, Step
 
 
 class Backend(ABC):
-    """One model, loaded, with a cache of keys and values. Not for several threads at once.
+    """A loaded model with its KV cache. Not thread-safe.
 
-    UsageError where tokens do not fit the cache or are outside the vocabulary, DeviceError where the device fails.
+    UsageError if tokens do not fit the cache or are outside the vocabulary, DeviceError if the device fails.
     """
 
     ahead: ClassVar[int] = 0
@@ -39,7 +39,7 @@ class Backend(ABC):
     config: ModelConfig
     step: Step
     max_seq_len: int
-    """Tokens that the cache holds."""
+    """Capacity of the cache in tokens."""
 
     def __init__(self) -> None:
         self.max_seq_len = 0
@@ -54,17 +54,17 @@ class Backend(ABC):
 
     @abstractmethod
     def contract(self, op: Op) -> Contract | Manifest:
-        """What the kernel of an operation says of itself."""
+        """The contract of an operation's kernel."""
 
     def begin(self) -> Sequence:
-        """A new sequence, which takes the cache from the one before: that one ends."""
+        """Begin a new sequence in the cache. This ends the previous one."""
         self._current.begin()
         self._current = Sequence()
         return self._current
 
     def prefill(self, sequence: Sequence, ids: Tokens[int], sampling: SamplingParams | None = None) -> None:
-        """Take in a prompt behind what the sequence holds, and choose the token after it: the most likely one, or one drawn
-        with the first random number of `sampling`'s seed."""
+        """Prefill a prompt after the tokens that the sequence already has, and choose the next token: the most likely one, or
+        with `sampling` one drawn with the seed's first random number."""
         self._check_open()
         check_room(sequence.length, len(ids), self.max_seq_len)
         sequence.head = "argmax" if sampling is None else "sample"
@@ -73,28 +73,28 @@ class Backend(ABC):
         self._take_in(sequence, ids, sequence.head)
 
     def prompt_logits(self, sequence: Sequence, ids: Tokens[int]) -> NDArray[np.float32]:
-        """Take in a prompt and give the logits of its last token, (vocab,)."""
+        """Prefill a prompt and return the logits of its last token, (vocab,)."""
         self._take_in(sequence, ids, "logits")
         return self._logits()
 
     def decode(self, sequence: Sequence, token: int) -> int:
-        """Take in one token; the choice of the next."""
+        """Process one token; returns the next one."""
         return next(self.stream_tokens(sequence, token, 1))
 
     def decode_logits(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
-        """Take in one token; the logits after it, (vocab,)."""
+        """Process one token; returns the logits after it, (vocab,)."""
         self._send(sequence, token)
         self._run_decode("logits", self._is_short(sequence.length))
         sequence.length += 1
         return self._logits()
 
     def token(self) -> int:
-        """The token that the last step chose; waits for it. ModelError where its logits were not finite."""
+        """The token that the last step chose; waits for it. ModelError if its logits were not finite."""
         return self._in_vocabulary(self._chosen())
 
     def stream_tokens(self, sequence: Sequence, token: int, limit: int) -> Iterator[int]:
-        """Take in `token` and give the choice of the next, which is taken in in turn, at most `limit` times. The choice is made
-        as `prefill` was told; the n-th token after the prompt takes the n-th random number."""
+        """Process `token`, yield the next token, process that one, and so on, `limit` times at most. Tokens are chosen by the
+        output mode set in `prefill`; the n-th token after the prompt uses the n-th random number."""
         answer, head = sequence.begin(), sequence.head
         start, launched = sequence.length, 0
         waiting: deque[int] = deque()
@@ -114,26 +114,26 @@ class Backend(ABC):
                     sequence.length = start + launched
                 yield self._in_vocabulary(self._fetched(waiting.popleft()))
         finally:
-            # What was enqueued ahead and not asked for is forgotten: its slots of the cache are written again.
+            # Steps that were enqueued ahead and not consumed are dropped: later steps write their slots of the cache again.
             if sequence.is_current(answer):
                 sequence.length = start + launched - len(waiting)
 
     @abstractmethod
     def batch_steps(self, sequences: int) -> BatchSteps:
-        """Memory and steps for so many sequences at once (`engine.batch`)."""
+        """Memory and steps for a batch of `sequences` sequences (`engine.batch`)."""
 
     def close(self) -> None:
-        """Give back what the model holds; idempotent."""
+        """Free the model's resources; idempotent."""
         self._current.begin()
         self._release()
 
     @property
     def _slots(self) -> int:
-        """Slots of the cache."""
+        """Number of slots of the cache."""
         return self.step.graph("decode", "sample", layers=1).buffers["uniforms"].shape[1]
 
     def _take_in(self, sequence: Sequence, ids: Tokens[int], head: Head) -> None:
-        """All of a prompt, chunk by chunk; only the last has the head."""
+        """Prefill a prompt chunk by chunk; only the last chunk has the output mode `head`."""
         self._check_open()
         sequence.begin()
         check_room(sequence.length, len(ids), self.max_seq_len)
@@ -148,7 +148,7 @@ class Backend(ABC):
             sequence.length += len(chunk)
 
     def _is_short(self, length: int) -> bool:
-        """Whether a step behind so many tokens has the short form."""
+        """Whether a step after `length` tokens uses the variant for short context."""
         return self.step.is_short(length + 1)
 
     def _send(self, sequence: Sequence, token: int) -> None:
@@ -180,10 +180,10 @@ class Backend(ABC):
 
     @abstractmethod
     def _set(self, values: dict[str, Any]) -> None:
-        """Set what is the same for all steps of an answer."""
+        """Set the inputs that stay the same for all steps of a generation."""
 
     def _set_decode(self, token: int, place: int) -> None:
-        """Set the inputs of a decode step of a token in a slot, of whatever form."""
+        """Set the inputs of a decode step, of either variant, for `token` in slot `place`."""
         inputs = {"ids": token, "positions": place, "slots": place, "lengths": place + 1}
         self._inputs_known.sent(inputs)
         self._set_inputs(inputs)
@@ -198,16 +198,16 @@ class Backend(ABC):
 
     @abstractmethod
     def _run_decode(self, head: Head, short: bool) -> None:
-        """Run, or enqueue, a decode step on its inputs as they are, once `_inputs_known` lets it; `short` is the form for a
-        short cache (`Step.graph`)."""
+        """Run or enqueue a decode step on its current inputs, after `_inputs_known` allows it; `short` selects the variant for
+        short context (`Step.graph`)."""
 
     @abstractmethod
     def _fetch(self, number: int) -> None:
-        """Let the token of the last step come to the host, as the one of a number."""
+        """Start copying the last step's token to the host, as step `number`."""
 
     @abstractmethod
     def _fetched(self, number: int) -> int:
-        """The token of a number; waits for it."""
+        """The token of step `number`; waits for it."""
 
     @abstractmethod
     def _chosen(self) -> int:
@@ -219,4 +219,4 @@ class Backend(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Give back what the model holds; idempotent."""
+        """Free the model's resources; idempotent."""

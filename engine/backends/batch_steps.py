@@ -1,7 +1,7 @@
-"""What a backend does for a batch: the memory of several sequences, and steps that take in a token of each.
+"""The batch interface of a backend: memory for several sequences, and steps that process one token of each.
 
-`engine.batch` says which sequences there are and what they take in; a backend keeps what they hold. The place of a sequence is
-its row in every input and output, and its part of every cache.
+`engine.batch` keeps track of the sequences and their tokens; the backend owns their memory. The `place` of a sequence is its
+row in every input and output, and its part of every cache.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from tilec.step.step import Head
 
 INPUTS: Final = ("ids", "positions", "batch.slots", "batch.lengths", "batch.going")
-"""What is set before steps, (sequences,) i32 each, and left by each step that chooses tokens as the next one needs it."""
+"""Inputs set before steps, (sequences,) i32 each. A step that chooses tokens updates them on the device for the next step."""
 
 HEADS: Final[tuple[Head, ...]] = ("argmax", "sample", "logits")
-"""How a step of a batch may end."""
+"""Output modes of a batch step."""
 
 
 class BatchSteps(ABC):
-    """Steps of `sequences` sequences on a backend that is loaded. Not for several threads at once."""
+    """Steps of `sequences` sequences on a loaded backend. Not thread-safe."""
 
     ahead: ClassVar[int] = 0
     """Steps enqueued beyond the one whose tokens are waited for."""
@@ -32,11 +32,11 @@ class BatchSteps(ABC):
 
     @abstractmethod
     def adopt(self, place: int, length: int) -> None:
-        """Give a place the first `length` slots of the backend's own cache, which a prompt was taken into."""
+        """Copy the first `length` slots of the backend's own cache, which a prefill wrote, to row `place` of the batch."""
 
     @abstractmethod
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Set what is the same for all steps of an answer: a row for each sequence."""
+        """Set the inputs that stay the same for all steps of a generation, one row for each sequence."""
 
     @abstractmethod
     def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:
@@ -44,15 +44,15 @@ class BatchSteps(ABC):
 
     @abstractmethod
     def run(self, head: Head, short: bool) -> None:
-        """Run, or enqueue, a step on its inputs as they are; `short` is the form for short caches (`Step.graph`)."""
+        """Run or enqueue a step on its current inputs; `short` selects the variant for short context (`Step.graph`)."""
 
     @abstractmethod
     def fetch(self, number: int) -> None:
-        """Let the tokens of the last step come to the host, as those of a number."""
+        """Start copying the last step's tokens to the host, as step `number`."""
 
     @abstractmethod
     def fetched(self, number: int) -> NDArray[np.int32]:
-        """The tokens of a number, (sequences,); waits for them."""
+        """The tokens of step `number`, (sequences,); waits for them."""
 
     @abstractmethod
     def logits(self) -> NDArray[np.float32]:
@@ -60,4 +60,4 @@ class BatchSteps(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the batch holds; idempotent."""
+        """Free the batch's resources; idempotent."""

@@ -1,7 +1,7 @@
-"""Block sizes for kernels that run on the tile interpreter: valid for every shape, few blocks, no tile above `TILE` elements.
+"""Block sizes for kernels on the tile interpreter: valid for every shape, few blocks, no tile above `TILE` elements.
 
-The interpreter pays for each block and each operation, hardly for elements; so a block is as large as the language's limit on
-tiles lets it be. Constants that an operation names itself are not decided here.
+The interpreter's cost is per block and per operation, hardly per element, so blocks are as large as the limit on tiles allows.
+Constants that an operation sets itself are not chosen here.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final
 from tilec.step.graph import Constant, Op
 
 TILE: Final = 1 << 18
-"""Elements of a tile at most: a quarter of what the language allows, a megabyte of f32."""
+"""Maximum elements of a tile: a quarter of the language's limit, 1 MiB of f32."""
 
 MATMUL_TILE: Final = 256
-"""Rows, columns and depth of a product's tile at most."""
+"""Maximum M, N and K of a matmul tile."""
 
 ROWS: Final = 64
-"""Rows of queries of a block of attention over a prompt."""
+"""Query rows of a block in prefill attention."""
 
 SLOTS: Final = 64
-"""Slots of a tile of the cache, which holds a multiple of so many."""
+"""Slots of a cache tile; the cache has a multiple of that."""
 
 
 def block_sizes(op: Op) -> dict[str, Constant]:
-    """All constants of an operation: those that it names, and what its kernel's specialisation needs beyond them."""
+    """All constants of an operation: those it sets itself, and those chosen here for its kernel."""
     chosen = CHOICES.get(op.kernel)
     shapes = {name: view.shape for name, view in op.tensors.items()}
     return {**(chosen(shapes) if chosen is not None else {}), **op.constants}
@@ -44,26 +44,26 @@ def _whole_row(shapes: Shapes) -> dict[str, Constant]:
 
 
 def _rows_of_weight(outputs: int, inputs: int) -> dict[str, Constant]:
-    """`matvec` and its kind: ROWS outputs, which divide all, of BLOCK inputs."""
+    """`matvec` and its variants: blocks of ROWS outputs by BLOCK inputs; ROWS divides the outputs."""
     block = largest_divisor(inputs, TILE)
     return {"BLOCK": block, "ROWS": largest_divisor(outputs, max(1, TILE // block))}
 
 
 def _rows_of_batch(outputs: int, inputs: int) -> dict[str, Constant]:
-    """The same for several rows, which no warps share."""
+    """The same for several rows of x; with SPLIT 1 no warps share a sum."""
     return {**_rows_of_weight(outputs, inputs), "SPLIT": 1}
 
 
 def _matmul(shapes: Shapes) -> dict[str, Constant]:
     rows, inner = shapes["a"]
     columns = shapes["b"][0]
-    # The number of tokens is another in every prompt: powers of two keep specialisations few.
+    # The number of tokens differs between prompts: powers of two keep the number of specialisations small.
     sizes = {"BM": 1 << (rows - 1).bit_length(), "BN": columns, "BK": inner}
     return {**{name: min(size, MATMUL_TILE) for name, size in sizes.items()}, "GROUP": 1}
 
 
 def _matmul_silu_mul(shapes: Shapes) -> dict[str, Constant]:
-    """The same where a tile has its columns twice."""
+    """As `_matmul`, for a kernel whose tile has its columns twice (gate and up)."""
     rows, inner = shapes["a"]
     sizes = {"BM": 1 << (rows - 1).bit_length(), "BN": shapes["b"][1], "BK": inner}
     most = {"BM": MATMUL_TILE, "BN": MATMUL_TILE // 2, "BK": MATMUL_TILE}
@@ -71,7 +71,7 @@ def _matmul_silu_mul(shapes: Shapes) -> dict[str, Constant]:
 
 
 def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:
-    """A product of few tokens, of which the operation says the rows of a tile."""
+    """A product with small M; the operation sets the rows of a tile itself."""
     return {"BN": min(outputs, MATMUL_TILE), "BK": min(inputs, MATMUL_TILE)}
 
 
@@ -100,4 +100,4 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "rotary_decode_attention_kv": lambda _: {"BN": SLOTS},
     "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},
 }
-"""What is chosen per kernel, by the shapes of its tensors."""
+"""The function that chooses a kernel's constants, from the shapes of its tensors."""

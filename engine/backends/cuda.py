@@ -1,7 +1,7 @@
 """Runs a StepGraph on a GPU with nothing but the CUBINs of a bundle. A decode step is one CUDA graph.
 
-Every launch is checked against its artifact's contract once, when the step is planned; a step then only enqueues. Launches
-overlap: each kernel waits by itself for the one before it (`tilec.runtime.Plan.launch`).
+Every launch is checked against its artifact's contract once, when the step is planned; running a step only enqueues. Launches
+overlap by programmatic dependent launch: each kernel waits for the previous one itself (`tilec.runtime.Plan.launch`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PACK_AGAIN: Final = "pack the bundle of this model"
 
 @dataclass(frozen=True, slots=True)
 class CapturedStep:
-    """A decode step as a CUDA graph; the plans hold what its launches point to."""
+    """A decode step as a CUDA graph. The plans keep the memory alive that the launches point to."""
 
     graph: StepGraph
     plans: tuple[Plan, ...]
@@ -50,7 +50,7 @@ class CapturedStep:
 
 
 class CudaBackend(Backend):
-    """A `Backend` on one device."""
+    """A `Backend` on one GPU."""
 
     ahead = 1
 
@@ -80,7 +80,8 @@ class CudaBackend(Backend):
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
     ) -> None:
-        """Put a model on the device: weights, caches for `max_seq_len` tokens, the rope table, kernels, the captured step."""
+        """Load a model onto the device: weights, caches for `max_seq_len` tokens, the rope table, kernels, the captured
+        step."""
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
         self.step = self._bundled_step(weights)
         memory, driver = self.memory, self.driver
@@ -92,7 +93,7 @@ class CudaBackend(Backend):
         memory.require(weights.bytes + sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE)) + arena)
         for destination in weights.destinations:
             memory.add(destination.name, destination.bytes)
-        driver.synchronize(self.stream)  # memory is there for other streams once this one has passed its allocation
+        driver.synchronize(self.stream)  # pool memory is usable from other streams once its allocation is done
         upload = Upload(driver, weights, {name: pointer for name, (pointer, _) in memory.places.items()}, progress)
         try:
             for buffer in decode.of_kind(Kind.CACHE):
@@ -108,7 +109,7 @@ class CudaBackend(Backend):
                 "settings": InputBlock(memory, decode.of_kind(Kind.SETTING)),
             }
             self._tokens = TokenRing(memory, "token", 1)
-            for short in {self.step.is_short(1), self.step.is_short(max_seq_len)}:  # while weights are on their way
+            for short in {self.step.is_short(1), self.step.is_short(max_seq_len)}:  # while the weights are uploaded
                 self.captured_step("argmax", short)
             for prompts in self._prompts:
                 places = self._places(prompts.whole)
@@ -127,8 +128,8 @@ class CudaBackend(Backend):
         return self.launches.load_seconds
 
     def run_uncaptured(self, sequence: Sequence, token: int) -> int:
-        """Take in one token by launching every kernel of the step from the host, without a graph; the choice of the next. The
-        same launches as `decode`, for comparison."""
+        """Process one token by launching every kernel of the step from the host, without a graph; returns the next token. The
+        launches equal those of `decode`, for comparison."""
         step = self.captured_step(sequence.head, self._is_short(sequence.length))
         self._send(sequence, token)
         self._inputs_known.enqueue(step.replay)
@@ -138,7 +139,7 @@ class CudaBackend(Backend):
         return self.token()
 
     def captured_step(self, head: Head, short: bool = False) -> CapturedStep:
-        """The decode step with this head, or its form for a short cache, captured when it is first asked for."""
+        """The decode step in an output mode, or its variant for short context; captured on first use."""
         self._check_open()
         if (head, short) not in self._captured:
             graph = self.step.graph("decode", head, short=short)
@@ -146,8 +147,8 @@ class CudaBackend(Backend):
         return self._captured[head, short]
 
     def time_launches(self, plans: Tokens[Plan], repeats: int, filled: int) -> float:
-        """Seconds that some launches of a decode step take, one after the other in one graph: the mean of `repeats` runs after
-        a first one. They compute on what the last step left, with the inputs of a step at the last of `filled` slots."""
+        """Mean seconds of a graph of these launches in order, over `repeats` runs after a warm-up run. The launches read the
+        activations of the last step; the inputs are those of a step whose token is in the last of `filled` slots."""
         self._set_decode(0, max(0, filled - 1))
         executable = self.capture(plans)
         try:
@@ -162,17 +163,17 @@ class CudaBackend(Backend):
             self.driver.destroy_graph(executable)
 
     def forget_steps(self) -> None:
-        """Drop captured decode steps and prepared prompts, and end the answer; each step is made again when it is needed."""
+        """Drop captured decode steps and prepared prefill steps, and end the generation. Steps are rebuilt on demand."""
         self._current.begin()
         self.driver.synchronize(self.stream)
         self._destroy_steps()
 
     def _release(self) -> None:
-        """Free the device, all that it still lets free; idempotent. The last error is raised."""
+        """Free all device resources that can still be freed; idempotent. Raises the last error."""
         if not self.stream:
             return
         stream, self.stream = self.stream, 0
-        with ExitStack() as releases:  # from the last to the first, whatever fails
+        with ExitStack() as releases:  # in reverse order, even after a failure
             releases.callback(self.driver.destroy_stream, stream)
             releases.callback(self.launches.close)
             releases.callback(self.memory.close)
@@ -186,7 +187,7 @@ class CudaBackend(Backend):
             self.driver.synchronize(stream)
 
     def _bundled_step(self, weights: WeightSource) -> Step:
-        """The step that the bundle carries, for this model. BundleRefused where the model has not what it asks for."""
+        """The bundle's step, for this model. BundleRefused if the step needs sizes or weights that the model lacks."""
         bundle = self.bundle
         try:
             step = model_step(self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers)
@@ -241,11 +242,11 @@ class CudaBackend(Backend):
 
     @property
     def _ring(self) -> TokenRing:
-        assert self._tokens is not None  # since `load`
+        assert self._tokens is not None  # set in `load`
         return self._tokens
 
     def capture(self, plans: Tokens[Plan]) -> Any:
-        """Launches as an executable graph, whose first waits for all before it, as the verifier takes for granted."""
+        """Launches as an executable graph. The first launch does not overlap earlier work, as the verifier assumes."""
         self.driver.begin_capture(self.stream)
         try:
             for place, plan in enumerate(plans):
@@ -255,8 +256,8 @@ class CudaBackend(Backend):
         return executable
 
     def captured(self, graph: StepGraph, places: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
-        """A step that the verifier let through, the contract of every launch checked, as a CUDA graph. `places` are pointer and
-        bytes of every buffer that outlives the step, `arena` those of the memory of activations."""
+        """A verified step as a CUDA graph, with the contract of every launch checked. `places` are pointer and bytes of every
+        buffer that outlives the step, `arena` pointer and bytes of the memory for activations."""
         memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
         if memory.size > arena[1]:
@@ -281,7 +282,7 @@ class CudaBackend(Backend):
         return self.read_floats(self.memory.places["logits"][0], self.config.vocab_size)
 
     def read_floats(self, pointer: int, count: int) -> NDArray[np.float32]:
-        """Floats of the model's dtype from the device, once all before is done."""
+        """`count` floats of the model's dtype from the device, after all enqueued work."""
         held = np.empty(count, np.uint16)
         self.driver.copy_to_host(held.ctypes.data, pointer, held.nbytes, self.stream)
         self.driver.synchronize(self.stream)

@@ -1,4 +1,4 @@
-"""A batch on a GPU: `BatchSteps` with memory of its own beside the backend's, each step one CUDA graph."""
+"""A batch on a GPU: `BatchSteps` with its own caches, inputs and arena; each step is one CUDA graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CudaBatch(BatchSteps):
-    """Caches, inputs, outputs and an arena for several sequences; weights and kernels are the backend's."""
+    """Caches, inputs, outputs and an arena for several sequences. Weights and kernels belong to the backend."""
 
     ahead = 1
 
@@ -65,7 +65,7 @@ class CudaBatch(BatchSteps):
             raise
 
     def captured_step(self, head: Head, short: bool = False) -> CapturedStep:
-        """The step with this head, or its form for short caches, captured when it is first asked for."""
+        """The step in an output mode, or its variant for short context; captured on first use."""
         if (head, short) not in self._captured:
             places = self._backend.memory.places | self._memory.places
             for block in self._inputs:
@@ -100,7 +100,7 @@ class CudaBatch(BatchSteps):
 
     @property
     def _ring(self) -> TokenRing:
-        assert self._tokens is not None  # since it was made
+        assert self._tokens is not None  # set in `__init__`
         return self._tokens
 
     def logits(self) -> NDArray[np.float32]:
@@ -112,7 +112,7 @@ class CudaBatch(BatchSteps):
         if self.closed:
             return
         self.closed = True
-        with ExitStack() as releases:  # from the last to the first, whatever fails
+        with ExitStack() as releases:  # in reverse order, even after a failure
             releases.callback(self._memory.close)
             if self._tokens is not None:
                 releases.callback(self._tokens.close)

@@ -1,4 +1,4 @@
-"""A model's memory on the device: allocations by buffer name, and inputs side by side so that one copy sets them all."""
+"""Device memory of a model: allocations by buffer name, and a block of inputs that one copy transfers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilec.runtime import Driver, DriverError
 from tilec.step.graph import Buffer
 
 RESERVE_BYTES: Final = 256 << 20
-"""Device memory left for the driver, modules and graphs."""
+"""Device memory left free for the driver, modules and graphs."""
 
 
 class DeviceMemory:
@@ -24,11 +24,11 @@ class DeviceMemory:
     def __init__(self, driver: Driver, stream: int) -> None:
         self.driver, self.stream = driver, stream
         self.places: dict[str, tuple[int, int]] = {}
-        """Pointer and bytes of each buffer."""
+        """Pointer and size in bytes of each buffer."""
         self._owned: list[int] = []
 
     def allocate(self, size: int) -> int:
-        """A block of its own; DeviceError where the device has too little memory."""
+        """Allocate device memory; DeviceError if there is too little."""
         try:
             pointer = self.driver.allocate(size, self.stream)
         except DriverError as error:
@@ -37,7 +37,7 @@ class DeviceMemory:
         return pointer
 
     def require(self, size: int) -> None:
-        """DeviceError unless `size` bytes and a reserve are free, before anything is loaded."""
+        """DeviceError unless `size` bytes and `RESERVE_BYTES` are free. Called before anything is loaded."""
         free, total = self.driver.memory()
         if size + RESERVE_BYTES > free:
             needed, have = (size + RESERVE_BYTES) / 1e9, free / 1e9
@@ -45,30 +45,30 @@ class DeviceMemory:
             raise DeviceError(what, fix="shorten --max-seq-len, or take a smaller model")
 
     def add(self, name: str, size: int) -> None:
-        """Allocate a buffer of so many bytes, filled later."""
+        """Allocate a buffer of `size` bytes; its contents are undefined."""
         self.places[name] = (self.allocate(size), size)
 
     def add_zeroed(self, buffer: Buffer) -> None:
-        """Allocate a cache. Attention multiplies slots that no token filled by zero, so they must hold finite numbers."""
+        """Allocate and zero a cache. Attention multiplies unfilled slots by zero, so they must contain finite numbers."""
         self.add(buffer.name, buffer.bytes)
         self.driver.fill(self.places[buffer.name][0], 0, buffer.bytes, self.stream)
 
     def add_array(self, name: str, array: NDArray[Any]) -> None:
-        """Allocate and fill a table computed on the host."""
+        """Allocate a buffer and copy `array` into it."""
         held = np.ascontiguousarray(array)
         self.add(name, held.nbytes)
         self.driver.copy_to_device(self.places[name][0], held.ctypes.data, held.nbytes, self.stream)
         self.driver.synchronize(self.stream)
 
     def close(self) -> None:
-        """Free everything; idempotent."""
+        """Free all allocations; idempotent."""
         while self._owned:
             self.driver.free(self._owned.pop(), self.stream)
         self.places.clear()
 
 
 class InputBlock:
-    """The inputs of a step in one block of memory, on the host and on the device, so that one copy sets them all."""
+    """The inputs of a step, contiguous on the host (page-locked) and on the device, so that one copy transfers all."""
 
     def __init__(self, memory: DeviceMemory, buffers: Iterable[Buffer]) -> None:
         self.driver, self.stream = memory.driver, memory.stream
@@ -80,7 +80,7 @@ class InputBlock:
             self.size += -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
         self._device = memory.allocate(self.size)
         self.places = {name: (self._device + offset, size) for name, (offset, size) in offsets.items()}
-        """Pointer and bytes of each input on the device."""
+        """Pointer and size in bytes of each input on the device."""
         self._host = self.driver.allocate_host(self.size)
         self._copied, self._sent = self.driver.create_event(), False
         ctypes.memset(self._host, 0, self.size)
@@ -90,9 +90,9 @@ class InputBlock:
             self._arrays[buffer.name] = np.ctypeslib.as_array(raw).view(np.float32 if buffer.dtype == "f32" else np.int32)
 
     def send(self, **inputs: NDArray[Any] | Sequence[float] | float) -> None:
-        """Set inputs, each from its first element on, and enqueue the copy of all."""
+        """Write inputs on the host, each from its first element, and enqueue the copy of the whole block."""
         if self._sent:
-            self.driver.wait_event(self._copied)  # the copy before may still read the block
+            self.driver.wait_event(self._copied)  # the previous copy may still read the block
         for name, values in inputs.items():
             array = self._arrays[name]
             array[: np.size(values)] = np.ravel(values)
@@ -101,7 +101,7 @@ class InputBlock:
         self._sent = True
 
     def close(self) -> None:
-        """Release the host memory; idempotent. No copy may be under way."""
+        """Free the host memory; idempotent. No copy may be in flight."""
         if self._host:
             self._arrays.clear()
             self.driver.destroy_event(self._copied)

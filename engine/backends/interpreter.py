@@ -1,9 +1,9 @@
 """Runs a StepGraph on any machine: every operation on the tile interpreter, in NumPy. No GPU, no compiler, no bundle.
 
-The kernels are the sources that bundles are built from, at block sizes chosen here; so this is the engine's own computation and
-the one that the GPU is held against, not a second implementation of the model. It is for tests and tiny models: an interpreter
-takes some tenths of a second for a token where a GPU takes a millisecond. Activations lie in one arena as the memory plan says,
-filled with NaN before each step: what is read before it is written, or after its bytes were given away, shows.
+The kernels are the sources that bundles are built from, with block sizes chosen here. So it is the engine's own computation and
+the reference for the GPU, not a second implementation of the model. It is for tests and tiny models: a token takes some tenths
+of a second, against about a millisecond on a GPU. Activations share one arena laid out by the memory plan and filled with NaN
+before each step, so a read of an activation that is not yet written, or whose memory was reused, becomes visible.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
 from tilec.step.step import Head
 
 KERNELS: Final = project_folder() / "kernels_src"
-"""Where the kernels' sources are: beside the compiler, or in its package."""
+"""The folder of the kernels' sources: next to the compiler, or in its package."""
 
 NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "i32": np.dtype(np.int32),
 }  # fmt: skip
-"""NumPy type of each dtype that buffers have."""
+"""NumPy dtype of each dtype of a buffer."""
 
 POISON: Final = 0xFF
-"""Every byte of the arena before a step: NaN in each float dtype, and -1 in i32."""
+"""Every byte of the arena before a step: NaN in each float dtype, -1 in i32."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOp:
-    """One operation with its specialised kernel, and the memory it works on."""
+    """One operation: its specialised kernel and the arrays that it works on."""
 
     op: Op
     function: Function
@@ -64,7 +64,7 @@ class PlannedOp:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step that can be run: again and again where nothing but the contents of its inputs changes."""
+    """A step ready to run; it can run repeatedly if only the contents of its inputs change."""
 
     inputs: Mapping[str, Array]
     arena: Array
@@ -73,7 +73,7 @@ class PlannedStep:
 
 
 class InterpreterBackend(Backend):
-    """A `Backend` in NumPy. `kernels` is the folder of the kernels' sources; UsageError where it is absent."""
+    """A `Backend` in NumPy. `kernels` is the folder of the kernels' sources; UsageError if it is absent."""
 
     def __init__(self, kernels: Path = KERNELS) -> None:
         if not kernels.is_dir():
@@ -83,16 +83,16 @@ class InterpreterBackend(Backend):
         self._kernels = kernels
         self._load_seconds = 0.0
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
-        self._held: dict[str, Array] = {}  # everything but inputs and activations
-        self._inputs: dict[str, Array] = {}  # of decode steps, which leave them for the next one, of whatever form
+        self._held: dict[str, Array] = {}  # all buffers except inputs and activations
+        self._inputs: dict[str, Array] = {}  # of decode steps; each step writes those of the next, of either variant
         self._decodes: dict[tuple[Head, bool], PlannedStep] = {}
-        self._contracts: dict[int, Contract] = {}  # by the identity of a kernel, all of which are held
+        self._contracts: dict[int, Contract] = {}  # by `id` of a kernel; `_functions` keeps all kernels alive
 
     def load(
         self, config: ModelConfig, weights: Weights, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
     ) -> None:
-        """Take a model: weights as they are in memory, caches of zeros for `max_seq_len` tokens, the rope table, the kernels of
-        both kinds of steps. ModelError where the kernels do not take its sizes."""
+        """Load a model: weights as arrays, zeroed caches for `max_seq_len` tokens, the rope table, the kernels of prefill and
+        decode steps. ModelError if the kernels do not support its sizes."""
         self.config, self.max_seq_len = config, max_seq_len
         self.step = model_step(config, max_seq_len, dtype)
         done = 0
@@ -114,11 +114,11 @@ class InterpreterBackend(Backend):
         self._inputs = {buffer.name: self.zeros(buffer) for buffer in drawn.of_kind(Kind.INPUT)}
         self._set_decode(0, 0)
         for planned in (*chunks, self._decode_step("argmax", False), self._decode_step("argmax", True)):
-            self.run_step(planned, block_order=())  # no block: the contracts alone
+            self.run_step(planned, block_order=())  # no block runs; this checks only the contracts
 
     @property
     def kernel_seconds(self) -> float:
-        """Time spent on reading and specialising kernels so far."""
+        """Seconds spent on reading and specialising kernels so far."""
         return self._load_seconds
 
     @property
@@ -148,7 +148,7 @@ class InterpreterBackend(Backend):
         pass
 
     def _fetched(self, number: int) -> int:
-        return self._chosen()  # no step runs ahead
+        return self._chosen()  # steps run synchronously
 
     def _chosen(self) -> int:
         return int(self._held["token"][0])
@@ -169,15 +169,15 @@ class InterpreterBackend(Backend):
         return InterpreterBatch(self, sequences)
 
     def cache(self, name: str) -> Array:
-        """A cache of the sequence that the backend holds itself, (slots, heads, elements)."""
+        """A cache of the backend's own sequence, (slots, heads, elements)."""
         return self._held[name]
 
     def zeros(self, buffer: Buffer) -> Array:
-        """Memory for a buffer."""
+        """A zeroed array for a buffer."""
         return np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype])
 
     def planned(self, graph: StepGraph, held: Mapping[str, Array] | None = None) -> PlannedStep:
-        """Memory for a step's activations and those inputs that are not `held`, and every operation's kernel."""
+        """Verify a step; allocate its activations and the inputs that are not in `held`; specialise every kernel."""
         given = self._held | dict(held or {})
         memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
@@ -197,14 +197,14 @@ class InterpreterBackend(Backend):
         return PlannedStep(inputs, arena, ops, replay)
 
     def contract(self, op: Op) -> Contract:
-        """What the kernel of an operation says of itself."""
+        """The contract of an operation's kernel."""
         function = self._function(op)
         if id(function) not in self._contracts:
             self._contracts[id(function)] = kernel_contract(function)
         return self._contracts[id(function)]
 
     def _function(self, op: Op) -> Function:
-        """The kernel of an operation at its constants and block sizes."""
+        """The kernel of an operation, specialised to its constants and block sizes."""
         constants = block_sizes(op)
         key = (op.kernel, frozenset(constants.items()))
         if key not in self._functions:
@@ -219,7 +219,7 @@ class InterpreterBackend(Backend):
         return self._functions[key]
 
     def run_step(self, planned: PlannedStep, block_order: Iterable[Sequence[int]] | None = None) -> None:
-        """Run a step on its inputs as they are; of each grid the blocks of `block_order`, or all."""
+        """Run a step on its current inputs; of each grid only the blocks of `block_order`, or all if None."""
         planned.arena[...] = POISON
         for one in planned.ops:
             try:
@@ -229,7 +229,7 @@ class InterpreterBackend(Backend):
 
 
 def kernel_contract(function: Function) -> Contract:
-    """What a kernel says of its parameters, as its artifact's manifest would. Its preconditions are left to the interpreter,
-    which checks them when it runs the kernel."""
+    """A kernel's contract, as in its artifact's manifest, but without preconditions: the interpreter checks those when it runs
+    the kernel."""
     checks = (value_check(fact) for fact in function.values)
     return Contract(*parameter_specs(function), tuple(checks), promises=tuple(map(value_promise, function.promises)))

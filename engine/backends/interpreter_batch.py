@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class InterpreterBatch(BatchSteps):
-    """Caches, settings and outputs of several sequences, as arrays that all steps share."""
+    """Caches, settings, inputs and outputs of several sequences, as arrays shared by all steps."""
 
     def __init__(self, backend: InterpreterBackend, sequences: int) -> None:
         self.sequences, self._backend = sequences, backend
@@ -59,7 +59,7 @@ class InterpreterBatch(BatchSteps):
         pass
 
     def fetched(self, number: int) -> NDArray[np.int32]:
-        return self._held["batch.token"]  # no step runs ahead
+        return self._held["batch.token"]  # steps run synchronously
 
     def logits(self) -> NDArray[np.float32]:
         return self._held["batch.logits"].astype(np.float32)

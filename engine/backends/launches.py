@@ -1,4 +1,4 @@
-"""From the operations of a StepGraph to checked launches of a bundle's kernels."""
+"""Turns the operations of a StepGraph into checked launches of a bundle's kernels."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from tilec.step.graph import ITEM_BYTES, Constant, Op, StepGraph
 
 
 def said(error: LaunchError) -> str:
-    """What a refused launch says, its code behind it, for a line that begins with `error:` already."""
+    """The message of a refused launch with its code at the end, for a line that already begins with `error:`."""
     return f"{str(error).removeprefix(f'error[{error.code}]: ')} ({error.code})"
 
 
 class Launches:
-    """Kernels of a bundle on a device, each loaded once, when the first operation asks for it."""
+    """Kernels of a bundle on a device, each loaded once, on first use."""
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.bundle, self.device = bundle, device
         self.load_seconds = 0.0
-        """Time spent on finding and loading kernels so far."""
+        """Seconds spent on finding and loading kernels so far."""
         self._found: dict[Any, BundledKernel] = {}
         self._kernels: dict[str, Kernel] = {}
 
     def described(self, op: Op) -> BundledKernel:
-        """The bundle's kernel for an operation, at the constants that the step names or the tuning chooses; BundleRefused where
-        it has none, or several that fit."""
+        """The bundle's kernel for an operation, at the constants that the step sets or the tuning chooses. BundleRefused if the
+        bundle has no such kernel, or several."""
         if op.kernel not in self.bundle.tuning.choices:
             return self.find(op, op.constants)
         try:
@@ -62,8 +62,8 @@ class Launches:
         return self._found[key]
 
     def plans(self, graph: StepGraph, pointers: Mapping[str, int]) -> Iterator[Plan]:
-        """Every launch of a step in order, its contract checked; `pointers` says where each buffer lies. DeviceError names the
-        operation whose contract does not hold."""
+        """Every launch of a step in order, its contract checked; `pointers` are the addresses of all buffers. DeviceError names
+        the operation whose contract is violated."""
         for op in graph.ops:
             yield self._plan(graph, op, pointers)
 
@@ -76,7 +76,7 @@ class Launches:
     def series(
         self, graph: StepGraph, ops: Sequence[Op], pointers: Mapping[str, int], found: BundledKernel
     ) -> Series:  # fmt: skip
-        """Operations that differ in their buffers alone, launched with one kernel."""
+        """Launches of one kernel for operations that differ only in their buffers."""
         arguments = [self._arguments(graph, op, pointers) for op in ops]
         kernel = self._kernel(ops[0], found)
         try:
@@ -85,7 +85,7 @@ class Launches:
             raise DeviceError(f"operation `{ops[0].name}`: {said(error)}") from None
 
     def numbers(self, graph: StepGraph, op: Op, series: Series) -> Numbers:
-        """What a series is launched with for an operation of other extents."""
+        """The launch parameters of a series for an operation with other extents."""
         shapes = {name: view.shape for name, view in op.tensors.items()}
         try:
             return series.at(shapes, op.scalars, self._values(graph, op, series.kernel))
@@ -108,7 +108,7 @@ class Launches:
         return arguments
 
     def _values(self, graph: StepGraph, op: Op, kernel: Kernel) -> dict[str, ValueBounds]:
-        """What the graph says of the integers that the kernel asks about."""
+        """Bounds of integer tensors, from the graph, for the kernel's value checks."""
         found: dict[str, ValueBounds] = {}
         for check in kernel.manifest.value_checks:
             buffer = graph.buffers[op.tensors[check.tensor].buffer]

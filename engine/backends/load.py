@@ -1,4 +1,4 @@
-"""A model onto a GPU: a bundle is found and opened, a backend made and filled; whatever fails, everything is given back."""
+"""Loads a model onto a GPU: finds and opens a bundle, makes a backend and loads it. Any failure frees everything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHOUT_BUNDLE: Final = "name one with `--bundle`, get one with `tilec bundle pu
 
 @contextmanager
 def device_errors() -> Generator[None]:
-    """A call that the driver refused, or a launch that the loader did, as a DeviceError."""
+    """Convert errors of the driver and refused launches to DeviceError."""
     try:
         yield
     except LaunchError as error:
@@ -41,9 +41,9 @@ def load_on_gpu(
     digest: str | None = None,
     trust: TrustSource = None,
 ) -> CudaBackend:
-    """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`), whose sha256 must
-    be `digest` where that is given, and which is signed for this model as the policy `trust` asks; where there is no file, of
-    the bundle that is found for the model and the device. BundleRefused or DeviceError where that cannot be."""
+    """A backend with the CUBINs of the file `bundle`. The file's sha256 must be `digest` if that is given, and it must be
+    signed for this model as the policy `trust` requires. Without `bundle`, `tilec.finder` looks for a bundle that fits the
+    model and the device. The caller closes `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
@@ -60,21 +60,21 @@ def load_on_gpu(
             try:
                 backend.load(config, weights, max_seq_len, dtype, progress)
             except BaseException:
-                with suppress(LaunchError):  # what went wrong first is what is told
+                with suppress(LaunchError):  # the first error is the one to report
                     backend.close()
                 raise
     except BaseException:
         opened.close()
         raise
-    # What was made so far lives as long as the model; a search of it for garbage would stop a step for tens of milliseconds.
+    # Objects made so far live as long as the model; a garbage collection over them would stop a step for tens of milliseconds.
     gc.collect()
     gc.freeze()
     return backend
 
 
 def _found(config: Any, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
-    """A bundle for a model and a device, open; BundleRefused where there is none."""
-    from tilec.finder import find_bundle  # so that who names a bundle does not wait for the import
+    """An open bundle for a model and a device; BundleRefused if there is none."""
+    from tilec.finder import find_bundle  # late: callers that name a bundle do not pay for the import
 
     numbers = {name: getattr(config, name) for name in config.__dataclass_fields__}
     try:
@@ -84,8 +84,8 @@ def _found(config: Any, device: Device, digest: str | None, trust: TrustSource) 
 
 
 def _check_model(bundle: Bundle, config: Any) -> None:
-    """BundleRefused where what was signed is not for this model. A policy says of a model's numbers who may sign for them: one
-    that lets a key sign for another model says nothing of this one."""
+    """BundleRefused if a signed bundle is for another model. A policy grants a key the right to sign for certain sizes; a valid
+    signature for one model says nothing about another."""
     for name in SIZES if bundle.signed is not None else ():
         said, wanted = bundle.config.get(name), getattr(config, name)
         if type(said) is not int or said != wanted:

@@ -1,15 +1,15 @@
-"""Prefill steps of any length on a GPU: memory and launches are checked once for all layers and lengths, extents once a length.
+"""Prefill steps of any length on a GPU. Memory and launches are checked once for all layers and lengths, extents once a length.
 
-What holds of the lengths of one form (`Step.prefills`), and why a prompt of a new length costs little:
+Why a prompt of a new length needs few checks, for lengths of one form (`Step.prefills`):
 
-1. Activations lie where the longest chunk needs them, under every head. A shorter one has the same operations in the same order
-   and buffers that are no larger, so what did not overlap does not.
-2. Layers are one text at one set of values (`tilec.step`): a step of `ALL_KINDS` layers has every kind of operation that the
-   whole one has. The whole is verified once at the largest chunk; another length has the same operations on the same buffers
-   (`tilec.step.form`), and where it sees them whole as well, what is left to look at are the extents of each kind.
-3. Launches that differ in the layer are a `Series`: checked one by one at the largest chunk, and for other extents at once.
-4. What a kind is checked with are its extents, scalars and constants, and what is known of its buffers (`_Given`). Where these
-   came before, with another length, nothing is left to check.
+1. Activations are at the offsets planned for the largest chunk, in every output mode. A shorter chunk has the same operations
+   in the same order and buffers that are no larger, so buffers that did not overlap still do not.
+2. All layers have the same statements at the same values (`tilec.step`), so a step of `ALL_KINDS` layers has every kind of
+   operation. The whole step is verified once at the largest chunk. Another length has the same operations on the same buffers
+   (`tilec.step.form`); if its views also cover their buffers whole, only the extents of each kind remain to be checked.
+3. Launches that differ only in the layer are a `Series`: checked one by one at the largest chunk, at once for other extents.
+4. The checks of a kind depend on its extents, scalars, constants and the facts about its buffers (`_Given`). If these occurred
+   with an earlier length, nothing remains to be checked.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from tilec.step.requests import requests
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, HEADS, Head, Step
 
 REMEMBERED: Final = 32
-"""Steps whose numbers are kept, so that a prompt of a length that came before is not looked at again."""
+"""Number of prepared steps that are cached, so that a repeated prompt length needs no checks."""
 
 KINDS_REMEMBERED: Final = 2048
-"""Numbers of kinds of operations that are kept: those of some hundred lengths."""
+"""Number of cached launch parameters, one per kind and extents: those of some hundred lengths."""
 
 _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
 
 _Kind = tuple[str, str, tuple[str, ...]]
-"""Name, kernel and buffers of an operation, `*` for the layer: those that differ in nothing but the layer are of one kind."""
+"""Name, kernel and buffers of an operation, with `*` for the layer. Operations of one kind differ only in the layer."""
 
 _Given = tuple[Any, ...]
-"""All that an operation of a kind is checked with."""
+"""Everything that the checks of an operation of a kind depend on."""
 
 _Uses = list[tuple[str, str, bool]]
-"""What a kernel does with each of its tensors: name, access, whether it is read early."""
+"""How a kernel uses each of its tensors: name, access, whether it is read before the grid dependency wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step of one length: what each series is set to, and the launches in order."""
+    """A step of one length: the launch parameters of each series, and the launches in order."""
 
     numbers: tuple[tuple[Series, Numbers], ...]
     launches: tuple[tuple[Series, int], ...]
@@ -60,8 +60,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A kind of operation that was checked: its launches, what they are set to, and whether it sees its buffers whole and uses
-    them as at the largest chunk."""
+    """A checked kind of operation: its series, the launch parameters, and whether its views cover their buffers whole and it
+    uses them as at the largest chunk."""
 
     series: Series
     numbers: Numbers
@@ -69,13 +69,13 @@ class _Known:
 
 
 class Prompts:
-    """The prefill steps of a model that have the form of one of `tokens`, and no more tokens than that."""
+    """The prefill steps of a model of at most `tokens` tokens that have the form of `tokens`."""
 
     def __init__(self, step: Step, tokens: int, launches: Launches) -> None:
         self._step, self.largest, self._launches = step, tokens, launches
         self._graphs: dict[Head, StepGraph] = {head: step.graph("prefill", head, tokens=tokens) for head in HEADS}
         self.whole = _together(self._graphs.values())
-        """All that the steps of every head touch, at the largest chunk."""
+        """Union of the steps in all output modes, at the largest chunk."""
         self.memory = plan_memory(self.whole)
         self._members: dict[_Kind, list[Op]] = {}
         for op in self.whole.ops:
@@ -96,7 +96,8 @@ class Prompts:
         self._kept: OrderedDict[tuple[int, int, Head], Prepared] = OrderedDict()
 
     def place(self, pointers: Mapping[str, int], arena: int) -> None:
-        """Say where buffers lie, verify the largest chunk under every head, and load the kernels for every length."""
+        """Set the addresses of buffers, verify the largest chunk in every output mode, and load the kernels for every
+        length."""
         self._pointers = {**pointers, **{name: arena + offset for name, offset in self.memory.offsets.items()}}
         for graph in self._graphs.values():
             alive = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
@@ -116,12 +117,12 @@ class Prompts:
                 self._series_of(kind, self._launches.find(self._members[kind][0], request.constants))
 
     def forget(self) -> None:
-        """Drop what was prepared; it is made again when it is needed."""
+        """Drop prepared steps; they are prepared again on demand."""
         self._kept.clear()
         self._numbers.clear()
 
     def prepared(self, tokens: int, past: int, head: Head) -> Prepared:
-        """The step of a chunk; GraphError or DeviceError where it does not hold."""
+        """The step of a chunk; GraphError or DeviceError if a check fails."""
         key = (tokens, past, head)
         found = self._kept.pop(key, None)
         if found is None:
@@ -132,7 +133,7 @@ class Prompts:
         return found
 
     def _prepare(self, tokens: int, past: int, head: Head) -> Prepared:
-        """Look at an operation of each kind; what is said of them holds of all layers."""
+        """Check one operation of each kind; the result is valid for all layers."""
         form, kinds = self._forms[head]
         few = form.at(tokens, past)
         if len(self._numbers) > KINDS_REMEMBERED:
@@ -154,8 +155,8 @@ class Prompts:
         return self._step.form("prefill", head, tokens=self.largest, layers=min(self._step.layers, layers))
 
     def _verify(self, few: StepGraph, head: Head, whole: bool) -> None:
-        """GraphError unless the whole step of this length holds together and needs no more memory than the largest chunk.
-        `whole`: as its kinds of operations say, whose extents hold."""
+        """GraphError unless the whole step of this length is valid and needs no more memory than the largest chunk. `whole`:
+        the views of every kind cover their buffers whole, and the extents were verified."""
         for buffer in few.of_kind(Kind.ACTIVATION):
             if buffer.bytes > self._bytes.get(_starred(buffer.name), 0):
                 what = f"buffer `{buffer.name}` is larger than that of {self.largest} tokens"
@@ -164,7 +165,7 @@ class Prompts:
             verify_operations(self._form(head, ALL_PAIRS).at(few.tokens), self._contract)
 
     def _series_of(self, kind: _Kind, found: BundledKernel) -> Series:
-        """The launches of a kind with a kernel."""
+        """The series of a kind with a kernel."""
         key = (kind, found.name)
         if key not in self._series:
             self._series[key] = self._launches.series(self.whole, self._members[kind], self._pointers, found)
@@ -175,7 +176,8 @@ class Prompts:
 
 
 def _together(graphs: Iterable[StepGraph]) -> StepGraph:
-    """A graph of all operations of some that begin alike, each once, in an order that agrees with theirs."""
+    """A graph with the union of the operations, each once, in an order consistent with every graph. The graphs have a common
+    prefix."""
     first, *others = graphs
     whole = StepGraph(first.name, first.tokens, dict(first.buffers), list(first.ops))
     seen = {_touched(op) for op in whole.ops}

@@ -1,4 +1,4 @@
-"""Tokens on their way to the host: each step's are copied to a place of their own there, while later steps run already."""
+"""Copies the tokens of each step to a host slot of that step, while later steps are already running."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from engine.backends.device_memory import DeviceMemory
 
 PLACES: Final = 4
-"""For the tokens of steps on their way, more than are."""
+"""Host slots; more than there are steps in flight."""
 TOKEN_BYTES: Final = 4
 
 
 class TokenRing:
-    """The `count` tokens (i32) that every step leaves in the buffer `name`; steps are numbered from 0."""
+    """A ring buffer on the host for the `count` tokens (i32) that every step writes to the buffer `name`; steps are numbered
+    from 0."""
 
     def __init__(self, memory: DeviceMemory, name: str, count: int) -> None:
         self._driver, self._stream, self._count = memory.driver, memory.stream, count
@@ -32,24 +33,24 @@ class TokenRing:
             raise
 
     def fetch(self, number: int) -> None:
-        """Enqueue the copy of a step's tokens, behind that step."""
+        """Enqueue the copy of a step's tokens; call it directly after the step was enqueued."""
         place = number % PLACES
         self._driver.copy_to_host(self._host + place * self._size, self._device, self._size, self._stream)
         self._driver.record_event(self._events[place], self._stream)
 
     def fetched(self, number: int) -> NDArray[np.int32]:
-        """A step's tokens, (count,), once they are there."""
+        """A step's tokens, (count,); waits for the copy."""
         self._driver.wait_event(self._events[number % PLACES])
         return self._held(number % PLACES)
 
     def now(self) -> NDArray[np.int32]:
-        """The tokens of the last step, (count,), where none is on its way."""
+        """The tokens of the last step, (count,). No fetched step may be outstanding."""
         self._driver.copy_to_host(self._host, self._device, self._size, self._stream)
         self._driver.synchronize(self._stream)
         return self._held(0)
 
     def close(self) -> None:
-        """Release events and host memory; idempotent. No copy may be under way."""
+        """Free events and host memory; idempotent. No copy may be in flight."""
         with ExitStack() as releases:
             if self._host:
                 releases.callback(self._driver.free_host, self._host)

@@ -1,4 +1,4 @@
-"""Weights onto the device by several threads, each with page-locked memory and a stream of its own, while kernels load."""
+"""Uploads weights from several threads, each with its own page-locked memory and stream, while kernels are loaded."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 from tilec.runtime import Driver, DriverError
 
 THREADS: Final = 8
-"""Threads that copy. One copies about 5 GB/s out of the page cache, and a PCIe 5.0 link takes about 50."""
+"""Number of copying threads. One copies about 5 GB/s out of the page cache; a PCIe 5.0 link transfers about 50."""
 
 STAGING_BYTES: Final = 16 << 20
-"""Bytes of each of a thread's two page-locked buffers: it fills one while the device reads the other."""
+"""Bytes of each thread's two page-locked buffers: the thread fills one while the device reads the other."""
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes loaded so far and in all, by one thread at a time."""
+"""Called with the bytes loaded so far and the total, by one thread at a time."""
 
 
 class WeightSource(Protocol):
-    """`engine.checkpoint.weights.Weights`, as far as the device needs it. Several threads take chunks at once."""
+    """The part of `engine.checkpoint.weights.Weights` that the upload needs. Several threads call `chunks` concurrently."""
 
     @property
     def destinations(self) -> Iterable[Any]: ...
@@ -34,7 +34,7 @@ class WeightSource(Protocol):
 
 
 class Upload:
-    """Copies under way from the moment it is made; `wait` ends it, and `close` abandons what is left."""
+    """An upload that starts when it is constructed. `wait` finishes it; `close` abandons the rest."""
 
     def __init__(
         self, driver: Driver, weights: WeightSource, pointers: Mapping[str, int], progress: Progress | None = None
@@ -42,13 +42,13 @@ class Upload:
         self._driver, self._weights, self._pointers, self._progress = driver, weights, dict(pointers), progress
         self._context = driver.context()
         self._lock, self._stopped, self._done = threading.Lock(), threading.Event(), 0
-        # The largest first, so that no thread is left with one at the end.
+        # Threads pop from the end of this list: the largest first, so that no thread ends late with a large one.
         self._names = [item.name for item in sorted(weights.destinations, key=lambda item: item.bytes)]
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="upload")
         self._futures = [self._pool.submit(self._work) for _ in range(min(THREADS, len(self._names)))]
 
     def wait(self) -> None:
-        """Wait until every byte is on the device; the first failure of any thread is raised."""
+        """Wait until every byte is on the device; raises the first failure of any thread."""
         try:
             for future in self._futures:
                 future.result()
@@ -56,13 +56,13 @@ class Upload:
             self.close()
 
     def close(self) -> None:
-        """End the threads after the chunk each is at; idempotent. Device memory may be freed from then on."""
+        """Stop the threads after their current chunk; idempotent. Device memory may be freed afterwards."""
         self._stopped.set()
         wait(self._futures)
         self._pool.shutdown()
 
     def _work(self) -> None:
-        """Take destinations until none is left."""
+        """Copy tensors until none is left."""
         driver = self._driver
         driver.use_context(self._context)
         stream = driver.create_stream()
@@ -91,7 +91,7 @@ class Upload:
         except BaseException:
             self._stopped.set()
             with suppress(DriverError):
-                driver.synchronize(stream)  # copies read the staging buffers until they are done
+                driver.synchronize(stream)  # enqueued copies still read the staging buffers
             raise
         finally:
             for place, free in staging:

@@ -1,1 +1,1 @@
-"""Weights from a model folder: safetensors files in, the tensors that a step's kernels read out."""
+"""Weights of a model folder: reads safetensors files and returns the tensors that a step's kernels use."""

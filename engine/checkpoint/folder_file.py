@@ -1,10 +1,11 @@
-"""Files of a model folder, opened so that a hostile folder can neither hold the reader up nor lead it elsewhere.
+"""Opens files of a model folder safely: a hostile folder can neither block the reader nor redirect it to other files.
 
-A path goes in, an open regular file of the folder comes out, or a `ModelError` that names the path. What holds:
+Returns an open regular file for a path, or raises a `ModelError` that names the path. Guarantees:
 
-1. only regular files are opened: a pipe without a writer, a device or a folder is refused, never waited for;
-2. a link is followed only to a file of the same folder, or to the `blobs` of the cache that Hugging Face's tools keep, where
-   `models--*/snapshots/REVISION/FILE` leads to `models--*/blobs/DIGEST`; any other link is refused, and its target not opened.
+1. Only regular files are opened. A pipe, a device or a folder is refused without blocking.
+2. A symbolic link is followed only to a file of the same folder, or to the `blobs` of Hugging Face's cache, where
+   `models--*/snapshots/REVISION/FILE` links to `models--*/blobs/DIGEST`. Any other link is refused and its target is not
+   opened.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ DOWNLOAD_AGAIN: Final = "download the file again"
 
 
 def open_file(path: Path, absent: str, *, links: bool = False) -> BinaryIO:
-    """The file at `path`, open for reading; `absent` is the advice where there is none, or not a regular one. `links` follows
-    links to anywhere, for files that the user names one by one."""
+    """The file at `path`, open for reading. `absent` is the suggestion if there is no regular file. `links` follows symbolic
+    links to any target, for files that the user names explicitly."""
     try:
         place = path.resolve(strict=True)
         if not links:
@@ -38,12 +39,12 @@ def open_file(path: Path, absent: str, *, links: bool = False) -> BinaryIO:
         return os.fdopen(handle, "rb")
     except FileNotFoundError:
         raise ModelError("there is no such file", where=path, fix=absent) from None
-    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL in the name; RuntimeError: links in a circle
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL in the name; RuntimeError: a cycle of links
         raise _unreadable(path, error) from None
 
 
 def read_bytes(path: Path, limit_bytes: int, absent: str, *, links: bool = False) -> bytes:
-    """All of a file of at most `limit_bytes`; ModelError for a longer one, and as in `open_file`."""
+    """The contents of a file of at most `limit_bytes`; ModelError for a longer one, and as in `open_file`."""
     try:
         with open_file(path, absent, links=links) as file:
             found = file.read(limit_bytes + 1)
@@ -55,8 +56,8 @@ def read_bytes(path: Path, limit_bytes: int, absent: str, *, links: bool = False
 
 
 def is_there(path: Path) -> bool:
-    """Whether a folder has a file of this name, of any kind: a link that leads nowhere is damage, not absence. ModelError where
-    the folder cannot be searched."""
+    """Whether the path exists, as any kind of file. A dangling link counts as existing: it is damage, not absence. ModelError
+    if the folder cannot be searched."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -67,14 +68,14 @@ def is_there(path: Path) -> bool:
 
 
 def _refuse_escape(path: Path, place: Path) -> None:
-    """ModelError unless `place`, which `path` leads to, is in the folder of `path` or in the blobs of its cache."""
+    """ModelError unless `place`, the resolved `path`, is in the folder of `path` or in the blobs of its cache."""
     folder = path.parent.resolve(strict=True)
     within = [folder]
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         within.append(folder.parent.parent / "blobs")
     if not any(place.is_relative_to(root) for root in within):
         raise ModelError("is a link to a file outside its folder", where=path, fix="put the file itself there")
-    if not place.is_file():  # before it is opened: opening a device can act on it
+    if not place.is_file():  # check before opening: opening a device can have side effects
         raise ModelError("is not a regular file", where=path, fix=DOWNLOAD_AGAIN)
 
 

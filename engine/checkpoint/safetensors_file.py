@@ -1,14 +1,14 @@
-"""One safetensors file: its header checked, its tensors mapped into memory and never copied.
+"""A safetensors file with a validated header; its tensors are memory-mapped, not copied.
 
 Layout (https://github.com/huggingface/safetensors, section "Format"): 8 bytes with the length of the header, little-endian;
 the header, a JSON object from tensor name to dtype, shape and [begin, end) in the data; the data, every byte of which belongs
-to exactly one tensor. Whatever the header says is checked against the file before any of it is used:
+to exactly one tensor. The header is validated against the file before any of it is used:
 
 1. the header fits in the file and in 16 MiB, and is a JSON object without duplicate keys;
-2. every dtype is known, every shape is a list of sizes, and `end - begin` is what the two ask for;
+2. every dtype is known, every shape is a list of sizes, and `end - begin` is the size of that dtype and shape;
 3. sorted by `begin`, the tensors follow each other without gap or overlap, from the first byte of the data to the last.
 
-A file that another process shortens while it is mapped ends this one (SIGBUS); nothing in here can prevent that.
+If another process truncates a mapped file, this process dies of SIGBUS; the reader cannot prevent that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from engine.checkpoint.json_file import parse_object, show
 from engine.errors import ModelError
 
 HEADER_LIMIT: Final = 1 << 24
-"""Bytes of a header at most. The reference implementation takes 100 MB, of which a hostile header makes gigabytes of objects;
-that of a Qwen3 of 32 billion parameters has less than 100 kB."""
+"""Maximum bytes of a header. The reference implementation accepts 100 MB, which a hostile header expands to gigabytes of
+objects; that of a Qwen3 of 32 billion parameters has less than 100 kB."""
 
 DIMENSIONS_LIMIT: Final = 32
 
@@ -34,14 +34,14 @@ ITEM_BYTES: Final = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
-"""Bytes of an element of each dtype that is a whole number of bytes."""
+"""Bytes per element of each dtype whose size is a whole number of bytes."""
 
 AGAIN: Final = "download the file again"
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a file: row-major elements at bytes [`begin`, `end`) of the file, whose dtype is named as in the header."""
+    """A tensor of a file: row-major elements at bytes [`begin`, `end`) of the file; `dtype` is named as in the header."""
 
     name: str
     dtype: str
@@ -51,23 +51,23 @@ class Tensor:
 
 
 class SafetensorsFile:
-    """A mapped file. `tensors` is in the order of the data. The mapping lives as long as any view that `data` gave."""
+    """A mapped file. `tensors` is in the order of the data. The mapping lives as long as any view returned by `data`."""
 
     def __init__(self, path: Path) -> None:
-        """Map the file and check its header; ModelError names the file, and the tensor where one is wrong."""
+        """Map the file and validate its header; ModelError names the file and, if one is invalid, the tensor."""
         self.path = path
         try:
             with open_file(path, AGAIN) as file:
                 size = os.fstat(file.fileno()).st_size
                 header = _read_header(file, path, size)
                 self._view = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:  # ValueError: a file emptied before it is mapped
+        except (OSError, ValueError) as error:  # ValueError: the file became empty before it was mapped
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ModelError(f"cannot be read: {reason}", where=path, fix="make it a readable file") from None
         self.tensors = _tensors(header.entries, path, header.data_begin, size)
 
     def data(self, name: str) -> memoryview:
-        """The bytes of a tensor, read-only, straight from the file's pages."""
+        """The bytes of a tensor: a read-only view of the mapped file."""
         tensor = self.tensors[name]
         return self._view[tensor.begin : tensor.end]
 
@@ -79,7 +79,7 @@ class _Header:
 
 
 def _read_header(file: BinaryIO, path: Path, size: int) -> _Header:
-    """The header's JSON object, still unchecked."""
+    """The header's JSON object, not yet validated."""
     if size < 8:
         raise ModelError(f"is truncated: {size} bytes, and the length of the header alone takes 8", where=path, fix=AGAIN)
     length = int.from_bytes(file.read(8), "little")
@@ -93,7 +93,7 @@ def _read_header(file: BinaryIO, path: Path, size: int) -> _Header:
 
 
 def _tensors(entries: dict[str, object], path: Path, data_begin: int, size: int) -> dict[str, Tensor]:
-    """The tensors in the order of the data, which they cover exactly."""
+    """The tensors in the order of the data; ModelError unless they cover it exactly."""
     entries.pop("__metadata__", None)  # free text
     tensors = sorted(
         (_tensor(name, entry, path, data_begin) for name, entry in entries.items()),
@@ -115,7 +115,7 @@ def _tensors(entries: dict[str, object], path: Path, data_begin: int, size: int)
 
 
 def _tensor(name: str, entry: object, path: Path, data_begin: int) -> Tensor:
-    """One entry of the header; ModelError where it is not what the format asks for."""
+    """A validated entry of the header; ModelError if it violates the format."""
 
     def refuse(what: str) -> NoReturn:
         raise ModelError(f"tensor {show(name)}: {what}", where=path, fix=AGAIN)

@@ -1,7 +1,7 @@
-"""The tensors of a model folder: of `model.safetensors`, or of the shards that `model.safetensors.index.json` names.
+"""The tensors of a model folder: those of `model.safetensors`, or of the shards listed in `model.safetensors.index.json`.
 
-Where both are there the single file is taken, as in transformers. An index must agree with its shards exactly: each tensor is
-in the shard it is said to be in, and in no other.
+If both exist, the single file is used, as in transformers. An index must agree with its shards exactly: each tensor is in the
+shard that the index lists for it, and in no other.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ SINGLE_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"
 
 SHARD_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}\.safetensors")
-"""Names that an index may give: of files in its own folder."""
+"""Valid shard names in an index: files of its own folder."""
 
 
 def open_checkpoint(folder: str | PathLike[str]) -> Mapping[str, SafetensorsFile]:
-    """The file that holds each tensor, by the tensor's name; ModelError where one is absent, damaged or contradicts another."""
+    """The file that contains each tensor, by the tensor's name; ModelError if a file is absent, damaged or contradicts
+    another."""
     root = Path(folder)
     try:
         return _open(root, root / SINGLE_FILE, root / INDEX_FILE)
-    except OSError as error:  # of the folder itself: a name too long, no permission
+    except OSError as error:  # errors of the folder itself: name too long, no permission
         raise ModelError(f"cannot be read: {error.strerror or error}", where=root, fix="give a readable folder") from None
 
 
@@ -70,7 +71,7 @@ def _open_shards(root: Path, index: Path) -> dict[str, SafetensorsFile]:
 
 
 def _what_to_do(root: Path) -> str:
-    """The advice that fits what is in a folder without weights."""
+    """A suggestion for a folder without weights, by its contents."""
     if not os.path.isdir(root):
         return "give a folder that exists"
     names = sorted(path.name for path in root.iterdir())

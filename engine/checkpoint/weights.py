@@ -1,9 +1,9 @@
-"""The weights that a model needs, by destination on the device: name, dtype, shape, and the tensors of the checkpoint in it.
+"""The weights of a model, by destination tensor on the device: name, dtype, shape, and the checkpoint tensors in it.
 
-A destination is a tensor as the step's kernels read it, and as the step declares it (`engine/models/qwen3.step`): one of the
-checkpoint's, or several, rows of one after rows of the other.
+A destination is a tensor in the form that the step's kernels read and the step declares (`engine/models/qwen3.step`): one
+checkpoint tensor, or several concatenated along the rows.
 
-Weights are taken as chunks of bytes, so that gigabytes go to the device without a second copy on the host, or as arrays.
+Weights are read as chunks of bytes, so that gigabytes reach the device without a second copy on the host, or as arrays.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from engine.models.config import ModelConfig
 from engine.models.steps import model_step
 
 NUMPY_TYPES: Final = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
-"""NumPy type of each dtype that weights may have on the device."""
+"""NumPy dtype of each dtype that weights may have on the device."""
 
 FILE_DTYPES: Final = {"BF16": "bf16", "F16": "f16"}
-"""Names of the same dtypes in safetensors files."""
+"""The safetensors names of these dtypes."""
 
 ITEM_BYTES: Final = 2
-"""Bytes of an element of either dtype."""
+"""Bytes per element of either dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor of the checkpoint and the byte of the destination at which its elements begin."""
+    """A checkpoint tensor and the byte offset of its elements in the destination."""
 
     name: str
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A row-major tensor on the device, `pieces` in order and without gaps."""
+    """A row-major tensor on the device: the concatenation of `pieces`."""
 
     name: str
     dtype: str
@@ -64,7 +64,7 @@ class Destination:
 
 
 def destinations(config: ModelConfig, dtype: str) -> tuple[Destination, ...]:
-    """What a model needs on the device, in the order of its computation; `dtype` is bf16 or f16, else UsageError."""
+    """The destinations of a model in the order in which it uses them; UsageError unless `dtype` is bf16 or f16."""
     if dtype not in NUMPY_TYPES:
         raise UsageError(f"weights cannot be {show(dtype)}", fix=f"use one of {', '.join(NUMPY_TYPES)}")
     found: list[Destination] = []
@@ -79,7 +79,7 @@ def destinations(config: ModelConfig, dtype: str) -> tuple[Destination, ...]:
 
 
 class Weights(ABC):
-    """Weights of files (`WeightPlan`) or of a generator (`engine.tools.dummy_weights`); several threads may read them."""
+    """Weights from files (`WeightPlan`) or from a generator (`engine.tools.dummy_weights`). Reads are thread-safe."""
 
     def __init__(self, config: ModelConfig, dtype: str) -> None:
         self.dtype = dtype
@@ -96,8 +96,8 @@ class Weights(ABC):
         return self._by_name[name]
 
     def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
-        """The bytes of a destination in ascending order, as (byte offset in the destination, read-only bytes, at most
-        `limit_bytes` of them). ModelError where a tensor cannot be converted; ValueError below one element."""
+        """The bytes of a destination in ascending order, as (byte offset in the destination, read-only view of at most
+        `limit_bytes` bytes). ModelError if a tensor cannot be converted; ValueError if `limit_bytes` is below one element."""
         if limit_bytes < ITEM_BYTES:
             raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
         for piece in self._by_name[name].pieces:
@@ -107,7 +107,7 @@ class Weights(ABC):
                 done += part.nbytes
 
     def array(self, name: str) -> NDArray[Any]:
-        """A destination whole, read-only, of the NumPy type of its dtype; a view of the file where that is possible."""
+        """A whole destination, read-only, in the NumPy dtype of `dtype`; a view of the file if possible."""
         destination = self._by_name[name]
         first = destination.pieces[0]
         if len(destination.pieces) == 1:
@@ -117,13 +117,13 @@ class Weights(ABC):
         return merged
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """A tensor of the checkpoint under its own name, before merging; as `array` else."""
+        """A checkpoint tensor by its own name, before concatenation; otherwise as `array`."""
         piece = self._pieces[name]
         return self._whole(piece).reshape(piece.shape)
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """The tensors of the checkpoint that `tensor` takes."""
+        """The names that `tensor` accepts."""
         return tuple(self._pieces)
 
     def _whole(self, piece: Piece) -> NDArray[Any]:
@@ -135,12 +135,12 @@ class Weights(ABC):
 
     @abstractmethod
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
-        """The elements of a piece in order, flat, in arrays of at most `limit` elements of the NumPy type of `dtype`."""
+        """The elements of a piece in order, as flat arrays of at most `limit` elements in the NumPy dtype of `dtype`."""
 
 
 class WeightPlan(Weights):
-    """The weights of a model folder, checked in full before the first byte is read: every tensor that the model needs is there
-    in the shape that the config asks for and in a dtype that can be had, and no other tensor is."""
+    """The weights of a model folder, validated before the first byte is read: every tensor that the model needs is there, in
+    the shape of the config and in a usable dtype, and there is no other tensor."""
 
     def __init__(
         self, config: ModelConfig, dtype: str, files: Mapping[str, SafetensorsFile], folder: str, convert: bool
@@ -154,7 +154,7 @@ class WeightPlan(Weights):
 
     @classmethod
     def for_model(cls, config: ModelConfig, folder: str | PathLike[str], dtype: str, *, convert: bool = False) -> WeightPlan:
-        """Map the checkpoint of a folder and hold it against its config. `convert` allows bf16 files for f16 weights and the
+        """Map the checkpoint of a folder and check it against the config. `convert` allows bf16 files for f16 weights and the
         reverse, rounded to nearest. ModelError names the file and the tensor that is damaged or does not fit."""
         return cls(config, dtype, open_checkpoint(folder), fspath(folder), convert)
 
@@ -181,7 +181,7 @@ class WeightPlan(Weights):
     def _refuse_extra(self, config: ModelConfig) -> None:
         extra = [name for name in self._files if name not in self._pieces]
         head = "lm_head.weight"
-        if config.tie_word_embeddings and head in extra:  # files of tied models may hold the head as well; transformers ties it
+        if config.tie_word_embeddings and head in extra:  # tied models may store lm_head too; transformers ignores it
             file = self._files[head]
             self._refuse_misfit(file, Piece(head, (config.vocab_size, config.hidden_size), 0), convert=True)
             extra.remove(head)
@@ -199,7 +199,7 @@ class WeightPlan(Weights):
             yield part if stored == self.dtype else self._converted(part, file, piece.name)
 
     def _converted(self, part: NDArray[Any], file: SafetensorsFile, name: str) -> NDArray[Any]:
-        """Elements rounded to the other dtype; ModelError where a finite one is too large for it."""
+        """Elements rounded to the other dtype; ModelError if a finite one overflows."""
         exact = part.astype(np.float32)
         with np.errstate(over="ignore"):
             rounded = exact.astype(NUMPY_TYPES[self.dtype])

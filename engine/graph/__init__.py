@@ -1,1 +1,1 @@
-"""The StepGraph: what one step of a model does, as operations on buffers, for prefill and decode alike."""
+"""Analyses of a StepGraph, the operations and buffers of one step of a model: memory plan, verifier, traffic, drawing."""

@@ -1,4 +1,4 @@
-"""A step as text: each operation with what it touches, and where activations lie in the arena."""
+"""Prints a step as text: each operation with its tensors, and the offsets of activations in the arena."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.graph.plan import MemoryPlan, lifetimes, plan_memory
 from tilec.step.graph import Kind, Op, StepGraph
 
 MARKS: Final = {Kind.ACTIVATION: "", Kind.WEIGHT: "*", Kind.TABLE: "*", Kind.CACHE: "#", Kind.INPUT: "<", Kind.OUTPUT: ">"}
-"""What stands before a buffer's name."""
+"""Prefix of a buffer's name, by kind."""
 
 LEGEND: Final = (
     "* constant, # cache, < input, > output; others are activations @ their byte offset in the arena; ! its last use"
@@ -17,7 +17,7 @@ LEGEND: Final = (
 
 
 def draw(graph: StepGraph) -> str:
-    """Lines without an end of the last: a heading, one line per operation in order of launch, and totals by kind in bytes."""
+    """A heading, one line per operation in launch order, and totals by kind in bytes; no final newline."""
     plan = plan_memory(graph)
     ends = {name: last for name, (_, last) in lifetimes(graph).items()}
     lines = [f"{graph.name} of {graph.tokens} token{'s' * (graph.tokens != 1)}: {len(graph.ops)} operations", LEGEND, ""]

@@ -1,13 +1,12 @@
-"""The integers in a step's buffers: what a kernel uses as an index is bounded whoever wrote it, at the first step and at every
-replay.
+"""Bounds of the integers in a step's buffers: an index that a kernel uses is in range, at the first step and at every replay.
 
-A buffer may have bounds (`low`, `high`, `distinct`). They hold whenever a kernel reads it, by induction:
+A buffer may have bounds (`low`, `high`, `distinct`). They are satisfied whenever a kernel reads it, by induction:
 
-- The host sets inputs, settings and tables within them.
-- Every kernel that writes a buffer with bounds promises (`ensures`, proven with the kernel) that what it leaves is within them.
-  One that promises growth, such as a position that is one more than before, leaves what is within them if the host counts: it
-  knows what it set, and what each step adds. So a step says what it leaves in its inputs (`Left`), and `InputValues` refuses to
-  enqueue one whose inputs would be outside of their bounds.
+- The host sets inputs, settings and tables within their bounds.
+- Every kernel that writes a buffer with bounds promises (`ensures`, proven with the kernel) that what it writes is within them.
+  A kernel that promises an increment, such as a position one larger than before, stays within them only for some inputs. The
+  host tracks those: it knows what it set, and what each step adds. So a step records what it writes to its inputs (`Left`), and
+  `InputValues` refuses to enqueue a step whose inputs could be out of bounds.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from tilec.artifact import ValueCheck, ValuePromise
 from tilec.step.graph import Buffer, Kind, Op, StepGraph
 
 Interval = tuple[int, int]
-"""A least and a greatest integer."""
+"""Least and greatest integer, both inclusive."""
 
 Promised = tuple[ValuePromise, int | None, int | None]
-"""A promise, and its bounds for the shapes of an operation where these give them."""
+"""A promise and its bounds [low, high) for the shapes of an operation; None if the shapes do not determine them."""
 
 
 class GraphError(EngineError):
-    """A step that breaks a rule: a defect of the engine or a bundle of another engine, so nothing a user could have avoided."""
+    """A step that breaks a rule: an internal error, or a bundle of another engine version. No user input can cause it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a step leaves in an input: element by element, what the inputs `above` held together before the step, and from `low`
-    to `high - 1` more."""
+    """What a step writes to an input, elementwise: the sum of the inputs `above` before the step, plus an integer in
+    [`low`, `high`)."""
 
     buffer: str
     above: tuple[str, ...]
@@ -45,7 +44,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A step as one that is run again and again: its inputs that have bounds, and what it leaves in them."""
+    """What the host tracks of a replayed step: its inputs that have bounds, and what it writes to them."""
 
     name: str
     inputs: tuple[Buffer, ...] = ()
@@ -53,8 +52,8 @@ class Replay:
 
 
 def misread(op: Op, buffer: Buffer, check: ValueCheck, low: int | None, high: int | None) -> str | None:
-    """Why the bounds of a buffer do not satisfy what a kernel asks of a tensor, from `low` to below `high` for the shapes of
-    the operation; None where they do."""
+    """Why a buffer's bounds do not satisfy a kernel's check of a tensor, which requires [`low`, `high`) for the shapes of the
+    operation; None if they do."""
     if buffer.kind is Kind.CACHE or (buffer.kind in (Kind.ACTIVATION, Kind.OUTPUT) and buffer.low is None):
         return f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`"
     if check.sorted or check.ends:
@@ -71,8 +70,8 @@ def misread(op: Op, buffer: Buffer, check: ValueCheck, low: int | None, high: in
 def left(
     graph: StepGraph, op: Op, parameter: str, promises: Sequence[Promised], refuse: Callable[[str], GraphError]
 ) -> Left | None:  # fmt: skip
-    """What an operation leaves in a buffer that it writes as `parameter`, where that has bounds. `refuse` makes the error of a
-    buffer that may be left outside of them."""
+    """What an operation writes to the buffer of `parameter`; None if that has no bounds. `refuse` makes the error for a buffer
+    that could end up out of bounds."""
     view = op.tensors[parameter]
     buffer = graph.buffers[view.buffer]
     if buffer.low is None and buffer.high is None:
@@ -103,7 +102,7 @@ def left(
 
 
 def _range(graph: StepGraph, op: Op, promise: ValuePromise, low: int, high: int) -> Interval | None:
-    """The least and the greatest integer that a promise allows; None where it is above a buffer without bounds."""
+    """The least and the greatest integer that a promise allows; None if it is relative to a buffer without bounds."""
     least, greatest = low, high - 1
     for name in promise.above:
         below = graph.buffers[op.tensors[name].buffer]
@@ -114,8 +113,8 @@ def _range(graph: StepGraph, op: Op, promise: ValuePromise, low: int, high: int)
 
 
 def _of_inputs(graph: StepGraph, op: Op, promise: ValuePromise) -> bool:
-    """Whether what is promised is above whole inputs, which the host knows: one without bounds it does not, since any kernel
-    may write it."""
+    """Whether a promise is relative to whole inputs with bounds, which the host tracks. It does not track inputs without
+    bounds, because any kernel may write those."""
     below = [graph.buffers[op.tensors[name].buffer] for name in promise.above]
     counted = all(one.kind is Kind.INPUT and one.low is not None and one.high is not None for one in below)
     return counted and all(_is_whole(graph, op, name) for name in promise.above)
@@ -127,19 +126,19 @@ def _is_whole(graph: StepGraph, op: Op, parameter: str) -> bool:
 
 
 class InputValues:
-    """What the host knows of the integers in the inputs of steps: what it set, and what the steps since have left."""
+    """What the host knows about the integers in the inputs of steps: what it set, and what later steps wrote."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[Interval]] = {}
 
     def sent(self, values: Mapping[str, Any]) -> None:
-        """The host sets inputs: an integer, or one for each element."""
+        """Record that the host set inputs, each to one integer or to one per element."""
         for name, given in values.items():
             every: Iterable[Any] = given if hasattr(given, "__len__") else (given,)
             self._known[name] = [(int(value), int(value)) for value in every]
 
     def enqueue(self, step: Replay) -> None:
-        """A step is enqueued on its inputs as they are. GraphError where one of them may be outside of its bounds."""
+        """Record that a step is enqueued on the current inputs. GraphError if an input could be out of bounds."""
         known = self._known
         for buffer in step.inputs:
             held = known.get(buffer.name)

@@ -1,4 +1,4 @@
-"""Where activations lie: one arena for a step, bytes used again once nothing reads what they held."""
+"""Memory plan of activations: one arena for a step, whose bytes are reused after an activation's last use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from tilec.step.graph import Kind, StepGraph
 
 ALIGNMENT: Final = 256
-"""Offsets are multiples of so many bytes, as CUDA's own allocations are."""
+"""Alignment of offsets in bytes, as of CUDA's own allocations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class MemoryPlan:
 
 
 def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
-    """First and last operation (positions, both inclusive) that touch each activation. The same launch may read one buffer and
-    write another, so two that meet in an operation are both alive there."""
+    """First and last operation (positions, both inclusive) that use each activation. A launch may read one buffer while it
+    writes another, so all buffers of an operation are live there."""
     found: dict[str, tuple[int, int]] = {}
     for position, op in enumerate(graph.ops):
         for view in op.tensors.values():
@@ -33,11 +33,11 @@ def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
 
 
 def plan_memory(graph: StepGraph) -> MemoryPlan:
-    """Largest first, each at the lowest offset where it meets no buffer that lives at the same time (Pisarchyk and Lee,
-    Efficient Memory Management for Deep Neural Net Inference, greedy by size); deterministic."""
+    """Place buffers largest first, each at the lowest offset where it overlaps no buffer that is live at the same time
+    (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, greedy by size); deterministic."""
     alive = lifetimes(graph)
     offsets: dict[str, int] = {}
-    placed: list[list[str]] = [[] for _ in graph.ops]  # those that are alive at each operation
+    placed: list[list[str]] = [[] for _ in graph.ops]  # buffers that are live at each operation
     for name in sorted(alive, key=lambda name: (-graph.buffers[name].bytes, name)):
         size, (first, last) = _rounded(graph.buffers[name].bytes), alive[name]
         meets = {other for others in placed[first : last + 1] for other in others}

@@ -1,9 +1,9 @@
-"""Bytes that a step moves, counted from its StepGraph: what a perfect machine would read and write once each.
+"""Bytes that a step moves, computed from its StepGraph, as if each were read or written exactly once.
 
-A launch reads and writes every view that its kernel is given, whole, as its artifact's manifest says (`In`, `Out`, `InOut`),
-except where its kernel picks rows. The manifest says that too: integers from 0 to below an extent choose along it (one row of
-the embedding table per token, one slot of the cache), and where no two are equal each is written whole and not read. Of a cache
-that nothing chooses from, only the slots that are filled count; a launch that reads those and writes it adds the step's tokens.
+A launch reads and writes each of its views whole, by the access in its artifact's manifest (`In`, `Out`, `InOut`), unless its
+kernel selects rows. The manifest's value checks show that: integers in [0, extent) index an axis (one row of the embedding
+table per token, one slot of the cache). If they are distinct, each selected row is written whole and not read. Of a cache
+without such an index only the filled slots count; a launch that reads those and also writes the cache writes the step's tokens.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tilec.artifact import Manifest, TensorSpec
 from tilec.step.graph import ITEM_BYTES, Buffer, Kind, Op, StepGraph
 
 STREAMED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.CACHE})
-"""Buffers that no step finds in a GPU's own caches: together they are far larger. Activations are far smaller."""
+"""Buffers too large to stay in the GPU's L2 cache between steps. Activations are far smaller."""
 
 Contracts = Callable[[Op], Contract | Manifest]
-"""What an operation's kernel says of itself."""
+"""Returns the contract of an operation's kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Moved:
 
 
 def moves(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest) -> Iterator[Moved]:
-    """What a launch moves, parameter by parameter. `filled` is how many slots of the cache are filled once the step's own
-    tokens are in it, of all sequences together. ValueError where the cache has fewer slots."""
+    """What a launch moves, by parameter. `filled` is the number of filled cache slots, the step's own tokens included, summed
+    over all sequences. ValueError if the cache has fewer slots."""
     for spec in contract.tensors:
         view = op.tensors[spec.name]
         buffer = graph.buffers[view.buffer]
@@ -52,12 +52,12 @@ def moves(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest) 
 def _rows(
     graph: StepGraph, op: Op, spec: TensorSpec, filled: int, contract: Contract | Manifest
 ) -> tuple[int, int, bool]:  # fmt: skip
-    """Of a tensor: the rows it has, those that a launch touches, and whether each is touched at most once."""
+    """Of a tensor: its number of rows, the number that a launch accesses, and whether each is accessed at most once."""
     view = op.tensors[spec.name]
     for check in contract.value_checks:
         for axis, dim in enumerate(spec.dims):
             if check.tensor != spec.name and check.low.constant == 0 and dim.op == "sym" and dim == check.high:
-                rows, beside = prod(op.tensors[check.tensor].shape), prod(view.shape[:axis])  # one of each sequence's
+                rows, beside = prod(op.tensors[check.tensor].shape), prod(view.shape[:axis])  # one row of each sequence
                 return beside * view.shape[axis], rows, check.distinct or rows == beside
     if graph.buffers[view.buffer].kind is not Kind.CACHE:
         return 1, 1, False
@@ -71,7 +71,7 @@ def traffic(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest
 
 
 def streamed(graph: StepGraph, filled: int, contracts: Contracts) -> tuple[int, int]:
-    """Bytes of weights, tables and caches that a whole step reads, and that it writes: what memory must deliver however well
-    the kernels use the GPU's own caches. The floor of a step's time is their sum over the bandwidth."""
+    """Bytes of weights, tables and caches that a whole step reads, and that it writes: DRAM traffic that the L2 cache cannot
+    save. Their sum over the bandwidth is a lower bound of a step's time."""
     every = [moved for op in graph.ops for moved in moves(graph, op, filled, contracts(op)) if moved.buffer.kind in STREAMED]
     return sum(moved.read for moved in every), sum(moved.written for moved in every)

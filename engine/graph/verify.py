@@ -1,30 +1,30 @@
-"""The whole-graph verifier: a step holds together, or it does not run.
+"""The whole-graph verifier: it accepts a step only if every operation uses its kernel within the kernel's proofs.
 
-Kernels are proven one by one; this shows that a step uses them so that the proofs carry over. What each operation reads and
-writes is what its artifact's manifest says (`In`, `Out`, `InOut`): an `Out` is written whole, as the compiler proved.
+Kernels are proven one by one; these rules carry the proofs over to the step. The access of each operation is that of its
+artifact's manifest (`In`, `Out`, `InOut`); an `Out` is written whole, as the compiler proved.
 
 | rule    | statement                                                                                                    |
 |---------|--------------------------------------------------------------------------------------------------------------|
-| views   | every parameter has a view inside its buffer, of the dtype and rank that the artifact asks for                  |
-| shapes  | extents are those of the artifact's dims, and its launch checks hold (attention: `past + T <= S`)               |
-| order   | every element of an activation or output is written before it is read, and no activation is made for nothing  |
-| owners  | weights, tables and settings are never written; an input only after its last use in the step; an operation     |
+| views   | every parameter has a view inside its buffer, of the dtype and rank that the artifact requires                |
+| shapes  | extents match the artifact's dims, and its launch checks are satisfied (attention: `past + T <= S`)           |
+| order   | every element of an activation or output is written before it is read, and every activation is used           |
+| owners  | weights, tables and settings are never written; an input only after its last use in the step; an operation    |
 |         | that writes a buffer has no other view of the same elements                                                   |
-| early   | what a kernel reads before those before it are complete (`resident`) holds something when the step begins, and  |
-|         | no operation before it writes it: a step begins once the one before it is complete                              |
-| rows    | of several sequences, an operation that touches a cache keeps to one in each block: whatever it has of each       |
-|         | sequence it touches at one place of the first axis, the block's own on one axis of the grid                     |
-| memory  | activations that are alive at the same operation do not share bytes of the arena, and lie inside it            |
+| early   | a `resident` tensor, which a kernel may read before its grid dependency wait, is of a kind that has contents  |
+|         | when the step begins, and no earlier operation of the step writes it; steps do not overlap each other         |
+| rows    | in a batch, a block of an operation that uses a cache accesses one sequence only: of every tensor with rows   |
+|         | per sequence, the index on the first axis is the block's index on one grid axis, the same for all             |
+| memory  | activations that are live at the same operation do not overlap in the arena, and all lie inside it            |
 | ends    | every output is written whole                                                                                 |
-| values  | integers that a kernel uses as indices are in buffers with bounds that satisfy the kernel for these shapes     |
-|         | (token id < vocab, position < max_seq, distinct slots), and every kernel that writes such a buffer promises    |
-|         | what keeps to them (`engine.graph.integers`)                                                                   |
+| values  | integers that a kernel uses as indices are in buffers with bounds that satisfy the kernel for these shapes    |
+|         | (token id < vocab, position < max_seq, distinct slots), and every kernel that writes such a buffer promises   |
+|         | to stay within them (`engine.graph.integers`)                                                                 |
 
-The loader (`tilec.runtime.Kernel.plan`) checks shapes and values again, launch by launch; here a whole step is refused before
-any of it runs. Lifetimes are found here anew, not taken from the memory plan's maker.
+The loader (`tilec.runtime.Kernel.plan`) checks shapes and values again, launch by launch; the verifier refuses a whole step
+before any of it runs. It computes lifetimes itself and does not trust those of the memory plan.
 
-Contracts do not say what a kernel computes, so two orders can both hold together: a read may come before or after an update in
-place (`InOut`) of a buffer that was whole already. Which of them is the model, the tests of its numbers show.
+Contracts do not say what a kernel computes, so two orders can both be accepted: a read may come before or after an in-place
+update (`InOut`) of a buffer that was already whole. Numerical tests decide which of them is the model.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from tilec.ir.types import DTYPES
 from tilec.step.graph import Buffer, Kind, Op, StepGraph, View
 
 MADE: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
-"""Kinds that hold nothing when a step begins."""
+"""Kinds that are uninitialized when a step begins."""
 
 FIXED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.SETTING})
-"""Kinds that a step does not change."""
+"""Kinds that a step must not write."""
 
 SHARED: Final = frozenset({Kind.WEIGHT, Kind.TABLE})
-"""Kinds that sequences share."""
+"""Kinds that are shared between sequences."""
 
 READS: Final = frozenset({"in", "inout"})
 WRITES: Final = frozenset({"out", "inout"})
@@ -57,7 +57,7 @@ WRITES: Final = frozenset({"out", "inout"})
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What an operation's kernel says of itself; an artifact's manifest has these too."""
+    """The contract of an operation's kernel; an artifact's manifest has the same fields."""
 
     tensors: tuple[TensorSpec, ...]
     scalars: tuple[ScalarSpec, ...]
@@ -68,7 +68,8 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Value checks and promises of a kernel, and their bounds for the shapes of an operation where these give them."""
+    """Value checks and promises of a kernel with their bounds for an operation's shapes, None if the shapes do not give
+    them."""
 
     asked: tuple[tuple[ValueCheck, int | None, int | None], ...]
     promised: tuple[Promised, ...]
@@ -76,17 +77,17 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A contract by parameter; it is kept, because it is found again by its identity."""
+    """A contract by parameter. It keeps the contract alive, because it is looked up by `id`."""
 
     contract: Contract | Manifest
     specs: dict[str, TensorSpec]
     scalars: dict[str, ScalarSpec]
-    integers: tuple[str, ...]  # scalars that dims, checks and bounds may name
+    integers: tuple[str, ...]  # scalars that dims, checks and bounds may refer to
 
 
 def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contract | Manifest]) -> Replay:
-    """Raise GraphError at the first broken rule; it names the operation and the buffer. What the host must know of a step that
-    it enqueues again without setting its inputs anew."""
+    """Raise GraphError at the first broken rule; it names the operation and the buffer. Returns what the host must track when
+    it enqueues the step again without setting its inputs."""
     state = _verified(graph, contract)
     _verify_memory(graph, memory, state.alive)
     inputs = tuple(one for one in graph.of_kind(Kind.INPUT) if one.low is not None and one.high is not None)
@@ -94,12 +95,12 @@ def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contra
 
 
 def verify_operations(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -> None:
-    """All rules but `memory`, as `verify`."""
+    """Check all rules except `memory`, as `verify`."""
     _verified(graph, contract)
 
 
 def _verified(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -> _Step:
-    """What is known at the end of a step, each of whose operations keeps to the rules."""
+    """The final state of a step whose operations satisfy the rules."""
     state = _Step(graph)
     for position, op in enumerate(graph.ops):
         state.operation(position, op, contract(op))
@@ -108,9 +109,9 @@ def _verified(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -
 
 
 def verify_extents(graph: StepGraph, ops: Iterable[Op], contract: Callable[[Op], Contract | Manifest]) -> bool:
-    """The rules `views`, `shapes`, `rows` and `values` for some operations of a step, and whether these see buffers whole.
-    Where they do, all other rules but `memory` hold if they do for the same operations on the same buffers, seen whole, at
-    other extents."""
+    """Check the rules `views`, `shapes`, `rows` and `values` for some operations of a step; returns whether their views cover
+    whole buffers. If they do, all other rules but `memory` follow from the same operations on the same whole buffers at other
+    extents."""
     state, whole = _Step(graph), True
     for op in ops:
         known = state.known_of(contract(op))
@@ -121,8 +122,8 @@ def verify_extents(graph: StepGraph, ops: Iterable[Op], contract: Callable[[Op],
 
 
 def verify_captured(graph: StepGraph, places: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> None:
-    """Raise GraphError unless every buffer of a step that is captured has device memory of its own: `places` are (pointer,
-    bytes) of what outlives the step, `arena` those of the activations' memory."""
+    """Raise GraphError unless every buffer of a captured step has device memory of its own. `places` are (pointer, bytes) of
+    buffers that outlive the step, `arena` of the activations' memory."""
     ranges = [(*arena, "the arena")]
     for buffer in graph.buffers.values():
         if buffer.kind is Kind.ACTIVATION:
@@ -145,23 +146,23 @@ def _refuse(graph: StepGraph, buffer: str, what: str, op: str = "") -> GraphErro
 
 
 class _Step:
-    """What is known of buffers after each operation."""
+    """What is known about buffers after each operation."""
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
         self.known: dict[int, _Known] = {}
-        self.bounds: dict[object, Bounds] = {}  # layers are alike: shapes are looked at once for each kind of launch
+        self.bounds: dict[object, Bounds] = {}  # layers are alike, so shapes are checked once per kind of launch
         self.elements = {name: prod(buffer.shape) for name, buffer in graph.buffers.items()}
         self.alive: dict[str, tuple[int, int]] = {}
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
         self.written: dict[str, list[tuple[int, int]]] = {}
         self.last_read: dict[str, int] = {}
-        self.changed: set[str] = set()  # what operations have written
-        self.left: list[Left] = []  # in buffers with bounds
-        self.made: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and how
+        self.changed: set[str] = set()  # buffers that operations have written
+        self.left: list[Left] = []  # for buffers with bounds
+        self.made: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and the access
 
     def known_of(self, contract: Contract | Manifest) -> _Known:
-        """A contract by parameter."""
+        """A contract by parameter; cached."""
         known = self.known.get(id(contract))
         if known is None:
             known = self.known[id(contract)] = _Known(
@@ -173,7 +174,7 @@ class _Step:
         return known
 
     def spans(self, op: Op, known: _Known) -> dict[str, tuple[int, int]]:
-        """The elements that each view of an operation is: the rules `views` and `rows`."""
+        """The element range of each view of an operation; checks the rules `views` and `rows`."""
         specs = known.specs
         if op.tensors.keys() != specs.keys() or op.scalars.keys() != known.scalars.keys():
             raise self._wrong_parameters(op, known.contract)
@@ -183,7 +184,7 @@ class _Step:
         return spans
 
     def extents(self, op: Op, known: _Known) -> None:
-        """The rules `shapes` and `values`."""
+        """Check the rules `shapes` and `values`."""
         integers = tuple(self._integer(op, name) for name in known.integers)
         key = (id(known.contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
         bounds = self.bounds.get(key)
@@ -203,12 +204,12 @@ class _Step:
                     self.left.append(found)
 
     def operation(self, position: int, op: Op, contract: Contract | Manifest) -> None:
-        """The next operation, and what it does to what is known."""
+        """Check the next operation and update the state."""
         known = self.known_of(contract)
         specs, buffers = known.specs, self.graph.buffers
         spans = self.spans(op, known)
         made: list[tuple[str, str]] = []
-        for name, view in op.tensors.items():  # all is read before anything is written
+        for name, view in op.tensors.items():  # an operation reads all its inputs before it writes
             access = specs[name].access
             if access not in READS | WRITES:
                 raise self._refuse(op, buffers[view.buffer], f"is `{access}`, which a step has no rule for")
@@ -232,7 +233,7 @@ class _Step:
         self.extents(op, known)
 
     def ends(self) -> None:
-        """What must hold after the last operation."""
+        """Check the rules on whole steps after the last operation."""
         buffers = self.graph.buffers
         for buffer in buffers.values():
             if buffer.kind is Kind.OUTPUT and not self._covered(buffer.name, (0, self.elements[buffer.name])):
@@ -244,8 +245,8 @@ class _Step:
                 if buffers[name].kind is Kind.ACTIVATION and self.last_read.get(name, 0) <= position
             ]
             if len(unread) < len(made):
-                # What was updated in place may have served already. The last operation of a step that only fills the cache
-                # leaves queries behind.
+                # An `inout` buffer may have been read before its update. The last operation of a step that only fills the cache
+                # leaves queries unread.
                 last = position == len(self.made) - 1 and any(buffers[name].kind is Kind.CACHE for name, _ in made)
                 unread = [] if last else [(name, access) for name, access in unread if access == "out"]
             if unread:
@@ -263,7 +264,7 @@ class _Step:
         )
 
     def _view(self, op: Op, spec: TensorSpec, view: View) -> tuple[int, int]:
-        """The elements of the buffer that a view is, as first and one past the last."""
+        """The element range of a view in its buffer, as [first, end)."""
         buffer = self.graph.buffers.get(view.buffer)
         if buffer is None:
             raise _refuse(self.graph, view.buffer, "is not one of the step", op.name)
@@ -281,7 +282,7 @@ class _Step:
         return begin, end
 
     def _rows(self, op: Op, specs: Mapping[str, TensorSpec]) -> None:
-        """That an operation that touches a cache keeps to one sequence in each block."""
+        """Check the rule `rows`."""
         buffers, sequences = self.graph.buffers, self.graph.sequences
         caches = [name for name, view in op.tensors.items() if buffers[view.buffer].kind is Kind.CACHE]
         axes = {specs[name].row for name in caches}
@@ -327,8 +328,8 @@ class _Step:
         return any(first <= begin and end <= last for first, last in self.written.get(name, ()))
 
     def _bounds(self, op: Op, known: _Known, integers: tuple[int, ...]) -> Bounds:
-        """What the contract asks of stored integers and promises of them, all extents and launch checks held against the shapes
-        first. A dim that no tensor has by itself is left to the loader, as are launch checks that need it."""
+        """Value checks and promises of the contract, after all extents and launch checks are verified against the shapes. Dims
+        that no tensor has on their own, and launch checks that need them, are left to the loader."""
         dims = dict(zip(known.integers, integers, strict=True))
         for name, spec in known.specs.items():
             for dim, extent in zip(spec.dims, op.tensors[name].shape, strict=True):
@@ -353,7 +354,7 @@ class _Step:
         return Bounds(asked, tuple((one, _value(one.low, dims), _value(one.high, dims)) for one in known.contract.promises))
 
     def _limiting(self, op: Op, known: _Known, check: LaunchCheck) -> str:
-        """The buffer that gives the last dim a condition names, since limits are written on the right."""
+        """The buffer that determines the last dim in a condition: limits are written on the right."""
         for symbol in reversed(list(check.condition.symbols())):
             for name, spec in known.specs.items():
                 if any(dim.op == "sym" and dim.name == symbol for dim in spec.dims):
@@ -362,7 +363,7 @@ class _Step:
 
 
 def _value(expr: Expr, dims: Mapping[str, int]) -> int | None:
-    """An expression of a manifest, or None where it names a dim that is not known or divides by zero."""
+    """The value of a manifest's expression; None if it uses an unknown dim or divides by zero."""
     try:
         return expr.evaluate(dims)
     except (KeyError, ZeroDivisionError):
@@ -370,7 +371,7 @@ def _value(expr: Expr, dims: Mapping[str, int]) -> int | None:
 
 
 def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Intervals without those that touch."""
+    """Sorted intervals, with overlapping and adjacent ones merged."""
     if len(parts) == 1:
         return parts
     made: list[tuple[int, int]] = []
@@ -383,11 +384,11 @@ def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _verify_memory(graph: StepGraph, memory: MemoryPlan, alive: Mapping[str, tuple[int, int]]) -> None:
-    """Each activation against those that are still alive when it begins to be."""
+    """Check the rule `memory`: each activation against those that are still live at its first use."""
     for name in memory.offsets:
         if name not in graph.buffers or graph.buffers[name].kind is not Kind.ACTIVATION:
             raise _refuse(graph, name, "has a place in the arena, and is no activation of the step")
-    still: list[tuple[int, int, int, str]] = []  # last operation, first byte, byte after the last, name
+    still: list[tuple[int, int, int, str]] = []  # last operation, first byte, end byte, name
     for name in sorted(alive, key=lambda name: alive[name]):
         buffer, (first, last) = graph.buffers[name], alive[name]
         op = graph.ops[first].name

@@ -1,1 +1,1 @@
-"""What a family of models is: its numbers, from config.json, and its step."""
+"""A model family: its parameters, from config.json, and its step."""

@@ -1,8 +1,8 @@
-"""The model's shape from `config.json` and its sampling defaults from `generation_config.json`, as Hugging Face writes them.
+"""The model's sizes from `config.json` and its sampling defaults from `generation_config.json`, as Hugging Face writes them.
 
-Keys and defaults are those of `Qwen3Config` in transformers. Files written by transformers 5 are read too: they hold `dtype`
-for `torch_dtype`, and `rope_parameters` for `rope_theta` and `rope_scaling`. A key that would change what the model computes
-and that the engine does not implement is refused, never ignored.
+Keys and defaults are those of `Qwen3Config` in transformers. Files written by transformers 5 are read too: they have `dtype`
+for `torch_dtype`, and `rope_parameters` for `rope_theta` and `rope_scaling`. A key that would change the computation and that
+the engine does not implement is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from engine.errors import ModelError
 CONFIG_FILE: Final = "config.json"
 GENERATION_FILE: Final = "generation_config.json"
 LIMIT_BYTES: Final = 1 << 20
-"""Bytes of either file at most; real ones have less than a thousand."""
+"""Maximum bytes of either file; real ones have less than a thousand."""
 
 DTYPES: Final = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-"""Dtypes of `torch_dtype` and their names in the engine."""
+"""The engine's name of each `torch_dtype`."""
 
 HIGHEST: Final = {
     "hidden_size": 1 << 20, "intermediate_size": 1 << 20, "num_attention_heads": 1 << 12, "num_key_value_heads": 1 << 12,
     "head_dim": 1 << 12, "num_hidden_layers": 1 << 12, "vocab_size": 1 << 24, "max_position_embeddings": 1 << 24,
 }  # fmt: skip
-"""The largest value taken of each size: far above any model, and no product of three overflows 64 bits."""
+"""Upper bound of each size: far above any model, and no product of three overflows 64 bits."""
 
 OTHER_MODEL: Final = "give a folder of a dense Qwen3 model (0.6B to 32B)"
 
@@ -53,22 +53,22 @@ class ModelConfig:
 
     @property
     def query_size(self) -> int:
-        """Elements of a token's queries, `num_attention_heads * head_dim`; not `hidden_size` in every model."""
+        """Elements of a token's queries, `num_attention_heads * head_dim`; differs from `hidden_size` in some models."""
         return self.num_attention_heads * self.head_dim
 
     @property
     def key_value_size(self) -> int:
-        """Elements of a token's keys (and of its values) in one layer."""
+        """Elements of a token's keys in one layer; the same for its values."""
         return self.num_key_value_heads * self.head_dim
 
     @property
     def dtype(self) -> str:
-        """`torch_dtype` by its name in the engine: bf16, f16 or f32."""
+        """The engine's name of `torch_dtype`: bf16, f16 or f32."""
         return DTYPES[self.torch_dtype]
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> ModelConfig:
-        """The config of a model folder; ModelError where it is absent, damaged or of a model that the engine does not run."""
+        """The config of a model folder; ModelError if it is absent, damaged or of an unsupported model."""
         path = Path(folder) / CONFIG_FILE
         absent = "give the folder that holds config.json, the tokenizer and the safetensors files"
         keys = _Keys(path, read_object(path, LIMIT_BYTES, absent))
@@ -91,10 +91,10 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """When to stop and how to sample, unless the caller says otherwise.
+    """Default stop tokens and sampling parameters of a model.
 
-    `eos_token_id` holds every token that ends an answer; `temperature` 0 means the most likely token; `top_k` 0 and `top_p` 1
-    leave all tokens in. Defaults are those of `GenerationConfig` in transformers.
+    `eos_token_id` lists every token that ends a generation; `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 disable their
+    filters. Defaults are those of `GenerationConfig` in transformers.
     """
 
     eos_token_id: tuple[int, ...] = ()
@@ -105,8 +105,8 @@ class GenerationConfig:
 
     @classmethod
     def read(cls, folder: str | PathLike[str], config: ModelConfig) -> GenerationConfig:
-        """The defaults of a model folder. Where `generation_config.json` is absent, or does not say when to stop,
-        `eos_token_id` is that of `config.json`, as in transformers. ModelError for values that make no sense."""
+        """The defaults of a model folder. If `generation_config.json` is absent or has no `eos_token_id`, that of `config.json`
+        is used, as in transformers. ModelError for invalid values."""
         main = Path(folder) / CONFIG_FILE
         path = Path(folder) / GENERATION_FILE
         model_keys = _Keys(main, read_object(main, LIMIT_BYTES, "give the folder that holds config.json"))
@@ -124,7 +124,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys of a JSON object with the file they are from. A key that is `null` counts as absent, as in transformers."""
+    """The keys of a JSON object, with the file for messages. A key that is `null` counts as absent, as in transformers."""
 
     path: Path
     values: dict[str, object]
@@ -142,7 +142,7 @@ class _Keys:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not int or not lowest <= value <= highest:  # `True` is an int to isinstance
+        if type(value) is not int or not lowest <= value <= highest:  # `isinstance` would accept `True`
             self.refuse(key, f"an integer from {lowest} to {highest}")
         return value
 
@@ -187,7 +187,7 @@ class _Keys:
 
 
 def _refuse_other_models(keys: _Keys) -> None:
-    """ModelError unless these are the keys of a dense Qwen3 model in every way that changes what it computes."""
+    """ModelError unless the keys describe a dense Qwen3 model in everything that affects the computation."""
     if keys.get("model_type") != "qwen3":
         what = '"qwen3": mixtures of experts are not supported' if keys.get("model_type") == "qwen3_moe" else '"qwen3"'
         keys.refuse("model_type", what, OTHER_MODEL)
@@ -208,8 +208,8 @@ def _refuse_other_models(keys: _Keys) -> None:
 
 
 def _refuse_sliding_window(keys: _Keys, layers: int) -> None:
-    """ModelError where any layer attends to a window only. The rule is that of `Qwen3Config`: layers from `max_window_layers`
-    on slide where `use_sliding_window` holds and `sliding_window` is a number, unless `layer_types` names each layer's kind."""
+    """ModelError if any layer uses sliding-window attention. The rule is that of `Qwen3Config`: layers from `max_window_layers`
+    on do if `use_sliding_window` is true and `sliding_window` is a number, unless `layer_types` lists each layer's kind."""
     fix = "give a model that attends to all positions"
     kinds = keys.get("layer_types")
     if kinds is not None:
@@ -226,7 +226,7 @@ def _refuse_sliding_window(keys: _Keys, layers: int) -> None:
 
 
 def _rope(keys: _Keys) -> _Keys:
-    """The keys that hold `rope_theta`; ModelError where positions are scaled."""
+    """The keys that contain `rope_theta`; ModelError if positions are scaled."""
     fix = "remove it for the plain context of max_position_embeddings, or give another model"
     rope = keys
     parameters = keys.get("rope_parameters")
@@ -245,7 +245,7 @@ def _rope(keys: _Keys) -> _Keys:
 
 
 def _torch_dtype(keys: _Keys) -> str:
-    """`torch_dtype`, or `dtype` where only that is there."""
+    """`torch_dtype`, or `dtype` if only that is there."""
     key = "dtype" if keys.get("torch_dtype") is None and keys.get("dtype") is not None else "torch_dtype"
     value = keys.get(key)
     if not isinstance(value, str) or value not in DTYPES:

@@ -1,4 +1,4 @@
-"""The table of rotary position embeddings (Su et al., RoFormer), which a model's steps share."""
+"""The table of rotary position embeddings (Su et al., RoFormer), shared by all steps of a model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 
 def rope_table(positions: int, head_dim: int, theta: float) -> NDArray[np.float32]:
-    """Cosines, then sines, of each position's `head_dim / 2` angles, (positions, head_dim), as transformers computes them: the
-    frequencies and their products with positions in f32."""
+    """Cosines, then sines, of each position's `head_dim / 2` angles, (positions, head_dim), computed as in transformers:
+    frequencies, and their products with positions, in f32."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies = (1.0 / np.power(np.float32(theta), exponents, dtype=np.float32)).astype(np.float32)
     angles = np.arange(positions, dtype=np.float32)[:, None] * frequencies[None, :]

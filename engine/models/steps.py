@@ -1,4 +1,4 @@
-"""The step of a model, from the text of its family: the one that a bundle carries, or the engine's own where no bundle is."""
+"""Builds the step of a model from its family's declaration: the bundle's, or the engine's own if there is no bundle."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SIZES: Final = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
     "vocab_size",
 )  # fmt: skip
-"""Numbers of config.json that decide which kernels a step asks for."""
+"""Numbers of config.json that determine which kernels a step needs."""
 
 NUMBERS: Final = (*SIZES, "rms_norm_eps")
-"""Numbers of config.json that decide a step."""
+"""Numbers of config.json that determine a step."""
 
 UNMEASURED: Final[Mapping[str, int]] = {"parts": 33, "head_parts": 8, "short_slots": 64, "few_tokens": 8, "few_blocks": 132}
-"""What stands for measured numbers where no bundle says them: any that the kernels take will do."""
+"""Values for the measured numbers of a bundle if there is no bundle: any that the kernels support will do."""
 
 
 class Shape(Protocol):
-    """What decides a step; `engine.models.config.ModelConfig` has these."""
+    """The sizes that determine a step; `engine.models.config.ModelConfig` has them."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -51,7 +51,7 @@ class Shape(Protocol):
 
 @cache
 def own_declaration() -> Declaration:
-    """The step that the engine comes with, and that the build reads."""
+    """The step declaration that is part of the engine; the build reads it too."""
     return read_declaration(resources.files(__package__ or "").joinpath(f"{FAMILY}.step").read_text(encoding="utf-8"))
 
 
@@ -59,7 +59,7 @@ def model_step(
     config: Shape, max_seq_len: int, dtype: str = "bf16", declaration: Declaration | None = None,
     measured: Mapping[str, Any] = UNMEASURED,
 ) -> Step:  # fmt: skip
-    """The step of a model that holds `max_seq_len` tokens. StepError where the text asks for what the model has not."""
+    """The step of a model with a cache of `max_seq_len` tokens. StepError if the declaration needs what the model lacks."""
     numbers = {name: getattr(config, name) for name in NUMBERS} | dict(measured)
     return Step(
         own_declaration() if declaration is None else declaration, numbers, tied=config.tie_word_embeddings, dtype=dtype,
@@ -71,7 +71,7 @@ def step(
     config: Shape, tokens: int, max_seq_len: int, dtype: str = "bf16", *, past: int = 0, head: Head = "argmax",
     decode: bool | None = None,
 ) -> StepGraph:  # fmt: skip
-    """The graph of the engine's own step that takes in `tokens` tokens behind `past`; `decode` chooses the form for one token
-    (None: decode)."""
+    """The graph of the engine's own step for `tokens` tokens after `past` tokens. `decode` selects the mode; None means decode
+    for one token, otherwise prefill."""
     mode = "decode" if (tokens == 1 if decode is None else decode) else "prefill"
     return model_step(config, max_seq_len, dtype).graph(mode, head, tokens=tokens, past=past)

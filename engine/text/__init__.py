@@ -1,1 +1,1 @@
-"""Text and tokens: a model folder's tokenizer and chat template, prompts in, pieces of an answer out."""
+"""Conversion between text and tokens: a model folder's tokenizer and chat template."""

@@ -1,8 +1,8 @@
-"""Chat templates, rendered exactly as Hugging Face transformers renders them, by another process and within its limits.
+"""Chat templates, rendered exactly as in Hugging Face transformers, by a separate process with resource limits.
 
-A conversation goes in, its text comes out, and where its control tokens are that the template itself wrote. Messages and tools
-are checked first (`messages`). A template is a program that came with a model: see `template_worker` for what it runs in, and
-`template_marks` for how its control tokens are told from those that messages hold.
+Returns the text of a conversation, and the positions of the control tokens that the template itself wrote. Messages and tools
+are checked first (`messages`). A template is a program that came with a model: `template_worker` describes its sandbox, and
+`template_marks` how its control tokens are distinguished from those spelled in messages.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from engine.text.template_process import SHARED, TemplateEnded
 from engine.text.template_worker import MEMORY_BYTES, OUTPUT_LIMIT
 
 SOURCE_LIMIT: Final = 1 << 20
-"""Characters of a template at most; Qwen3's has four thousand."""
+"""Maximum characters of a template; Qwen3's has four thousand."""
 
 MARK_CHARACTERS: Final = 10
-"""Of a mark: some 125 bits."""
+"""Length of a mark: some 125 bits."""
 
 PRIVATE_USE: Final = range(0xE000, 0xF900)
-"""Characters that Unicode leaves without a meaning, so that no filter of a template changes them."""
+"""Characters without an assigned meaning in Unicode, so that no filter of a template changes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The text of a conversation. `written` are the characters at which a control token begins that the template wrote, or None
-    where the template is one for which that cannot be told."""
+    """The text of a conversation. `written`: the character positions of the control tokens that the template wrote, or None if
+    they cannot be determined for this template."""
 
     text: str
     written: tuple[int, ...] | None
 
 
 class ChatTemplate:
-    """A template; `where` names its file in errors. ModelError where it does not parse, or not within the limits."""
+    """A template; `where` names its file in errors. ModelError if it does not parse within the limits."""
 
     def __init__(self, source: str, where: str) -> None:
         self.where = where
@@ -55,9 +55,9 @@ class ChatTemplate:
         self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, thinking: bool = True,
         add_generation_prompt: bool = True,
     ) -> str:  # fmt: skip
-        """The text of a conversation, ending where the assistant's answer begins. `thinking` False closes the thought at once.
+        """The text of a conversation, ending where the assistant's turn begins. `thinking` False writes an empty thought.
 
-        UsageError where the template refuses the messages, or they lack what it needs; ModelError where it runs into a limit.
+        UsageError if the template refuses the messages, or they lack what it needs; ModelError if it exceeds a limit.
         """
         return self.rendered(
             plain_messages(messages, self._roles), plain_tools(tools), (), thinking=thinking,
@@ -65,14 +65,14 @@ class ChatTemplate:
         ).text  # fmt: skip
 
     def plain(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> tuple[list[dict[str, Any]], list[Any]]:
-        """Messages and tools as `rendered` takes them; UsageError where they are none."""
+        """Messages and tools in the form that `rendered` accepts; UsageError if they are invalid."""
         return plain_messages(messages, self._roles), plain_tools(tools)
 
     def rendered(
         self, messages: list[dict[str, Any]], tools: list[Any], tokens: Sequence[str], *, thinking: bool = True,
         add_generation_prompt: bool = True,
     ) -> Rendered:  # fmt: skip
-        """As `render`, with the places of those of `tokens` that the template wrote."""
+        """As `render`, with the positions of those of `tokens` that the template wrote."""
         values = {
             "messages": messages, "tools": tools or None, "documents": None, "add_generation_prompt": add_generation_prompt,
             "enable_thinking": thinking,

@@ -1,14 +1,13 @@
-"""Control tokens that a template wrote, and texts that merely spell them.
+"""Distinguishes control tokens that a template wrote from text that merely spells them.
 
-A tokenizer goes in with a text; token ids come out in which a control token stands only where it was written on purpose.
-Control tokens are all that `tokenizer.json` lists as added: `<|im_start|>`, `<|im_end|>`, `<think>`, `<tool_call>` and so on.
-What holds:
+Returns the token ids of a text with control tokens only where they are intended. Control tokens are all added tokens of
+`tokenizer.json`: `<|im_start|>`, `<|im_end|>`, `<think>`, `<tool_call>` and so on. Guarantees:
 
-1. where the tokenizer finds exactly the control tokens that the template wrote, the ids are the tokenizer's own for the whole
-   text, and so those of transformers;
-2. else the template's are placed where it wrote them, and the text between them is encoded by the same tokenizer without its
-   added tokens: `<|im_end|>` of a message becomes the ids of `<`, `|`, `im`, `_end`, `|`, `>`;
-3. no id of a control token comes from a text: if the tokenizer's pieces hold one nevertheless, the text is refused.
+1. If the tokenizer finds exactly the control tokens that the template wrote, the ids are the tokenizer's own for the whole
+   text, which are those of transformers.
+2. Otherwise the template's control tokens are inserted where it wrote them, and the text between them is encoded by the same
+   tokenizer without its added tokens: `<|im_end|>` in a message becomes the ids of `<`, `|`, `im`, `_end`, `|`, `>`.
+3. Plain text never yields the id of a control token: if the tokenizer's merges produce one, the text is refused.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from engine.text.tokenizer_file import library_errors
 
 
 class ControlTokens:
-    """The control tokens of a tokenizer, and the tokenizer without them."""
+    """The control tokens of a tokenizer, and a tokenizer without them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._whole: Any = tokenizer  # its methods have no full types
+        self._whole: Any = tokenizer  # the library's methods are not fully typed
         self.ids: dict[str, int] = {str(token): number for number, token in self._whole.get_added_tokens_decoder().items()}
         self._numbers = frozenset(self.ids.values())
         self._longest_first = sorted(self.ids, key=len, reverse=True)
@@ -37,19 +36,19 @@ class ControlTokens:
         self._bare = bare
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text in which control tokens are recognised, wherever they come from."""
+        """Token ids of a text; every spelled control token is recognized."""
         return list(self._encoding(self._whole, text).ids)
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is a control token; UsageError where the vocabulary allows no such ids."""
+        """Token ids of a text without control tokens; UsageError if the vocabulary allows no such ids."""
         ids = list(self._encoding(self._bare, text).ids)
         if not self._numbers.isdisjoint(ids):
             raise UsageError("the text spells a control token that the vocabulary has no other ids for", fix="leave it out")
         return ids
 
     def encode_written(self, text: str, written: Sequence[int]) -> tuple[list[int] | None, bool]:
-        """Ids of a text in which the control tokens that begin at the characters `written`, ascending, are recognised and no
-        others; None where no token begins at one of them. And whether the tokenizer finds just these by itself."""
+        """Token ids of a text with control tokens exactly at the character positions `written` (ascending), None if there is no
+        control token at one of them; and whether the tokenizer finds exactly these on its own."""
         whole = self._encoding(self._whole, text)
         if self._found(whole, text) == list(written):
             return list(whole.ids), True
@@ -64,11 +63,11 @@ class ControlTokens:
         return ids + self.encode_text(text[done:]), False
 
     def among(self, ids: Sequence[int]) -> list[int]:
-        """Those of some ids that are control tokens'."""
+        """The ids in `ids` that are control tokens."""
         return [number for number in ids if number in self._numbers]
 
     def _found(self, encoding: Any, text: str) -> list[int]:
-        """The characters at which control tokens begin that the tokenizer found, -1 for one that it found elsewhere."""
+        """The character positions of the control tokens in an encoding; -1 for one whose span does not spell it."""
         found: list[int] = []
         if self._numbers.isdisjoint(encoding.ids):
             return found
@@ -78,8 +77,8 @@ class ControlTokens:
         return found
 
     def _encoding(self, tokenizer: Any, text: str) -> Any:
-        """What the library makes of a text; UsageError for half of a surrogate pair, which is how Python spells bytes of a
-        command line that are not UTF-8, and where the library fails."""
+        """The library's encoding of a text. UsageError for an unpaired surrogate, Python's representation of command-line bytes
+        that are not UTF-8, and if the library fails."""
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:

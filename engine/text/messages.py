@@ -1,8 +1,8 @@
-"""Conversations as programs give them, checked and made plain before a chat template sees them.
+"""Validates conversations and converts them to plain values before a chat template renders them.
 
-Messages and tools go in as any mappings, what comes out is what JSON knows: dicts, lists, texts, numbers, booleans and None.
-What holds: a template is given every text that the caller gave, or a `UsageError` names the message and what is wrong with it.
-Many templates leave out silently what they do not expect (a list for `content`, a role they do not know); that is refused here.
+Messages and tools may be any mappings; the result has JSON types only: dicts, lists, strings, numbers, booleans and None. Every
+text that the caller gives is in the result, or a `UsageError` names the message and the problem. Many templates silently drop
+what they do not expect (a list as `content`, an unknown role); this module refuses it instead.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from engine.checkpoint.json_file import show
 from engine.errors import UsageError
 
 Message = Mapping[str, Any]
-"""`role` and `content`, and what the template knows besides, such as `tool_calls`."""
+"""`role` and `content`, plus keys that the template uses, such as `tool_calls`."""
 
 ROLES: Final = ("system", "user", "assistant", "tool")
-"""Roles that every template is expected to know; others are taken where the template names them."""
+"""Roles that every template is expected to support; others are accepted if the template names them."""
 
 ROLE_FORM: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-"""What may be a role: nothing that could be part of a control token's spelling but a word."""
+"""Form of a role: a word, so that it cannot be another part of a control token's spelling."""
 
 PROMPT_LIMIT: Final = 1 << 22
-"""Characters of a prompt at most: about a million tokens, which take the tokenizer some ten seconds."""
+"""Maximum characters of a prompt: about a million tokens, which the tokenizer needs some ten seconds for."""
 
 DEPTH_LIMIT: Final = 64
-"""Levels of lists and objects in a message at most."""
+"""Maximum nesting of lists and objects in a message."""
 
 NUMBER_BITS: Final = 4096
-"""Bits of an integer at most: Python refuses to print longer ones."""
+"""Maximum bits of an integer: Python refuses to print longer ones."""
 
 
 def plain_messages(messages: Sequence[Message], roles: Collection[str]) -> list[dict[str, Any]]:
-    """Messages as a template may have them: `content` is a text, parts of type `text` follow each other with nothing between.
+    """Messages in the form for a template: `content` is one string, with parts of type `text` concatenated.
 
-    `roles` are those that the template names besides `ROLES`. UsageError for another role, a content that is absent or no text
-    (but with an assistant's `tool_calls`, where it may be None), tool calls without a name, and whatever JSON has not.
+    `roles` are those that the template names in addition to `ROLES`. UsageError for another role, a content that is absent or
+    not text (None is allowed with an assistant's `tool_calls`), tool calls without a name, and values that JSON lacks.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError("the messages are not a list", fix="give a list of messages with `role` and `content`")
@@ -48,7 +48,7 @@ def plain_messages(messages: Sequence[Message], roles: Collection[str]) -> list[
 
 
 def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any]:
-    """JSON schemas of functions; UsageError where they are none."""
+    """Validated JSON schemas of functions; UsageError if one is not an object."""
     found: list[Any] = []
     for number, tool in enumerate(tools or (), 1):
         if not isinstance(tool, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -90,7 +90,7 @@ def _message(message: object, number: int, roles: Collection[str]) -> dict[str, 
 
 
 def _content(content: object, where: str) -> str:
-    """A text, or the texts of a list of parts."""
+    """The content as one string: a string, or the texts of a list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -109,7 +109,7 @@ def _content(content: object, where: str) -> str:
 
 
 def _check_calls(calls: object, where: str) -> None:
-    """Tool calls as OpenAI's interface spells them, or the functions alone: a name, and arguments."""
+    """Check tool calls, in OpenAI's format or as bare functions: each needs a name and arguments."""
     if not isinstance(calls, list):
         _refuse(where, f"its `tool_calls` are {show(calls)}", "give a list")
     for number, call in enumerate(cast("list[object]", calls), 1):
@@ -123,7 +123,7 @@ def _check_calls(calls: object, where: str) -> None:
 
 
 def _plain(value: object, where: str, depth: int = 0) -> Any:
-    """A copy of a value in what JSON has; UsageError for anything else."""
+    """A deep copy of a value in JSON types; UsageError for anything else."""
     if depth > DEPTH_LIMIT:
         _refuse(where, f"it is nested over {DEPTH_LIMIT} levels", "flatten it")
     if value is None or isinstance(value, bool):
@@ -150,7 +150,7 @@ def _plain(value: object, where: str, depth: int = 0) -> Any:
 
 
 def _characters(value: object) -> int:
-    """Characters of all texts in a plain value."""
+    """Number of characters of all strings in a plain value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

@@ -1,12 +1,12 @@
-"""Which control tokens of a rendered conversation the template itself wrote.
+"""Marks the control tokens of a rendered conversation that the template itself wrote.
 
-The tree of a parsed template goes in, the same tree with a mark before every control token in its texts comes out: in the text
-between the tags, and in the strings that expressions write. Where a string only looks for something (an operand of a comparison
-or a test, an argument of a method, a key) it is left alone, so that a marked template decides as the plain one does. Rendered,
-a control token behind a mark is the template's; one without came with the messages. Marks are drawn at random by who asks, so
-that no message can hold one, and what both renderings give without marks is compared: where it differs the marks say nothing.
+Inserts a mark before every control token in the output of a parsed template: in the text between the tags, and in strings that
+expressions write. Strings that are only compared or searched for (an operand of a comparison or a test, an argument of a
+method, a key) are unchanged, so the marked template takes the same branches as the original. In the rendered text, a control
+token after a mark is the template's; one without a mark came from the messages. The caller draws marks at random, so that no
+message contains one, and compares both renderings without marks: if they differ, the marks are not used.
 
-Runs in the process that renders templates; needs Jinja alone.
+Runs in the process that renders templates; depends only on Jinja.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PASSES_ARGUMENTS_ON: Final = frozenset({"join", "default", "d", "replace", "inde
 """Filters that write their arguments."""
 
 METHODS_THAT_WRITE: Final = frozenset({"join", "format"})
-"""Methods that do; others look for them, as `content.split('</think>')` does."""
+"""Methods that write their arguments; others search for them, such as `content.split('</think>')`."""
 
 
 def mark_template(template: nodes.Template, tokens: Sequence[str], mark: str) -> nodes.Template:
-    """The tree, changed in place: `mark` stands before each of `tokens` that a string of it writes, the longest first."""
+    """The tree, changed in place: `mark` before each of `tokens` in strings that the template writes, the longest first."""
     if tokens:
         longest_first = sorted(tokens, key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, longest_first)))
@@ -34,13 +34,13 @@ def mark_template(template: nodes.Template, tokens: Sequence[str], mark: str) ->
 
 
 def words(template: nodes.Template) -> list[str]:
-    """The strings of a template's expressions, of 1 to 32 characters."""
+    """The strings of 1 to 32 characters in a template's expressions."""
     values = {constant.value for constant in template.find_all(nodes.Const) if isinstance(constant.value, str)}
     return sorted(value for value in values if 0 < len(value) <= 32)
 
 
 def _visit(node: nodes.Node, pattern: re.Pattern[str], mark: str) -> None:
-    """Mark the strings of what a node writes."""
+    """Mark the strings that a node writes."""
     if isinstance(node, nodes.TemplateData):
         node.data = _marked(node.data, pattern, mark)
     elif isinstance(node, nodes.Const):
@@ -56,11 +56,11 @@ def _marked(text: str, pattern: re.Pattern[str], mark: str) -> str:
 
 
 def _writing_children(node: Any) -> list[nodes.Node]:
-    """The children whose strings can be written: not those that only look for something."""
+    """The children whose strings can be written, without those that are only compared or searched for."""
     match node:
         case nodes.Compare() | nodes.Slice():
             return []
-        case nodes.If() | nodes.CondExpr():  # its test is an expression like any other, and decides
+        case nodes.If() | nodes.CondExpr():  # the test only selects a branch, so its strings stay unmarked
             parts = [node.body, node.elif_, node.else_] if isinstance(node, nodes.If) else [[node.expr1, node.expr2]]
             return [child for part in parts for child in part if child is not None]
         case nodes.Test():

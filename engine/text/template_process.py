@@ -1,8 +1,8 @@
-"""Asks the process that renders chat templates (`engine.text.template_worker`); there is one, started when it is first needed.
+"""Client of the process that renders chat templates (`engine.text.template_worker`); one is started on first use.
 
-A request goes in, a reply comes out, or a `TemplateEnded` that says what limit the template ran into. The process shares
-nothing with this one but two pipes: its folder is the root, its search path is given, it opens no file of a model. It ends when
-the pipes close, however this process ends, and after a template that its limits have ended; the next request starts another.
+Returns the reply to a request, or raises a `TemplateEnded` that names the exceeded limit. The process shares only two pipes
+with this one: its working directory is the root, its module search path is explicit, it opens no file of a model. It ends when
+the pipes close, however this process ends, and when a template exceeds its limits; the next request starts a new one.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from engine.text import template_worker
 from engine.text.template_worker import CPU_SECONDS, MEMORY_BYTES, OUTPUT_LIMIT
 
 WALL_SECONDS: Final = 60.0
-"""Seconds to wait for a reply: the start of the process and the processor time of a request, on a machine that is busy."""
+"""Seconds to wait for a reply: start of the process plus the processor time of a request, on a busy machine."""
 
 REPLY_LIMIT: Final = 32 * OUTPUT_LIMIT
-"""Bytes of a reply at most: two texts, each character up to 12 bytes."""
+"""Maximum bytes of a reply: two texts with up to 12 bytes per character."""
 
 KEPT_VARIABLES: Final = ("TZ", "LD_LIBRARY_PATH")
-"""What the process has of the environment."""
+"""Environment variables that the process inherits."""
 
 PACKAGES: Final = ("jinja2", "markupsafe")
 
 
 class TemplateEnded(Exception):
-    """The process ended, or was ended, before it replied; `str()` says why."""
+    """The process exited or was killed before it replied; `str()` is the reason."""
 
 
 class TemplateProcess:
-    """The process, started at the first request. Threads take turns."""
+    """The process, started on the first request. Thread-safe: requests are serialized."""
 
     def __init__(self) -> None:
         self.cpu_seconds = CPU_SECONDS
@@ -50,18 +50,18 @@ class TemplateProcess:
         self._owner = 0
 
     def start(self) -> None:
-        """Start the process, if it is not running, without waiting for it."""
+        """Start the process unless it is running; does not wait for it."""
         with self._lock:
             self._running()
 
     def ask(self, request: dict[str, Any], *, wall_seconds: float = WALL_SECONDS) -> dict[str, Any]:
-        """The reply to a request; TemplateEnded where there is none."""
+        """The reply to a request; TemplateEnded if there is none."""
         text = json.dumps(request | {"cpu_seconds": self.cpu_seconds}).encode()
         with self._lock:
             process = self._running()
             try:
                 reply = _exchange(process, len(text).to_bytes(8, "little") + text, time.monotonic() + wall_seconds)
-            except BaseException as error:  # a reply that comes after all must not answer the next request
+            except BaseException as error:  # a late reply must not be read as the reply to the next request
                 status = self._end()
                 if isinstance(error, EOFError | BrokenPipeError):
                     raise TemplateEnded(_why(status, self.cpu_seconds)) from None
@@ -71,10 +71,10 @@ class TemplateProcess:
         return cast("dict[str, Any]", json.loads(reply))
 
     def close(self) -> None:
-        """End the process; idempotent, and not the end: another request starts another."""
+        """Kill the process; idempotent. The next request starts a new one."""
         with self._lock:
             if self._process is not None and self._owner == os.getpid():
-                self._process.kill()  # it has nothing to save
+                self._process.kill()  # it has no state to save
             self._end()
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -87,7 +87,7 @@ class TemplateProcess:
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", env=environment,
-                process_group=0,  # so that Ctrl-C at the terminal ends it through this process alone
+                process_group=0,  # so that Ctrl-C at the terminal reaches only this process, which ends it
             )  # fmt: skip
         except OSError as error:
             what = f"the process that renders chat templates cannot be started: {error.strerror or error}"
@@ -96,9 +96,9 @@ class TemplateProcess:
         return self._process
 
     def _end(self) -> int | None:
-        """End the process, however it is; its status."""
+        """End the process in whatever state it is; returns its exit status, None if it had to be killed."""
         process, self._process = self._process, None
-        if process is None or self._owner != os.getpid():  # after a fork it is the parent's
+        if process is None or self._owner != os.getpid():  # after a fork the process belongs to the parent
             return None
         for pipe in (process.stdin, process.stdout):
             cast("IO[bytes]", pipe).close()
@@ -111,7 +111,7 @@ class TemplateProcess:
 
 
 def _search_path() -> list[str]:
-    """Folders of the packages that the process imports; MissingPackage where one is not installed."""
+    """Folders of the packages that the process imports; MissingPackage if one is not installed."""
     found = [str(Path(__file__).resolve().parents[2])]
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -122,7 +122,7 @@ def _search_path() -> list[str]:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, deadline: float) -> bytes:
-    """Send a request and wait for its reply; EOFError, BrokenPipeError or TimeoutError where it does not come."""
+    """Send a request and wait for its reply; EOFError, BrokenPipeError or TimeoutError if there is none."""
     send, receive = cast("IO[bytes]", process.stdin).fileno(), cast("IO[bytes]", process.stdout).fileno()
     os.set_blocking(send, False)
     rest = memoryview(request)
@@ -154,7 +154,7 @@ def _wait(handle: int, event: int, deadline: float) -> None:
 
 
 def _why(status: int | None, cpu_seconds: float) -> str:
-    """What a status of the process says about the template."""
+    """What an exit status of the process says about the template."""
     if status == -signal.SIGPROF:
         return f"took over {cpu_seconds:g} seconds"
     if status == -signal.SIGSEGV:
@@ -165,6 +165,6 @@ def _why(status: int | None, cpu_seconds: float) -> str:
 
 
 SHARED: Final = TemplateProcess()
-"""The process of this program."""
+"""The process shared by this program."""
 
 atexit.register(SHARED.close)

@@ -1,15 +1,15 @@
-"""The process that parses and renders chat templates, within limits of processor time, memory and output.
+"""The process that parses and renders chat templates, with limits on processor time, memory and output.
 
     python -I -S template_worker.py FOLDER...
 
-The folders are those of Jinja, of what it needs, and of this package. Requests come on stdin and replies go to stdout, each as
-8 bytes of length, little-endian, and JSON. A request names the template (`source`), and where it is to be rendered the
-`values` that the template sees, the `tokens` and the `mark` of `template_marks`. The reply holds `words`, or `text` and
-`marked` (None where the marked rendering failed), or `error` with one of `parse`, `render`, `memory`, `output`.
+The folders are those of Jinja, its dependencies and this package. Requests arrive on stdin and replies go to stdout, each as 8
+bytes of length, little-endian, and JSON. A request has the template (`source`) and, if it is to be rendered, its `values` and
+the `tokens` and the `mark` of `template_marks`. A reply has `words`, or `text` and `marked` (None if the marked rendering
+failed), or `error` with one of `parse`, `render`, `memory`, `output`.
 
-A template is a program that came with a model. It runs in Jinja's immutable sandbox, which gives it no attribute that could
-reach the interpreter, in a process that holds nothing: no file of the model, no environment but its own. Whatever does not end
-is ended by a timer of the kernel, and the process with it; whoever asked starts another.
+A template is a program that came with a model. It runs in Jinja's immutable sandbox, which hides all attributes that could
+reach the interpreter, in a process without access to the model's files or the parent's environment. If it does not end in time,
+a kernel timer kills the process; the client starts a new one.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 CPU_SECONDS: Final = 3.0
-"""Processor time for one request, unless it names another."""
+"""Default limit of processor time for one request, in seconds."""
 
 MEMORY_BYTES: Final = 1 << 30
-"""Memory of the process, all that it maps included."""
+"""Limit of the process's address space, mapped files included."""
 
 OUTPUT_LIMIT: Final = (1 << 22) + (1 << 18)
-"""Characters that a template may write: a prompt of the largest size, and room for what stands around it. A tokenizer may make
-a token of each, and 16 million took 3 GiB."""
+"""Maximum characters that a template may write: a prompt of maximum size, plus room for the template's own text. A tokenizer
+may make a token of each; 16 million tokens took 3 GiB."""
 
 KEPT: Final = 8
-"""Compiled templates that are kept."""
+"""Number of cached compiled templates."""
 
 
 class OutputTooLong(Exception):
@@ -40,7 +40,7 @@ class OutputTooLong(Exception):
 
 
 def environment() -> Any:
-    """Filters, globals and extensions are those of transformers' `chat_template_utils`."""
+    """A Jinja environment with the filters, globals and extensions of transformers' `chat_template_utils`."""
     from datetime import datetime
 
     import jinja2
@@ -50,7 +50,7 @@ def environment() -> Any:
     def to_json(
         value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
     ) -> str:
-        """Plain JSON: Jinja's own filter escapes characters for HTML."""
+        """Plain JSON; Jinja's own filter escapes characters for HTML."""
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     def now(form: str) -> str:
@@ -67,7 +67,7 @@ def environment() -> Any:
 
 
 class Worker:
-    """Answers requests; keeps the templates that it compiled last."""
+    """Handles requests; caches the most recently compiled templates."""
 
     def __init__(self) -> None:
         self._environment = environment()
@@ -79,11 +79,11 @@ class Worker:
             plain = self._template(request["source"])
             if "values" not in request:
                 return {"words": self._words(request["source"])}
-        except Exception as error:  # Jinja's own, and SyntaxError, RecursionError, OverflowError of the code that it makes
+        except Exception as error:  # Jinja's errors, and SyntaxError, RecursionError, OverflowError of its generated code
             return self._failed("parse", error)
         try:
             text = _written(plain, request["values"])
-        except Exception as error:  # a template is a program, and may fail in any way a program can
+        except Exception as error:  # a template is a program and can raise anything
             return self._failed("render", error)
         return {"text": text, "marked": self._marked(request)}
 
@@ -100,7 +100,7 @@ class Worker:
             tokens, mark = request["tokens"], request["mark"]
             limit = OUTPUT_LIMIT + len(mark) * OUTPUT_LIMIT // 8
             return _written(self._template(request["source"], mark, *tokens), request["values"], limit)
-        except Exception:  # it may look for what is marked in ways that nobody thought of
+        except Exception:  # the template may inspect marked strings in unforeseen ways
             return None
 
     def _words(self, source: str) -> list[str]:
@@ -109,7 +109,7 @@ class Worker:
         return words(self._environment.parse(source))
 
     def _template(self, source: str, *marks: str) -> Any:
-        """The compiled template; with `marks`, a mark and tokens, one that marks."""
+        """The compiled template; `marks` (a mark, then tokens) selects the marked variant."""
         key = (source, *marks)
         if key not in self._compiled:
             tree = self._environment.parse(source)
@@ -124,7 +124,7 @@ class Worker:
 
 
 def _written(template: Any, values: dict[str, Any], limit: int = OUTPUT_LIMIT) -> str:
-    """What a template writes."""
+    """The output of a template; OutputTooLong beyond `limit` characters."""
 
     def pieces() -> Iterator[str]:
         size = 0
@@ -138,14 +138,14 @@ def _written(template: Any, values: dict[str, Any], limit: int = OUTPUT_LIMIT) -
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer until there are no more requests."""
+    """Reply to requests until stdin closes."""
     worker = Worker()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     while len(header := requests.read(8)) == 8:
         text = requests.read(int.from_bytes(header, "little"))
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process
         try:
             request = json.loads(text)
             signal.setitimer(signal.ITIMER_PROF, request.get("cpu_seconds", CPU_SECONDS))

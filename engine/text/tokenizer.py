@@ -1,4 +1,4 @@
-"""Text to token ids and back: a model folder's tokenizer.json and chat template."""
+"""Converts text to token ids and back, with a model folder's tokenizer.json and chat template."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENIZER_CONFIG_FILE: Final = "tokenizer_config.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
 TEMPLATE_BYTES: Final = 1 << 22
-"""Bytes of chat_template.jinja at most; `engine.text.chat_template` counts its characters."""
+"""Maximum bytes of chat_template.jinja; `engine.text.chat_template` limits its characters."""
 CONFIG_BYTES: Final = 1 << 23
-"""Bytes of tokenizer_config.json at most; Qwen3's has ten thousand."""
+"""Maximum bytes of tokenizer_config.json; Qwen3's has ten thousand."""
 
 REPLACEMENT: Final = "\ufffd"
 OPEN: Final = 3
-"""Replacement characters at the end of a text that bytes to come may still make one character: all but the last of its at most
-four bytes."""
+"""Maximum replacement characters at the end of a text that further bytes may complete to one character: all but the last of its
+at most four bytes."""
 WINDOW: Final = 16
 KEPT: Final = 8
-"""Tokens that are decoded together at most, and those that are kept of them: the last three may be part of a character, and the
-first three what is left of another. Each has a byte at least."""
+"""Maximum number of tokens decoded together (`WINDOW`), and the number kept when it is exceeded (`KEPT`): the last three may be
+part of a character, the first three may be the rest of another. Each token has at least one byte."""
 
 
 class Text:
-    """The tokenizer of a model. `template` is None where the model has none.
+    """The tokenizer of a model. `template` is None if the model has none.
 
-    Control tokens (`<|im_end|>`, `<think>`; see `engine.text.control_tokens`) that a prompt spells are text, unless they are
-    allowed: then the ids are those of transformers for any prompt, and else for every prompt that spells none.
+    Control tokens (`<|im_end|>`, `<think>`; see `engine.text.control_tokens`) spelled in a prompt are plain text by default. If
+    they are allowed, the ids equal those of transformers for any prompt, otherwise for every prompt that spells none.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
@@ -51,27 +51,27 @@ class Text:
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Text:
-        """The tokenizer of a model folder; ModelError where a file is absent or damaged."""
+        """The tokenizer of a model folder; ModelError if a file is absent or damaged."""
         path = Path(folder) / TOKENIZER_FILE
         if not is_there(path):
             raise ModelError("the tokenizer is missing", where=path, fix=ABSENT)
-        SHARED.start()  # while the tokenizer is read
+        SHARED.start()  # starts in parallel to reading the tokenizer
         return cls(read_tokenizer(path), _read_template(Path(folder)))
 
     @property
     def size(self) -> int:
-        """Token ids are below this."""
+        """Upper bound (exclusive) of token ids."""
         return int(self.tokenizer.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; control tokens that it spells are recognised, none are added.
+        """Token ids of a text; spelled control tokens are recognized, none are added.
 
-        UsageError for half of a surrogate pair, which is how Python spells bytes of a command line that are not UTF-8.
+        UsageError for an unpaired surrogate, Python's representation of command-line bytes that are not UTF-8.
         """
         return self._control.encode(text)
 
     def raw(self, text: str, *, allow_control_tokens: bool = False) -> list[int]:
-        """Token ids of a prompt that no template is put around; UsageError as in `encode`."""
+        """Token ids of a prompt without a chat template; UsageError as in `encode`."""
         check_size(len(text))
         return self._control.encode(text) if allow_control_tokens else self._control.encode_text(text)
 
@@ -79,11 +79,11 @@ class Text:
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = True,
         allow_control_tokens: bool = False,
     ) -> list[int]:  # fmt: skip
-        """Token ids of a conversation, ending where the assistant's answer begins.
+        """Token ids of a conversation, ending where the assistant's turn begins.
 
-        Control tokens are those that the template wrote; with `allow_control_tokens` those of the messages and tools too.
-        UsageError without a template, and for one whose control tokens cannot be told from those of the messages, unless these
-        hold no `<` or whatever else a control token begins with.
+        Control tokens are those that the template wrote; with `allow_control_tokens` also those spelled in messages and tools.
+        UsageError without a template. UsageError also if the template's control tokens cannot be distinguished from those of
+        the messages, unless the messages have no `<` or other first character of a control token.
         """
         if self.template is None:
             raise UsageError("the model has no chat template", fix="use --raw-prompt")
@@ -103,16 +103,16 @@ class Text:
         return ids
 
     def _assembles(self, messages: list[dict[str, Any]], tools: list[Any], thinking: bool) -> bool:
-        """Whether the template writes control tokens that are in none of its strings whole, such as `'<|' + role + '|>'`: these
-        words alone, with every text of the messages replaced, are then control tokens still."""
+        """Whether the template assembles control tokens from several strings, such as `'<|' + role + '|>'`. Then they remain
+        control tokens after every text of the messages is replaced."""
         try:
             rendered = self._hollow_rendering(messages, tools, thinking)
-        except UsageError:  # it asks for more of the messages; what it did not mark stays text
+        except UsageError:  # the template needs other messages; what it did not mark stays text
             return False
         return rendered.written is None or not self._control.encode_written(rendered.text, rendered.written)[1]
 
     def _same_control_tokens(self, text: str, messages: list[dict[str, Any]], tools: list[Any], thinking: bool) -> bool:
-        """Whether a rendered text has the control tokens that it has without the texts of the messages."""
+        """Whether a rendered text has the same control tokens as a rendering without the texts of the messages."""
         try:
             hollow = self._hollow_rendering(messages, tools, thinking).text
         except UsageError:
@@ -120,13 +120,13 @@ class Text:
         return self._control.among(self._control.encode(text)) == self._control.among(self._control.encode(hollow))
 
     def _hollow_rendering(self, messages: list[dict[str, Any]], tools: list[Any], thinking: bool) -> Rendered:
-        """The conversation with `x` for every text but the roles."""
+        """The conversation with `x` in place of every text except the roles."""
         assert self.template is not None
         hollow = [{key: value if key == "role" else _hollow(value) for key, value in message.items()} for message in messages]
         return self.template.rendered(hollow, _hollow(tools), tuple(self._control.ids), thinking=thinking)
 
     def _spells_none(self, value: Any) -> bool:
-        """Whether no text in a value has a character that a control token begins with."""
+        """Whether no text in a value contains the first character of a control token."""
         if isinstance(value, str):
             return not any(token[0] in value for token in self._control.ids)
         if isinstance(value, dict):
@@ -134,30 +134,30 @@ class Text:
         return all(map(self._spells_none, cast("list[Any]", value))) if isinstance(value, list) else True
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
+        """The text of token ids, without special tokens."""
         with library_errors("the tokenizer cannot decode the answer", UsageError):
             return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def is_silent(self, token: int) -> bool:
-        """Whether a token is never text, wherever it stands: a special one, or one that the tokenizer does not know."""
+        """Whether a token never yields text: a special token, or one unknown to the tokenizer."""
         return token in self._special or self.tokenizer.id_to_token(token) is None
 
 
 class Detokenizer:
-    """Text from token ids as they come, in pieces that end between characters; what each takes does not grow with the answer.
+    """Incremental decoder: pieces of text that never split a character. The cost of a token does not grow with the length.
 
-    A byte-level token may hold part of a character, and what a token adds may depend on the one before it. So the last tokens
-    are decoded together, and what of that was not given yet is given, but for replacement characters at its end: the bytes that
-    are missing may make them a character. Tokens far enough back decide nothing any more, whether or not they were whole.
+    A byte-level token may be part of a character, and its text may depend on the previous token. So the last tokens are decoded
+    together, and everything not yet returned is returned, except replacement characters at the end, which further bytes may
+    complete. Tokens far enough back no longer affect the result, complete or not.
     """
 
     def __init__(self, text: Text) -> None:
         self._text = text
         self._ids: list[int] = []
-        self._given = 0  # characters of what these decode to
+        self._given = 0  # characters of the decoded `_ids` that were returned
 
     def push(self, token: int) -> str:
-        """The text that has become certain with this token; often empty, never half a character."""
+        """The text that became certain with this token; often empty, never part of a character."""
         if self._text.is_silent(token):
             return ""
         self._ids.append(token)
@@ -171,22 +171,22 @@ class Detokenizer:
         return piece
 
     def _shorten(self, now: str) -> None:
-        """Forget all but the last tokens. What was not given is at the end, and so at the end of what these decode to; where a
-        decoder has it otherwise, it is given up rather than kept for ever."""
+        """Drop all but the last tokens. Text not yet returned is at the end, so it is at the end of what the kept tokens decode
+        to. If a decoder violates that, the text is dropped rather than kept forever."""
         self._ids = self._ids[-KEPT:]
         rest, held = self._text.decode(self._ids), now[self._given :]
         self._given = len(rest) - (len(held) if rest.endswith(held) else 0)
 
     def finish(self) -> str:
-        """What was held back; bytes that never became a character come as the replacement character."""
+        """The remaining text; bytes that never formed a character are replacement characters."""
         now = self._text.decode(self._ids)
         piece, self._given = now[self._given :], len(now)
         return piece
 
 
 class StopStrings:
-    """Ends a text before the one of some strings that is complete first (the longest of several), however the text comes in
-    pieces. UsageError for an empty string."""
+    """Ends a text before the stop string that is completed first (of several, the longest), independent of how the text is
+    split into pieces. UsageError for an empty string."""
 
     def __init__(self, strings: str | Sequence[str]) -> None:
         strings = (strings,) if isinstance(strings, str) else strings
@@ -197,7 +197,7 @@ class StopStrings:
         self.found = False
 
     def push(self, piece: str) -> str:
-        """The text that no stop string can begin in any more; nothing once one was found."""
+        """The text in which no stop string can begin any more; empty after a stop string was found."""
         if self.found:
             return ""
         text = self._held + piece
@@ -210,18 +210,18 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back at the end of the text."""
+        """The text held back so far, at the end of the text."""
         rest, self._held = self._held, ""
         return rest
 
     @staticmethod
     def _overlap(text: str, string: str) -> int:
-        """Length of the longest end of a text that is a beginning of a string."""
+        """Length of the longest suffix of `text` that is a proper prefix of `string`."""
         return next((size for size in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:size])), 0)
 
 
 def _hollow(value: Any) -> Any:
-    """The same lists and objects with `x` for every text."""
+    """A copy of a value with every string replaced by `x`."""
     if isinstance(value, str):
         return "x"
     if isinstance(value, dict):

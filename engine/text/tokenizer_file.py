@@ -1,11 +1,10 @@
-"""`tokenizer.json` of a model folder, vetted before the tokenizer library sees it.
+"""Validates `tokenizer.json` of a model folder before the tokenizer library loads it.
 
-The file goes in, a `Tokenizer` comes out, or a `ModelError` that names what is wrong. The file describes a program: chains of
-normalisers that double a text, patterns that never end, paddings of a terabyte, tables for which the library allocates
-gigabytes and then ends the process. So it is held against the parts of which Qwen3's tokenizer is made, and whatever else a
-file asks for is refused: NFC at most, Qwen's split or none, a byte-level BPE without chance, and added tokens that match as
-they are spelled. The published file of all Qwen3 models is known by its digest, so that loading it does not wait for a second
-parser.
+Returns a `Tokenizer`, or raises a `ModelError` that names the problem. The file describes a program: chains of normalizers that
+double a text, patterns that never terminate, paddings of a terabyte, tables for which the library allocates gigabytes and then
+aborts the process. So only the components of Qwen3's tokenizer are accepted: NFC or no normalizer, Qwen's split or none, a
+byte-level BPE without dropout, and added tokens that match literally. The published file of all Qwen3 models is recognized by
+its digest, so that it need not be parsed twice.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from engine.checkpoint.json_file import parse_object, show
 from engine.errors import EngineError, ModelError
 
 LIMIT_BYTES: Final = 1 << 25
-"""Bytes of the file at most; Qwen3's has a third of that."""
+"""Maximum bytes of the file; Qwen3's has a third of that."""
 
 PUBLISHED: Final = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4"
-"""SHA-256 of the tokenizer.json that every Qwen3 model is published with."""
+"""SHA-256 of the tokenizer.json that all Qwen3 models are published with."""
 
 SPLIT: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-"""The pattern at which Qwen's tokenizers split a text: the only one that is taken, for others may backtrack for ever."""
+"""The pattern at which Qwen's tokenizers split a text, and the only one accepted: others may backtrack forever."""
 
 ADDED_LIMIT: Final = 4096
-"""Added tokens at most; the library takes time with the square of their number. Qwen3 has 26."""
+"""Maximum number of added tokens; the library's time is quadratic in it. Qwen3 has 26."""
 
 ADDED_LENGTH: Final = 256
-"""Characters of an added token at most."""
+"""Maximum characters of an added token."""
 
 ID_LIMIT: Final = 1 << 24
-"""Token ids are below this."""
+"""Upper bound (exclusive) of token ids."""
 
 ABSENT: Final = "download tokenizer.json of the model"
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a file; it neither pads nor cuts, whatever the file says. ModelError where the file is absent, damaged,
-    or asks for more than Qwen3's tokenizer is made of."""
+    """The tokenizer of a file, with padding and truncation disabled. ModelError if the file is absent, damaged, or uses a
+    component that Qwen3's tokenizer lacks."""
     text = read_bytes(path, LIMIT_BYTES, ABSENT)
     if sha256(text).hexdigest() != PUBLISHED:
         _vet(path, parse_object(text, path, "is no tokenizer: the file"))
@@ -58,7 +57,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 @contextmanager
 def library_errors(what: str, kind: type[EngineError]) -> Generator[None]:
-    """Whatever the tokenizer library raises, as an error of `kind`. Its panics derive from BaseException alone."""
+    """Convert errors of the tokenizer library to `kind`. Its panics derive from BaseException only."""
     try:
         yield
     except (EngineError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
@@ -69,13 +68,13 @@ def library_errors(what: str, kind: type[EngineError]) -> Generator[None]:
 
 
 def _vet(path: Path, file: dict[str, object]) -> None:
-    """ModelError unless every part of the file is one that Qwen3's tokenizer has."""
+    """ModelError unless every component of the file is one of Qwen3's tokenizer."""
 
     def refuse(part: str, value: object, wanted: str) -> NoReturn:
         what = f"is no tokenizer that the engine takes: its {part} is {show(value)}, and must be {wanted}"
         raise ModelError(what, where=path, fix="take the tokenizer.json of a Qwen3 model")
 
-    for name in ("padding", "truncation"):  # dropped, but the library reads them first
+    for name in ("padding", "truncation"):  # ignored later, but the library parses them first
         if not isinstance(file.get(name), dict | None):
             refuse(name, file[name], "null")
     if file.get("normalizer") not in (None, {"type": "NFC"}):
@@ -91,7 +90,7 @@ def _vet(path: Path, file: dict[str, object]) -> None:
 
 
 def _byte_level(part: str, value: object) -> bool:
-    """Whether a part is the byte-level one; a pre-tokenizer may split as Qwen's does before."""
+    """Whether a component is the byte-level one; a pre-tokenizer may begin with Qwen's split."""
     if value is None:
         return part == "post_processor"
     if not isinstance(value, dict):

@@ -1,10 +1,10 @@
-"""Random weights from a config alone, the same on every machine: to try and to measure a model without its files.
+"""Random weights from a config alone, the same on every machine, to run and measure a model without its files.
 
-An element is a normal number of deviation 0.02, as models are initialised; those of norms are 1 more. It is looked up: 16
-random bits choose one of 65536 quantiles of the normal distribution, already rounded to the dtype. That is faster than sampling
-and does not change with NumPy's version, whose distributions may (NEP 19) and whose raw bits may not. The bits depend on the
-seed, the tensor's name in the checkpoint and the number of the block, so that tensors can be made in any order, by several
-threads.
+Elements are normally distributed with deviation 0.02, as in initialized models; those of norms have mean 1. Each element is a
+table look-up: 16 random bits select one of 65536 quantiles of the normal distribution, already rounded to the dtype. That is
+faster than sampling and independent of NumPy's version, which may change distributions but not raw bits (NEP 19). The bits
+depend on the seed, the tensor's name in the checkpoint and the block number, so tensors can be generated in any order by
+several threads.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from engine.models.config import ModelConfig
 
 DEVIATION: Final = 0.02
 BLOCK: Final = 1 << 20
-"""Elements made at a time, whatever the size of the chunks."""
+"""Elements generated at a time, independent of the chunk size."""
 
 
 def dummy_weights(config: ModelConfig, dtype: str, seed: int = 0) -> Weights:
-    """Weights for a config in bf16 or f16; equal for equal arguments. UsageError for another dtype or a negative seed."""
+    """Weights for a config in bf16 or f16, deterministic. UsageError for another dtype or a negative seed."""
     return _DummyWeights(config, dtype, seed)
 
 
@@ -40,7 +40,7 @@ class _DummyWeights(Weights):
         self._seed = seed
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
-        mean = 1.0 if len(piece.shape) == 1 else 0.0  # only norms are vectors
+        mean = 1.0 if len(piece.shape) == 1 else 0.0  # only norm weights are vectors
         quantiles = _quantiles(mean, self.dtype)
         for first in range(0, piece.elements, BLOCK):
             block = np.take(quantiles, self._bits(piece.name, first // BLOCK, min(BLOCK, piece.elements - first)))
@@ -56,7 +56,7 @@ class _DummyWeights(Weights):
 
 @cache
 def _quantiles(mean: float, dtype: str) -> NDArray[Any]:
-    """65536 equally likely values, ascending, of the NumPy type of `dtype`."""
+    """65536 equally likely values, ascending, in the NumPy dtype of `dtype`."""
     normal = NormalDist(mean, DEVIATION)
     values = np.array([normal.inv_cdf((index + 0.5) / 65536) for index in range(65536)])
     return values.astype(np.float32).astype(NUMPY_TYPES[dtype])

@@ -18,7 +18,7 @@ from engine.models.steps import step
 @click.option("--past", default=0, show_default=True, help="Tokens the cache holds before a prefill chunk.")
 @click.option("--max-seq-len", default=4096, show_default=True, help="Tokens the cache has room for.")
 def graph_command(model: str, tokens: int, past: int, max_seq_len: int) -> None:
-    """Draw a step: its operations in order of launch, the buffers they touch, and where activations lie."""
+    """Draw a step: its operations in order of launch, the buffers they touch, and the arena offsets of activations."""
     config = ModelConfig.read(model)
     if not 1 <= max_seq_len <= config.max_position_embeddings:
         raise UsageError(f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}")

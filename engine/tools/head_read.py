@@ -1,7 +1,7 @@
-"""The bandwidth that this GPU reaches, taken in the same run: how fast the bundle's own kernel reads the largest weight.
+"""The read bandwidth of this GPU, measured in the same run: how fast the bundle's own kernel reads the largest weight.
 
-A decode step reads weights and little else, so the roofline that it could reach is a read's, not a copy's. The LM head is the
-largest weight; `matvec` reads it once a launch. A CUDA graph of many launches keeps the host's part below a thousandth.
+A decode step mostly reads weights, so its roofline is a read, not a copy. The LM head is the largest weight; one launch of
+`matvec` reads it once. A CUDA graph of many launches keeps the host's share of the time below a thousandth.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from engine.backends.cuda import CudaBackend
 from engine.graph.traffic import traffic
 
 SAMPLE_BYTES: Final = 64e9
-"""Bytes that a sample reads: some 15 ms on an H200."""
+"""Bytes read per sample: some 15 ms on an H200."""
 
 MOST_LAUNCHES: Final = 256
 L2_CACHE: Final = "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE"
 
 
 class HeadRead:
-    """Reads the LM head of a loaded model over and over."""
+    """Reads the LM head of a loaded model repeatedly."""
 
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
@@ -36,5 +36,5 @@ class HeadRead:
         )
 
     def sample(self) -> float:
-        """Bytes per second of one graph."""
+        """Bytes per second in one graph launch."""
         return self.launches * self.bytes / self._backend.time_launches([self._plan] * self.launches, 1, 1)

@@ -1,7 +1,7 @@
-"""Where the time of a decode step goes: every kind of operation timed on the GPU, beside the bytes it must move.
+"""Profile of a decode step: the GPU time of every kind of operation, and the bytes that it must move.
 
-The launches of one kind (`layers.*.qkv_proj`: one per layer, each with its own weights) run one after the other in a CUDA graph
-of their own, overlapped as in the step, so that the host takes no part and no weight is still in the L2 cache.
+The launches of one kind (`layers.*.qkv_proj`: one per layer, each with its own weights) run in order in a CUDA graph of their
+own, overlapped as in the step. So host time is excluded, and no weight is in the L2 cache from an earlier launch.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tilec.runtime import Plan
 from tilec.step.graph import StepGraph
 
 SECONDS_PER_KIND: Final = 0.02
-"""How long each kind is run, about."""
+"""Approximate run time per kind."""
 
 LEAST_LAUNCHES: Final = 64
-"""Launches of a graph at least."""
+"""Minimum launches in a graph."""
 
 _LAYER: Final = re.compile(r"layers\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True)
 class OpProfile:
-    """A kind of operation: launches in a step, seconds of one launch, and bytes that one reads and writes (means)."""
+    """A kind of operation: launches in a step; seconds of a launch and bytes that it reads and writes, as means."""
 
     name: str
     kernel: str
@@ -45,7 +45,7 @@ class OpProfile:
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """A decode step: its kinds in the order they come, seconds of the whole, and bytes per second of the fastest read."""
+    """A decode step: its kinds in execution order, seconds of the whole step, and the measured read bandwidth in bytes/s."""
 
     operations: tuple[OpProfile, ...]
     seconds: float
@@ -53,12 +53,12 @@ class StepProfile:
     filled: int
 
     def share_of_floor(self, operation: OpProfile) -> float:
-        """The time that the bytes of a launch take at `bandwidth`, over the time that it takes."""
+        """The time for a launch's bytes at `bandwidth`, divided by its measured time."""
         return operation.bytes / self.bandwidth / operation.seconds
 
 
 def kinds(graph: StepGraph) -> dict[str, list[int]]:
-    """Positions of the operations of each kind: those that differ in nothing but the layer."""
+    """Positions of the operations of each kind; operations of a kind differ only in the layer."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for position, op in enumerate(graph.ops):
         found[_LAYER.sub("layers.*.", op.name)].append(position)
@@ -66,8 +66,8 @@ def kinds(graph: StepGraph) -> dict[str, list[int]]:
 
 
 def profile_decode(backend: Backend, sequence: Sequence) -> StepProfile:
-    """Time a decode step of a loaded model at the present length of a sequence, whose last filled slot is written anew.
-    UsageError for another backend than CUDA's."""
+    """Profile a decode step of a loaded model at the current length of a sequence; overwrites its last filled slot. UsageError
+    for a backend other than CUDA's."""
     if not isinstance(backend, CudaBackend):
         raise UsageError("a profile is of the kernels on a GPU, and no GPU runs the model")
     filled = max(1, sequence.length)
@@ -77,13 +77,13 @@ def profile_decode(backend: Backend, sequence: Sequence) -> StepProfile:
         ops, plans = [step.graph.ops[i] for i in positions], [step.plans[i] for i in positions]
         moved = sum(traffic(step.graph, op, filled, backend.contract(op)) for op in ops)
         found.append(OpProfile(name, ops[0].kernel, len(ops), _time(backend, plans, filled) / len(ops), moved / len(ops)))
-    # Without `advance`, which moves the inputs on: every run must find them as they are.
+    # Without `advance`, which updates the inputs: every run must start from the same ones.
     whole = [plan for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.kernel != "advance"]
     return StepProfile(tuple(found), _time(backend, whole, filled), HeadRead(backend).sample(), filled)
 
 
 def table(profile: StepProfile) -> Table:
-    """The profile for a terminal."""
+    """The profile as a table for a terminal."""
     total = sum(item.launches * item.seconds for item in profile.operations)
     made = Table(box=box.SIMPLE, title=f"A decode step with {profile.filled} tokens in the cache")
     made.add_column("operation")
@@ -109,7 +109,8 @@ def table(profile: StepProfile) -> Table:
 
 
 def _time(backend: CudaBackend, plans: list[Plan], filled: int) -> float:
-    """Seconds of the launches together. Few are repeated in their graph, so that its own launch is not what is timed."""
+    """Seconds of all launches together. A few launches are repeated in the graph, so that the graph launch itself is
+    negligible."""
     copies = max(1, LEAST_LAUNCHES // len(plans))
     first = backend.time_launches(plans * copies, 1, filled)
     repeats = max(3, min(1000, round(SECONDS_PER_KIND / max(first, 1e-6))))

@@ -1,8 +1,8 @@
-"""`python -m engine.tiny FOLDER`: a tiny Qwen3 model of random weights, complete as Hugging Face writes one.
+"""`python -m engine.tiny FOLDER`: writes a tiny Qwen3 model of random weights, with all files in Hugging Face's formats.
 
-It is for trying the engine where there is no GPU and no model: `python -m engine --backend interpreter` answers with it in
-seconds, nonsense of course. Its sizes are the smallest that the kernels of Qwen3 take: eight key heads and a multiple of eight
-query heads, whose rows a block of a prompt's step shares.
+It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
+seconds, which is nonsense of course. Its sizes are the smallest that Qwen3's kernels support: eight key-value heads, and a
+multiple of eight query heads, because a prefill block of `qk_norm_rope_kv` processes eight heads of one token.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tilec.output_tree import write_tree
 
 SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY: Final = 512
-"""Tokens at most: the 256 bytes, pieces of `WORDS`, and the special ones."""
+"""Maximum number of tokens: the 256 bytes, merges learned from `WORDS`, and the special tokens."""
 
 WORDS: Final = """the sky is blue because light of short waves is scattered more than light of long waves by the air above us
 a kernel is the work of one block on tiles and a proof says that no two blocks meet in one element of a tensor
 what is the answer to this question and why does the wheel of the water mill turn when there is no wind at all"""
-"""What the tokenizer learns its pieces from."""
+"""Training text of the tokenizer."""
 
 TEMPLATE: Final = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
@@ -43,17 +43,18 @@ TEMPLATE: Final = """{%- for message in messages %}
 {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-"""Conversations as Qwen writes them, without tools and thinking."""
+"""Qwen's conversation format, without tools and thinking."""
 
 SPREAD: Final = 8
-"""Deviation of weights, over that of `dummy_weights`: what follows a token then depends on more than that token."""
+"""Standard deviation of weights relative to `dummy_weights`, so that the next token depends on more than the last one."""
 
 
 def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool = False) -> ModelConfig:
-    """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); its config.
+    """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); returns the
+    config.
 
-    `tied` is whether the head is the embedding table. The same arguments give the same bytes. UsageError for a folder that
-    holds something or cannot be made, and for a negative seed.
+    `tied` makes the LM head the embedding table. The same arguments give the same bytes. UsageError for a folder that is not
+    empty or cannot be created, and for a negative seed.
     """
     place = Path(folder)
     tokenizer = _tokenizer()
@@ -86,8 +87,8 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
 
 
 def _tokenizer() -> Any:
-    """A byte-level BPE that splits text as GPT-2 does; any text is tokens, and comes back as it was."""
-    tokenizer: Any = Tokenizer(models.BPE())  # its methods have no full types
+    """A byte-level BPE that splits text as GPT-2 does; any text round-trips."""
+    tokenizer: Any = Tokenizer(models.BPE())  # the library's methods are not fully typed
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -100,7 +101,7 @@ def _tokenizer() -> Any:
 
 
 def _weights(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Tensors by Hugging Face's names: norms near 1, all else `SPREAD` times as wide as `dummy_weights` has it."""
+    """Tensors by Hugging Face's names: norms as in `dummy_weights`, all others scaled by `SPREAD`."""
     made = dummy_weights(config, "bf16", seed)
     return (
         (name, tensor if tensor.ndim == 1 else (tensor.astype(np.float32) * SPREAD).astype(tensor.dtype))
@@ -114,7 +115,7 @@ def _json(keys: dict[str, Any]) -> bytes:
 
 
 def _safetensors(tensors: dict[str, NDArray[Any]]) -> bytes:
-    """One file of bf16 tensors, in order (https://github.com/huggingface/safetensors, section "Format")."""
+    """A safetensors file of bf16 tensors, in order (https://github.com/huggingface/safetensors, section "Format")."""
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in tensors.items():

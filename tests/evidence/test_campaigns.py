@@ -143,7 +143,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in source_mutants.SHARED:
         write(tmp_path / name, "")
     steps = [("tests/test_judge.py",), ("tests/test_more.py",)]
-    monkeypatch.setattr(source_mutants, "steps", lambda root, path: steps)
+    monkeypatch.setattr(source_mutants, "steps", lambda root, path, reached: steps)
     return tmp_path
 
 
@@ -154,7 +154,7 @@ def test_a_mistake_in_the_source_is_judged_again_where_function_or_tests_changed
 
     def state() -> Any:
         now = next(m for m in mutants(tree, path) if m.identity == mutant.identity)
-        return source_mutants.State(Verdicts("source_mutants", tree), [now], tree), now
+        return source_mutants.State(Verdicts("source_mutants", tree), [now], {}, tree), now
 
     first, _ = state()
     assert first.is_open(mutant, near) and first.is_open(mutant, far)

@@ -1,12 +1,14 @@
 """Which steps are run against a mistake, in what order: the file's own tests first, then the layer's, then everything wide.
 
-A step is a list of pytest targets that run in one process, or the ratchet, which is a command. The wide steps are the same for
-all files, cheap ones first, each small enough that a few machines' worth of cores share what a survivor costs.
+A step is a list of pytest targets that run in one process, or the ratchet, which is a command. Steps of the file and of its
+layer run every case, campaigns included. The wide steps are the same for all files, cheap ones first, and run the cases of the
+default run: what a survivor survives is the tests that run before each commit, and all cases of its own layer.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 Step = tuple[str, ...]
@@ -66,8 +68,8 @@ WIDE: tuple[Step, ...] = (
 """What does not run the compiler on kernels (the engine, stores, artifacts under attack) is left out."""
 
 
-MARKS = ("-m", "not gpu")
-"""Campaigns too: what a mistake survives is no sample."""
+DEFAULT = "default run:"
+"""First word of a step that leaves campaigns out."""
 
 
 def command(step: Step) -> list[str]:
@@ -87,9 +89,15 @@ def command(step: Step) -> list[str]:
         "no:cacheprovider",
         "-n",
         "0",
-        *MARKS,
-        *step,
+        "-m",
+        "not gpu and not campaign" if DEFAULT in step else "not gpu",
+        *targets(step),
     ]
+
+
+def targets(step: Step) -> list[str]:
+    """What a step runs: test files, or the ratchet."""
+    return [target for target in step if target != DEFAULT]
 
 
 def _files(root: Path, target: str) -> list[str]:
@@ -101,8 +109,15 @@ def _files(root: Path, target: str) -> list[str]:
     return [target] if (root / target).exists() else []
 
 
-def steps(root: Path, path: str) -> list[Step]:
-    """Steps for a mistake in `path`, without targets that are not there, no target twice."""
+def wide_files(root: Path) -> list[str]:
+    """The test files of all wide steps."""
+    found = (file for step in WIDE if step != RATCHET for target in step for file in _files(root, target))
+    return list(dict.fromkeys(found))
+
+
+def steps(root: Path, path: str, reached: Collection[str] | None = None) -> list[Step]:
+    """Steps for a mistake in `path`, without targets that are not there, no target twice. `reached`: the test files that can
+    see the mistake, to which the wide steps are limited; None if that is not known."""
     stem = Path(path).stem
     own = [f"tests/{folder}/test_{stem}.py" for folder in ("passes", "lowering", "codegen", "frontend", "ir")]
     mapped: tuple[Step, ...] = LOWERING
@@ -119,7 +134,9 @@ def steps(root: Path, path: str) -> list[Step]:
     for step in (*mapped, *WIDE):
         files = dict.fromkeys(file for target in step for file in _files(root, target))
         there = [file for file in files if file not in seen]
+        if step in WIDE and step != RATCHET and reached is not None:
+            there = [file for file in there if file in reached]
         seen.update(there)
         if there:
-            found.append(tuple(there))
+            found.append((DEFAULT, *there) if step in WIDE and step != RATCHET else tuple(there))
     return found

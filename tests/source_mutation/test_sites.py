@@ -6,12 +6,14 @@ import ast
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.source_mutation.operators import changes
-from tests.source_mutation.sites import chosen, files, mutants
-from tests.source_mutation.suite import RATCHET, command, steps
+from tests.source_mutation.reach import place_probes, reached
+from tests.source_mutation.sites import Mutant, chosen, files, mutants
+from tests.source_mutation.suite import DEFAULT, RATCHET, command, steps, targets, wide_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,11 +84,35 @@ def test_every_file_has_tests_of_its_own_first() -> None:
     for path, _ in files(ROOT):
         found = steps(ROOT, path.relative_to(ROOT).as_posix())
         assert len(found) >= 6
-        assert len({target for step in found for target in step}) == sum(map(len, found))
+        files_run = [target for step in found for target in targets(step)]
+        assert len(set(files_run)) == len(files_run)
         assert RATCHET in found
-        assert all((ROOT / target).is_file() for step in found if step != RATCHET for target in step)
+        assert all((ROOT / target).is_file() for step in found if step != RATCHET for target in targets(step))
 
 
 def test_a_step_is_a_command_that_runs_the_tree_it_is_in() -> None:
     assert command(RATCHET)[1:] == ["-P", "-m", "tilec", "ratchet", "--jobs", "1"]
-    assert command(("tests/ir", "tests/cli"))[-2:] == ["tests/ir", "tests/cli"]
+    assert command(("tests/ir", "tests/cli"))[-4:] == ["-m", "not gpu", "tests/ir", "tests/cli"]
+    assert command((DEFAULT, "tests/ir"))[-3:] == ["-m", "not gpu and not campaign", "tests/ir"]
+
+
+def test_probes_name_the_functions_that_run(tmp_path: Path) -> None:
+    methods = "    def g(self):\n        return f()\n\n    def h(self):\n        return 2\n"
+    source = f"def f():\n    'doc'\n    return 1\n\n\nclass A:\n{methods}"
+    (tmp_path / "a.py").write_text(source)
+    wanted = [Mutant("a.py", 1, name, "", "", 0, 0, "", "", 0) for name in ("f", "g", "h")]
+    place_probes(tmp_path, wanted)
+    names: dict[str, Any] = {}
+    exec((tmp_path / "a.py").read_text(), names)
+    assert reached(tmp_path) == set()
+    assert names["A"]().g() == 1 and names["A"]().g() == 1
+    assert reached(tmp_path) == {wanted[0].identity, wanted[1].identity}
+    assert reached(tmp_path) == set()
+
+
+def test_wide_steps_are_limited_to_the_files_that_reach_the_function() -> None:
+    path = "tilec/passes/prover/bounds.py"
+    everywhere, nowhere = steps(ROOT, path), steps(ROOT, path, ())
+    assert [step for step in everywhere if DEFAULT not in step] == nowhere
+    one = wide_files(ROOT)[-1]
+    assert [step for step in steps(ROOT, path, {one}) if DEFAULT in step] == [(DEFAULT, one)]

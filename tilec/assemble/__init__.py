@@ -1,4 +1,4 @@
-"""PTX to CUBIN in process, and a look at the machine code: `assemble`, `sass.disassemble`."""
+"""PTX to CUBIN in process (`assemble`), and disassembly of the result (`sass.disassemble`)."""
 
 from __future__ import annotations
 

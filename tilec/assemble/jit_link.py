@@ -1,8 +1,9 @@
 """PTX to CUBIN through nvJitLink, in process and without a driver.
 
-The input is named `kernel` and the options hold no path, because the assembler writes both into the CUBIN: equal PTX gives
-equal bytes on any machine with the same nvJitLink. Line directives are for readers of the PTX: they are taken off first, since
-nvJitLink would put a table of them into the CUBIN, two thirds of it. What nvJitLink leaves out goes to ptxas (`ptxas`).
+The input is named `kernel` and the options contain no path, because the assembler writes both into the CUBIN: equal PTX gives
+equal bytes on any machine with the same nvJitLink. Line directives serve readers of the PTX and are removed first: nvJitLink
+would turn them into a table that makes up two thirds of the CUBIN. PTX that nvJitLink does not handle well goes to ptxas
+(`ptxas`).
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from tilec.target import Target
 from tilec.toolchain import missing_package
 
 _LINES: Final = re.compile(r"^(?:[ \t]*\.(?:loc|file)\b[^\n]*|\$L__(?:tmp|func_begin|func_end)\d+:)\n", re.MULTILINE)
-"""Line directives, and the labels that LLVM puts around them and nothing jumps to."""
+"""Line directives, and the labels that LLVM puts around them, which are never jump targets."""
 
 _FOR_PTXAS: Final = re.compile(r"\bsetmaxnreg\.|(?s:\bwgmma\..*\b(?:div|rcp)\.rn\.)")
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """Machine code and what it uses of the chip; dynamic shared memory is set at launch and reads 0 here. `one_by_one`: the
-    assembler waits for every product of a warpgroup before it starts the next."""
+    """Machine code and its resource usage; dynamic shared memory is set at launch and is 0 here. `one_by_one`: the assembler
+    serialized the `wgmma` instructions."""
 
     cubin: bytes = field(repr=False)
     resources: Resources
@@ -35,7 +36,7 @@ class Assembled:
 
 
 def assemble(ptx: str, target: Target) -> Assembled:
-    """Assemble one module of one kernel. CompileError: E0602 the assembler refused the PTX, E0601 nvJitLink or ptxas is
+    """Assembles a module with one kernel. CompileError: E0602 the assembler rejected the PTX, E0601 nvJitLink or ptxas is
     missing."""
     text = _LINES.sub("", ptx)
     if _FOR_PTXAS.search(text):

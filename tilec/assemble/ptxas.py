@@ -1,9 +1,9 @@
-"""PTX to CUBIN through ptxas, in a process of its own, for what nvJitLink leaves out.
+"""PTX to CUBIN through ptxas, in a separate process, for PTX that nvJitLink does not handle well.
 
-nvJitLink assembles for linking. There it takes no notice of `setmaxnreg` ("ignored to maintain compatibility across compilation
-units"), and makes a call of the rare path of a division, beside which products of warpgroups run one by one ("due to the
-presence of Extern calls"). ptxas writes the names that it is called with into the CUBIN: it runs in a folder of its own, on
-names without a path, so that equal PTX gives equal bytes on any machine with the same ptxas.
+nvJitLink compiles for linking. It ignores `setmaxnreg` ("ignored to maintain compatibility across compilation units"), and
+turns the slow path of a division into a call, which serializes `wgmma` ("due to the presence of Extern calls"). ptxas writes
+its file arguments into the CUBIN, so it runs in a temporary folder on names without a path: equal PTX gives equal bytes on any
+machine with the same ptxas.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final
 from tilec.toolchain import find_ptxas
 
 MOST_SECONDS: Final = 600
-"""Processor seconds of one kernel, far above any: whether it is assembled does not depend on what else a machine does. A build
-stops its workers earlier, and this is for what they leave behind."""
+"""Processor seconds allowed per kernel, far above what any needs. Processor time, unlike wall time, does not depend on the load
+of the machine. A build stops its workers earlier; this limit is for processes that they leave behind."""
 
 
 def run(ptx: bytes, arch: str) -> tuple[bytes | None, str]:
-    """The CUBIN of a module, None where it is refused, and the report."""
+    """The CUBIN of a module (None if it is rejected) and ptxas's report."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel").write_bytes(ptx)
         command = [find_ptxas(), f"-arch={arch}", "-O3", "-v", "kernel", "-o", "cubin"]

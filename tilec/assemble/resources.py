@@ -15,12 +15,13 @@ _SERIALIZED: Final = "wgmma.mma_async instructions are serialized"
 
 
 def one_by_one(report: str) -> bool:
-    """Whether the assembler gave up overlapping products of warpgroups (its notes C7510 and those that follow)."""
+    """Whether the assembler serialized `wgmma` instructions (its notes C7510 and following)."""
     return _SERIALIZED in report
 
 
 def parse(report: str) -> Resources:
-    """Resources of the one kernel in the report (dynamic shared memory 0); CompileError E0604 where there is not one."""
+    """Resources of the one kernel in the report (dynamic shared memory 0); CompileError E0604 if the report does not describe
+    exactly one."""
     used, stack = _REGISTERS.search(report), _STACK.findall(report)
     if used is None or len(stack) != 1:
         raise CompileError(

@@ -1,4 +1,4 @@
-"""Machine code as text, for tests and dumps; nothing in a build depends on it."""
+"""Disassembly of machine code, for tests and dumps; nothing in a build depends on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INSTRUCTION: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A
 
 
 def disassemble(cubin: bytes) -> str:
-    """SASS of a CUBIN; CompileError E0601 where no disassembler is installed, E0605 where it cannot read the file."""
+    """SASS of a CUBIN; CompileError E0601 if no disassembler is installed, E0605 if it cannot read the file."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.cubin").write_bytes(cubin)
         done = subprocess.run(
@@ -28,5 +28,5 @@ def disassemble(cubin: bytes) -> str:
 
 
 def instructions(sass: str) -> Counter[str]:
-    """How often each full opcode (`LDG.E.128.CONSTANT`) stands in the code."""
+    """The number of occurrences of each full opcode (`LDG.E.128.CONSTANT`)."""
     return Counter(_INSTRUCTION.findall(sass))

@@ -1,16 +1,15 @@
-"""Instruction families: how threads hold what an instruction works on, what it fits, and how it is written; a file each.
+"""Instruction families, one file each: register layouts of operands, supported shapes, and the emitted PTX.
 
 | family | what | targets |
 |---|---|---|
-| `mma_sync` | products of fragments in registers | all |
+| `mma_sync` | MMA on register fragments, by a warp | all |
 | `ldmatrix` | fragments from shared memory | all |
-| `cp_async` | copies into shared memory, by threads | all |
-| `tma` | copies of boxes into shared memory, by one thread | all |
-| `mbarrier` | waiting for such copies, and for those who read them | all |
-| `wgmma` | products from shared memory, by four warps | sm_90a |
+| `cp_async` | asynchronous copies into shared memory, by all threads | all |
+| `tma` | copies of boxes into and from shared memory, by one thread | all |
+| `mbarrier` | full and empty barriers of pipeline stages | all |
+| `wgmma` | MMA from shared memory, by a warpgroup | sm_90a |
 
-In: tile types, and the SSA values that a thread holds. Out: layouts for the schedule, operations for lowering. A new family is
-a file here, its names in `tilec.target` and `tilec.codegen.legality`, and its operations in `tilec.lowering.total`; the
-schedule chooses it, a rule in `tilec.lowering` calls it. The emulator, which judges the result, has its own description of
-instructions.
+In: tile types, and a thread's SSA values. Out: layouts for the schedule, operations for lowering. A new family is a file here,
+its names in `tilec.target` and `tilec.codegen.legality`, and its operations in `tilec.lowering.total`; the schedule chooses it,
+and a rule in `tilec.lowering` calls it. The emulator, an independent checker, has its own description of the instructions.
 """

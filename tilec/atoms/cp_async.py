@@ -1,6 +1,6 @@
-"""Asynchronous copies of boxes of a tensor into shared memory (PTX ISA, `cp.async`), sixteen bytes of zeros outside of it.
+"""Asynchronous copies of boxes of a tensor into shared memory with zero fill out of bounds (PTX ISA, `cp.async`).
 
-Global addresses are 64-bit, shared ones 32-bit offsets from the dynamic shared memory. Exists on every target.
+Global addresses are 64-bit, shared ones 32-bit offsets from the dynamic shared memory. Available on every target.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from tilec.mlir.types import SsaValue, i32, i64
 
 
 class Edge(Protocol):
-    """A position that a mask is made from (`tilec.lowering.positions`)."""
+    """A tensor coordinate from which bounds checks are computed (`tilec.lowering.positions`)."""
 
     @property
     def value(self) -> SsaValue:
-        """It as an i32 or i64."""
+        """The coordinate as an i32 or i64."""
         ...
 
     def moved(self, out: Builder, step: SsaValue) -> Edge:
-        """Further on by `step` (i32)."""
+        """The coordinate plus `step` (i32)."""
         ...
 
     def below(self, out: Builder, extent: SsaValue) -> SsaValue:
-        """Whether this lies in `0 .. extent` (i32)."""
+        """Whether the coordinate is at least 0 and below `extent` (i32)."""
         ...
 
     def extent(self, out: Builder, extent: SsaValue) -> SsaValue:
-        """An extent (i32) in this type."""
+        """`extent` (i32) converted to the coordinate's type."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """`row` and `column` are a box's position on the two axes that it spans, `row_extent`, `column_extent` (i32) the tensor's,
-    `inside` (i1) whether the other axes are, None where there are none. Where rows are `whole` copies, each copy is inside or
-    outside as a whole."""
+    """Bounds of a box: `row`, `column` are its coordinates on the two axes that it spans, `row_extent`, `column_extent` (i32)
+    the tensor's extents there; `inside` (i1) is the bounds check of the other axes, None if there are none. `whole`: the
+    tensor's rows are multiples of the copy size, so each copy is entirely in or out of bounds."""
 
     row: Edge
     column: Edge
@@ -51,8 +51,8 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The part of a tensor that a copy reads: `pointer` is its first element; `row_stride` (i64, bytes). `edges` are known
-    where parts may lie outside of the tensor."""
+    """The box of a tensor that a copy reads: `pointer` to its first element, `row_stride` (i64, bytes), and `edges` if parts of
+    it may be out of bounds."""
 
     pointer: SsaValue
     row_stride: SsaValue
@@ -60,14 +60,14 @@ class Box:
 
 
 def proxy_fence(out: Builder) -> None:
-    """Let tensor cores see what this thread wrote or copied to shared memory (PTX ISA, `fence.proxy.async`)."""
+    """Make this thread's writes and copies to shared memory visible to the async proxy (PTX ISA, `fence.proxy.async`)."""
     out.inline_ptx("fence.proxy.async.shared::cta;", "~{memory}", side_effects=True)
 
 
 def async_copy(out: Builder, box: Box, type: SharedType, stage: SsaValue, thread: SsaValue, threads: int, vector: int) -> None:
-    """Copy a box into the stage at shared pointer `stage`, `vector` bytes per thread and step, elements outside as zero.
+    """Copy a box into the stage at shared pointer `stage`, `vector` bytes per thread and step; out-of-bounds elements are zero.
 
-    `thread` is the thread's index as i32. Neighbouring threads take neighbouring addresses of a row.
+    `thread` is the thread's index as i32. Consecutive threads copy consecutive addresses of a row.
     """
     per_row = type.shape[1] * type.dtype.bytes // vector
     total = type.shape[0] * per_row
@@ -99,12 +99,12 @@ def async_copy(out: Builder, box: Box, type: SharedType, stage: SsaValue, thread
 
 
 def _first_threads(out: Builder, thread: SsaValue, threads: int, count: int) -> AbstractContextManager[None]:
-    """What is written inside is for the first `count` threads."""
+    """Predicate the operations emitted inside on the first `count` threads."""
     return out.where(None if threads <= count else out.compare("ult", thread, out.constant(count)))
 
 
 def shared_offset(out: Builder, type: SharedType, row: SsaValue, byte: SsaValue) -> SsaValue:
-    """Byte offset in a stage of the byte `byte` of row `row`: `SharedType.offset` in SSA form."""
+    """Offset within a stage of byte `byte` of row `row`: `SharedType.offset` in SSA form."""
     line = out.mul(row, type.pitch)
     if not type.swizzle_mask:
         return out.add(line, byte)
@@ -113,7 +113,7 @@ def shared_offset(out: Builder, type: SharedType, row: SsaValue, byte: SsaValue)
 
 
 def _source(out: Builder, box: Box, row: SsaValue, fixed_row: int, byte: SsaValue) -> SsaValue:
-    # The thread's part is added first: it is loop invariant, and the fixed part is the same for all threads.
+    # The thread's part is added first: it is loop-invariant, and the constant part is the same for all threads.
     wide_row, wide_byte = out.zext(row, i64), out.zext(byte, i64)
     pointer = out.offset(box.pointer, out.add(out.mul(wide_row, box.row_stride), wide_byte))
     if fixed_row:
@@ -122,8 +122,8 @@ def _source(out: Builder, box: Box, row: SsaValue, fixed_row: int, byte: SsaValu
 
 
 def _inside(out: Builder, edges: Edges, row: SsaValue, column: Edge) -> SsaValue:
-    """Whether row `row` of the box (i32) and column `column` of the tensor lie inside the tensor. Columns are multiples of the
-    vector, so a copy that begins before column 0 lies outside as a whole."""
+    """Whether row `row` of the box (i32) and column `column` of the tensor are in bounds. Columns are multiples of the vector,
+    so a copy that starts before column 0 is entirely out of bounds."""
     at_row = edges.row.moved(out, row).below(out, edges.row_extent)
     at_column = column.below(out, edges.column_extent)
     if edges.inside:
@@ -132,7 +132,7 @@ def _inside(out: Builder, edges: Edges, row: SsaValue, column: Edge) -> SsaValue
 
 
 def _copied_bytes(out: Builder, edges: Edges, dtype: DType, column: Edge, inside: SsaValue, vector: int) -> SsaValue:
-    """How many of the `vector` bytes lie inside the tensor."""
+    """How many of the `vector` bytes are in bounds (i32)."""
     left = out.sub(column.extent(out, edges.column_extent), column.value)
     whole = out.constant(vector // dtype.bytes, left.type)
     elements = out.select(out.compare("slt", left, whole), left, whole)
@@ -142,8 +142,8 @@ def _copied_bytes(out: Builder, edges: Edges, dtype: DType, column: Edge, inside
 
 
 def _copy_or_zero(out: Builder, target: SsaValue, source: SsaValue, vector: int, inside: SsaValue) -> None:
-    """A copy that writes zeros, and reads nothing, where `inside` is false (PTX ISA, `cp.async`, "ignore-src"). As text: the
-    intrinsic takes a size of any value, for which addresses are corrected at run time."""
+    """A copy that writes zeros and reads nothing if `inside` is false (PTX ISA, `cp.async`, "ignore-src"). Inline PTX, because
+    the intrinsic has a variable source size instead, for which addresses are corrected at run time."""
     cache = "cg" if vector == 16 else "ca"
     text = f"{{ .reg .pred q; not.pred q, $2; cp.async.{cache}.shared.global [$0], [$1], {vector}, q; }}"
     out.inline_ptx(text, "l,l,b,~{memory}", [target, source, inside], side_effects=True)

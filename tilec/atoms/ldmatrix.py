@@ -1,4 +1,5 @@
-"""Operands of `mma.sync` from shared memory, four 8 x 8 matrices at a time (PTX ISA, `ldmatrix`). Exists on every target."""
+"""Loads operands of `mma.sync` from shared memory, up to four 8 x 8 matrices at once (PTX ISA, `ldmatrix`). Available on every
+target."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from tilec.mlir.types import SsaValue, i32
 
 @dataclass(frozen=True, slots=True)
 class LaneOrigins:
-    """How lanes address 8 x 8 matrices: groups of `width` (1, 2 or 4) matrices per instruction; the origin of matrix i of a
-    group is the group's plus `(i & 1) * first + (i >> 1) * second`; `trans` swaps rows and columns on the way."""
+    """How lanes address 8 x 8 matrices: each instruction loads a group of `width` (1, 2 or 4) matrices; the origin of matrix i
+    is the group's origin plus `(i & 1) * first + (i >> 1) * second`; `trans` transposes each matrix."""
 
     width: int
     first: tuple[int, int]
@@ -22,7 +23,7 @@ class LaneOrigins:
 
 
 def lane_origins(layout: Layout, transposed: bool) -> LaneOrigins:
-    """The matrix addressing of an operand layout; origins are (row, column) in the buffer, after transposition."""
+    """The matrix addressing of an operand layout; origins are (row, column) in the buffer, so swapped if `transposed`."""
     pair_axis = layout.registers[0].axis
     count = layout.num_registers // 2
     origins = [_matrix_origin(layout, i, 0, transposed) for i in range(count)]
@@ -53,7 +54,7 @@ def load_matrices(
     origin: tuple[int, int],
     transposed: bool,
 ) -> list[SsaValue]:
-    """Read an operand whose box begins at (row, column) `origin` of the tile from the stage at shared pointer `stage`.
+    """Load the operand at (row, column) `origin` of the tile from the stage at shared pointer `stage`.
 
     Returns one i32 per two registers of the layout, in order. `lane` and `warp` are i32.
     """
@@ -67,7 +68,7 @@ def load_matrices(
     for bit, step in ((low, pattern.first), (high, pattern.second)):
         row = out.add(row, out.mul(bit, step[0])) if step[0] else row
         column = out.add(column, out.mul(bit, step[1])) if step[1] else column
-    # Matrices begin at multiples of 8 rows, and the swizzle repeats every 8 rows, so it depends on the lane alone.
+    # Matrices start at multiples of 8 rows, and the swizzle repeats every 8 rows, so its phase depends on the lane alone.
     phase = out.bit_and(out.lshr(inner, type.swizzle_shift), type.swizzle_mask)
     line = out.offset(stage, out.mul(row, type.pitch))
     registers: list[SsaValue] = []

@@ -1,9 +1,8 @@
-"""Barriers in shared memory that count arrivals and bytes, two for each stage of a ring: where they lie, and how they are made,
-signalled and waited for (PTX ISA, "mbarrier").
+"""The mbarriers of a ring, two for each stage, with their addresses and operations (PTX ISA, "mbarrier").
 
-The first is *full* once its one arrival and all the bytes that it announced have come, the second *empty* once every warp that
-reads the stage has arrived. Each completion begins a new round, and a wait names the parity of the round that it waits for: of
-a barrier that has completed nothing, the round before the first one counts as complete. Exists on every target.
+The *full* barrier completes its phase after its one arrival and all bytes that this arrival expects, the *empty* barrier after
+the arrival of every warp that reads the stage. A wait names the parity of the phase that it waits for; on a fresh barrier, the
+phase before the first one (parity 1) counts as complete. Available on every target.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ BYTES: Final = 8
 
 
 def full(out: Builder, ring: SsaValue, stage: SsaValue) -> SsaValue:
-    """Pointer to the barrier that the bytes of a stage (i32) complete; `ring` is where the ring's barriers begin."""
+    """Pointer to the full barrier of a stage (i32); `ring` points to the ring's barriers."""
     return out.offset(ring, out.mul(stage, BYTES))
 
 
 def empty(out: Builder, ring: SsaValue, stage: SsaValue, stages: int) -> SsaValue:
-    """Pointer to the barrier that the readers of a stage (i32) complete."""
+    """Pointer to the empty barrier of a stage (i32)."""
     return out.offset(out.offset(ring, BYTES * stages), out.mul(stage, BYTES))
 
 
 def turn(out: Builder, ring: SsaValue, place: int, stages: int) -> SsaValue:
-    """Pointer to the barrier that those complete who read the stages before the ones of the reader at a place."""
+    """Pointer to the order barrier of consumer `place`, which the preceding consumer completes (pingpong)."""
     return out.offset(ring, BYTES * (2 * stages + place))
 
 
 def make(out: Builder, ring: SsaValue, stages: int, readers: int, takers: int = 0) -> None:
-    """Make the barriers of a ring; by one thread. `readers`: warps that arrive where a stage is empty, and where one of the
-    `takers`, which read in turns, passes its turn on."""
+    """Initialize the barriers of a ring, in one thread. `readers`: arrival count, in warps, of empty and order barriers.
+    `takers`: consumers that read the ring round-robin, each with an order barrier."""
     for stage in range(stages):
         _make(out, out.offset(ring, BYTES * stage), 1)
         _make(out, out.offset(ring, BYTES * (stages + stage)), readers)
@@ -46,24 +45,24 @@ def _make(out: Builder, barrier: SsaValue, arrivals: int) -> None:
 
 
 def expect(out: Builder, barrier: SsaValue, bytes_: int) -> None:
-    """Announce bytes, and arrive."""
+    """Add to the expected bytes, and arrive."""
     text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {bytes_};"
     out.inline_ptx(text, "l,~{memory}", [barrier], side_effects=True)
 
 
 def complete(out: Builder, barrier: SsaValue, bytes_: SsaValue, where: SsaValue) -> None:
-    """Count bytes (i32) that were announced and do not come, where `where` (i1) holds."""
+    """Count expected bytes (i32) that no copy will deliver as complete, if `where` (i1) is true."""
     text = "@$2 mbarrier.complete_tx.shared::cta.b64 [$0], $1;"
     out.inline_ptx(text, "l,r,b,~{memory}", [barrier, bytes_, where], side_effects=True)
 
 
 def arrive(out: Builder, barrier: SsaValue, where: SsaValue) -> None:
-    """Arrive, in the threads where `where` (i1) holds."""
+    """Arrive, in the threads in which `where` (i1) is true."""
     text = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
     out.inline_ptx(text, "l,b,~{memory}", [barrier, where], side_effects=True)
 
 
 def wait(out: Builder, barrier: SsaValue, parity: SsaValue) -> None:
-    """Wait until the round of a parity (i32, 0 or 1) is complete."""
+    """Wait until the phase of a parity (i32, 0 or 1) is complete."""
     text = "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @!done bra again; }"
     out.inline_ptx(text, "l,r,~{memory}", [barrier, parity], side_effects=True)

@@ -1,10 +1,10 @@
-"""How a warp holds the operands of `mma.sync.m16n8k16`, how warps divide a tile, and the instruction. Exists on every target.
+"""`mma.sync.m16n8k16`: fragment layouts, division of a tile among warps, and the instruction. Available on every target.
 
-Fragments follow the PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". With `group` = lane // 4 and
-`pair` = lane % 4: A (16 x 16) holds rows `group` and `group + 8`, columns `2 pair`, `2 pair + 1` and the same plus 8;
-B (16 x 8) holds the column `group` and rows `2 pair`, `2 pair + 1` and the same plus 8; C (16 x 8) holds rows `group` and
-`group + 8`, columns `2 pair` and `2 pair + 1`. Registers count the elements of one fragment first, then fragments along K
-(or N for C), then along M (or N for B), so one instruction's operands are neighbours.
+Fragments follow the PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". With `group` = lane // 4 and `pair`
+= lane % 4, a lane has of A (16 x 16) rows `group` and `group + 8`, columns `2 pair`, `2 pair + 1` and the same plus 8; of B (16
+x 8) column `group`, rows `2 pair`, `2 pair + 1` and the same plus 8; of C (16 x 8) rows `group` and `group + 8`, columns `2
+pair` and `2 pair + 1`. The register index counts the elements of one fragment first, then fragments along K (or N for C), then
+along M (or N for B), so the operands of one instruction are adjacent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ K: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WarpGrid:
-    """Warps along M and along N of a tile; warp index = row index + `rows` * column index."""
+    """Number of warps along M (`rows`) and N (`columns`) of a tile; warp index = row index + `rows` * column index."""
 
     rows: int
     columns: int
@@ -43,7 +43,7 @@ def fits(rows: int, columns: int, depth: int, warps: WarpGrid) -> bool:
 
 
 def operand_a(rows: int, depth: int, warps: WarpGrid) -> Layout:
-    """Layout of a (rows, depth) left operand; warps of one grid row hold the same elements."""
+    """Layout of a (rows, depth) A operand; the warps of one grid row have the same elements."""
     tiles = rows // (M * warps.rows)
     registers = (Digit(2, 1, 1), Digit(2, 0, 8), Digit(2, 1, 8), Digit(depth // K, 1, K), Digit(tiles, 0, M))
     lanes = (Digit(4, 1, 2), Digit(8, 0, 1))
@@ -51,7 +51,7 @@ def operand_a(rows: int, depth: int, warps: WarpGrid) -> Layout:
 
 
 def operand_b(depth: int, columns: int, warps: WarpGrid) -> Layout:
-    """Layout of a (depth, columns) right operand; warps of one grid column hold the same elements."""
+    """Layout of a (depth, columns) B operand; the warps of one grid column have the same elements."""
     tiles = columns // (N * warps.columns)
     registers = (Digit(2, 0, 1), Digit(2, 0, 8), Digit(depth // K, 0, K), Digit(tiles, 1, N))
     lanes = (Digit(4, 0, 2), Digit(8, 1, 1))
@@ -67,14 +67,14 @@ def accumulator(rows: int, columns: int, warps: WarpGrid) -> Layout:
 
 
 def choose_warps(rows: int, columns: int, count: int) -> WarpGrid | None:
-    """The grid of `count` warps whose warp tiles read the least operand data; None where no grid fits."""
+    """The grid of `count` warps whose warp tiles read the least operand data; None if no grid fits."""
     grids = [WarpGrid(r, count // r) for r in range(1, count + 1) if count % r == 0]
     fitting = [grid for grid in grids if fits(rows, columns, K, grid)]
     return min(fitting, key=lambda grid: (rows // grid.rows + columns // grid.columns, grid.rows), default=None)
 
 
 def default_warps(rows: int, columns: int) -> int:
-    """Warps such that a thread holds at most 128 accumulators, at least four where the tile divides that far."""
+    """The fewest of 4, 8 or 16 warps with at most 128 accumulators per thread; otherwise 4, 2 or 1, as the tile divides."""
     for count in (4, 8, 16):
         if choose_warps(rows, columns, count) and rows * columns <= count * 32 * 128:
             return count
@@ -82,7 +82,7 @@ def default_warps(rows: int, columns: int) -> int:
 
 
 def multiply(out: Builder, a: list[SsaValue], b: list[SsaValue], c: list[SsaValue], dtype: DType) -> list[SsaValue]:
-    """One `mma.sync.m16n8k16`: four i32 of A, two of B, four f32 of C; the four f32 of the result."""
+    """One `mma.sync.m16n8k16`: four i32 of A, two of B, four f32 of C; returns four f32."""
     if dtype == bf16:
         name, operands = "bf16", [*a, *b]
     else:
@@ -102,9 +102,8 @@ def unpack(out: Builder, packed: SsaValue, dtype: DType) -> list[SsaValue]:
 
 
 def beside(layout: Layout, products: int, warps: int) -> Layout:
-    """The layout of a matrix of each of several products side by side, whose number becomes axis 0: `warps` take as many
-    neighbouring ones each, where `layout` says how the warps of one hold its matrix. A thread's are among its registers one
-    after the other."""
+    """The layout of a batch of `products` matrices, with the batch as axis 0, from the `layout` of one matrix. The batch is
+    divided among `warps` groups of the warps of `layout`; each group has consecutive matrices, outermost in its registers."""
 
     def moved(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
         return tuple(d if d.axis is None else Digit(d.extent, d.axis + 1, d.stride) for d in digits)
@@ -116,5 +115,5 @@ def beside(layout: Layout, products: int, warps: int) -> Layout:
 
 
 def products_of_thread(accumulator: Layout) -> int:
-    """How many products side by side a thread has a part of."""
+    """Number of matrices of a batch of which a thread has elements."""
     return prod(digit.extent for digit in accumulator.registers if digit.axis == 0)

@@ -1,5 +1,5 @@
-"""Accumulators of `wgmma` laid down as rows in shared memory, four 8 x 8 matrices of 16-bit elements at a time (PTX ISA,
-`stmatrix`). Exists on every target."""
+"""Stores `wgmma` accumulators to shared memory in row-major order, four 8 x 8 matrices of 16-bit elements at once (PTX ISA,
+`stmatrix`). Available on every target."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue
 
 MATRIX: Final = 8
-"""Rows and columns of a matrix, of which two side by side and the two below them are stored at once."""
+"""Rows and columns of a matrix; one instruction stores 2 x 2 matrices."""
 
 
 def store_rows(
     out: Builder, rows: SharedType, at: SsaValue, held: list[SsaValue], columns: int, first: int, lane: SsaValue, warp: SsaValue
 ) -> None:  # fmt: skip
-    """Lay columns `first` up to `first` + `rows.width` of a matrix of so many `columns` down at shared pointer `at`, which is
-    aligned as the swizzle of `rows` is. `held` are what a thread holds of it as `wgmma.group_accumulator` says; `lane` and
-    `warp` (of those that hold the matrix) are i32."""
-    groups = columns // MATRIX  # of columns, each two registers above two of eight rows further on
+    """Store columns `first` to `first + rows.width` of a matrix with `columns` columns at shared pointer `at`, which has the
+    alignment of the swizzle of `rows`. `held`: the thread's elements in the layout `wgmma.group_accumulator`. `lane` and `warp`
+    (index among the warps that have the matrix) are i32."""
+    groups = columns // MATRIX  # of 8 columns; each has two registers, and two more for the row 8 further down
     tiles = len(held) // (4 * groups)
     group, inside = out.lshr(warp, 2), out.bit_and(warp, 3)
     row = out.add(out.mul(group, wgmma.GROUP_M * tiles), out.mul(inside, 2 * MATRIX))
     row = out.add(row, out.bit_and(lane, 2 * MATRIX - 1))
     line = out.offset(at, out.mul(row, rows.pitch))
-    # Rows begin at multiples of 8 in all but the lane, and the swizzle repeats every 8 rows.
+    # All parts of the row except the lane's are multiples of 8, and the swizzle repeats every 8 rows.
     phase = out.bit_and(out.lshr(lane, rows.swizzle_shift), rows.swizzle_mask)
-    phase = out.bit_xor(phase, out.lshr(lane, 4))  # lanes 16 and up have the matrices on the right
+    phase = out.bit_xor(phase, out.lshr(lane, 4))  # lanes 16 and up address the right-hand matrices
     for column in range(0, rows.width // MATRIX, 2):
         place = out.offset(line, out.shl(out.bit_xor(phase, column), 4))
         for tile in range(tiles):

@@ -1,9 +1,9 @@
-"""Copies of boxes of a tensor into shared memory, and back, that one thread starts, through a map of the tensor that the
-launcher makes (PTX ISA, `cp.async.bulk.tensor`; CUDA driver API, `cuTensorMapEncodeTiled`).
+"""TMA copies of boxes between a tensor and shared memory, issued by one thread, with a tensor map that the launcher encodes
+(PTX ISA, `cp.async.bulk.tensor`; CUDA driver API, `cuTensorMapEncodeTiled`).
 
-A box arrives in rows of 32, 64 or 128 bytes whose 16-byte chunks are permuted as `SharedType.offset` says, which is the swizzle
-of that span. Elements outside of the tensor arrive as zeros, and count as bytes like all others. A stage with more rows than a
-box may have comes by several copies, and so does one whose rows are longer, a panel at a time. Exists on every target.
+A box arrives in rows of 32, 64 or 128 bytes with the swizzle of that span, as `SharedType.offset` describes. Out-of-bounds
+elements arrive as zeros and count towards the transferred bytes. A stage with more rows than a box may have is filled by
+several copies, and so is one with longer rows: one copy for each sub-tile of 128-byte rows. Available on every target.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ ROWS_REPEAT: Final = 8
 """Rows after which the widest swizzle repeats."""
 
 ALIGNMENT: Final = ROWS_REPEAT * MAP_SWIZZLES[-1]
-"""Bytes that a stage begins at a multiple of, so that its rows are permuted as if it began at 0."""
+"""Alignment of a stage in bytes, with which its swizzle phase is that of address 0."""
 
 MOST_BYTES: Final = (1 << 20) - 1
-"""Of one stage: what an mbarrier counts."""
+"""Maximum bytes per stage: the limit of an mbarrier's transaction count."""
 
 _COPY: Final = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What one copy brings: elements on each tensor axis, outermost first, and the bytes of a row."""
+    """The box of one copy: its extent on each tensor axis, outermost first, and the bytes of a row, which is the swizzle
+    span."""
 
     extents: tuple[int, ...]
     swizzle: int
 
 
 def problem(tensor: TensorType, stage: SharedType, slabs: int = 1) -> str | None:
-    """Why copies cannot bring a stage of a tensor, in so many slabs; None where they can. That base and strides are multiples
-    of 16 bytes is for who has proven it, and for the launcher."""
+    """Why TMA copies cannot fill a stage from a tensor; None if they can. `slabs`: runs of consecutive tensor rows in a stage.
+    The caller and the launcher check that base and strides are multiples of 16 bytes."""
     row_bytes = stage.width * stage.dtype.bytes
     if tensor.dtype.name not in MAP_ELEMENTS:
         return f"a tensor map has no elements of {tensor.dtype}"
@@ -54,8 +55,8 @@ def problem(tensor: TensorType, stage: SharedType, slabs: int = 1) -> str | None
 
 
 def box_of(tensor: TensorType, stage: SharedType, row_axis: int, slabs: int = 1) -> Box:
-    """The box of each copy into a stage; `row_axis` is counted from the end. The rows of each of the `slabs` are cut into equal
-    parts that fit."""
+    """The box of each copy into a stage; `row_axis` is counted from the end. The rows of each slab are divided into equal parts
+    of at most `MAX_BOX` rows."""
     extents = [1] * tensor.rank
     extents[-1] = stage.width
     rows = stage.shape[0] // slabs
@@ -65,20 +66,20 @@ def box_of(tensor: TensorType, stage: SharedType, row_axis: int, slabs: int = 1)
 
 
 def fewer_rows(rows: int) -> tuple[int, ...]:
-    """Rows of boxes that may come in place of one of so many, where fewer lie inside of a tensor: three quarters, a half and a
-    quarter of them, as far as boxes have so many. A stage that comes by several copies is left whole."""
+    """Row counts of smaller boxes that may replace a box of `rows` rows if fewer are in bounds: three quarters, a half and a
+    quarter, as far as these are multiples of `ROWS_REPEAT`. Empty if a stage needs several copies."""
     parts = (rows * quarters // 4 for quarters in (3, 2, 1) if rows * quarters % (4 * ROWS_REPEAT) == 0)
     return tuple(parts) if rows <= MAX_BOX else ()
 
 
 def panels_of(columns: int, element_bytes: int) -> int:
-    """Into how many panels rows are cut so that copies bring them: the fewest."""
+    """Number of sub-tiles into which the columns are divided, so that rows have at most the widest swizzle span."""
     row_bytes = columns * element_bytes
     return row_bytes // MAP_SWIZZLES[-1] if row_bytes > MAP_SWIZZLES[-1] and row_bytes % MAP_SWIZZLES[-1] == 0 else 1
 
 
 def copied_bytes(stage: SharedType) -> int:
-    """Bytes that all copies into a stage bring, zeros included."""
+    """Bytes that all copies into a stage transfer, zero fill included."""
     return stage.shape[0] * stage.shape[1] * stage.dtype.bytes
 
 
@@ -93,8 +94,8 @@ def copy_stage(
     place: list[SsaValue],
     full: SsaValue,
 ) -> None:
-    """Start the copies of the box at `place` (i32, a coordinate per axis, outermost first) into the stage at shared pointer
-    `to`; their bytes count at the mbarrier `full`. `map_` is the address of the map (i64)."""
+    """Issue the copies of the box at coordinates `place` (i32, outermost axis first) into the stage at shared pointer `to`;
+    they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
     rows, each = box.extents[row_axis], stage.shape[0] // slabs
     for panel in range(stage.panels):
         for first in range(0, stage.shape[0], rows):
@@ -108,8 +109,8 @@ def copy_stage(
 
 
 def store_box(out: Builder, map_: SsaValue, place: list[SsaValue], at: SsaValue) -> None:
-    """Start copying the box that lies at shared pointer `at` to `place` (i32, a coordinate per axis, outermost first), as a
-    group of this thread's; elements outside of the tensor are not written."""
+    """Store the box at shared pointer `at` to coordinates `place` (i32, outermost axis first), as one bulk group of this
+    thread; out-of-bounds elements are not written."""
     assert map_.type is i64 and all(value.type is i32 for value in place)
     rank = len(place)
     coordinates = ", ".join(f"${1 + axis}" for axis in range(rank))
@@ -121,7 +122,8 @@ def store_box(out: Builder, map_: SsaValue, place: list[SsaValue], at: SsaValue)
 
 
 def wait_stores(out: Builder, pending: int, *, complete: bool) -> None:
-    """Wait until all groups of this thread but the newest `pending` have read shared memory, or are complete."""
+    """Wait until all bulk groups of this thread but the newest `pending` have read shared memory, or, with `complete`, are
+    complete."""
     read = "" if complete else ".read"
     out.inline_ptx(f"cp.async.bulk.wait_group{read} {pending};", "~{memory}", side_effects=True)
 

@@ -1,10 +1,9 @@
-"""Products that groups of four warps make straight from shared memory: layout, what fits, descriptors and `wgmma` as MLIR text
-(PTX ISA, "Asynchronous warpgroup level matrix instructions"). Exists on the targets of the family `wgmma`.
+"""`wgmma`: accumulator layout, supported shapes, matrix descriptors and inline PTX (PTX ISA, "Asynchronous warpgroup level
+matrix instructions"). Available on the targets of the family `wgmma`.
 
-A matrix lies in panels, whose rows of 128 bytes have their 16-byte chunks permuted within each group of eight rows (the
-128-byte swizzle), as `SharedType.offset` lays out panels of eight chunks a row. Its stage begins at a multiple of 1024 bytes.
-Rows run along M or N, and the depth of the product across them, or the other way round: 16-bit matrices on the right may be
-*turned*.
+A matrix in shared memory consists of sub-tiles with rows of 128 bytes and the 128-byte swizzle, as `SharedType.offset`
+describes. Its stage is aligned to 1024 bytes. A matrix is K-major (rows along M or N); a 16-bit B operand may also be MN-major
+(rows along K), here `turned`.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f32, i32, i64
 
 GROUP_M: Final = 64
-"""Rows of a product that a group of four warps makes at once."""
+"""M of one instruction."""
 
 GROUP_N_LIMIT: Final = 256
-"""Columns that it makes at most."""
+"""Maximum N of one instruction."""
 
 GROUP_ROW_BYTES: Final = 128
-"""Bytes of a row of its operands in shared memory, the span of the widest swizzle."""
+"""Row bytes of an operand in shared memory: the widest swizzle span."""
 
 REGISTERS_OF_BLOCKS: Final = 65536
-"""Of a multiprocessor, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
+"""Registers of an SM, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
 
-_UNIT: Final = 16  # descriptors count bytes in sixteens
+_UNIT: Final = 16  # descriptors encode byte counts divided by 16
 
 _ADDRESS_MASK: Final = 0x3FFFF
 
 _SWIZZLE_128: Final = 1 << 62
 
-_STRIDE: Final = (8 * GROUP_ROW_BYTES // _UNIT) << 32  # from eight rows to the next eight
+_STRIDE: Final = (8 * GROUP_ROW_BYTES // _UNIT) << 32  # distance between groups of eight rows
 
-_LEADING: Final = 1 << 16  # not used with a swizzle and rows as wide as it
+_LEADING: Final = 1 << 16  # ignored if a row is exactly one swizzle span
 
 
 def group_accumulator(rows: int, columns: int, warps: int) -> Layout:
-    """Layout of a (rows, columns) accumulator of `wgmma` on `warps` warps, in groups of four that each take whole tiles of 64
-    rows (PTX ISA, "Matrix fragments for wgmma.mma_async.m64nNk16"): a warp holds 16 rows of a tile as in C above."""
+    """Layout of a (rows, columns) accumulator of `warps // 4` warpgroups, each of which has whole tiles of 64 rows (PTX ISA,
+    "Matrix fragments for wgmma.mma_async.m64nNk16"): a warp has 16 rows of a tile, with the C fragments of `mma_sync`."""
     groups = warps // 4
     tiles = rows // (GROUP_M * groups)
     registers = (Digit(2, 1, 1), Digit(2, 0, 8), Digit(columns // N, 1, N), Digit(tiles, 0, GROUP_M))
@@ -52,31 +51,32 @@ def group_accumulator(rows: int, columns: int, warps: int) -> Layout:
 
 
 def least_registers(columns: int) -> int:
-    """Of a thread, with which ptxas (13.5) takes an instruction of so many columns: its accumulators, and 26 beside them."""
+    """Minimum registers per thread with which ptxas (13.5) accepts an instruction with N = `columns`: its accumulators plus
+    26."""
     return columns // 2 + 26
 
 
 def fields(turned_by: int = 0) -> int:
-    """The descriptor of a matrix at address 0 (PTX ISA, "Matrix descriptor format"): rows along M or N; or along the depth,
-    with so many bytes from a panel of 64 columns to the next."""
+    """The descriptor of a matrix at address 0 (PTX ISA, "Matrix descriptor format"): K-major by default; MN-major if
+    `turned_by` gives the bytes between sub-tiles of 64 columns."""
     return _SWIZZLE_128 | _STRIDE | (turned_by // _UNIT << 16 or _LEADING)
 
 
 def descriptor(out: Builder, stage: SsaValue, turned_by: int = 0) -> SsaValue:
-    """The i64 that describes the matrix at a shared pointer."""
+    """The descriptor (i64) of the matrix at a shared pointer."""
     short = out.lshr(out.bit_and(out.address(stage, i32), _ADDRESS_MASK), 4)
     return out.bit_or(out.zext(short, i64), fields(turned_by))
 
 
 def rows_below(out: Builder, described: SsaValue, rows: SsaValue) -> SsaValue:
-    """The descriptor of the matrix `rows` (i32) rows further on, whole tiles of 64."""
+    """The descriptor advanced by `rows` (i32) rows, a multiple of 64."""
     return out.add(described, out.zext(out.mul(rows, GROUP_ROW_BYTES // _UNIT), i64))
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The left operand of a product: a descriptor and the bytes of a panel, or packed registers (i32), four to 16 of depth,
-    those of a tile of 64 rows side by side."""
+    """Operand A: a descriptor and the bytes of a sub-tile; or packed registers (i32), four for each 16 of K, grouped by tiles
+    of 64 rows."""
 
     described: SsaValue | None = None
     panel_bytes: int = 0
@@ -85,7 +85,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The right operand: a descriptor, the bytes of a panel, and whether its rows lie along the depth."""
+    """Operand B: a descriptor, the bytes of a sub-tile, and whether it is MN-major (`turned`)."""
 
     described: SsaValue
     panel_bytes: int
@@ -93,8 +93,8 @@ class Right:
 
 
 def pack(out: Builder, low: SsaValue, high: SsaValue, dtype: str) -> SsaValue:
-    """Two f32 rounded to a 16-bit dtype, as one i32 of a left operand. As text: LLVM would move a conversion of its own from
-    behind the wait for the product that reads the registers to where the next one starts, and carry f32."""
+    """Two f32 rounded to a 16-bit dtype, as one i32 of operand A. Inline PTX, because LLVM would sink its own conversion from
+    after the wait for the MMA that reads the registers to the start of the next MMA, and keep the f32 values live."""
     text = f"cvt.rn.{dtype}x2.f32 $0, $1, $2;"
     return out.inline_ptx(text, "=r,f,f,~{memory}", [high, low], [i32], side_effects=True)[0]
 
@@ -110,8 +110,8 @@ def start(
     dtype: DType,
     fresh: bool,
 ) -> list[SsaValue]:
-    """Start the product of `tiles` times 64 rows of `left` and all of `right`, onto the accumulators `total`, as one group;
-    with `fresh` these are taken for zeros. One text, so that nothing comes between the fence and the instructions it is for."""
+    """Issue the MMA of `tiles` x 64 rows of `left` with all of `right` into the accumulators `total`, as one wgmma group; with
+    `fresh` the accumulators start at zero. One inline PTX text, so that nothing is scheduled between the fence and its MMAs."""
     results, others = len(total), [value for value in (*left.held, left.described, right.described) if value is not None]
     first = results if fresh else 2 * results
     each, held = results // tiles, len(left.held)
@@ -144,7 +144,7 @@ def start(
 
 
 def place(k: int, panel_bytes: int, turned: bool, dtype: DType) -> int:
-    """What is added to a descriptor for depth `k` of its matrix."""
+    """The descriptor increment for offset `k` along K."""
     if turned:
         return k * GROUP_ROW_BYTES // _UNIT
     panel, inside = divmod(k * dtype.bytes, GROUP_ROW_BYTES)
@@ -152,10 +152,12 @@ def place(k: int, panel_bytes: int, turned: bool, dtype: DType) -> int:
 
 
 def wait(out: Builder, total: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:
-    """The accumulators, once at most `pending` groups are unfinished, and behind what computes `before` (f32).
+    """The accumulators after a wait that leaves at most `pending` groups unfinished; the values `before` (f32) are computed
+    first.
 
-    ptxas waits as early as it can, beside what could still run. It keeps the order of a wait and a nap, so one stands in
-    between that is taken where a value is a NaN that no arithmetic gives, and would change nothing."""
+    ptxas hoists a wait over independent computation, which then no longer overlaps the MMA. It does not reorder a wait with a
+    `nanosleep`, so each value of `before` guards one: it runs only for a NaN bit pattern that no arithmetic produces, and
+    sleeps for zero time."""
     first = 2 * len(total)
     naps = [f"setp.eq.b32 late, ${first + i}, 0x7f800001; @late nanosleep.u32 0;" for i in range(len(before))]
     text = " ".join(["{ .reg .pred late;", *naps, "} "]) if naps else ""
@@ -163,7 +165,7 @@ def wait(out: Builder, total: list[SsaValue], pending: int, before: list[SsaValu
 
 
 def _through(out: Builder, text: str, registers: list[SsaValue], count: int, others: list[SsaValue]) -> list[SsaValue]:
-    """Inline PTX that gives `count` f32 registers: `registers` changed in place, or new ones where there are none."""
+    """Inline PTX with `count` f32 results: `registers` updated in place, or new registers if there are none."""
     tied = [str(i) for i in range(len(registers))]
     letters = ["l" if value.type is i64 else "f" if value.type is f32 else "r" for value in others]
     constraints = ",".join([*["=f"] * count, *tied, *letters, "~{memory}"])

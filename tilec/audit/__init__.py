@@ -1,26 +1,27 @@
-"""A second opinion on a bundle: what the compiler claims goes in, what can be confirmed without it comes out.
+"""An independent checker of bundles: the compiler's claims go in, the claims that can be confirmed without the compiler come
+out.
 
-`prove` derives every obligation of a kernel anew from its tile IR text and proves it with z3 (`smt`), and `matching` holds the
-result against the record in the manifest. `emulation` runs the PTX of every CUBIN in the emulator on the launches that
-`launches` finds at the edges of its contract. `maps` holds arguments and tensor maps against the tile IR and the PTX (`flow`).
-`cubins` compares each CUBIN with the one that an assembler makes of its PTX, where one is installed. `report` joins all to one
-document with a digest of everything it rests on.
+`prove` derives every obligation of a kernel from its tile IR text and proves it with z3 (`smt`); `matching` compares the
+result with the record in the manifest. `emulation` runs the PTX of every CUBIN in the emulator, on the launches that
+`launches` finds at the edges of the contract. `maps` checks arguments and tensor maps against the tile IR and the PTX
+(`flow`). `cubins` compares each CUBIN with the assembler's output for its PTX, if an assembler is installed. `report`
+combines the results in one document with a digest of all inputs.
 
-A verdict does not depend on how busy the machine is: what it may take is counted in z3's resource units for an obligation
-(`smt.STEPS`, `smt.WHOLE`) and in steps of the emulator for a launch (`emulation.INSTRUCTIONS`), and no clock is looked at.
-What hangs all the same is ended after an hour of CPU time (`tasks.CPU_SECONDS`) and called not judged. `--time-limit` is there
-for who has no more time: it ends the audit, names as unknown what is not judged by then, and keeps the rest (status 3).
+A verdict does not depend on the load of the machine. Budgets are counted in z3's resource units per obligation (`smt.STEPS`,
+`smt.WHOLE`) and in emulator steps per launch (`emulation.INSTRUCTIONS`); no verdict depends on time. A task that hangs is
+ended after an hour of CPU time (`tasks.CPU_SECONDS`) and reported as not judged. `--time-limit` ends the audit early, reports
+the remaining verdicts as unknown, and keeps the finished ones (status 3).
 
-Verdicts are kept in the user's store by the digest of all that they depend on: the texts, the parts of the manifest that are
-looked at, and the sources and versions of what judges (`sources`, `verdicts`). They are trusted as the store is, and
-`--no-cache` leaves them out.
+Verdicts are cached in the user's store under the digest of everything they depend on: the texts, the relevant parts of the
+manifest, and the sources and versions of the checkers (`sources`, `verdicts`). They are trusted as far as the store is;
+`--no-cache` ignores them.
 
-What is trusted: the reader of the tile IR (`tilec.ir`), z3, the emulator and its reader of PTX, the assembler, the launcher
-(that every launch check, value check, grid limit and aliasing rule of the manifest is enforced; `tilec.runtime.contract`), and
-that tensors fit into the address space. Nothing of `tilec.passes`, `tilec.frontend` or the lowering is used.
-`tilec.interpreter` gives values to compare with the emulator's; it is an opinion on results and no part of a proof.
+Trusted: the reader of the tile IR (`tilec.ir`), z3, the emulator and its PTX parser, the assembler, the launcher (which must
+enforce every launch check, value check, grid limit and aliasing rule of the manifest; `tilec.runtime.contract`), and that
+tensors fit into the address space. Nothing of `tilec.passes`, `tilec.frontend` or the lowering is used. `tilec.interpreter`
+computes reference values for the emulator's results and is not part of a proof.
 
-What it cannot see: whether the tile IR is what the kernel's author meant; what a GPU does otherwise than the emulator; the
-CUBIN itself, where no assembler of the version that made it is installed (then it is not checked, which is status 3, or 0 with
-`--no-rebuild`); which of two tensor maps is meant where tensors have tiles of one shape; launches that it did not run.
+Not checked: whether the tile IR matches the intent of the kernel's author; differences between a GPU and the emulator; the
+CUBIN itself, if no assembler of the version that made it is installed (status 3, or 0 with `--no-rebuild`); which of two
+tensor maps is meant if tensors have tiles of one shape; launches that were not run.
 """

@@ -1,4 +1,4 @@
-"""Where memory is touched: inside the tensor, by one block only where one writes, and once where it must be once."""
+"""Memory accesses: in bounds, free of conflicts between blocks, and written once where a single write is required."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilec.ir.ops import MemoryOp
 
 
 def bounds(program: Program, budget: Budget) -> Iterator[Finding]:
-    """One finding per access; one that is clipped touches nothing outside by what it means."""
+    """One finding per access; a clipped access is in bounds by definition."""
     for op in program.sites():
         subject = program.subject(op)
         if op.unsafe is not None:
@@ -40,7 +40,7 @@ def _inside(program: Program, op: MemoryOp, budget: Budget) -> Verdict:
 
 
 def races(program: Program, budget: Budget) -> Iterator[Finding]:
-    """One finding per tensor that some block writes: no element of it is touched by another block."""
+    """One finding per tensor that blocks write: no element written by one block is accessed by another."""
     for parameter in program.function.parameters:
         if not exclusive(parameter):
             continue
@@ -63,7 +63,7 @@ def _pairs(program: Program, parameter: Parameter) -> Iterator[tuple[MemoryOp, M
 
 
 def _apart(program: Program, left: MemoryOp, right: MemoryOp, budget: Budget) -> Verdict:
-    """Two different blocks never touch one element by these accesses."""
+    """Two different blocks never access the same element by these operations."""
 
     def parts() -> Iterator[Verdict]:
         for scene, first, second in pairs(program, left, right):
@@ -75,7 +75,7 @@ def _apart(program: Program, left: MemoryOp, right: MemoryOp, budget: Budget) ->
 
 
 def meeting(scene: Scene, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
-    """Conditions under which two executions touch one element."""
+    """Conditions under which two executions access the same element."""
     found = [*first.runs(left), *second.runs(right)]
     if box(left) is not None and box(right) is not None:
         return found + _boxes_meet(scene, first, left, second, right)
@@ -105,7 +105,8 @@ def _boxes_meet(scene: Scene, first: Execution, left: MemoryOp, second: Executio
 
 
 def written_once(program: Program, budget: Budget) -> Iterator[Finding]:
-    """One finding per written tensor: no block writes an element of an `Out` twice, no scatter an element from two places."""
+    """One finding per written tensor: no block writes an element of an `Out` twice, and no scatter writes an element from two
+    positions."""
     for parameter in program.function.parameters:
         if not exclusive(parameter) or parameter.access is Access.ATOMIC:
             continue
@@ -122,7 +123,7 @@ def written_once(program: Program, budget: Budget) -> Iterator[Finding]:
 
 
 def _once(program: Program, left: MemoryOp, right: MemoryOp, same_turn: bool, budget: Budget) -> Verdict:
-    """One block never writes one element by both, except by one and the same write."""
+    """No block writes an element by both operations, except by a single execution of the same one."""
 
     def parts() -> Iterator[Verdict]:
         for scene, first, second in pairs(program, left, right):

@@ -1,8 +1,8 @@
-"""Integer arithmetic that decides where memory is touched: nothing wraps, divisors and steps are positive.
+"""Integer arithmetic that memory accesses depend on: nothing wraps, divisors and steps are positive.
 
-Everything else is proven over unbounded integers, which these obligations make exact: take the first operation of an execution
-that wraps; its operands are exact, and its own obligation says that it does not wrap. A divisor or step that is confirmed to be
-positive is noted in the program, in the order of the text, and used from then on.
+All other proofs use unbounded integers, which these obligations make exact: consider the first operation of an execution that
+wraps; its operands are exact, and its own obligation states that it does not wrap. A divisor or step that is confirmed
+positive is recorded in the program, in the order of the text, and used from then on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "floordiv
 
 
 def arithmetic(program: Program, budget: Budget) -> Iterator[Finding]:
-    """One finding per operation that may leave its type, per divisor and per loop."""
+    """One finding per operation that may wrap, per divisor and per loop."""
     yield from of_operations(program, program.deciding, budget)
     for op in program.sites():
         if op.clipped and op.unsafe is None and box(op) is not None:
@@ -30,7 +30,7 @@ def arithmetic(program: Program, budget: Budget) -> Iterator[Finding]:
 
 
 def of_operations(program: Program, ops: Iterable[Op], budget: Budget) -> Iterator[Finding]:
-    """The findings of some operations, in the order of the text."""
+    """The findings of these operations, in the order of the text."""
     for op in ops:
         if isinstance(op, For):
             verdict = _positive(program, op, op.step, budget)
@@ -49,7 +49,7 @@ def of_operations(program: Program, ops: Iterable[Op], budget: Budget) -> Iterat
 
 
 def may_wrap(op: Op) -> bool:
-    """True for the operations whose exact result may not fit their type."""
+    """Whether the exact result of an operation may not fit its type."""
     if len(op.results) != 1 or not op.result.tile.dtype.is_integer:
         return False
     if isinstance(op, Binary):
@@ -84,7 +84,7 @@ def _positive(program: Program, op: Op, value: Value, budget: Budget) -> Verdict
 
 
 def _counter(program: Program, op: For, budget: Budget) -> Verdict:
-    """The loop variable, stepped past the last turn, stays within its type: the loop could not end otherwise."""
+    """The loop variable, incremented past the last iteration, stays within its type; otherwise the loop could not end."""
     last = op.regions[0].ops[-1]
 
     def parts() -> Iterator[Verdict]:
@@ -96,7 +96,7 @@ def _counter(program: Program, op: For, budget: Budget) -> Verdict:
 
 
 def _ends(program: Program, op: Op, budget: Budget) -> Verdict:
-    """A clipped box may begin outside the tensor, but its last element must have an index that the offset's type holds."""
+    """A clipped box may begin outside the tensor, but the index of its last element must fit the offset's type."""
     offsets = op.operands[1:] if op.opcode == "load" else op.operands[2:]
     shape = op.result.tile.shape if op.opcode == "load" else op.operands[1].tile.shape
 

@@ -1,8 +1,8 @@
-"""What holds for every launch, as the launcher enforces it: a manifest goes in, assumptions for z3 come out.
+"""The properties of every launch that the launcher enforces: a manifest goes in, assumptions for z3 come out.
 
-Assumed are the launch checks of the manifest, the range of every symbol (a dim is 1 to `MAX_DIM`, a scalar what its dtype
-holds), every extent of a tensor (1 to `MAX_DIM`), the grid limits, and that nothing divides by zero in an expression that the
-launcher evaluates. Nothing is taken from the tile IR's own `requires`: what the launcher does not check is not assumed.
+Assumed are the launch checks of the manifest, the range of every symbol (a dim is 1 to `MAX_DIM`, a scalar within its dtype),
+every extent of a tensor (1 to `MAX_DIM`), the grid limits, and nonzero divisors in expressions that the launcher evaluates.
+The tile IR's own `requires` is not used: what the launcher does not check is not assumed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilec.ir.expr import ARITHMETIC, COMPARISONS, Expr
 from tilec.ir.types import MAX_DIM, TensorType
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
-"""Most blocks per grid axis (CUDA C++ programming guide, compute capabilities)."""
+"""Maximum number of blocks per grid axis (CUDA C++ programming guide, compute capabilities)."""
 STRIDE_LIMIT: Final = 2**63 - 1
 _KINDS: Final = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
@@ -63,7 +63,7 @@ def contract_of(manifest: Manifest, function: Function) -> Contract:
 
 
 def contract_of_function(function: Function) -> Contract:
-    """The contract that the tile IR itself states, for one that has no manifest."""
+    """The contract stated by the tile IR, for a function without a manifest."""
     values: dict[str, list[ValueCheck]] = {}
     for fact in function.values:
         values.setdefault(fact.tensor, []).append(value_check(fact))
@@ -74,7 +74,8 @@ def contract_of_function(function: Function) -> Contract:
 
 
 def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
-    """What the manifest says of the interface that the tile IR does not: a launcher would enforce another contract."""
+    """Differences between the interface of the manifest and that of the tile IR, with which a launcher would enforce another
+    contract."""
     if manifest.kernel != function.name:
         yield f"the manifest is of `{manifest.kernel}`, the tile IR of `{function.name}`"
     tensors = [
@@ -103,13 +104,13 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
 
 
 def _exact(constants: Mapping[str, object]) -> dict[str, tuple[type, str]]:
-    """Constants as a kernel sees them: Python calls 1, 1.0 and True equal, and 0.0 and -0.0."""
+    """Constants with their exact types and values: Python treats 1, 1.0 and True as equal, and 0.0 and -0.0."""
     return {name: (type(value), repr(value)) for name, value in constants.items()}
 
 
 def arguments_agree(manifest: Manifest, function: Function) -> bool:
-    """Whether the arguments come in the order of the tile IR: tensors, dims and strides, scalars, and last the maps of tensors,
-    each of which a launcher makes of a whole tensor, so that none reaches what the contract does not."""
+    """Whether the arguments are in the order of the tile IR: tensors, dims and strides, scalars, then tensor maps. A launcher
+    encodes each map from a whole tensor, so none reaches memory outside the contract."""
     slots = [("pointer", p.name) for p in function.parameters if p.access is not None]
     slots += [("stride" if name in function.strides else "dim", name) for name in function.dims]
     slots += [("scalar", p.name) for p in function.parameters if p.access is None]
@@ -118,8 +119,8 @@ def arguments_agree(manifest: Manifest, function: Function) -> bool:
 
 
 class HostTerms:
-    """Launch expressions as terms: exact integers, division rounds toward minus infinity. `definitions` has
-    what defines quotients, `facts` what the launcher has made sure of by evaluating them."""
+    """Launch expressions as z3 terms: exact integers, division rounds toward minus infinity. `definitions` defines quotients,
+    `facts` are conditions that hold because the launcher evaluates the expressions."""
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
@@ -131,8 +132,8 @@ class HostTerms:
         return smt.unknown(name)
 
     def expression(self, expr: Expr, certain: bool = False) -> Term:
-        """An integer expression. `certain`: the launcher evaluates it on every launch, so its divisors are not zero. A truth
-        value inside may be either, so only what is left of its `and` and `or` is evaluated for certain."""
+        """An integer expression. `certain`: the launcher evaluates it on every launch, so its divisors are not zero. A
+        predicate inside may be true or false, so only the left operands of its `and` and `or` are certain to be evaluated."""
         if expr.op == "const":
             return smt.integer(expr.value)
         if expr.op == "sym":
@@ -158,8 +159,9 @@ class HostTerms:
                 return quotient if expr.op == "//" else rest
 
     def predicate(self, expr: Expr, certain: bool = False, asserted: bool = False) -> Term:
-        """A predicate; an integer counts as true where it is not zero. The launcher evaluates what is right of `and` only where
-        the left is true, which is certain only where the whole is `asserted`, and what is right of `or` not always."""
+        """A predicate; a nonzero integer counts as true. The launcher evaluates the right operand of `and` only if the left
+        one is true, which is certain only if the whole is `asserted`. Evaluation of the right operand of `or` is never
+        certain."""
         if expr.op in COMPARISONS:
             left, right = (self.expression(arg, certain) for arg in expr.args)
             return smt.compare(_KINDS[expr.op], left, right)
@@ -170,7 +172,7 @@ class HostTerms:
         return smt.compare("ne", self.expression(expr, certain), smt.integer(0))
 
     def assumptions(self) -> list[Term]:
-        """All that holds for every launch, and what defines the terms in it."""
+        """All conditions that every launch satisfies, without the definitions of their quotients."""
         found: list[Term] = []
         for name, (low, high) in self.contract.symbols.items():
             found += [self.symbol(name) >= low, self.symbol(name) <= high]

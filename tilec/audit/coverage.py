@@ -1,8 +1,9 @@
-"""Every element of each `Out` is written, and what a block reads of memory that it made itself, it wrote before.
+"""Every element of each `Out` is written, and a block writes its own scratch or output elements before it reads them.
 
-Both say that for every element there is a write. The write is solved for (`witness`) as a function of the element, and put into
-all that must hold of it: the block is in the grid, turns are in their loops, branches are taken, quotients are what defines
-them, and the box reaches the element. Data may be anything that the contract allows: what a witness reads stays unknown.
+Both properties state that for every element there is a write. `witness` solves for the write as a function of the element,
+and the solution is substituted into all its conditions: the block is in the grid, iterations are in their loops, branches are
+taken, quotients satisfy their definitions, and the box contains the element. Data may have any values that the contract
+allows: values that a witness reads stay unknown.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tilec.ir.core import Access, Parameter
 from tilec.ir.ops import For, MemoryOp
 
 ATTEMPTS = 24
-"""Most combinations of witnesses that are tried for one obligation."""
+"""Maximum number of combinations of witnesses tried for one obligation."""
 UNFOUND = "no block, turn and position that write every element were found"
 
 
 @dataclass(slots=True)
 class Writer:
-    """A write that is sought: what must hold of it, and its unknowns."""
+    """A write to find: its conditions and its unknowns."""
 
     execution: Execution
     goals: list[Term]
@@ -37,7 +38,7 @@ class Writer:
 
 
 Make = Callable[[Scene], list[Writer]]
-"""Puts what is asked into a scene, and the writers that may answer it."""
+"""Adds the facts of a question to a scene; returns the writers that may satisfy it."""
 
 
 def coverage(program: Program, budget: Budget) -> Iterator[Finding]:
@@ -72,7 +73,7 @@ def _covered(program: Program, sites: list[MemoryOp], tensor: str, budget: Budge
 
 
 def _element(scene: Scene, tensor: str) -> tuple[Term, ...]:
-    """Any element of a tensor."""
+    """An arbitrary element of a tensor."""
     dims = [scene.expression(dim) for dim in scene.program.function.parameter(tensor).value.tensor.dims]
     element = tuple(smt.unknown(f"element{axis}") for axis in range(len(dims)))
     for one, dim in zip(element, dims, strict=True):
@@ -90,7 +91,7 @@ def _blocks(program: Program, name: str) -> list[Term]:
 def _writer(
     scene: Scene, op: MemoryOp, name: str, element: tuple[Term, ...], blocks: list[Term], fixed: dict[For, Term | int]
 ) -> Writer:
-    """A write of `element` by `op`; turns in `fixed` are given, the others sought."""
+    """A write of `element` by `op`; iterations in `fixed` are given, the others unknown."""
     program = scene.program
     definitions = Definitions(f"{name}.d", outer=scene.universal)
     turns: dict[For, Term | int] = {}
@@ -117,7 +118,7 @@ def _writer(
 
 
 def _exists(program: Program, make: Make, budget: Budget) -> Verdict:
-    """Is there, for every element, one of the writers that `make` puts into a scene?"""
+    """Whether, for every element, one of the writers of `make` exists."""
     verdict = Verdict(UNKNOWN, UNFOUND)
     probe = Scene(program)
     counts = [len(list(candidates(writer.sought, Definitions("n")))) for writer in make(probe)]
@@ -139,7 +140,7 @@ def _exists(program: Program, make: Make, budget: Budget) -> Verdict:
 
 
 def _holds(scene: Scene, writers: list[Writer], solutions: list[dict[str, Term]], budget: Budget) -> Verdict:
-    """Do the solutions satisfy all that one of the writers needs?"""
+    """Whether the solutions satisfy all conditions of one of the writers."""
 
     def put(term: Term) -> Term:
         for writer, solution in zip(writers, solutions, strict=True):
@@ -166,7 +167,7 @@ def _shown(scene: Scene, goal: Term, budget: Budget) -> Verdict:
 
 
 def order(program: Program, budget: Budget) -> Iterator[Finding]:
-    """One finding per read of a `Scratch` or `Out` tensor: the block wrote the elements before."""
+    """One finding per read of a `Scratch` or `Out` tensor: the block has written the elements before."""
     for op in program.sites():
         parameter = program.parameter(op)
         if writes(op) or parameter.access not in (Access.SCRATCH, Access.OUT):

@@ -1,8 +1,8 @@
-"""Is a CUBIN the one that its PTX gives? An assembler's answer and the manifest go in, a verdict comes out.
+"""Whether a CUBIN is the assembler's output for its PTX: that output and the manifest go in, a verdict comes out.
 
-The assembler is whoever starts the audit's to bring, because it is a package of its own and the audit needs none of the
-compiler. Another version of it may give other bytes for the same PTX: a difference counts only where the versions are those
-that the manifest states.
+The caller of the audit provides the assembler, because it is a package of its own and the audit does not use the compiler.
+Another assembler version may produce other bytes for the same PTX, so a difference counts only if the versions are those of
+the manifest.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ANOTHER: Final = "another"
 NOT_CHECKED: Final = "not checked"
 SKIPPED: Final = "skipped"
 MISSING: Final = "E0601"
-"""The code of an assembler that is not installed."""
+"""The diagnostic code for an assembler that is not installed."""
 ASSEMBLERS: Final = ("nvidia-nvjitlink", "nvidia-cuda-nvcc")
-"""Packages whose version decides about the bytes of a CUBIN."""
+"""Packages whose version determines the bytes of a CUBIN."""
 
 Assemble = Callable[[str, str], bytes]
-"""PTX and architecture to a CUBIN; CompileError where that cannot be."""
+"""Maps PTX and architecture to a CUBIN; CompileError if that fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembler:
-    """`assemble` can be imported by name, so that processes can share the work; `versions` is what its products depend on, by
-    package as a manifest's toolchain states it. `missing` says why there is none."""
+    """`assemble` must be importable by name, so that worker processes can run it; `versions` are the versions that its output
+    depends on, by package as in a manifest's toolchain. `missing` is the reason for having no assembler."""
 
     assemble: Assemble | None = None
     versions: dict[str, str] = field(default_factory=dict[str, str])
@@ -38,7 +38,7 @@ class Assembler:
 
 
 def made(assemble: Assemble, ptx: str, arch: str) -> dict[str, Any]:
-    """What the assembler says: `sha256` of the CUBIN, or `refused` with its words, or `missing`."""
+    """The assembler's result: `sha256` of the CUBIN, or `refused` or `missing` with its message."""
     try:
         return {"sha256": hashlib.sha256(assemble(ptx, arch)).hexdigest()}
     except CompileError as error:
@@ -50,7 +50,8 @@ def made(assemble: Assemble, ptx: str, arch: str) -> dict[str, Any]:
 def judged(
     found: Mapping[str, Any], digests: Mapping[str, str], stated: Mapping[str, str], assembler: Assembler
 ) -> dict[str, str]:
-    """`status` and `reason` of a CUBIN: `found` is what `made` said, `digests` and `stated` (its toolchain) the manifest's."""
+    """`status` and `reason` of a CUBIN. `found` is the result of `made`; `digests` and `stated` (its toolchain) come from the
+    manifest."""
     if found.get("sha256", "") == digests.get("cubin"):
         return {"status": SAME, "reason": ""}
     reason = found.get("missing") or found.get("unanswered")

@@ -1,4 +1,4 @@
-"""Quotients and rests as unknowns with facts that define them: floor division, total, as the tile IR means it."""
+"""Quotients and remainders as unknowns with defining facts: total floor division, as in the tile IR."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tilec.audit import smt
 from tilec.audit.smt import Term
 
 SPLIT = 16
-"""Most values of a divisor that are tried one by one."""
+"""Maximum number of values of a divisor that are tried individually."""
 Bounds = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Definitions:
-    """Quotients and rests by dividend and divisor, and the facts that define them. An execution whose block is to be found (a
-    witness) has definitions of its own, because what defines them must then be shown to hold and may not be assumed; what does
-    not depend on it is defined in `outer`."""
+    """Quotients and remainders by dividend and divisor, and the facts that define them. An execution whose block is unknown
+    (a witness) has its own definitions, because their facts must be proven instead of assumed; terms that do not depend on it
+    are defined in `outer`."""
 
     prefix: str
     facts: list[Term] = field(default_factory=list[Term])
@@ -27,7 +27,7 @@ class Definitions:
     outer: Definitions | None = None
 
     def divided(self, left: Term, right: Term, positive: bool, bounds: Bounds | None) -> tuple[Term, Term]:
-        """Quotient and rest; `bounds` of the divisor say whether it is worth trying its values."""
+        """Quotient and remainder; `bounds` of the divisor decide whether its values are tried individually."""
         if self.outer is not None and not any(self._own(term) for term in (left, right)):
             return self.outer.divided(left, right, False, bounds)
         key = (smt.identity(left), smt.identity(right))
@@ -46,8 +46,8 @@ class Definitions:
 
 
 def divide(left: Term, right: Term, name: str, positive: bool = False) -> tuple[Term, Term, list[Term]]:
-    """Quotient, rest and the facts that define both: floor division, total (0 and 0 for a zero divisor). `positive` says that
-    the divisor is known to be at least 1 wherever the terms are used."""
+    """Quotient, remainder and the facts that define both: total floor division (0 and 0 for a zero divisor). `positive`: the
+    divisor is known to be at least 1 wherever the terms are used."""
     a, d = smt.constant(left), smt.constant(right)
     if d == 1:
         return left, smt.integer(0), []

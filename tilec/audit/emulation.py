@@ -1,7 +1,8 @@
-"""Run the PTX of an artifact in the emulator on edge launches, in several schedules, and compare results with the interpreter.
+"""Runs the PTX of an artifact in the emulator on edge launches, in several schedules, and compares results with the
+interpreter.
 
-A fault of the emulator is a fault of the artifact. The comparison with the tile interpreter is an opinion on values: sums are
-rounded otherwise, and a kernel may read what it need not, so a difference is reported and is no fault.
+A fault in the emulator is a fault of the artifact. The comparison with the tile interpreter is only indicative: sums round
+differently, and a kernel may read values that it does not need. A difference is reported but is not a fault.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from tilec.ir.core import Function
 
 Result = dict[str, Any]
 INSTRUCTIONS: Final = 5_000_000
-"""Steps of the emulator for one launch, each an instruction of many lanes: hundreds of times what any of ours takes."""
+"""Emulator steps for one launch, each one instruction of many lanes: hundreds of times the need of any kernel here."""
 CLOSE = 0.05
-"""Largest difference, relative to the largest value of the tensor, that rounding explains."""
+"""Maximum difference due to rounding, relative to the largest value of the tensor."""
 
 
 def emulated(
@@ -39,7 +40,7 @@ def emulated(
         module = emulator.parse(ptx)
         for number, case in enumerate(cases):
             for turn in range(seeds):
-                seed = number * seeds + turn  # no order of threads, and no number of persistent blocks, is tried twice
+                seed = number * seeds + turn  # a new seed for each run varies schedules and persistent grid sizes
                 rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and turn == 0))
     except emulator.UnsupportedPtx as error:
         return {"status": "unknown", "reason": f"the emulator does not know this PTX: {error}", "launches": rows}
@@ -79,7 +80,7 @@ def _launch(
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count
     stopped = any(fault.kind == "limit" for fault in report.faults)
-    no_faults = ("limit", *(("unwritten",) if stopped else ()))  # what was stopped may not have come to it
+    no_faults = ("limit", *(("unwritten",) if stopped else ()))  # a stopped launch may not have reached those writes
     faults = [str(fault) for fault in report.faults if fault.kind not in no_faults]
     row |= {"faults": faults, "instructions": report.statistics["instruction_lanes"]}
     if stopped:
@@ -92,7 +93,7 @@ def _launch(
 def _differences(
     function: Function, arrays: dict[str, Array], scalars: dict[str, int | float], case: Case, found: dict[str, Array]
 ) -> list[str]:
-    """Tensors whose contents are not what the interpreter computes, by more than rounding explains."""
+    """Tensors whose contents differ from the interpreter's by more than rounding."""
     interpreter: Any = import_module("tilec.interpreter")
     expected = {name: array.copy() for name, array in arrays.items()}
     dims = {name: case.values[name] for name in function.dims}

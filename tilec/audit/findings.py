@@ -1,4 +1,4 @@
-"""What the audit concludes about one obligation, and how an answer of z3 becomes a conclusion."""
+"""Findings of the audit about obligations, and their derivation from z3's results."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _RANK: Final = {CONFIRMED: 0, TRUSTED: 1, UNKNOWN: 2, REFUTED: 3}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One obligation: `property` and `subject` in the words of the manifest; `verdict` is confirmed, unknown, refuted, or
-    trusted (inside an `unsafe` block); `reason` says why it is not confirmed; `model` are the launch values, ids and elements
-    that go wrong."""
+    """One obligation: `property` and `subject` as in the manifest; `verdict` is confirmed, unknown, refuted, or trusted
+    (inside an `unsafe` block); `reason` explains a verdict other than confirmed; `model` are the launch values, ids and
+    elements of a counterexample."""
 
     property: str
     subject: str
@@ -37,19 +37,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one question, before it has a name."""
+    """The result of one check, before it is attributed to an obligation."""
 
     verdict: str
     reason: str = ""
     model: dict[str, int] = field(default_factory=dict[str, int])
 
     def named(self, property: str, subject: str) -> Finding:
-        """The finding of an obligation."""
+        """The finding of an obligation with this verdict."""
         return Finding(property, subject, self.verdict, self.reason, self.model)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of a whole whose parts are these; the first refutation is taken at once."""
+    """The verdict of a conjunction of parts; stops at the first refutation."""
     found = Verdict(CONFIRMED)
     for verdict in verdicts:
         if _RANK[verdict.verdict] > _RANK[found.verdict]:
@@ -60,12 +60,12 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def never(scene: Scene, violation: list[Term], budget: Budget) -> Verdict:
-    """Confirmed if the violation cannot happen; a model refutes, unless it rests on values that are known by bounds only."""
+    """Confirmed if the violation cannot happen; a model refutes, unless it involves approximated values."""
     return conclude(scene, scene.check(violation, budget), violation)
 
 
 def conclude(scene: Scene, answer: Answer, violation: list[Term]) -> Verdict:
-    """The verdict of an answer about a violation."""
+    """The verdict for z3's answer to a violation."""
     if answer.verdict == "none":
         return Verdict(CONFIRMED)
     if answer.verdict == "undecided":
@@ -78,7 +78,7 @@ def conclude(scene: Scene, answer: Answer, violation: list[Term]) -> Verdict:
 
 
 def executions(scene: Scene, name: str, op: Op) -> Iterator[Execution]:
-    """Executions of `op` that together stand for all: a block, and a turn of every loop around it."""
+    """Executions of `op` that together represent all: a block, and an iteration of every enclosing loop."""
     program: Program = scene.program
     blocks: list[Term] = []
     for axis, extent in enumerate(program.contract.grid):
@@ -93,7 +93,7 @@ def executions(scene: Scene, name: str, op: Op) -> Iterator[Execution]:
 
 
 def positions(scene: Scene, name: str, shape: tuple[int, ...]) -> tuple[Term, ...]:
-    """A position in a tile of this shape."""
+    """An arbitrary position in a tile of this shape."""
     found: list[Term] = []
     for axis, extent in enumerate(shape):
         if extent == 1:
@@ -106,7 +106,7 @@ def positions(scene: Scene, name: str, shape: tuple[int, ...]) -> tuple[Term, ..
 
 
 def single(program: Program, op: Op) -> Iterator[tuple[Scene, Execution]]:
-    """A scene per way to execute `op`, with that execution in it."""
+    """One scene per way to execute `op`, with that execution."""
     first = Scene(program)
     for number, execution in enumerate(executions(first, "b", op)):
         if number == 0:
@@ -117,7 +117,7 @@ def single(program: Program, op: Op) -> Iterator[tuple[Scene, Execution]]:
 
 
 def pairs(program: Program, left: Op, right: Op) -> Iterator[tuple[Scene, Execution, Execution]]:
-    """A scene per way in which two operations are executed by any two blocks, at any turns."""
+    """One scene per pair of executions of two operations, by any two blocks at any iterations."""
     probe = Scene(program)
     for first in executions(probe, "b", left):
         for second in executions(probe, "c", right):
@@ -130,7 +130,7 @@ def pairs(program: Program, left: Op, right: Op) -> Iterator[tuple[Scene, Execut
 
 
 def step_moments(first: Execution, second: Execution, loops: Iterable[For]) -> list[tuple[Term, Term]]:
-    """The turns of two executions at each of these loops, as pairs of terms."""
+    """The iterations of two executions in each of these loops, as pairs of terms."""
 
     def term(turn: Term | int) -> Term:
         return smt.integer(turn) if isinstance(turn, int) else turn

@@ -1,9 +1,9 @@
-"""What the registers of a PTX function hold, as far as its text says: a function goes in, values as expressions come out.
+"""Symbolic values of the registers of a PTX function: a function goes in, values as expressions come out.
 
-A value is a base plus a constant, or a choice between two values by a predicate. A base is a symbol, a register that the text
-does not explain, at the place that defined it last, or a choice. A register with several definitions is a base of its own,
-named after the last definition in the straight run of instructions that uses it, so that two equal bases hold one number.
-One with a single definition holds that wherever it is used: the emulator finds what is used before it is defined.
+A value is a base plus a constant, or a choice between two values by a predicate. A base is a symbol, a register with an
+unresolved definition, or a choice. A register with several definitions is identified with the last definition in the basic
+block that uses it, so equal bases have equal values. A register with a single definition has that value at every use; the
+emulator finds uses before the definition.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, Final
 
 MOVES: Final = ("mov", "cvta")
 DEPTH: Final = 64
-"""Definitions that are followed."""
+"""Maximum number of definitions followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`base` plus `constant`; no base is a number. A base is a symbol's name, a register's with a place, or a choice."""
+    """`base` plus `constant`; without a base it is a number. A base is the name of a symbol, a register with the index of its
+    definition, or a choice."""
 
     base: str | tuple[str, int] | Choice | None
     constant: int
@@ -28,7 +29,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`on_true` where the predicate (a register's number) holds."""
+    """`on_true` if the predicate (a register index) is true, otherwise `on_false`."""
 
     predicate: int
     on_true: Held
@@ -39,7 +40,7 @@ Held = Sum | Choice
 
 
 class Flow:
-    """The definitions of one function of the emulator's parser."""
+    """The definitions in one function of the emulator's parser."""
 
     def __init__(self, function: Any) -> None:
         self.instructions: list[Any] = function.instructions
@@ -53,7 +54,7 @@ class Flow:
         self._starts = sorted(starts)
 
     def held(self, operand: Any, place: int, depth: int = 0) -> Held:
-        """What an operand of the instruction at `place` holds."""
+        """The value of an operand of the instruction at index `place`."""
         if hasattr(operand, "value"):
             return Sum(None, int(operand.value))
         if not hasattr(operand, "type"):
@@ -65,12 +66,12 @@ class Flow:
         return self._made(operand, at, depth + 1) if at >= 0 and depth < DEPTH else Sum((operand.name, last), 0)
 
     def predicate(self, index: int) -> Any | None:
-        """The instruction that defines a predicate, if there is one only."""
+        """The instruction that defines a predicate, if it has exactly one definition."""
         known = self._definitions.get(index, [])
         return self.instructions[known[0]] if len(known) == 1 else None
 
     def _last(self, known: list[int], place: int) -> int:
-        """The definition that a use at `place` sees within its straight run; before it, the run's start with a minus."""
+        """The last definition before `place` in its basic block; if there is none, -1 minus the index of the block's start."""
         start = self._starts[bisect_right(self._starts, place) - 1]
         return max((one for one in known if start <= one < place), default=-1 - start)
 
@@ -95,7 +96,7 @@ class Flow:
         return itself
 
     def _low_zeros(self, operand: Any, constant: int, place: int) -> bool:
-        """Whether a register's low bits are zero as far as `constant` has bits: it is shifted left or multiplied."""
+        """Whether a register's low bits are zero at every bit of `constant`, because of a left shift or a multiplication."""
         known = self._definitions.get(getattr(operand, "index", -1), [])
         if len(known) != 1 or constant < 0:
             return False
@@ -109,7 +110,7 @@ class Flow:
 
 
 def _registers(operands: Iterable[Any]) -> Iterator[Any]:
-    """The registers in operands, those of vectors and pairs too."""
+    """The registers in operands, including those in vectors and pairs."""
     for operand in operands:
         if hasattr(operand, "index") and hasattr(operand, "type"):
             yield operand
@@ -120,5 +121,5 @@ def _registers(operands: Iterable[Any]) -> Iterator[Any]:
 
 
 def summed(held: Held) -> Sum:
-    """A value as a sum; a choice is a base."""
+    """A value as a sum; a choice becomes the base."""
     return held if isinstance(held, Sum) else Sum(held, 0)

@@ -1,8 +1,8 @@
-"""Bounds of every integer value of a kernel: tile IR goes in, a smallest and a largest value per SSA value come out.
+"""Bounds of every integer value of a kernel: tile IR goes in, a minimum and a maximum per SSA value come out.
 
-For a tile the bounds hold for each element. They are the values that the operations give with wrap-around, so they need no
-proof that nothing wraps: where an exact result may leave its dtype, all of the dtype is taken. Loops are iterated and, where
-they do not settle, widened to the dtype. Used to bound what `values` does not model, and to pick cases worth splitting.
+For a tile the bounds apply to each element. They include wrap-around, so they do not depend on a proof that nothing wraps: if
+an exact result may leave its dtype, the bounds are those of the dtype. Loops are iterated and, if they do not converge,
+widened to the dtype. The bounds limit values that `values` does not model, and select terms for case splits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tilec.ir.types import MAX_DIM, TileType
 
 Bounds = tuple[int, int]
 ROUNDS = 4
-"""Turns of a loop's analysis before it is widened."""
+"""Iterations of a loop's analysis before widening."""
 
 
 def bounds_of(function: Function, contract: Contract) -> dict[Value, Bounds]:
@@ -48,7 +48,7 @@ def bounds_of(function: Function, contract: Contract) -> dict[Value, Bounds]:
 
 
 def expression_bounds(expr: Expr, contract: Contract) -> Bounds:
-    """Bounds of a launch expression; wide where a divisor may be zero or negative."""
+    """Bounds of a launch expression; wide if a divisor may be zero or negative."""
     if expr.op == "const":
         return expr.value, expr.value
     if expr.op == "sym":

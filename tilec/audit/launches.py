@@ -1,10 +1,10 @@
 """Launches at the edges of a contract: a manifest and its tile IR go in, sizes and contents for the emulator come out.
 
-Edges are where blocks are cut: the extents of the boxes that a kernel touches. Tried are the smallest launch, all dims one past
-such an extent with several of all else, iterations of every loop in an odd number from five on and in an even one, all dims
-exactly at an extent, and then one at a time: a ring of stages comes round, and its parity turns, only where there are more
-iterations than stages. z3 finds the sizes, so that every launch check holds; the contents honour every value check and lie at
-its ends as often as between them.
+Edges are the extents of the boxes that a kernel accesses, where blocks become partial. Tried are: the smallest launch; all
+dims one past an extent with several of everything else; an odd number of loop iterations, at least five, and an even one; all
+dims exactly at an extent; then one dim at a time. More iterations than pipeline stages are needed for the stage index to wrap
+and the phase parity to flip. z3 finds sizes that satisfy every launch check. Contents satisfy every value check; an integer
+is the lower end of its range, the upper end, or a random value with equal probability.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tilec.ir.types import DTYPES, TileType
 
 Array = NDArray[Any]
 BLOCKS: Final = 48
-"""Most blocks of a launch."""
+"""Maximum number of blocks of a launch."""
 ELEMENTS: Final = 3 << 20
-"""Most elements of all tensors of a launch together."""
+"""Maximum number of elements of all tensors of a launch together."""
 SIZE_STEPS: Final = 400_000
-"""Steps of z3 for one question about sizes."""
+"""z3 steps for one query about sizes."""
 ODD: Final = 5
-"""Iterations of loops at least."""
+"""Minimum number of loop iterations."""
 SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
-"""Bounds on the sizes that nothing asks of, tried in this order."""
+"""Bounds on unconstrained sizes, tried in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A launch: what it is about, and the values of dims, strides and integer scalars by name."""
+    """A launch: its description, and the values of dims, strides and integer scalars by name."""
 
     name: str
     values: dict[str, int]
@@ -52,8 +52,8 @@ class Case:
 def edge_launches(
     manifest: Manifest, function: Function, contract: Contract, most: int, why: list[str] | None = None
 ) -> list[Case]:  # fmt: skip
-    """At most `most` launches within the contract, none twice, the smallest first. `why` gets a line for every wish that
-    gave none."""
+    """At most `most` distinct launches within the contract, in the order of `_wishes`. `why` gets a line for every requested
+    launch that was not found."""
     smt.fresh()
     found: list[Case] = []
     for name, wanted in _wishes(manifest, function, contract):
@@ -73,7 +73,7 @@ def edge_launches(
 
 
 def _wishes(manifest: Manifest, function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
-    """What to ask of sizes, the most telling first: a name, and least values by symbol."""
+    """Requested sizes, most revealing first: a name, and minimum values by symbol."""
     yield "smallest", {}
     edges = {symbol: cuts for symbol in function.dims if symbol not in function.strides and (cuts := _cuts(function, symbol))}
     past = {symbol: cuts[-1] + 1 for symbol, cuts in edges.items()}
@@ -101,20 +101,21 @@ def _wishes(manifest: Manifest, function: Function, contract: Contract) -> Itera
 
 
 def _counts(manifest: Manifest) -> tuple[int, int]:
-    """An odd and an even number of iterations: five and six, or as many more as bring every ring of stages round."""
+    """An odd and an even number of iterations: five and six, or more if needed to exceed the number of stages of every
+    pipeline."""
     stages = max((int(one["stages"]) for one in manifest.schedule.get("pipelines", ())), default=0)
     odd = max(ODD, stages + 1 | 1)
     return odd, odd + 1
 
 
 def _iterations(function: Function, edges: dict[str, list[int]], count: int) -> dict[str, int]:
-    """Least values of what ends loops, so that each has `count` iterations: of an extent that is cut, as many cuts, the last of
-    them short where the count is even."""
+    """Minimum values of the dims that bound loops, for `count` iterations of each loop. An extent that is tiled gets as many
+    tiles, the last one partial if the count is even."""
     found: dict[str, int] = {}
     for op in function.body.walk():
         if isinstance(op, For):
             ends = _ends(op.upper)
-            for symbol in ends or edges:  # where data ends the loop, extents bound it
+            for symbol in ends or edges:  # a loop bounded by data is limited by the extents
                 cut = max(ends.get(symbol, 1), edges[symbol][-1] if symbol in edges else 1)
                 length = count * cut if count % 2 or cut == 1 else (count - 1) * cut + 1
                 found[symbol] = max(length, found.get(symbol, 0))
@@ -122,7 +123,7 @@ def _iterations(function: Function, edges: dict[str, list[int]], count: int) -> 
 
 
 def _ends(value: Value) -> dict[str, int]:
-    """Dims that the end of a loop is made of, and what each is divided by on its way there."""
+    """Dims that a loop bound is computed from, and the total divisor of each."""
     made = value.owner
     if isinstance(made, DimValue):
         return {made.symbol: 1}
@@ -140,7 +141,7 @@ def _ends(value: Value) -> dict[str, int]:
 
 
 def _cuts(function: Function, symbol: str) -> list[int]:
-    """Extents of boxes on axes whose size depends on the symbol, and constant divisors of it, smallest first."""
+    """Extents of boxes on axes whose size depends on the symbol, and constant divisors of it, ascending."""
     found: set[int] = set()
     for op in function.body.walk():
         if isinstance(op, MemoryOp):
@@ -158,7 +159,7 @@ def _cuts(function: Function, symbol: str) -> list[int]:
 
 
 def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
-    """The same with as many of the lower ends as go together, taken in order."""
+    """Launch values that satisfy as many of these minimum values as possible, added in order."""
     kept: dict[str, int] = {}
     found: dict[str, int] | None = None
     for name, value in least.items():
@@ -169,8 +170,8 @@ def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], why:
 
 
 def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
-    """Values within the contract with these lower ends, as small as the bounds of `SMALL` give; None where there are none, and
-    `why` says so."""
+    """Values within the contract with these minimum values, within the smallest feasible bound of `SMALL`; None if there are
+    none, with the reason appended to `why`."""
     host = HostTerms(contract)
     facts = host.assumptions()
     facts += host.definitions.facts
@@ -212,7 +213,7 @@ def _too_large(manifest: Manifest, values: dict[str, int]) -> str:
 
 
 def _extent(manifest: Manifest, values: dict[str, int]) -> tuple[int, int]:
-    """Blocks of a launch, and elements of all of its tensors."""
+    """Number of blocks of a launch, and of elements of all its tensors."""
     blocks = prod(axis.evaluate(values) for axis in manifest.grid)
     return blocks, sum(_elements(spec, values) for spec in manifest.tensors)
 
@@ -222,7 +223,7 @@ def _elements(spec: TensorSpec, values: dict[str, int]) -> int:
 
 
 def contents(manifest: Manifest, values: dict[str, int], seed: int) -> dict[str, Array] | None:
-    """Arrays for a launch, None where no contents satisfy a value check. The same manifest, values and seed give the same."""
+    """Arrays for a launch, or None if no contents satisfy a value check. They are a function of manifest, values and seed."""
     text = f"{manifest.kernel} {sorted(values.items())} {seed}"
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little"))
     arrays: dict[str, Array] = {}
@@ -261,7 +262,8 @@ def _filled(
 
 
 def _in_order(array: Array, ends: tuple[int | None, int | None] | None) -> Array | None:
-    """The same numbers from the smallest on; with `ends` (and an end that is one past the last), from one end to the other."""
+    """The values in ascending order; with `ends` (first value, one past the last), the first and last elements are set to
+    those."""
     found = np.sort(array)
     if ends is None or ends[0] is None or ends[1] is None or not found.size:
         return found
@@ -270,7 +272,7 @@ def _in_order(array: Array, ends: tuple[int | None, int | None] | None) -> Array
 
 
 def _strided(array: Array, spec: TensorSpec, values: dict[str, int]) -> Array:
-    """The same elements at the strides that the launch gives, in memory of their span."""
+    """The same elements at the strides of the launch, in a buffer of their span."""
     assert spec.strides is not None
     strides = [stride.evaluate(values) for stride in spec.strides]
     span = 1 + sum((extent - 1) * stride for extent, stride in zip(array.shape, strides, strict=True))
@@ -281,7 +283,7 @@ def _strided(array: Array, spec: TensorSpec, values: dict[str, int]) -> Array:
 
 
 def numpy_dtype(name: str) -> Any:
-    """The NumPy dtype of a dtype; those that NumPy lacks come from ml_dtypes."""
+    """The NumPy dtype of a dtype; ml_dtypes provides those that NumPy lacks."""
     if name in ("bf16", "f8e4m3", "f8e5m2"):
         narrow: Any = import_module("ml_dtypes")
         return {"bf16": narrow.bfloat16, "f8e4m3": narrow.float8_e4m3fn, "f8e5m2": narrow.float8_e5m2}[name]

@@ -1,13 +1,12 @@
-"""Are the arguments and tensor maps of a manifest those of its kernel? Derived anew from the tile IR and from how the PTX uses
-them.
+"""Checks the arguments and tensor maps of a manifest, derived independently from the tile IR and the PTX.
 
-A map's tensor, dims, strides and element type are those of the tensor parameter, which the manifest and the tile IR agree on
-(`contract.disagreements`); its swizzle is the bytes of its box's row (`tilec.manifest_reader`). What is left is which tensor a
-map is of, and its box. From the PTX: which maps an instruction may copy by, its direction and rank, the differences between the
-coordinates of the copies that fill one tile, the bytes that the mbarrier waits for, and, where a smaller box stands in at an
-edge, the bytes that are counted in its place and how many rows are left there. From the tile IR: the shape of the tile. The
-copies of a tile cut it at their coordinates, so each box is known on every axis. Where the PTX is of another form than that,
-nothing is derived and the answer is unknown.
+A map's tensor, dims, strides and element type are those of the tensor parameter, on which manifest and tile IR agree
+(`contract.disagreements`). Its swizzle is the byte size of its box's row (`tilec.manifest_reader`). Left to check are the
+tensor that a map describes, and its box. The PTX gives the maps that an instruction may use, its direction and rank, the
+coordinate differences between the copies that fill one tile, and the bytes that the mbarrier expects; if a smaller box
+replaces the full one at an edge, also the bytes counted instead and the number of remaining rows. The tile IR gives the
+tile's shape. The copies partition the tile at their coordinates, which determines each box on every axis. For PTX of any
+other form nothing is derived and the status is unknown.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ LAYOUTS: Final = {1: 128, 2: 64, 3: 32}
 
 
 class Differs(Exception):
-    """The manifest says something else than the kernel."""
+    """The manifest contradicts the kernel."""
 
 
 class Unclear(Exception):
-    """The PTX does not say what is asked."""
+    """The PTX does not determine the property."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy by a tensor map: `maps` by the predicates that choose them, `offsets` of its coordinates, outermost axis first,
-    from their `bases`; `barrier` is where its bytes count, none for a store."""
+    """A copy by a tensor map: `maps` with the predicates that select each, `offsets` of its coordinates from their `bases`,
+    outermost axis first; `barrier` is the mbarrier that counts its bytes, None for a store."""
 
     line: int
     maps: tuple[tuple[dict[int, bool], TensorMapSpec], ...]
@@ -54,7 +53,8 @@ class Copy:
 
 @dataclass(slots=True)
 class Barrier:
-    """The bytes that a phase waits for, and those that are counted in place of a smaller box."""
+    """The bytes that a phase expects, the bytes counted in place of those that a smaller box omits (`instead`), and the bytes
+    of each full box."""
 
     expected: set[int] = field(default_factory=set[int])
     instead: list[Held] = field(default_factory=list[Held])
@@ -62,7 +62,8 @@ class Barrier:
 
 
 def judged(manifest: Manifest, function: Function, ptx: str) -> Result:
-    """`status` of the arguments is confirmed, refuted or unknown; `reason` says why. The PTX is read where there are maps."""
+    """`status` of the arguments is confirmed, refuted or unknown, with a `reason`. The PTX is parsed only if there are
+    maps."""
     if not arguments_agree(manifest, function):
         return {"status": REFUTED, "reason": "the order of the arguments is not that of the tile IR"}
     if not manifest.tensor_maps:
@@ -97,7 +98,7 @@ class _Maps:
         }
 
     def judge(self) -> None:
-        """Differs or Unclear where not all is as it should be."""
+        """Raises Differs or Unclear unless every check succeeds."""
         copies = list(self._copies())
         used = {id(spec) for copy in copies for _, spec in copy.maps}
         for spec in self.of_parameter.values():
@@ -152,7 +153,8 @@ class _Maps:
         return Copy(one.line, maps, tuple(one.base for one in held), tuple(one.constant for one in held), barrier)
 
     def _specs(self, held: Held, chosen: dict[int, bool], line: int) -> Iterator[tuple[dict[int, bool], TensorMapSpec]]:
-        """The maps that a value may be the address of, and the predicates that choose each; what no predicate chooses last."""
+        """The maps whose address a value may be, each with its selecting predicates; the one with all predicates false comes
+        last."""
         if isinstance(held, Choice):
             yield from self._specs(held.on_true, {**chosen, held.predicate: True}, line)
             yield from self._specs(held.on_false, {**chosen, held.predicate: False}, line)
@@ -167,7 +169,7 @@ class _Maps:
                 yield op
 
     def _tile(self, copies: list[Copy]) -> None:
-        """The copies of one tile cut it at their coordinates: the whole box of each is what lies up to the next cut."""
+        """The copies of one tile partition it at their coordinates: the full box of each extends to the next coordinate."""
         full = copies[0].maps[-1][1]
         opcode = "store" if copies[0].barrier is None else "load"
         size = DTYPES[self._dtype(full.tensor)].bytes
@@ -190,8 +192,8 @@ class _Maps:
                 barrier.copied[key] = prod(copy.maps[-1][1].box) * size
 
     def _smaller_boxes(self, copy: Copy) -> None:
-        """A box that stands in for the whole one has the bytes that are not counted in its place, and as many rows as its
-        predicates leave."""
+        """A smaller box omits exactly the bytes that are counted instead, and has at least as many rows as its predicates
+        leave."""
         *parts, (_, full) = copy.maps
         size = DTYPES[self._dtype(full.tensor)].bytes
         for chosen, spec in parts:
@@ -210,7 +212,7 @@ class _Maps:
                 raise Differs(f"{where} where {min(known)} rows may be left")
 
     def _most(self, predicate: int) -> int | None:
-        """The largest number for which `number < constant` or the like holds."""
+        """The largest number that satisfies the comparison of a predicate with a constant, `lt` or `le`."""
         one = self.flow.predicate(predicate)
         if one is None or one.opcode != "setp" or not hasattr(one.operands[-1], "value"):
             return None
@@ -218,7 +220,7 @@ class _Maps:
         return limit - 1 if "lt" in one.modifiers else limit if "le" in one.modifiers else None
 
     def _swizzles(self, loaded: Iterable[TensorMapSpec]) -> None:
-        """Products that read what was copied read it in the layouts of the maps."""
+        """Products must read the copied operands with the swizzles of the maps."""
         read = {
             LAYOUTS.get(operand.value >> 62 & 3, 0)
             for one in self.flow.instructions
@@ -235,7 +237,8 @@ class _Maps:
 
 
 def _cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple[int, ...], tuple[int, ...]]:
-    """The boxes that begin at these offsets and together are a tile of this shape, by offset; none where they are not."""
+    """The boxes that begin at these offsets and partition a tile of this shape, by offset; empty if there is no such
+    partition."""
     least = tuple(map(min, zip(*offsets, strict=True)))
     if len(least) != len(shape):
         return {}
@@ -247,7 +250,7 @@ def _cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple
 
 
 def _under(held: Held, chosen: Mapping[int, bool]) -> int | None:
-    """The number that a value is where these predicates are chosen so."""
+    """The constant value under these predicate values, or None."""
     while isinstance(held, Choice):
         if held.predicate not in chosen:
             return None
@@ -256,7 +259,7 @@ def _under(held: Held, chosen: Mapping[int, bool]) -> int | None:
 
 
 def _fewer_rows(full: tuple[int, ...], part: tuple[int, ...]) -> int | None:
-    """The rows of a box that has fewer than the whole one and is like it otherwise; None where it is not so."""
+    """The rows of a box that is smaller than the full one on one outer axis only; otherwise None."""
     axes = [axis for axis, (a, b) in enumerate(zip(full, part, strict=True)) if a != b]
     return part[axes[0]] if len(axes) == 1 and axes[0] < len(full) - 1 and part[axes[0]] < full[axes[0]] else None
 

@@ -1,9 +1,9 @@
-"""Hold the obligations that the audit derived against those that a manifest records: confirmed, unknown, refuted, missing.
+"""Compares the obligations that the audit derived with those of a manifest: confirmed, unknown, refuted, missing.
 
 The tile IR has no source locations, so obligations are paired by property and subject, in order: both sides list them in the
-order of the text. Where the numbers differ, every pair of that name gets the worst verdict of its name, and what the manifest
-lacks is missing. A divisor need not be positive where a manifest does not claim it, because division is total; the step of a
-loop must be.
+order of the text. If their numbers differ, every pair of that name gets the worst verdict of the name, and obligations that
+the manifest lacks are missing. A divisor need not be positive unless the manifest claims it, because division is total; the
+step of a loop must be.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RANK = (CONFIRMED, TRUSTED, UNKNOWN, REFUTED)
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One obligation of a manifest with the audit's verdict, or, with no `location` and `rung`, one that it lacks."""
+    """One obligation of a manifest with the audit's verdict; without `location` and `rung`, one that the manifest lacks."""
 
     property: str
     subject: str
@@ -31,7 +31,7 @@ class Judged:
 
 
 def match(obligations: Iterable[Obligation], findings: Iterable[Finding]) -> tuple[list[Judged], list[Judged]]:
-    """The manifest's obligations in their order, judged; and what the audit derived that the manifest lacks."""
+    """The manifest's obligations in order, with verdicts, and the derived obligations that the manifest lacks."""
     derived: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         derived.setdefault((finding.property, finding.subject), []).append(finding)

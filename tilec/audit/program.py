@@ -1,7 +1,7 @@
-"""Where things stand in a kernel: what encloses an operation, what a carried value is, what decides where memory is touched.
+"""Structure of a kernel: enclosing loops and branches, carried values, and the values that decide about memory accesses.
 
-Tile IR goes in; `Program` answers questions about its structure. A carried value is `steady` where each turn of its loop adds
-the same amount, which does not depend on the loop; the others are followed turn by turn where the number of turns is a small
+Tile IR goes in; `Program` answers queries about its structure. A carried value is `steady` if each iteration of its loop adds
+the same loop-invariant amount. Other carried values are evaluated iteration by iteration if the trip count is a small
 constant, and are otherwise known by their bounds only.
 """
 
@@ -15,12 +15,12 @@ from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
 from tilec.ir.ops import Binary, Broadcast, Constant, For, If, MemoryOp, ReadOp, Reshape
 
 UNROLLED = 8
-"""Most turns of a loop that are followed one by one."""
+"""Maximum trip count of a loop that is evaluated iteration by iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """An enclosing loop, or a branch: `op` with the region (0 then, 1 else) that holds the operation."""
+    """An enclosing loop or branch: `op` with the region (0 then, 1 else) that contains the operation."""
 
     op: For | If
     region: int
@@ -28,7 +28,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """A carried value that grows by `amount` (subtracted where `sign` is -1) in every turn; None where it never changes."""
+    """A carried value that grows by `amount` (subtracted if `sign` is -1) in every iteration; `amount` is None if it never
+    changes."""
 
     amount: Value | None
     sign: int = 1
@@ -36,7 +37,9 @@ class Steady:
 
 @dataclass(slots=True)
 class Program:
-    """A function with its structure; `positive` are the operations whose divisor or step has been proven to be positive."""
+    """A function with its structure. `deciding` are the operations that indices, loop ranges and branches are computed from;
+    `followed` the loops that are evaluated iteration by iteration; `positive` the operations whose divisor or step is proven
+    positive."""
 
     function: Function
     contract: Contract
@@ -70,7 +73,7 @@ class Program:
                     self._enclose(region, (*frames, Frame(op, place)))
 
     def sites(self) -> list[MemoryOp]:
-        """Every access to memory in program order."""
+        """Every memory access in program order."""
         return [op for op in self.order if isinstance(op, MemoryOp)]
 
     def loops_around(self, op: Op) -> list[For]:
@@ -85,20 +88,20 @@ class Program:
         return [*self.loops_around(loop), loop] if loop is not None else []
 
     def parameter(self, op: MemoryOp) -> Parameter:
-        """The tensor parameter that an access touches."""
+        """The tensor parameter that an operation accesses."""
         return self.function.parameter_of(op.tensor)
 
     def subject(self, op: MemoryOp) -> str:
-        """An access in the words of the manifest, such as "store to `out`"."""
+        """The subject of an access as in the manifest, such as "store to `out`"."""
         return f"{op.verb} {'to' if writes(op) else 'from'} `{self.parameter(op).name}`"
 
     def written(self, name: str) -> bool:
-        """True where some access writes the tensor."""
+        """Whether an access writes the tensor."""
         return any(writes(op) and self.parameter(op).name == name for op in self.sites())
 
     def reads_as_launched(self, name: str) -> bool:
-        """True where every read of the tensor gives what it held before the launch: nothing writes it, or one block alone does,
-        and each of its reads comes before all of its writes."""
+        """Whether every read of the tensor returns its contents before the launch: nothing writes it, or it is an `InOut`
+        tensor, whose elements each belong to one block, and all reads come before all writes."""
         mine = [op for op in self.sites() if self.parameter(op).name == name]
         first = next((place for place, op in enumerate(mine) if writes(op)), None)
         if first is None:
@@ -111,12 +114,12 @@ class Program:
         )
 
     def only_behind(self, values: list[Value]) -> list[Op]:
-        """Operations that some values are computed from and that decide nothing else, in program order."""
+        """Operations that these values are computed from and that decide nothing else, in program order."""
         owners = {value.owner for value in self._closure(values)} - set(self.deciding)
         return [op for op in self.order if op in owners]
 
     def turns(self, loop: For) -> int | None:
-        """How often a loop turns, where that is a small constant."""
+        """The trip count of a loop, if it is a small constant."""
         ends = [self.bounds[value] for value in (loop.lower, loop.upper, loop.step)]
         if any(low != high for low, high in ends) or ends[2][0] < 1:
             return None
@@ -124,7 +127,7 @@ class Program:
         return count if count <= UNROLLED else None
 
     def steady(self, argument: Value) -> Steady | None:
-        """How a carried value moves, where every turn does the same."""
+        """The change of a carried value per iteration, if it is the same in every iteration."""
         block = argument.owner
         assert isinstance(block, Block)
         following = block.ops[-1].operands[block.arguments.index(argument) - 1]
@@ -141,7 +144,7 @@ class Program:
         return None
 
     def outside(self, value: Value, block: Block) -> bool:
-        """True where a value does not depend on the turn of the loop with this body."""
+        """Whether a value does not depend on the iteration of the loop with this body."""
         owner = value.owner
         if isinstance(owner, Constant):
             return True
@@ -170,7 +173,7 @@ class Program:
         return self._closure(pending)
 
     def _closure(self, values: list[Value]) -> set[Value]:
-        """Values, and all that they are computed from."""
+        """The transitive sources of these values, including themselves."""
         pending, seen = list(values), set[Value]()
         while pending:
             value = pending.pop()
@@ -199,10 +202,10 @@ class Program:
 
 
 def writes(op: MemoryOp) -> bool:
-    """True where an access changes memory."""
+    """Whether an access modifies memory."""
     return op.effect in (Effect.WRITE, Effect.ATOMIC)
 
 
 def exclusive(parameter: Parameter) -> bool:
-    """True for tensors that two blocks may not share where one writes."""
+    """Whether two blocks must not access one element of the tensor if one of them writes it."""
     return parameter.access not in (None, Access.IN)

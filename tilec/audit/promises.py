@@ -1,7 +1,8 @@
-"""What a kernel promises of the integers that it leaves in a tensor (`ensures`), derived from the tile IR and proven with z3.
+"""A kernel's promises about the integers that it leaves in a tensor (`ensures`), derived from the tile IR and proven with z3.
 
-Each store to a promised tensor keeps to the range, each two to what is said of two elements. The arithmetic that stored
-integers are made with wraps nowhere. An `InOut` tensor whose old contents do not have what is promised is written whole.
+Each store to a promised tensor stays within the range, and each pair of stores satisfies promises about pairs of elements.
+The arithmetic that computes stored integers does not wrap. An `InOut` tensor whose old contents do not satisfy the promise
+must be written completely.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tilec.ir.ops import MemoryOp
 
 
 def promises(program: Program, budget: Budget) -> Iterator[Finding]:
-    """Findings of the arithmetic behind stored integers, then one for each store and promise."""
+    """Findings of the arithmetic that computes stored integers, then one for each store and promise."""
     function = program.function
     promised = {promise.tensor for promise in function.promises}
     stores = [op for op in program.sites() if writes(op) and program.parameter(op).name in promised]
@@ -48,14 +49,14 @@ def _unsafe() -> Verdict:
 
 
 def _text(promise: Promise) -> str:
-    """The promise in the words of the manifest."""
+    """The promise as in the manifest."""
     above = "" if not promise.above else promise.above[0] if len(promise.above) == 1 else f"({', '.join(promise.above)})"
     words = [f", above={above}" if above else "", *(f", {word}=True" for word in promise.said)]
     return f"ensures({promise.tensor}, {promise.low}, {promise.high}{''.join(words)})"
 
 
 def _within(program: Program, promise: Promise, op: MemoryOp, budget: Budget) -> Verdict:
-    """A store leaves, above what the tensors below it held, an integer of the promised range."""
+    """The stored integer, minus the old contents of the tensors in `above`, is in the promised range."""
 
     def parts() -> Iterator[Verdict]:
         for scene, execution in single(program, op):
@@ -72,14 +73,14 @@ def _within(program: Program, promise: Promise, op: MemoryOp, budget: Budget) ->
 
 
 def _held(scene: Scene, name: str, place: tuple[Term, ...]) -> Term:
-    """What a tensor held at a place before the launch."""
+    """The contents of a tensor element before the launch."""
     term = scene.fresh(f"old.{name}", scene.program.function.parameter(name).value.tensor.dtype.integer_range())
     scene.facts += scene.record(Loaded(term, name, place))
     return term
 
 
 def _related(program: Program, word: str, left: MemoryOp, right: MemoryOp, budget: Budget) -> Verdict:
-    """Two elements, written by any blocks, are not the same integer, or not in the wrong order."""
+    """Two elements, written by any blocks, are not equal (`distinct`), or not in descending order (`sorted`)."""
     tensor = program.parameter(left).name
 
     def parts() -> Iterator[Verdict]:
@@ -103,7 +104,7 @@ def _element(scene: Scene, execution: Execution, op: MemoryOp, name: str) -> tup
 
 
 def _holds_unwritten(program: Program, promise: Promise, budget: Budget) -> bool:
-    """Whether elements that no store reaches have what is promised; those of an `Out` tensor are none."""
+    """Whether elements that no store writes satisfy the promise; an `Out` tensor has none, because `coverage` proves that."""
     if program.function.parameter(promise.tensor).access is Access.OUT:
         return True
     if promise.said or promise.above not in ((), (promise.tensor,)):

@@ -1,9 +1,9 @@
-"""Derive every obligation of a kernel from its tile IR and prove it: a function and a contract go in, findings come out.
+"""Derives every obligation of a kernel from its tile IR and proves it: a function and a contract go in, findings come out.
 
-The order is that of the rungs a proof stands on: arithmetic first, whose confirmed divisors and steps the rest uses, then
+Proofs are in the order of their dependencies: arithmetic first, whose confirmed divisors and steps the others use, then
 bounds, races, single writes, coverage, reads after writes and promises. A confirmation presupposes the confirmations of the
-same kernel's arithmetic, and of promises those of its races. Beside the obligations stand checks of the contract itself:
-some launch satisfies it, and it describes the kernel.
+same kernel's arithmetic, and one of promises also those of its races. Two checks concern the contract itself: some launch
+satisfies it, and it describes the kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order, promises
 
 
 def prove_function(function: Function, contract: Contract, budget: Budget) -> list[Finding]:
-    """Findings about every obligation, in the order in which a manifest lists them. VerifyError where the IR is malformed."""
+    """Findings about every obligation, in the order of a manifest. Raises VerifyError if the IR is malformed."""
     smt.fresh()
     verify(function)
     program = Program(function, contract)
@@ -34,7 +34,7 @@ def prove_function(function: Function, contract: Contract, budget: Budget) -> li
 
 
 def _each(findings: Iterator[Finding], budget: Budget) -> Iterator[Finding]:
-    """The findings, each of which has the whole budget for itself."""
+    """The findings; each has the whole budget."""
     while True:
         budget.begin()
         found = next(findings, None)
@@ -44,8 +44,8 @@ def _each(findings: Iterator[Finding], budget: Budget) -> Iterator[Finding]:
 
 
 def satisfiable(function: Function, contract: Contract, budget: Budget) -> Iterator[Finding]:
-    """Some launch satisfies the contract, and some contents satisfy the ranges of stored values (all of one tensor together,
-    and enough values where they are distinct); else proofs say nothing."""
+    """Whether some launch satisfies the contract, and some contents satisfy the ranges of stored values (all ranges of one
+    tensor together, with enough values for distinct ones). Otherwise proofs are vacuous."""
     smt.fresh()
     budget.begin()
     host = HostTerms(contract)

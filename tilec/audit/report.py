@@ -1,8 +1,8 @@
-"""The report of an audit: what was concluded about each artifact of a bundle, as data that is ready to be signed.
+"""The report of an audit: the conclusions about each artifact of a bundle, as data that is ready to be signed.
 
-But for `run`, which tells of one audit how long it took and what it reused, a report has no time, path or host in it: the same
-bundle, tools and limits give the same bytes on any machine however busy, unless a time limit left something, which the report
-then says. The seal is over all but `run`. `summary` counts; `status` is the exit status that it amounts to.
+Except for `run`, which records the duration of one audit and its reuse of verdicts, a report contains no time, path or host:
+the same bundle, tools and limits give the same bytes on any machine, unless a time limit left verdicts open, which the report
+states. The seal covers everything except `run`. `summary` counts; `status` is the exit status.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Record = dict[str, Any]
 
 
 def tools(assembler: Assembler | None = None) -> dict[str, str]:
-    """Versions of everything that gives verdicts, and by kind of verdict the digest of its source where it is ours."""
+    """Versions of everything that produces verdicts, with the source digest of each kind of verdict."""
     found = {"tilec": tilec.__version__}
     for kind in sorted(KINDS):
         for name, text in rests_on(kind).items():
@@ -44,7 +44,7 @@ def tools(assembler: Assembler | None = None) -> dict[str, str]:
 
 
 def counted(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many records have each verdict."""
+    """The number of records with each verdict."""
     found: dict[str, int] = dict.fromkeys(VERDICTS, 0)
     for record in records:
         found[record["verdict"]] += 1
@@ -84,12 +84,12 @@ def summary(artifacts: list[Record]) -> Record:
 
 
 def seal(report: Record) -> str:
-    """The hex sha256 of a report's canonical bytes but for `run`: what a signature signs."""
+    """The hex sha256 of a report's canonical bytes without `run`; a signature signs it."""
     return hashlib.sha256(canonical({name: value for name, value in report.items() if name != "run"})).hexdigest()
 
 
 def lines(report: Record) -> list[str]:
-    """The report as a table for people."""
+    """The report as a readable table."""
     found = [f"{report['bundle']['model']} for {report['bundle']['arch']}, sha256 {report['bundle']['sha256']}"]
     header: tuple[str, ...] = (
         "artifact",
@@ -143,7 +143,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _details(report: Record) -> list[str]:
-    """A line for everything that is not as it should be."""
+    """One line for every finding that is not confirmed or clean."""
     found: list[str] = []
     for one in report["artifacts"]:
         found += [f"{one['name']}: {text}" for text in one["digests_differ"]]

@@ -1,4 +1,4 @@
-"""Audit a bundle: a file goes in, a report comes out. Every text is compared with the digest that its manifest gives."""
+"""Audits a bundle: a file goes in, a report comes out. Every text is compared with the digest in its manifest."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def audit(
     bundle: Bundle, options: Options, verdicts: Verdicts | None = None, assembler: Assembler | None = None,
     show: Show | None = None,
 ) -> Record:  # fmt: skip
-    """The report on a bundle that is open. `verdicts` are known ones, none where it is None; CUBINs are not looked at without
-    an `assembler`. BundleError where its texts are damaged."""
+    """The report on an open bundle. `verdicts` are cached ones, if any; without an `assembler` CUBINs are not checked. Raises
+    BundleError if texts of the bundle are damaged."""
     begin = time.monotonic()
     texts = bundle.texts()
     chosen = [one for one in bundle.kernels if not options.kernels or {one.name, one.manifest.kernel} & set(options.kernels)]
@@ -83,7 +83,7 @@ def _artifact(bundle: Bundle, one: BundledKernel, texts: dict[str, bytes], optio
 
 
 def _cubin(one: BundledKernel, work: Work) -> dict[str, str]:
-    """Whether the CUBIN is that of the PTX."""
+    """Whether the CUBIN is the assembler's output for its PTX."""
     if work.assembler is None:
         return {"status": cubins.SKIPPED, "reason": ""}
     found = work.of(one, ASSEMBLY)
@@ -114,7 +114,7 @@ def _plain(obligation: Obligation, finding: Finding) -> Record:
 
 
 def _judged(item: Judged, untried: str = "") -> Record:
-    """`untried`: why no obligation of its kernel was tried."""
+    """`untried`: the reason why no obligation of the kernel was tried."""
     return {
         "property": item.property,
         "subject": item.subject,

@@ -1,8 +1,8 @@
-"""One question for z3: the assumptions of a contract, the executions in it, and what their values rest on.
+"""One query to z3: the assumptions of a contract, the executions involved, and the facts about their values.
 
-A scene holds facts that are true (of launch values, of data, of quotients) and collects where it had to be vague: `vague` names
-values that are known by their bounds only. Without vague values a model is a true counterexample; with them it may be none.
-Data is a function of tensor and element: two loads of one element of a tensor that nobody writes give one value.
+A scene contains true facts (about launch values, data, quotients) and records approximations: `vague` names values that are
+known by their bounds only. Without vague values a model is a true counterexample; with them it may be spurious. Data is a
+function of tensor and element: two loads of one element of a tensor that nothing writes give the same value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilec.ir.expr import Expr
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An integer that was read: its term, the tensor, and the element's place."""
+    """An integer that was read: its term, the tensor, and the element's index."""
 
     term: Term
     tensor: str
@@ -27,7 +27,7 @@ class Loaded:
 
 
 class Scene:
-    """Facts for one question about a program."""
+    """The facts of one query about a program."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -39,7 +39,7 @@ class Scene:
         self._named = 0
 
     def fresh(self, what: str, bounds: Bounds | None = None) -> Term:
-        """An integer of its own, within bounds that hold in any case."""
+        """A new integer unknown, within bounds that are always satisfied."""
         self._named += 1
         term = smt.unknown(f"{what}#{self._named}")
         if bounds is not None:
@@ -47,7 +47,7 @@ class Scene:
         return term
 
     def fresh_truth(self, what: str) -> Term:
-        """A truth value of its own."""
+        """A new boolean unknown."""
         self._named += 1
         return smt.unknown_truth(f"{what}#{self._named}")
 
@@ -56,7 +56,7 @@ class Scene:
         return self.host.expression(expr)
 
     def record(self, loaded: Loaded) -> list[Term]:
-        """Add a value that was read; the facts that follow from the contract and from the values read before."""
+        """Records a value that was read; returns the facts that the contract and earlier reads imply."""
         found: list[Term] = []
         as_launched = self.program.reads_as_launched(loaded.tensor)
         checks = self.program.contract.values.get(loaded.tensor, []) if as_launched else []
@@ -79,7 +79,7 @@ class Scene:
         return found
 
     def _ends(self, loaded: Loaded, low: Term, high: Term) -> list[Term]:
-        """The first element is the lowest number, the last one the highest."""
+        """The first element is the lowest value of the range, the last one the highest."""
         (dim,) = self.program.function.parameter(loaded.tensor).value.tensor.dims
         (place,) = loaded.place
         last = smt.sub(self.expression(dim), smt.integer(1))
@@ -89,7 +89,7 @@ class Scene:
         ]
 
     def _in_order(self, left: Loaded, right: Loaded, inside: list[Term]) -> list[Term]:
-        """Of two elements inside a sorted tensor, the later one is not the smaller one."""
+        """Of two elements inside a sorted tensor, the later one is not smaller."""
         (first,), (second,) = left.place, right.place
         return [
             smt.implies(smt.every([*inside, smt.compare("le", first, second)]), left.term <= right.term),
@@ -97,7 +97,7 @@ class Scene:
         ]
 
     def inside(self, tensor: str, place: tuple[Term, ...]) -> list[Term]:
-        """Conditions that a place lies in the tensor."""
+        """Conditions for an index to lie in the tensor."""
         dims = [self.expression(dim) for dim in self.program.function.parameter(tensor).value.tensor.dims]
         found: list[Term] = []
         for index, dim in zip(place, dims, strict=True):
@@ -105,6 +105,6 @@ class Scene:
         return found
 
     def check(self, assertions: list[Term], budget: Budget) -> Answer:
-        """Can the assertions hold together with the facts?"""
+        """Whether the assertions are satisfiable together with the facts."""
         known = [smt.truth(False)] if any(smt.constant_truth(term) is False for term in assertions) else assertions
         return smt.check([*self.facts, *self.universal.facts, *known], budget, self.universal.splits)

@@ -1,9 +1,9 @@
-"""The one door to z3: terms go in as they are built, verdicts and models come out.
+"""The interface to z3: terms go in as they are built, verdicts and models come out.
 
-Terms are z3 expressions over unbounded integers (`Int`) and truth values; what wraps or divides is encoded by the callers.
-`check` decides whether assertions have a model, within a budget counted in z3's own steps and in nothing else: no clock is
-looked at, so a verdict does not depend on how busy the machine is. Products of unknowns are tried as they are, then case by
-case over the terms that the caller names, then by the solver for non-linear integers, then in another order.
+Terms are z3 expressions over unbounded integers (`Int`) and booleans; the callers encode wrap-around and division. `check`
+decides whether assertions have a model, within a budget counted in z3's own steps. It uses no clock, so a verdict does not
+depend on the load of the machine. Products of unknowns are tried unchanged, then by case splits over terms that the caller
+lists, then with the solver for non-linear integers, then with another random seed.
 """
 
 from __future__ import annotations
@@ -14,69 +14,67 @@ from importlib import import_module
 from typing import Any, Final
 
 z3: Any = import_module("z3")
-"""z3 has no type stubs; everything typed as `Term` is one of its expressions."""
+"""z3 has no type stubs; everything typed as `Term` is a z3 expression."""
 
 Term = Any
 
 STEPS: Final = 6_000_000
 """Budget of one attempt in z3's resource units (`rlimit`), about two to five seconds of a core."""
 WHOLE: Final = 120_000_000
-"""Budget of all attempts for one obligation together, about a minute or two."""
+"""Budget of all attempts for one obligation together, about one to two minutes."""
 OUT_OF_STEPS: Final = ("canceled", "max. resource limit exceeded")
-"""What z3 says where an attempt has used up its resource units."""
+"""z3's reasons for an attempt that used up its resource units."""
 
 _context: list[Any] = [z3.main_ctx()]
 
 
 def fresh() -> None:
-    """Forget all terms. Numbers of terms steer z3's search, so a run that begins so finds the same whatever ran before."""
+    """Discards all terms. Term ids influence z3's search, so a new context makes results independent of earlier queries."""
     _context[0] = z3.Context()
 
 
 def version() -> str:
-    """The version of z3."""
     return z3.get_version_string()
 
 
 def integer(value: int) -> Term:
-    """A constant."""
     return z3.IntVal(value, _context[0])
 
 
 def unknown(name: str) -> Term:
-    """An integer that may be anything."""
+    """An unconstrained integer."""
     return z3.Int(name, _context[0])
 
 
 def unknown_truth(name: str) -> Term:
-    """A truth value that may be either."""
+    """An unconstrained boolean."""
     return z3.Bool(name, _context[0])
 
 
 def truth(value: bool) -> Term:
-    """True or false."""
+    """A boolean constant."""
     return z3.BoolVal(value, _context[0])
 
 
 def constant(term: Term) -> int | None:
-    """The value of a constant, else None."""
+    """The value of a constant, otherwise None."""
     return term.as_long() if z3.is_int_value(term) else None
 
 
 def constant_truth(term: Term) -> bool | None:
-    """The value of a constant truth value, else None."""
+    """The value of a boolean constant, otherwise None."""
     if z3.is_true(term):
         return True
     return False if z3.is_false(term) else None
 
 
 def identity(term: Term) -> int:
-    """A number that equal terms share while one of them is alive."""
+    """An id that equal terms share while one of them is alive."""
     return term.get_id()
 
 
 def add(left: Term, right: Term) -> Term:
-    """Sum, folded where both are constants or one is zero."""
+    """Sum, folded if both are constants or one is zero."""
     a, b = constant(left), constant(right)
     if a is not None and b is not None:
         return integer(a + b)
@@ -106,7 +104,7 @@ def mul(left: Term, right: Term) -> Term:
 
 
 def choose(condition: Term, on_true: Term, on_false: Term) -> Term:
-    """One of two terms of one kind."""
+    """One of two terms of one type, by a condition."""
     known = constant_truth(condition)
     if known is not None:
         return on_true if known else on_false
@@ -126,7 +124,7 @@ def larger(left: Term, right: Term) -> Term:
 
 
 def compare(kind: str, left: Term, right: Term) -> Term:
-    """`left kind right` for eq, ne, lt, le, gt, ge; folded where both are constants."""
+    """`left kind right` for eq, ne, lt, le, gt, ge; folded if both are constants."""
     match kind:
         case "eq":
             found = left == right
@@ -146,7 +144,7 @@ def compare(kind: str, left: Term, right: Term) -> Term:
 
 
 def every(terms: Iterable[Term]) -> Term:
-    """All hold."""
+    """Conjunction, folded."""
     kept = [term for term in terms if not z3.is_true(term)]
     if any(z3.is_false(term) for term in kept):
         return truth(False)
@@ -154,7 +152,7 @@ def every(terms: Iterable[Term]) -> Term:
 
 
 def some(terms: Iterable[Term]) -> Term:
-    """One holds."""
+    """Disjunction, folded."""
     kept = [term for term in terms if not z3.is_false(term)]
     if any(z3.is_true(term) for term in kept):
         return truth(True)
@@ -162,13 +160,13 @@ def some(terms: Iterable[Term]) -> Term:
 
 
 def negate(term: Term) -> Term:
-    """The opposite."""
+    """Negation, folded."""
     known = constant_truth(term)
     return truth(not known) if known is not None else z3.Not(term)
 
 
 def implies(condition: Term, then: Term) -> Term:
-    """`then`, wherever `condition` holds."""
+    """Implication, folded."""
     return some([negate(condition), then])
 
 
@@ -190,13 +188,13 @@ def mentioned(terms: Iterable[Term]) -> set[str]:
 
 
 def replaced(term: Term, pairs: Sequence[tuple[Term, Term]]) -> Term:
-    """`term` with every first of a pair replaced by its second, all at once."""
+    """`term` with the first of each pair replaced by the second, simultaneously."""
     return z3.substitute(term, *pairs) if pairs else term
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`verdict`: none (no model), found, or undecided (`reason` says why); `model` has the integers of a model by name."""
+    """`verdict`: none (no model), found, or undecided (with a `reason`); `model` has the integers of a model by name."""
 
     verdict: str
     model: dict[str, int] = field(default_factory=dict[str, int])
@@ -205,28 +203,28 @@ class Answer:
 
 @dataclass(slots=True)
 class Budget:
-    """What an obligation may spend, in z3's resource units: `steps` an attempt, `whole` all attempts since `begin`. They are
-    the same on every machine, however busy it is. `used` counts them."""
+    """The budget of an obligation in z3's resource units: `steps` per attempt, `whole` for all attempts since `begin`. They
+    are the same on every machine under any load. `used` counts them."""
 
     steps: int = STEPS
     whole: int = WHOLE
     used: int = 0
 
     def begin(self) -> None:
-        """The next obligation."""
+        """Starts the next obligation."""
         self.used = 0
 
     def spent(self) -> bool:
-        """True where nothing is left for this obligation."""
+        """Whether nothing is left for this obligation."""
         return self.used >= self.whole
 
     def over(self) -> str:
-        """Why an obligation whose budget is spent is undecided."""
+        """The reason why an obligation without remaining budget is undecided."""
         return f"the solver's budget of {self.whole} steps for one obligation is spent"
 
 
 def check(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]] = ()) -> Answer:
-    """Do the assertions have a model? `splits` are integer terms with their bounds that may be tried value by value."""
+    """Whether the assertions have a model. `splits` are integer terms with their bounds that may be tried value by value."""
     answer = _attempt(assertions, budget, "default")
     if answer.verdict == "undecided" and splits:
         answer = _by_cases(assertions, budget, splits)
@@ -275,6 +273,6 @@ def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> Answer:
 
 
 def _steps(solver: Any) -> int:
-    """The resource units that the context of a solver has used."""
+    """The resource units that a solver's context has used."""
     statistics = solver.statistics()
     return statistics.get_key_value("rlimit count") if "rlimit count" in statistics.keys() else 0  # noqa: SIM118

@@ -1,7 +1,7 @@
-"""What a verdict depends on beside the artifact: parts of tilec and versions of packages, by kind of verdict.
+"""The inputs of a verdict other than the artifact: parts of tilec and versions of packages, by kind of verdict.
 
-A change of a file renews the verdicts that rest on it and no others. Each list holds every file that is imported for a verdict
-of its kind, which a test holds against the imports.
+A changed file invalidates exactly the verdicts that depend on it. Each list contains every file that is imported for a
+verdict of its kind; a test compares it with the imports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EMULATION: Final = "emulation"
 ARGUMENTS: Final = "arguments"
 ASSEMBLY: Final = "cubin"
 KINDS: Final = (EMULATION, PROOF, ASSEMBLY, ARGUMENTS)
-"""Kinds of verdicts, those that take longest first."""
+"""Kinds of verdicts, slowest first."""
 _READERS: Final = (
     "artifact.py",
     "audit/contract.py",
@@ -63,14 +63,14 @@ SOURCES: Final = {
         "visible.py",
     ),
 }
-"""Files and folders of tilec by kind of verdict."""
+"""Files and directories of tilec by kind of verdict."""
 PACKAGES: Final = {
     PROOF: ("z3-solver",),
     EMULATION: ("z3-solver", "numpy", "ml-dtypes"),
     ARGUMENTS: ("numpy", "ml-dtypes"),
     ASSEMBLY: (),
 }
-"""Packages likewise; those of an assembler are its own to say (`tilec.audit.cubins.Assembler`)."""
+"""Packages by kind of verdict; an assembler lists its own (`tilec.audit.cubins.Assembler`)."""
 
 
 @cache
@@ -85,7 +85,7 @@ def source_digest(parts: Sequence[str]) -> str:
 
 
 def rests_on(kind: str) -> dict[str, str]:
-    """Everything beside the artifact that a verdict of this kind depends on: digests and versions by name."""
+    """All dependencies of a verdict of this kind other than the artifact: digests and versions by name."""
     return {"source": source_digest(SOURCES[kind])} | {package: version_of(package) for package in PACKAGES[kind]}
 
 

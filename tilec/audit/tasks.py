@@ -1,8 +1,8 @@
-"""The units of work of an audit, as functions of plain data, so that processes can share them and results can be remembered.
+"""The units of work of an audit, as functions of plain data, for worker processes and caching.
 
-Each kind of verdict (`tilec.audit.sources`) depends on a part of an artifact alone: a proof on the tile IR and the contract
-part of the manifest, an emulation on those and the PTX, and so on. `key` names all of it by a digest, what judges included, so
-that the three architectures share their proofs. No unit looks at a clock: what it may spend is counted in steps.
+Each kind of verdict (`tilec.audit.sources`) depends on a part of an artifact only: a proof on the tile IR and the contract
+part of the manifest, an emulation on those and the PTX, and so on. `key` is the digest of all of it, checkers included, so
+artifacts for several architectures share their proofs. No unit reads a clock; budgets are counted in steps.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ FIELDS: Final = {
     ARGUMENTS: ("tensors", "abi", "tensor_maps", "entry"),
     ASSEMBLY: ("arch",),
 }  # fmt: skip
-"""Parts of a manifest that a verdict of a kind depends on."""
+"""Fields of a manifest that a verdict of a kind depends on."""
 TEXTS: Final = {PROOF: ("tir",), EMULATION: ("tir", "ptx"), ARGUMENTS: ("tir", "ptx"), ASSEMBLY: ("ptx",)}
-"""Texts that it depends on."""
+"""Texts that a verdict of a kind depends on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One artifact to look at: `tir` and `ptx` texts, the manifest as JSON data; `launches` with `seeds` schedules each, and
-    what assembles, where it is asked for."""
+    """One artifact to check: `tir` and `ptx` texts, the manifest as JSON data, `launches` with `seeds` schedules each, and
+    the assembler function, if requested."""
 
     tir: str
     ptx: str
@@ -58,14 +58,15 @@ class Task:
 
 
 CPU_SECONDS: Final = 3600.0
-"""CPU time after which a unit is taken to hang: many times what its budgets of steps can take. It is no verdict."""
+"""CPU time after which a unit counts as hanging: a multiple of the maximum for its step budgets. Exceeding it is not a
+verdict."""
 MEMORY_MB: Final = 8192
-"""What one task may take more than its process did before."""
+"""Memory that one task may use in addition to what its process used before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A task with its kind and the name of the artifact it is for."""
+    """A task with its kind and the name of its artifact."""
 
     kind: str
     task: Task
@@ -73,14 +74,14 @@ class Unit:
 
 
 def run_unit(unit: Unit, emit: Callable[[Any], None]) -> None:
-    """What a worker does with a unit: emit its result."""
+    """Runs a unit in a worker and emits its result."""
     with progress.stage(f"the {unit.kind} of {unit.name}", Limits(CPU_SECONDS, MEMORY_MB)):
         found = _RUN[unit.kind](unit.task)
     emit(found)
 
 
 def unanswered(kind: str, reason: str) -> Any:
-    """The result of a task that gave none."""
+    """The result of a task that did not finish."""
     if kind == PROOF:
         return [asdict(Finding("contract", "it can be proven", UNKNOWN, reason))]
     if kind == ASSEMBLY:
@@ -90,15 +91,16 @@ def unanswered(kind: str, reason: str) -> Any:
 
 
 def key(kind: str, texts: dict[str, bytes], manifest: Manifest, **more: Any) -> str:
-    """The digest of all that a verdict depends on: texts, the part of the manifest, what judges, and `more` of the caller's."""
+    """The digest of everything that a verdict depends on: texts, fields of the manifest, checkers, and `more` from the
+    caller."""
     data = {name: _told_apart(to_json(getattr(manifest, name))) for name in FIELDS[kind]}
     digests = {name: hashlib.sha256(texts[name]).hexdigest() for name in TEXTS[kind]}
     return hashlib.sha256(canonical([kind, digests, data, rests_on(kind), more])).hexdigest()
 
 
 def _told_apart(data: Any) -> Any:
-    """The data with floats as text, so that infinities have a canonical form too, and a letter before each text and float, so
-    that the text of a float is not taken for it."""
+    """The data with floats as text, which gives infinities a canonical form, and with a type letter before each text and
+    float, so that they stay distinct."""
     if isinstance(data, float):
         return f"f{data.hex()}"
     if isinstance(data, str):
@@ -150,7 +152,7 @@ def assemble_task(task: Task) -> dict[str, Any]:
 
 
 def _function(task: Task) -> Function | str:
-    """The kernel of a task, or why it cannot be read."""
+    """The kernel of a task, or the reason why it cannot be read."""
     try:
         return parse_function(task.tir)
     except ParseError as error:

@@ -1,10 +1,10 @@
-"""What an operation computes, at one element, in one execution: SSA values go in, z3 terms come out.
+"""The value of an operation at one element in one execution: SSA values go in, z3 terms come out.
 
-An `Execution` is one block at one turn of each loop. `element` gives an integer or truth value by its position in the tile,
-over unbounded integers: where an operation of the slice may wrap, an obligation of its own says that it does not. Division
-rounds toward minus infinity and is total, shifts count every amount, casts keep values (an obligation again), and a carried
-value is followed as `Program` says. What has no exact term (data computed in floats, reductions, bit operations) is bounded and
-noted as vague.
+An `Execution` is one block at one iteration of each loop. `element` returns an integer or boolean by its position in the
+tile, over unbounded integers: if an operation may wrap, a separate obligation states that it does not. Division rounds toward
+minus infinity and is total, shifts accept every amount, casts keep values (a separate obligation again), and carried values
+follow the rules of `Program`. Values without an exact term (data computed in floats, reductions, bit operations) are bounded
+and recorded as vague.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Position = tuple[Term, ...]
 
 
 class Execution:
-    """`blocks` are the block's ids, `turns` the number of the current turn (from 0) of loops; a loop that is followed has an
-    `int` there. `definitions` takes what defines quotients."""
+    """`blocks` are the block's ids, `turns` the current iteration (from 0) of each loop, an `int` for a loop that is
+    evaluated iteration by iteration. `definitions` collects the definitions of quotients."""
 
     def __init__(
         self, scene: Scene, name: str, blocks: Sequence[Term], turns: Mapping[For, Term | int],
@@ -56,7 +56,7 @@ class Execution:
         self.blocks = tuple(blocks)
         self.turns = dict(turns)
         self.definitions = definitions if definitions is not None else scene.universal
-        self.own_facts: list[Term] = []  # of data read by a witness, true for whatever block it turns out to be
+        self.own_facts: list[Term] = []  # facts about data read by a witness, true for any block
         self._known: dict[tuple[object, ...], tuple[Term, Position]] = {}
 
     # Values
@@ -69,7 +69,7 @@ class Execution:
         return self._known[key][0]
 
     def _moment(self, value: Value) -> object:
-        """Turns of the followed loops around a value: part of what it is remembered under."""
+        """The iterations of the enclosing followed loops; part of the cache key of a value."""
         return tuple(turn for loop in self.program.loops_of(value) if isinstance(turn := self.turns.get(loop), int))
 
     def _element(self, value: Value, position: Position) -> Term:
@@ -144,7 +144,7 @@ class Execution:
             case "max":
                 return smt.larger(left, right)
             case "floordiv" | "mod":
-                positive = op in self.program.positive and not self.program.frames[op]  # it is executed, whatever happens
+                positive = op in self.program.positive and not self.program.frames[op]  # executed on every path
                 quotient, rest = self.definitions.divided(left, right, positive, self.program.bounds.get(op.operands[1]))
                 return rest if op.kind == "mod" else self._wrapped(op, left, right, quotient)
             case "shl" | "shr":
@@ -155,7 +155,7 @@ class Execution:
                 return self._vague(value, f"`{op.kind}` of integers")
 
     def _wrapped(self, op: Binary, left: Term, right: Term, quotient: Term) -> Term:
-        """The one quotient that wraps: the least value of a signed type divided by -1 is itself."""
+        """The one quotient that wraps: the minimum of a signed type divided by -1 is itself."""
         dtype = op.result.tile.dtype
         low, high = self.program.bounds.get(op.operands[1], dtype.integer_range())
         if dtype.kind != "i" or op in self.program.positive or not low <= -1 <= high:
@@ -167,7 +167,7 @@ class Execution:
         width = value.tile.dtype.bits
         if amount is None:
             return self._vague(value, "a shift by an amount that is not constant")
-        if amount >= width or amount < 0:  # a negative amount counts as the width and more
+        if amount >= width or amount < 0:  # a negative amount counts as at least the width
             negative = value.tile.dtype.kind == "i" and op.kind == "shr"
             return smt.choose(left < 0, smt.integer(-1), smt.integer(0)) if negative else smt.integer(0)
         if op.kind == "shl":
@@ -278,7 +278,7 @@ class Execution:
         return smt.add(start, growth) if sign > 0 else smt.sub(start, growth)
 
     def _yielded(self, loop: For, place: int, turn: int, position: Position) -> Term:
-        """A value that a followed loop yields at the end of a turn."""
+        """A value that a followed loop yields at the end of an iteration."""
         before = self.turns.get(loop)
         self.turns[loop] = turn
         try:
@@ -292,7 +292,7 @@ class Execution:
     # When an operation runs
 
     def runs(self, op: Op) -> list[Term]:
-        """What holds where `op` is executed: ids within the grid, turns within their loops, branches taken."""
+        """Conditions under which `op` is executed: ids within the grid, iterations within their loops, branches taken."""
         found: list[Term] = []
         for block, extent in zip(self.blocks, self.program.contract.grid, strict=True):
             found += [block >= 0, block < self.scene.expression(extent)]
@@ -309,27 +309,27 @@ class Execution:
                 found.append(condition if frame.region == 0 else smt.negate(condition))
         return found
 
-    # Where memory is touched
+    # Memory accesses
 
     def place(self, op: MemoryOp, position: Position) -> tuple[Term, ...]:
-        """The element of the tensor that an access touches at a position of its tile."""
+        """The element of the tensor that an operation accesses at a position of its tile."""
         if op.indexed:
             return tuple(self.element(index, position) for index in op.places)
         return tuple(smt.add(self.element(offset), at) for offset, at in zip(op.places, position, strict=True))
 
 
 def box(op: MemoryOp) -> tuple[int, ...] | None:
-    """Extents of the box that an access touches; None for one that has an index per position."""
+    """Extents of the box that an operation accesses; None for one with an index per position."""
     return None if op.indexed else op.tile.tile.shape
 
 
 def tile_shape(op: MemoryOp) -> tuple[int, ...]:
-    """Shape of the tile that an access moves."""
+    """Shape of the tile that an operation loads or stores."""
     return op.tile.tile.shape
 
 
 def moved(op: Op, position: Position) -> Position:
-    """The position in the operand that a position in the result of a broadcast, reshape or permute comes from."""
+    """The position in the operand that corresponds to a position in the result of a broadcast, reshape or permute."""
     source, target = op.operands[0].tile.shape, op.result.tile.shape
     if isinstance(op, Broadcast):
         last = position[len(position) - len(source) :]

@@ -1,9 +1,9 @@
-"""Verdicts that are kept in the user's store, so that what was judged once is not judged again.
+"""Verdicts cached in the user's store, so that nothing is checked twice.
 
-A key is the digest of all that a verdict depends on (`tilec.audit.tasks`): texts, the parts of the manifest that are looked at,
-and the sources and versions of what judges. The store is trusted as far as it is for the products of a build: it is the user's
-alone, or sealed by the user's key, and no remote is asked. What is damaged or not a verdict is none. Only answers are kept:
-nothing that was cut off, killed, or lacked a package.
+A key is the digest of everything that a verdict depends on (`tilec.audit.tasks`): texts, fields of the manifest, and the
+sources and versions of the checkers. The store is trusted as it is for the products of a build: it is private to the user or
+sealed by the user's key, and no remote is used. Damaged or malformed entries are ignored. Only final verdicts are kept, none
+of a task that was cut off, killed, or lacked a package.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tilec.strict_json import parse
 
 OUTPUT: Final = "verdict"
 LARGEST: Final = 1 << 24
-"""Bytes of a verdict."""
+"""Maximum bytes of a verdict."""
 VERDICTS: Final = (CONFIRMED, REFUTED, TRUSTED, UNKNOWN)
 _FINDING: Final = {"property": str, "subject": str, "verdict": str, "reason": str, "model": dict}
 _LAUNCH: Final = {"case": str, "values": dict, "seed": int}
 
 
 class Verdicts:
-    """Verdicts by kind and digest. `reused` counts by kind those that were there."""
+    """Verdicts by kind and digest."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def get(self, kind: str, digest: str) -> Any | None:
-        """The verdict that is kept, or None."""
+        """The cached verdict, or None."""
         found = self._store.lookup(key_in_store(kind, digest))
         data = found.outputs.get(OUTPUT) if found is not None else None
         if data is None:
@@ -44,18 +44,18 @@ class Verdicts:
         return verdict if final(kind, verdict) else None
 
     def keep(self, kind: str, digest: str, verdict: Any, label: str) -> None:
-        """Keep a verdict, unless it is no final one."""
+        """Stores a verdict if it is final."""
         if final(kind, verdict):
             self._store.put(key_in_store(kind, digest), {OUTPUT: canonical(verdict)}, f"audit: {kind} of {label}")
 
 
 def key_in_store(kind: str, digest: str) -> str:
-    """The key of an entry of the store."""
+    """The key of a store entry."""
     return key_of(f"audit {kind}", {"digest": digest})
 
 
 def final(kind: str, verdict: Any) -> bool:
-    """Whether this is a verdict of its kind, and one that another run would give again."""
+    """Whether this is a verdict of its kind that another run would reproduce."""
     return _SHAPES[kind](verdict)
 
 
@@ -67,7 +67,7 @@ def _is_proof(verdict: Any) -> bool:
 
 
 def _is_emulation(verdict: Any) -> bool:
-    """A missing package is no answer."""
+    """A result without the emulator package is not final."""
     if not _has(verdict, {"status": str, "reason": str, "launches": list}) or verdict["status"] == "none":
         return False
     if verdict["status"] == "clean" and not _has(verdict, {"instructions": int, "coverage": float, "never_executed": list}):

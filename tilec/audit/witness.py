@@ -1,9 +1,9 @@
-"""Solve for the block, turn and position that touch a given element: equations go in, candidate solutions come out.
+"""Solves for the block, iteration and position that access a given element: equations go in, candidate solutions come out.
 
-The place that an access touches is a sum of unknowns (ids, turns, positions, quotients and rests of those) with known
-coefficients. One unknown is read off by a floor division, several by one division after the other, largest first, as the digits
-of a number are. A quotient and a rest that are known give their dividend. Nothing here needs to be right: a candidate is put
-into everything that must hold, and z3 says whether it does.
+The index of an access is a sum of unknowns (ids, iterations, positions, their quotients and remainders) with known
+coefficients. One unknown follows from a floor division, several from one division after the other, largest first, like the
+digits of a number. A known quotient and remainder give their dividend. Soundness does not depend on this module: a candidate
+is substituted into every condition, and z3 decides whether they hold.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tilec.audit.smt import Term
 
 CANDIDATES = 12
 DIGITS = 3
-"""Most unknowns that are read off one axis."""
+"""Maximum number of unknowns solved from one axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """`rest` plus a sum of unknowns times coefficients, none of which holds an unknown."""
+    """`rest` plus a sum of unknowns times coefficients; neither contains an unknown."""
 
     rest: Term
     coefficients: dict[str, Term]
@@ -31,8 +31,8 @@ class Linear:
 
 @dataclass(slots=True)
 class Unknowns:
-    """What is sought. `targets` are pairs of a place and the element that it must reach; `terms` the unknowns by name;
-    `definitions` the quotients among them; `defaults` what an unknown is where nothing decides it."""
+    """The unknowns of a query. `targets` are pairs of an index and the element that it must equal; `terms` the unknowns by
+    name; `definitions` the quotients among them; `defaults` the values of unknowns that nothing determines."""
 
     terms: dict[str, Term]
     targets: list[tuple[Term, Term]]
@@ -41,7 +41,7 @@ class Unknowns:
 
 
 def candidates(sought: Unknowns, universal: Definitions) -> Iterator[dict[str, Term]]:
-    """Solutions to try, at most `CANDIDATES`; quotients in them are defined in `universal`."""
+    """Candidate solutions, at most `CANDIDATES`; quotients in them are defined in `universal`."""
     for number, found in enumerate(_search(sought, {}, universal)):
         yield found
         if number + 1 == CANDIDATES:
@@ -49,7 +49,7 @@ def candidates(sought: Unknowns, universal: Definitions) -> Iterator[dict[str, T
 
 
 def applied(term: Term, sought: Unknowns, found: dict[str, Term]) -> Term:
-    """A term with the solution in place of the unknowns."""
+    """A term with the solution substituted for the unknowns."""
     return smt.replaced(term, [(sought.terms[name], value) for name, value in found.items()])
 
 
@@ -72,7 +72,7 @@ def _search(sought: Unknowns, found: dict[str, Term], universal: Definitions) ->
 
 
 def _one_axis(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> bool:
-    """Read off an axis that has a single unknown left."""
+    """Solves an axis with a single remaining unknown."""
     for place, element in sought.targets:
         linear = linear_in(applied(place, sought, found), sought)
         if linear is not None and len(linear.coefficients) == 1:
@@ -83,7 +83,7 @@ def _one_axis(sought: Unknowns, found: dict[str, Term], universal: Definitions) 
 
 
 def _definition(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> bool:
-    """Use the definition of a quotient: forward from a known dividend, or backward to an unknown in it."""
+    """Applies the definition of a quotient: forward from a known dividend, or backward to an unknown in it."""
     for quotient, rest, left, right in sought.definitions.known.values():
         names = [str(quotient), str(rest)]
         dividend, divisor = applied(left, sought, found), applied(right, sought, found)
@@ -106,7 +106,7 @@ def _definition(sought: Unknowns, found: dict[str, Term], universal: Definitions
 
 
 def _several(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
-    """The unknowns of one axis as digits, in every order."""
+    """Solves the unknowns of one axis as digits, in every order."""
     for place, element in sought.targets:
         linear = linear_in(applied(place, sought, found), sought)
         if linear is None or not 2 <= len(linear.coefficients) <= DIGITS:
@@ -120,7 +120,7 @@ def _several(sought: Unknowns, found: dict[str, Term], universal: Definitions) -
 
 
 def _digit(left: Term, coefficient: Term, universal: Definitions) -> tuple[Term, Term]:
-    """How often a coefficient fits, and what remains; for a negative one the count is rounded up."""
+    """Quotient and remainder by a coefficient; for a negative one the quotient is rounded up."""
     value = smt.constant(coefficient)
     if value is not None and value < 0:
         quotient, rest = universal.divided(left, smt.integer(-value), True, None)
@@ -130,7 +130,7 @@ def _digit(left: Term, coefficient: Term, universal: Definitions) -> tuple[Term,
 
 
 def open_in(term: Term, sought: Unknowns) -> bool:
-    """True where a term still holds an unknown."""
+    """Whether a term still contains an unknown."""
     pending, seen = [term], set[int]()
     while pending:
         one = pending.pop()
@@ -145,7 +145,7 @@ def open_in(term: Term, sought: Unknowns) -> bool:
 
 
 def linear_in(term: Term, sought: Unknowns) -> Linear | None:
-    """A term as a sum over the unknowns, or None where it is none."""
+    """A term as a linear sum over the unknowns, or None if it is not linear."""
     z3 = smt.z3
     if not open_in(term, sought):
         return Linear(term, {})

@@ -1,8 +1,8 @@
-"""The verdicts that a report needs, each reached once: artifacts go in, verdicts by kind come out.
+"""The verdicts that a report needs, each computed once: artifacts go in, verdicts by kind come out.
 
-What is known is taken from `verdicts`; the rest is done over several processes, and kept as it comes. What a verdict may take
-is counted in steps of what judges, so that it is the same on a machine however busy. A time limit is there for who asks for
-one: it ends early, and what is then not judged says so.
+Cached verdicts come from `verdicts`; the others are computed in several processes and cached as they arrive. Budgets are
+counted in steps of the checkers, so verdicts do not depend on the load of the machine. An optional time limit ends the work
+early; verdicts that are missing then state it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`jobs` processes, `kernels` by name (all where empty), `launches` per artifact and `seeds` per launch in the emulator (no
-    emulation where 0). `time_limit`: seconds after which what is not judged yet is left; none where it is None."""
+    """`jobs` processes, `kernels` by name (all if empty), `launches` per artifact and `seeds` per launch in the emulator (no
+    emulation if 0). `time_limit`: seconds after which remaining verdicts are left open; None for no limit."""
 
     jobs: int = 1
     kernels: tuple[str, ...] = ()
@@ -42,15 +42,15 @@ class Options:
 
 
 def texts_of(manifest: Manifest, texts: dict[str, bytes]) -> dict[str, bytes]:
-    """The tile IR and the PTX of a manifest; empty where a bundle does not hold them."""
+    """The tile IR and the PTX of a manifest; empty if the bundle does not contain them."""
     return {name: texts.get(manifest.digests.get(name, ""), b"") for name in ("tir", "ptx")}
 
 
 @dataclass(slots=True)
 class Work:
-    """`found` are verdicts by key, `keys` those of an artifact by its name and kind, `waiting` what is to be done for others.
-    `reused` counts by kind verdicts that were kept, `judged` those that were reached now, `left` names the artifacts of those
-    that a time limit left."""
+    """`found` are verdicts by key, `keys` the key by artifact name and kind, `waiting` the units to run by key. `reused`
+    and `judged` count by kind the cached and the new verdicts; `left` names the artifacts whose verdicts a time limit
+    left open."""
 
     options: Options
     verdicts: Verdicts | None
@@ -64,7 +64,7 @@ class Work:
     left: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
     def add(self, one: BundledKernel, texts: dict[str, bytes]) -> None:
-        """Ask for what there is to say of an artifact."""
+        """Adds all checks of an artifact."""
         mine, manifest, options = texts_of(one.manifest, texts), one.manifest, self.options
         assemble = self.assembler.assemble if self.assembler is not None else None
         tir, ptx = (mine[name].decode(errors="replace") for name in ("tir", "ptx"))
@@ -87,7 +87,7 @@ class Work:
                 self.waiting[digest] = Unit(kind, task, one.name)
 
     def do(self, begin: float) -> None:
-        """Reach every verdict that is not there yet, kinds that take longest first."""
+        """Computes every missing verdict, slowest kinds first."""
         order = sorted(self.waiting, key=lambda digest: KINDS.index(self.waiting[digest].kind))
         units = [self.waiting[digest] for digest in order]
         limit = self.options.time_limit
@@ -114,12 +114,12 @@ class Work:
             self.show(f"{DONE[unit.kind]} {unit.name}")
 
     def of(self, one: BundledKernel, kind: str) -> Any | None:
-        """The verdict on an artifact; None where none was asked for."""
+        """The verdict on an artifact; None if it was not requested."""
         return self.found.get(self.keys.get((one.name, kind), ""))
 
 
 def _end(event: Crashed) -> str:
-    """Why a unit has no verdict; what somebody's limits ended is none."""
+    """The reason why a unit has no verdict; exceeding a resource limit is not one."""
     death = event.death
     if death is None:
         return f"not judged: the process that looked at it was at fault: {event.text.strip().splitlines()[-1][:200]}"

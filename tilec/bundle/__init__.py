@@ -1,6 +1,6 @@
-"""Bundles: artifacts of the build in, one file per model and architecture out, and what two bundles differ in.
+"""Bundles: packs the artifacts of a build into one file per model and architecture, and compares bundles.
 
-`pack` takes what `tilec.project` made for a model and writes it in the form of `tilec.bundle_format`; `describe` turns a bundle
-into plain data, `compare` finds the differences of two; `ratchet` holds the build to the proofs and resources of golden files.
-Reading is `tilec.runtime.open_bundle`, so that what was packed is checked by what will load it.
+`pack` writes what `tilec.project` built for a model in the format of `tilec.bundle_format`; `describe` converts a bundle to
+plain data, `compare` lists the differences of two; `ratchet` compares a build with golden files of proofs and resources.
+Bundles are read with `tilec.runtime.open_bundle`, so what was packed is verified by the code that will load it.
 """

@@ -1,7 +1,7 @@
-"""The C function that launches one kernel: its manifest goes in, a declaration for the header and a definition come out.
+"""Generates the C function that launches one kernel, from its manifest: a declaration for the header, and a definition.
 
-A caller gives addresses, extents, strides and scalars; every clause of the launch contract is over these, so the function
-checks all of it before it launches, but for one: that a tensor has the extents that were given for it.
+The caller passes addresses, extents, strides and scalars. The function checks every clause of the launch contract before it
+launches, with one exception: it cannot check that a tensor really has the given extents.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ SCALARS: Final = {
     "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
     "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "bool": "uint8_t",
 }  # fmt: skip
-"""Types of scalar parameters; f16 and bf16 are given by their bits, a bool is 0 or 1."""
+"""C types of scalar parameters; f16 and bf16 are passed as their bits, a bool as 0 or 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`declaration` says what it takes, in a comment; both end with a newline."""
+    """The generated C text. A comment in `declaration` describes the parameters; both end with a newline."""
 
     declaration: str
     definition: str
 
 
 def why_not(manifest: Manifest) -> str:
-    """Why there is no C function for a kernel, as the end of a sentence; empty where there is one."""
+    """Why a kernel cannot have a C function, as the end of a sentence; empty if it can."""
     if manifest.tensor_maps:
         return "takes tensor maps"
     return "is launched in clusters" if manifest.cluster != 1 else ""
 
 
 def function_of(manifest: Manifest, name: str, kernels: str, number_of: int) -> Function:
-    """`name` of the function, `kernels` the type of what was loaded, `number_of` the kernel's place in it. ValueError where the
-    contract has a number beyond 64 bits, or a name that is no parameter."""
+    """Generate the function `name`. `kernels` is the C type of the loaded kernels, `number_of` the kernel's index in it.
+    ValueError if the contract has a number beyond 64 bits, or a name that is not a parameter."""
     integers = {spec.name for spec in manifest.scalars}
     strides = [slot.name for slot in manifest.abi if slot.kind == "stride"]
     dims = [one for one in dict.fromkeys(_symbols(manifest)) if one not in integers and one not in strides]
@@ -76,7 +76,7 @@ def function_of(manifest: Manifest, name: str, kernels: str, number_of: int) -> 
 
 
 def _symbols(manifest: Manifest) -> Iterator[str]:
-    """Every name that a clause is over; what the code is given comes first."""
+    """Every symbol that a clause uses; the dims of the ABI come first."""
     yield from (slot.name for slot in manifest.abi if slot.kind == "dim")
     for spec in manifest.tensors:
         for expr in (*spec.dims, *(spec.strides or ())):
@@ -147,7 +147,7 @@ def _launch(manifest: Manifest, names: dict[str, str], number_of: int) -> Iterat
             places.append(f"&{names[slot.name]}")
     yield f"    void *tilec_arguments[] = {{{', '.join(places) or 'NULL'}}};"
     first = "(unsigned)tilec_grid[0]"
-    if manifest.schedule.get("persistent"):  # as many blocks as the device holds at once, which go through the grid
+    if manifest.schedule.get("persistent"):  # persistent blocks: at most as many as the device runs at once
         yield f"    const int64_t tilec_at_once = (int64_t)kernels->multiprocessors * {manifest.schedule['blocks'] or 1};"
         first = "(unsigned)tilec_min(&tilec_at, tilec_grid[0], tilec_at_once)"
     grid = f"{first}, (unsigned)tilec_grid[1], (unsigned)tilec_grid[2]"

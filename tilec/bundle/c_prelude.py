@@ -1,4 +1,4 @@
-"""The parts of a C launcher that are the same for every bundle: types of the header, and the functions of the source."""
+"""The parts of a C launcher that are the same for every bundle: types for the header, functions for the source."""
 
 from __future__ import annotations
 

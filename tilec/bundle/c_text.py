@@ -1,8 +1,8 @@
-"""C source of launch expressions, names and strings: values of a manifest go in, text that cannot be anything else comes out.
+"""Generates C for launch expressions, names and strings of an untrusted manifest, so that they cannot inject other C.
 
-Manifests are untrusted, so names become identifiers of C that it does not reserve, and texts become string literals. An
-expression is computed in 64 bits by functions that note what does not fit and what divides by zero (`tilec_sum` and so on, in
-`c_prelude`); where the Python launcher's integers would go on, the C launcher refuses.
+Names become unreserved C identifiers, and texts become string literals. Expressions are evaluated in 64 bits by functions that
+detect overflow and division by zero (`tilec_sum` and so on, in `c_prelude`). On overflow the C launcher refuses a launch that
+the Python launcher, with unbounded integers, might accept.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _WORDS: Final = """
     xor xor_eq linux unix NULL INT64_C kernels stream
 """
 RESERVED: Final = frozenset(_WORDS.split())
-"""Words of C23 and C++23 and of their compilers, macros that are used, and the names of parameters that every function has."""
+"""Keywords of C23, C++23 and their compilers, macros that the source uses, and parameter names common to all functions."""
 
 
 def identifier(text: str) -> str:
-    """A name as C may spell it: what is no letter, digit or underscore of ASCII becomes an underscore."""
+    """A C identifier for a name: every character other than an ASCII letter, digit or underscore becomes an underscore."""
     made = re.sub(r"[^0-9A-Za-z_]", "_", text)
     return made if re.match(r"[A-Za-z]", made) else f"k{made}"
 
 
 def parameter_names(names: Collection[str]) -> dict[str, str]:
-    """What C calls each of `names`: different for each, and none that is reserved, ours or the library's."""
+    """A distinct C identifier for each of `names`, none of them reserved by C, by this generator or by a library."""
     made: dict[str, str] = {}
     for name in names:
         chosen = identifier(name)
@@ -49,18 +49,18 @@ def parameter_names(names: Collection[str]) -> dict[str, str]:
 
 
 def literal(text: str) -> str:
-    """A string literal of these characters; of those that are not printable ASCII, the bytes in UTF-8."""
+    """A C string literal of the text; characters other than printable ASCII become escaped UTF-8 bytes."""
     plain = {34: '\\"', 92: "\\\\", 63: "\\?"}
     return '"' + "".join(plain.get(b, chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in text.encode("utf-8", "replace")) + '"'
 
 
 def comment(text: str) -> str:
-    """Text as it may stand in a comment of C."""
+    """The text, made safe for a C comment."""
     return re.sub(r"[^ -~]|\?", "#", text).replace("*/", "* /").replace("/*", "/ *")
 
 
 def expression(expr: Expr, names: Mapping[str, str]) -> str:
-    """C of an expression over parameters; KeyError for a symbol that is none."""
+    """The C expression of `expr` over parameters; KeyError for a symbol that is not a parameter."""
     if expr.op == "const":
         return number(expr.value)
     if expr.op == "sym":
@@ -72,7 +72,7 @@ def expression(expr: Expr, names: Mapping[str, str]) -> str:
 
 
 def number(value: int) -> str:
-    """A constant; ValueError where 64 bits do not hold it."""
+    """A C constant; ValueError if it does not fit 64 bits."""
     if not -(2**63) < value < 2**63:
         raise ValueError("has a number of more than 64 bits in its contract")
     return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))"

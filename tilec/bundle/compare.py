@@ -1,4 +1,4 @@
-"""What two bundles, or a build and its golden files, differ in: kernels, resources, proofs that moved between rungs."""
+"""Lists differences between two bundles, or a build and its golden files: kernels, resources, proofs whose rung changed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Proofs = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. `kind` is added, removed, resources, proofs, contract, steps or code; `worse` where it costs safety or
-    speed: a weaker rung, more launch checks, spills, registers or shared memory."""
+    """One difference. `kind` is added, removed, resources, proofs, contract, steps or code; `worse` if safety or speed got
+    worse: a weaker rung, more launch checks, spills, registers or shared memory."""
 
     name: str
     kind: str
@@ -27,12 +27,12 @@ class Change:
 
 
 def strength(rung: str) -> int:
-    """Place on the ladder, 0 the strongest; a rung that is not known is the weakest."""
+    """Index on the ladder of rungs, 0 the strongest; an unknown rung counts as the weakest."""
     return RUNGS.index(rung) if rung in RUNGS else len(RUNGS)
 
 
 def proofs_of(manifest: Manifest) -> dict[str, list[str]]:
-    """The proofs without their places, which comments move."""
+    """The proofs without source locations, which change with comments."""
     found: dict[str, list[str]] = {}
     for one in manifest.obligations:
         found.setdefault(f"{one.property} of {one.subject}", []).append(one.rung)
@@ -40,7 +40,7 @@ def proofs_of(manifest: Manifest) -> dict[str, list[str]]:
 
 
 def resources_of(manifest: Manifest) -> dict[str, int]:
-    """What more of is worse."""
+    """The resources for which more is worse."""
     used = manifest.resources
     return {
         "registers": used.registers,
@@ -51,13 +51,13 @@ def resources_of(manifest: Manifest) -> dict[str, int]:
 
 
 def proof_changes(name: str, old: Proofs, new: Proofs) -> Iterable[Change]:
-    """Obligations that are new or gone, and those whose rung moved."""
+    """Obligations that were added or removed, and those whose rung changed."""
     for key in sorted({*old, *new}):
         before, after = list(old.get(key, ())), list(new.get(key, ()))
         if before == after:
             continue
         if not before:
-            # What no proof had to show before is worse only if it now rests on the launch or on trust.
+            # A new obligation is worse only if it depends on a launch check or on trust.
             yield Change(name, "proofs", f"{key}: now proven by {_count(after)}", strength(after[-1]) >= strength("launch"))
         elif not after:
             yield Change(name, "proofs", f"{key}: no longer to be proven, was {_count(before)}", False)
@@ -77,14 +77,14 @@ def _count(rungs: list[str]) -> str:
 
 
 def resource_changes(name: str, old: Mapping[str, int], new: Mapping[str, int]) -> Iterable[Change]:
-    """Numbers that changed."""
+    """The resources that changed."""
     for key in old:
         if old[key] != new[key]:
             yield Change(name, "resources", f"{key} {old[key]} -> {new[key]}", new[key] > old[key])
 
 
 def text_changes(name: str, what: str, old: Iterable[str], new: Iterable[str], *, worse: bool) -> Iterable[Change]:
-    """Lines that only one side has; `worse` says whether a new one counts as that."""
+    """Lines that only one side has; `worse` is whether a new line counts as worse."""
     before, after = list(old), list(new)
     yield from (Change(name, "contract", f"{what} gone: {text}", False) for text in before if text not in after)
     yield from (Change(name, "contract", f"new {what}: {text}", worse) for text in after if text not in before)
@@ -109,7 +109,7 @@ def manifest_changes(name: str, old: Manifest, new: Manifest) -> Iterable[Change
 
 
 def contract_of(manifest: Manifest) -> list[str]:
-    """What a launch must satisfy, and what is trusted, one line each."""
+    """The conditions of a launch, and what is trusted, one line each."""
     return [*_checks(manifest), *_values(manifest), *_apart(manifest), *(f"trust: {text}" for text in manifest.unsafe)]
 
 
@@ -145,7 +145,7 @@ _CONTRACT = (
 
 
 def bundle_changes(old: Bundle, new: Bundle) -> list[Change]:
-    """Every difference of two bundles, by kernel."""
+    """All differences of two bundles, by kernel."""
     before = {kernel.name: kernel for kernel in old.kernels}
     after = {kernel.name: kernel for kernel in new.kernels}
     found: list[Change] = []

@@ -1,4 +1,4 @@
-"""A bundle as plain data, for tables and JSON."""
+"""Converts a bundle to plain data, for tables and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilec.step.step import DTYPES, Step
 
 
 def proofs_by_rung(manifest: Manifest) -> dict[str, int]:
-    """How many obligations each rung discharged, strongest rung first."""
+    """The number of obligations that each rung discharged, strongest rung first."""
     counts = Counter(obligation.rung for obligation in manifest.obligations)
     return {rung: counts[rung] for rung in (*RUNGS, *sorted(counts.keys() - set(RUNGS))) if counts[rung]}
 
@@ -58,7 +58,7 @@ def summary(bundle: Bundle) -> dict[str, Any]:
 
 
 def kernel_lines(bundle: Bundle, kernel: BundledKernel) -> list[str]:
-    """What a person wants to know of one kernel: launch contract, resources, proofs, digests."""
+    """A readable description of one kernel: launch contract, resources, proofs, digests."""
     manifest = kernel.manifest
     used = manifest.resources
     lines = [
@@ -92,12 +92,12 @@ def kernel_lines(bundle: Bundle, kernel: BundledKernel) -> list[str]:
 
 
 def kernel_json(bundle: Bundle, kernel: BundledKernel) -> dict[str, Any]:
-    """The same as data: the whole manifest."""
+    """`kernel_lines` as data: the whole manifest."""
     return {"name": kernel.name, "steps": list(kernel.steps), "bundle": bundle.digest, "manifest": to_json(kernel.manifest)}
 
 
 def tuning_json(bundle: Bundle) -> dict[str, Any]:
-    """Which artifact serves which lengths, of launches that are left to the tuning, and what its tables say."""
+    """The tuning tables, and which artifact serves which lengths, for launches that the tuning chooses."""
     step = Step(bundle.declaration, {**bundle.config, **bundle.tuning.numbers}, tied=False, dtype=DTYPES[0], max_seq_len=1)
     serves = [
         {
@@ -114,7 +114,7 @@ def tuning_json(bundle: Bundle) -> dict[str, Any]:
 
 
 def tuning_lines(bundle: Bundle) -> list[str]:
-    """The same for a person."""
+    """`tuning_json` as readable lines."""
     data = tuning_json(bundle)
     lines = [f"{bundle.model} for {bundle.arch}"]
     for table in bundle.tables:

@@ -1,7 +1,7 @@
-"""A bundle's kernels for C: a verified bundle goes in, a header and a source that launch them come out.
+"""Generates a C header and source that launch the kernels of a verified bundle.
 
-The source holds the CUBINs and a function for every kernel, and needs nothing but a C11 compiler (gcc or clang) and, when it
-runs, `libcuda.so.1`. The same bundle and prefix give the same bytes.
+The source contains the CUBINs and one function per kernel. It needs only a C11 compiler (gcc or clang) and, at run time,
+`libcuda.so.1`. The same bundle and prefix give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS_A_LINE: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Names and texts of the two files, the functions by kernel, and why other kernels have none."""
+    """Names and texts of the two files, the C functions by kernel, and why the other kernels were left out."""
 
     header_name: str
     header: str
@@ -31,7 +31,7 @@ class Launcher:
 
 
 def make_launcher(bundle: Bundle, chosen: Sequence[BundledKernel], prefix: str | None = None) -> Launcher:
-    """The launcher of `chosen` kernels of an open bundle; names begin with `prefix`, the model's name where it is left out."""
+    """The launcher of `chosen` kernels of an open bundle; names begin with `prefix`, by default the model's name."""
     stem = identifier(prefix or bundle.model)
     names: dict[str, str] = {}
     functions: dict[str, Function] = {}
@@ -153,7 +153,7 @@ int {stem}_load({stem}_kernels **kernels) {{
 
 
 def _image(index: int, data: bytes) -> Iterator[str]:
-    """A CUBIN as words of eight bytes, which also aligns it."""
+    """A CUBIN as an array of 64-bit words, which also aligns it."""
     padded = data + bytes(-len(data) % 8)
     words = [f"0x{int.from_bytes(padded[at : at + 8], 'little'):x}" for at in range(0, len(padded), 8)]
     yield f"/* {len(data)} bytes; little-endian, as every host of an NVIDIA GPU is. */"
@@ -164,6 +164,6 @@ def _image(index: int, data: bytes) -> Iterator[str]:
 
 
 def _capability(arch: str) -> tuple[int, int]:
-    """Major and minor of `sm_90a`."""
+    """Major and minor compute capability of a name such as `sm_90a`."""
     digits = arch.removeprefix("sm_").removesuffix("a")
     return int(digits[:-1]), int(digits[-1])

@@ -1,4 +1,4 @@
-"""Write the bundle of a model for one architecture from the products of its artifacts."""
+"""Packs the bundle of a model for one architecture from built artifacts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bundle_name(model: str, target: Target) -> str:
 def bundle_bytes(
     model: Model, family: Family, target: Target, uses: Mapping[str, list[Use]], built: BuildResult, store: Store
 ) -> bytes:  # fmt: skip
-    """The bundle of a model from the products in the store; CompileError E0709 where one is not there."""
+    """The bundle of a model, from the build products in the store; CompileError E0709 if one is missing."""
     by_name = {result.planned.name: result for result in built.results if result.planned.target == target}
     kernels: list[dict[str, object]] = []
     blobs: dict[str, bytes] = {}
@@ -51,11 +51,11 @@ def bundle_bytes(
 def pack(
     model: Model, family: Family, target: Target, world: World, built: BuildResult, store: Store, output: Output
 ) -> Bundle:  # fmt: skip
-    """Write the bundle into `output`, read it back as a user would, and return it open. CompileError E0702, E0709."""
+    """Write the bundle into `output`, open and verify it as a user would, and return it. CompileError E0702, E0709."""
     data = bundle_bytes(model, family, target, world.artifacts(model.name, target), built, store)
     name = bundle_name(model.name, target)
     output.write(name, data)
     try:
-        return open_bundle(output.path(name), arch=target.name, trust=NO_POLICY)  # it is new, and nobody has signed it yet
+        return open_bundle(output.path(name), arch=target.name, trust=NO_POLICY)  # new, so it has no signature yet
     except BundleError as error:
         raise CompileError(Diagnostic(error.code, error.message)) from None

@@ -1,8 +1,8 @@
-"""How a bundle was made: a verified bundle goes in, the predicate of SLSA provenance v1 comes out as plain data.
+"""Builds the SLSA provenance v1 predicate of a verified bundle, as plain data.
 
-Everything is taken from the bundle, so that whoever packed it again would say the same, but for what its signer says: the
-release and the builder. Where the project is at hand its files are named one by one, after they were held against the digests
-of sources that the bundle's manifests have.
+Everything comes from the bundle, so anyone who packs it again gets the same predicate, except for the release and the builder,
+which the signer sets. If the project is available, its files are listed one by one, after comparison with the source digests in
+the bundle's manifests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilec.target import Target
 
 
 def provenance(bundle: Bundle, release: int, builder: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """The predicate; `files` are sha256 of the project's files by path, empty where it is not at hand."""
+    """The predicate; `files` has the sha256 of the project's files by path, empty if the project is not available."""
     sources = {kernel.manifest.kernel: kernel.manifest.digests.get("source", "") for kernel in bundle.kernels}
     materials: list[dict[str, Any]] = [
         {"name": f"sources of {kernel}", "digest": {"sha256": digest}, "mediaType": "application/json"}
@@ -54,8 +54,8 @@ def provenance(bundle: Bundle, release: int, builder: str, files: Mapping[str, s
 
 
 def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
-    """sha256 by path, relative to the project, of the build file, the step and every source of the bundle's kernels;
-    CompileError E0921 where the bundle was made from others, or one lies outside of the project."""
+    """sha256 by path, relative to the project, of the build file, the step and every source of the bundle's kernels.
+    CompileError E0921 if the bundle was built from other files, or if one is outside the project."""
     from tilec.cache import FileDigests, Store
     from tilec.project.plan import kernel_files
 
@@ -80,7 +80,7 @@ def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
     ):
         wrong.append("its step or tuning is another")
     for path in (build.path, *([family.path] if family is not None else [])):
-        file = path.resolve()  # as `tilec.project.plan` names sources
+        file = path.resolve()  # the same form as source paths in `tilec.project.plan`
         name = file.relative_to(build.root).as_posix() if file.is_relative_to(build.root) else str(file)
         found[name] = digests.digest(file)
     outside = [Path(name).name for name in sorted(found) if os.path.isabs(name)]

@@ -1,9 +1,10 @@
-"""Golden records of proofs and resources, and what in a build is worse than they say.
+"""Golden records of proofs and resources, and the check that a build is not worse than they are.
 
-`proofs.json` says per artifact which rungs discharged each obligation, and what its launches must satisfy; `resources.json` its
-registers, spills, stack and shared memory per architecture. A change may move a proof to a stronger rung or save resources. A
-weaker rung, a new launch check, trust, spills, stack, or more registers than round up to the same multiple of eight fail: a
-multiprocessor allocates registers to a warp in units of 256, eight per thread. Shared memory is recorded and shown only.
+`proofs.json` has the rungs that discharged each obligation, and the launch conditions, per artifact; `resources.json` has
+registers, spills, stack and shared memory per artifact and architecture. A change may move a proof to a stronger rung or save
+resources. It fails with a weaker rung, a new launch check, trust, spills, stack, or more registers after rounding up to a
+multiple of eight: a multiprocessor allocates registers to a warp in units of 256, eight per thread. Shared memory is only
+recorded.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ REGISTER_UNIT: Final = 8
 PROOFS, RESOURCES = "proofs.json", "resources.json"
 CONTRACT: Final = "launch contract"
 MAX_GOLDEN: Final = 64 << 20
-"""Bytes of one golden file; ours have less than 100,000."""
+"""Maximum bytes of a golden file; ours have less than 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a build: `proofs` and `contract` by artifact, `resources` by artifact and architecture."""
+    """The record of a build: `proofs` and `contract` by artifact, `resources` by artifact and architecture."""
 
     proofs: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
     contract: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     resources: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict[str, dict[str, dict[str, int]]])
 
     def add(self, name: str, manifest: Manifest) -> None:
-        """Take in one artifact."""
+        """Add one artifact."""
         self.proofs[name] = proofs_of(manifest)
         self.contract[name] = contract_of(manifest)
         self.resources.setdefault(name, {})[manifest.arch] = resources_of(manifest)
 
 
 def first_specialisations(build: BuildFile) -> tuple[KernelEntry, ...]:
-    """Every entry with the first value of each constant."""
+    """Every entry with only the first value of each constant."""
     return tuple(
         replace(entry, constants={name: values[:1] for name, values in entry.constants.items()}) for entry in build.entries
     )
 
 
 def write(output: Output, record: Record) -> None:
-    """Write the golden files; CompileError E0702 where that fails."""
+    """Write the golden files; CompileError E0702 if that fails."""
     proofs: dict[str, dict[str, Any]] = {
         name: {key: " ".join(rungs) for key, rungs in found.items()} | {CONTRACT: record.contract[name]}
         for name, found in record.proofs.items()
@@ -59,7 +60,7 @@ def write(output: Output, record: Record) -> None:
 
 
 def _text(data: Mapping[str, Mapping[str, Any]]) -> str:
-    """JSON with one line per fact, so that a difference reads as one."""
+    """JSON with one line per fact, so that a diff shows one line per change."""
     blocks: list[str] = []
     for name in sorted(data):
         lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in data[name].items()]
@@ -68,7 +69,7 @@ def _text(data: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def read(golden: Output) -> Record:
-    """The golden files; CompileError E0708 where one is missing or not what `write` writes."""
+    """Read the golden files; CompileError E0708 if one is missing or not in the format of `write`."""
     try:
         proofs: dict[str, dict[str, Any]] = json.loads(golden.read(PROOFS, MAX_GOLDEN))
         resources: dict[str, dict[str, dict[str, int]]] = json.loads(golden.read(RESOURCES, MAX_GOLDEN))
@@ -85,7 +86,7 @@ def read(golden: Output) -> Record:
 
 
 def changes(golden: Record, now: Record) -> list[Change]:
-    """Differences of the artifacts that both have, `worse` where the ratchet does not let them through."""
+    """Differences of the artifacts that both records have; `worse` marks those that the ratchet rejects."""
     found: list[Change] = []
     for name in sorted(golden.proofs.keys() & now.proofs.keys()):
         found.extend(proof_changes(name, golden.proofs[name], now.proofs[name]))
@@ -108,13 +109,13 @@ def _resource_changes(name: str, before: Mapping[str, int], used: Mapping[str, i
 
 
 def unheld(golden: Record, now: Record) -> list[str]:
-    """Kernels of which no artifact is in the golden files, so that the ratchet does not hold them."""
+    """Kernels without any artifact in the golden files, which the ratchet therefore does not cover."""
     held = {name.split("-")[0] for name in golden.proofs.keys() & now.proofs.keys()}
     return sorted({name.split("-")[0] for name in now.proofs} - held)
 
 
 def verdict(golden: Record, now: Record) -> list[Diagnostic]:
-    """One diagnostic E0708 per artifact that got worse, and one for kernels that are not held."""
+    """One diagnostic E0708 per artifact that got worse, and one for kernels that the ratchet does not cover."""
     worse: dict[str, list[str]] = {}
     for change in changes(golden, now):
         if change.worse:

@@ -1,8 +1,8 @@
-"""What a bundle and a second build of it differ in: two verified bundles go in, one line for each unequal product comes out.
+"""Compares a bundle with a second build of it: one line for each product that differs.
 
-Equal means to the last bit. Tile IR, PTX and CUBIN are compared by the digests that opening the two bundles has computed or
-`Bundle.texts` computes, manifests field by field, so that a difference is named where it begins: a toolchain that is another
-one, a source that was edited, or a CUBIN that no source gives.
+Equality is bitwise. Tile IR, PTX and CUBIN are compared by the digests computed when the two bundles were opened or by
+`Bundle.texts`, manifests field by field. So a difference is reported at its origin: another toolchain, an edited source, or a
+CUBIN that no source builds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tilec.artifact import to_json
 from tilec.runtime import Bundle, BundledKernel
 
 PRODUCTS = {"tir": "tile IR", "proofs": "record of proofs", "mlir": "MLIR", "ptx": "PTX", "cubin": "CUBIN", "source": "source"}
-"""The digests of a manifest in words."""
+"""Readable names of a manifest's digests."""
 
 
 def differences(bundle: Bundle, again: Bundle) -> list[str]:
-    """Every difference of `bundle` from `again`, which is the same build made anew; none where their bytes are equal."""
+    """Every difference between `bundle` and `again`, a new build of the same; empty if their bytes are equal."""
     if bundle.digest == again.digest:
         return []
     found = [
@@ -60,6 +60,6 @@ def _kernel_differences(mine: BundledKernel, other: BundledKernel) -> Iterator[s
 
 
 def _unequal(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Names whose values are not the same, or not of the same type, on both sides."""
+    """Names whose values differ in value or type, or that only one side has."""
     names = {*left, *right}
     return sorted(name for name in names if name not in left or name not in right or repr(left[name]) != repr(right[name]))

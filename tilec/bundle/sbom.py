@@ -1,10 +1,9 @@
-"""A bill of materials: a verified bundle goes in, a CycloneDX 1.6 document as plain data comes out.
+"""Builds a bill of materials of a verified bundle: a CycloneDX 1.6 document as plain data.
 
-Components are the packages that made the code (scope `excluded`: none of them runs with the bundle) by name and version, and
-each CUBIN as a file with its sha256. A manifest states the digest of a package's files where they are the same on every
-Python; that is a digest of many files, not of a distribution, so it stands among the properties and not among the hashes. The
-same bundle and version of tilec give the same document: its serial number is made from the bundle's digest, and it has no
-date.
+Components are the packages that built the code (scope `excluded`: none of them runs with the bundle), by name and version, and
+each CUBIN as a file with its sha256. A manifest has the digest of a package's files if they are the same on every Python. That
+is a digest of many files, not of a distribution, so it is a property and not a hash. The document is deterministic for a bundle
+and a version of tilec: its serial number is derived from the bundle's digest, and it has no date.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/bom")
 
 
 def toolchain_of(bundle: Bundle) -> list[tuple[str, str, str]]:
-    """Name, version and digest (empty where none is stated) of every package that made a kernel of the bundle, sorted."""
+    """Name, version and digest (empty if there is none) of every package that built a kernel of the bundle, sorted."""
     found = {(name, text) for kernel in bundle.kernels for name, text in kernel.manifest.toolchain.items()}
     packages: list[tuple[str, str, str]] = []
     for name, text in sorted(found):
@@ -30,12 +29,12 @@ def toolchain_of(bundle: Bundle) -> list[tuple[str, str, str]]:
 
 
 def package_url(name: str, version: str) -> str:
-    """The purl of a distribution of PyPI, or of this project, which is built from its checkout."""
+    """The package URL of a PyPI distribution, or of this project, which is built from its checkout."""
     return f"pkg:{'generic' if name == 'tilec' else 'pypi'}/{name.lower().replace('_', '-')}@{version.replace('+', '%2B')}"
 
 
 def bill_of_materials(bundle: Bundle, name: str) -> dict[str, Any]:
-    """The document for a bundle of the file name `name`."""
+    """The document for a bundle with the file name `name`."""
     packages = [_package(*one) for one in toolchain_of(bundle)]
     kernels: list[dict[str, Any]] = [
         {

@@ -1,7 +1,7 @@
-"""Signs bundles: a verified bundle and a signer go in, the bytes of its sidecar come out.
+"""Signs bundles: creates the bytes of a sidecar for a verified bundle and a signer.
 
-A key says one thing of a bundle: where it signed before, with another release or builder, its new word takes the place of the
-old one. What other keys said of this bundle stays, what anybody said of another goes.
+A key has one statement per bundle and predicate: a new one, with another release or builder, replaces its old one. Statements
+of other keys about this bundle are kept; statements about other bundles are dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def statements(bundle: Bundle, release: int, builder: str, files: Mapping[str, str]) -> dict[str, bytes]:
-    """What is signed of a bundle, by the name of the predicate."""
+    """The statements to sign for a bundle, by the name of the predicate."""
     name = bundle.path.name
     predicates = {
         "provenance": provenance(bundle, release, builder, files),
@@ -44,7 +44,7 @@ def statements(bundle: Bundle, release: int, builder: str, files: Mapping[str, s
 def signed_envelopes(
     digest: str, payloads: Iterable[bytes], signer: Signer, before: Iterable[Envelope] = ()
 ) -> list[Envelope]:  # fmt: skip
-    """The envelopes of a bundle's sidecar: `before` are those it has, `payloads` the statements to sign."""
+    """The envelopes of a bundle's sidecar: `before` are the existing ones, `payloads` the statements to sign."""
     key = signer.public_key.id
     kept: dict[bytes, Envelope] = {}
     for envelope in before:
@@ -61,8 +61,8 @@ def signed_envelopes(
 
 
 def _is_about(envelope: Envelope, digest: str) -> bool:
-    """Whether an envelope says something of the bundle, as far as anyone can tell who does not know its keys. What is no
-    statement of in-toto is its maker's business."""
+    """Whether an envelope is about the bundle, as far as that can be determined without its keys. Envelopes that are not
+    in-toto statements are kept."""
     if envelope.payload_type != PAYLOAD_TYPE:
         return True
     try:

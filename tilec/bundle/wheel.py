@@ -1,12 +1,12 @@
-"""A bundle as a Python package: a verified bundle and its sidecar go in, the bytes of a wheel come out.
+"""Builds the Python wheel of a verified bundle and its sidecar.
 
-`qwen3-4b` for `sm_90a` is the distribution `tilec-kernels-qwen3-4b-sm-90a`. It holds a package of the same name with the bundle
-and its attestations, no code, and an entry point of the group `tilec.kernels`, named `qwen3-4b-sm_90a`, by which `tilec.finder`
-finds it without importing anything. It is `py3-none-any`: code for a GPU fits every Python and every host.
+`qwen3-4b` for `sm_90a` is the distribution `tilec-kernels-qwen3-4b-sm-90a`. It has a package of the same name with the bundle
+and its attestations, no code, and an entry point in the group `tilec.kernels`, named `qwen3-4b-sm_90a`, by which `tilec.finder`
+finds it without importing anything. The tag is `py3-none-any`: GPU code runs with every Python on every host.
 
-The same bundle and version give the same bytes, whenever and wherever: members are in one order and of one time, the earliest
-that zip can say, whatever SOURCE_DATE_EPOCH is, and are stored, since what a deflater writes depends on its version. Formats:
-the binary distribution format (PyPA, "wheel" 1.0), core metadata 2.1, entry points.
+Builds are reproducible: members have a fixed order, the earliest time stamp of zip (SOURCE_DATE_EPOCH is ignored), and are
+stored uncompressed, because compressed output depends on the version of the compressor. Formats: the binary distribution format
+(PyPA, "wheel" 1.0), core metadata 2.1, entry points.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ VERSION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel: the name of its file, and its bytes."""
+    """A wheel's file name and bytes."""
 
     name: str
     data: bytes
 
 
 def package_name(model: str, arch: str) -> str:
-    """The package of a bundle: `tilec_kernels_qwen3_4b_sm_90a`."""
+    """The package name of a bundle: `tilec_kernels_qwen3_4b_sm_90a`."""
     return PREFIX + re.sub(r"[-_.]+", "_", f"{model}_{arch}")
 
 
@@ -76,7 +76,7 @@ def _metadata(package: str, version: str, title: str, bundle: Bundle, *, atteste
 
 
 def _record(members: dict[str, bytes], own: str) -> bytes:
-    """Every member with digest and size, itself without. No name in it needs quotes."""
+    """The RECORD file: every member with digest and size, its own line without. No name in it needs quoting."""
     rows: list[str] = []
     for name, data in members.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode("ascii")
@@ -89,7 +89,7 @@ def _zip(members: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, data in members.items():
             entry = zipfile.ZipInfo(name, EARLIEST)
-            entry.create_system = 3  # Unix, so that the mode below is one
+            entry.create_system = 3  # Unix, so that `external_attr` is read as a mode
             entry.external_attr = MODE << 16
             archive.writestr(entry, data)
     return out.getvalue()

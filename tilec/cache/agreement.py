@@ -1,10 +1,12 @@
-"""What the products of an entry must have in common, whoever put them together: the fields of its key and the products go in,
-the first disagreement comes out.
+"""Checks that the products of an entry agree with its key and with each other.
 
-Held against each other: the kernel's name, its constants, what is fixed of its schedule, the architecture, the toolchain and
-the source's digest between key and manifest; tile IR, PTX and CUBIN with the digests in the manifest; name, entry and
-architecture inside the tile IR's first line, the PTX's directives (PTX ISA, "Directives") and the CUBIN's headers; resources
-and proofs with the summary.
+In: the fields of the key, and the products. Out: the first disagreement. Compared are:
+
+- key and manifest: kernel name, constants, schedule overrides, architecture, toolchain, digest of the sources;
+- the digests in the manifest with tile IR, PTX and CUBIN;
+- name, entry and architecture with the tile IR's first line, the PTX's directives (PTX ISA, "Directives") and the CUBIN's
+  headers;
+- resources and proofs with the summary.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ from tilec.toolchain import stated
 
 Fields = Mapping[str, int | str | None]
 MAX_JSON: Final = 8 << 20
-"""Bytes of a manifest."""
+"""Largest manifest or summary, in bytes."""
 
 
 def typed(value: int | float | bool | str) -> str:
-    """A constant as keys have it: its type and its exact value."""
+    """A constant as it is encoded in keys: its type and its exact value."""
     return f"{type(value).__name__} {value.hex() if isinstance(value, float) else value}"
 
 
 def disagreement(stage: str, fields: Fields, products: Mapping[str, bytes], digests: Mapping[str, str]) -> str:
-    """What is wrong with the products of `stage`, as the end of a sentence; empty where nothing is. `digests` are the sha256 of
+    """What is wrong with the products of `stage`, as the end of a sentence; empty if they agree. `digests` are the sha256 of
     the products."""
     check = CHECKS.get(stage)
     if check is None:
@@ -94,7 +96,7 @@ def _json(text: bytes) -> dict[str, Any]:
 
 
 def _header(path: str) -> bytes:
-    """How the tile IR of a kernel begins."""
+    """The first bytes of the kernel's tile IR."""
     return f"kernel @{PurePosixPath(path).stem}(".encode()
 
 
@@ -114,11 +116,11 @@ def _constants(found: dict[str, Any], fields: Fields) -> bool:
 
 
 PLAIN_PARTS: Final = ("blocks", "persistent", "cluster", "order", "early", "next", "store")
-"""Of a schedule: those that are one value each, under the name that the build file has for it."""
+"""Fields of a schedule that have a single value and the same name as in the build file."""
 
 
 def _scheduled(found: dict[str, Any], fields: Fields) -> bool:
-    """Whether a schedule has what the key fixes of it."""
+    """Whether the manifest's schedule has every override in the key."""
     told = {name: typed(found[name]) for name in PLAIN_PARTS if name in found}
     told["warps"] = typed(sum(role["warps"] for role in found["roles"]))
     told["consumers"] = typed(sum(role["warps"] for role in found["roles"] if role["name"] != PRODUCER) // 4)
@@ -132,7 +134,7 @@ def _digest(kind: str, fields: Fields) -> str:
 
 
 def _toolchain(found: dict[str, str], fields: Fields) -> bool:
-    """Whether a manifest names the distributions of its key, as manifests do, and the source of tilec."""
+    """Whether a manifest names the key's distributions (as `stated` formats them) and the digest of tilec's own source."""
     named = {name: str(text) for name, text in _named("toolchain", fields).items()}
     own = found.get("tilec", "").partition(" sha256:")[2]
     return found == stated(named) | {"tilec": found.get("tilec")} and own == _digest("compiler", fields)

@@ -1,13 +1,14 @@
-"""What the manifest of an artifact says that its other products say too.
+"""Cross-checks the manifest of an artifact against the artifact's other products.
 
-In: the products of an artifact that another machine made. Out: the first difference. The manifest must be one that the
-loader takes. It is held against the tile IR: constants, tensors with their alignment, scalars, grid, and the calling
-convention but for tensor maps. Against the digests that the manifest gives of stages: the record of proofs with every
-launch and value check, and the schedule. Against the PTX: kinds and number of parameters, the block, and whether the kernel
-waits for those before it. What is left no other product says: boxes of tensor maps, registers, and bytes of shared memory.
+In: the products of an artifact that another machine made. Out: the first difference. The loader must accept the manifest.
 
-A change of one product alone is found, whoever computed digests of it afterwards; one of all of them alike is not. That the
-tile IR is that of the sources is seen by who has the sources.
+- Tile IR: constants, tensors with their alignment, scalars, grid, and the calling convention except tensor maps.
+- Stage digests in the manifest: the proofs with every launch and value check, and the schedule.
+- PTX: number and kinds of parameters, threads per block, and whether the kernel executes `griddepcontrol.wait`.
+
+No other product states the boxes of tensor maps, registers, and bytes of shared memory, so these are not checked. A change of
+one product is found even if its digests were recomputed; a consistent change of all products is not. Whether the tile IR
+belongs to the sources can only be checked with the sources.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from tilec.ir.parser import parse_function
 from tilec.manifest_reader import manifest_from_json
 
 PROOFS: Final = ("obligations", "launch_checks", "value_checks", "no_alias", "unsafe")
-"""Fields of the product `proofs`."""
+"""Fields of the manifest that make up the product `proofs`."""
 _PARAMETER: Final = re.compile(r"\.param ([^\n]*?)(\[\d+\])?,?\n")
 _BLOCK: Final = re.compile(r"\n\.reqntid (\d+)")
 _KINDS: Final = {"pointer": ".u64 .ptr ", "dim": ".u32 ", "stride": ".u64 ", "tensor_map": ".align 64 .b8 "}
-"""How parameters of a kind begin in PTX."""
+"""Prefix of a PTX parameter declaration by kind; a scalar has `.`."""
 KEPT: Final = 64
-"""Tile IR texts whose contract is kept: that of several architectures is one."""
+"""Tile IR texts whose parsed contract is cached; one text serves several architectures."""
 
 
 def contract_difference(products: Mapping[str, bytes]) -> str:
-    """What the manifest says otherwise than the tile IR, the PTX or its own digests, as the end of a sentence; empty where it
-    says nothing so. Any of the errors of a reader where a product is none."""
+    """The first difference between the manifest and the tile IR, the PTX or its own digests, as the end of a sentence; empty if
+    there is none. Raises whatever error a reader has for a malformed product."""
     manifest: dict[str, Any] = json.loads(products["json"])
     manifest_from_json(manifest)
     for name, value in _of_tile_ir(products["tir"]).items():
@@ -50,7 +51,7 @@ def contract_difference(products: Mapping[str, bytes]) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are written alike: `1`, `1.0` and `true` differ."""
+    """Whether two JSON values have the same text: `1`, `1.0` and `true` differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

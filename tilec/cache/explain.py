@@ -1,4 +1,4 @@
-"""Why an artifact was rebuilt: the difference between the inputs it was made from and the inputs of today."""
+"""Why an artifact was rebuilt: the difference between its recorded inputs and the current ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def reasons(old: Mapping[str, str] | None, fresh: Mapping[str, str]) -> list[str]:
-    """One phrase per input that changed; empty where none did. Field names are `kind name`, as `tilec.pipeline` makes them."""
+    """One phrase per input that changed; empty if none did. Field names are `kind name`, as `tilec.pipeline` makes them."""
     if old is None:
         return ["not built before"]
     found: list[str] = []
@@ -26,7 +26,7 @@ def _phrase(kind: str, name: str, before: str | None, after: str | None) -> str:
         return f"toolchain changed: {name} {left} -> {right}"
     if kind == "compiler":
         return f"tilec's {name} stage changed"
-    if kind == "constant":  # the value follows its type
+    if kind == "constant":  # `typed` writes the type before the value
         before, after = (text and text.partition(" ")[2] for text in (before, after))
     return f"{kind} {name} changed: {before or 'none'} -> {after or 'none'}"
 

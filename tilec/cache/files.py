@@ -1,7 +1,7 @@
-"""Digests of source files remembered by path, size, inode and the times of modification and change.
+"""Digests of source files, cached by path, size, inode, device, modification time and change time.
 
-The time of modification can be set back to what it was; the time of change (`st_ctime`) moves with every write and with every
-such setting, and nobody sets it.
+A program can reset the modification time. It cannot set the change time (`st_ctime`), which every write and every such reset
+updates.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MOST_REMEMBERED = 20_000  # files per note
 
 
 class FileDigests:
-    """sha256 of files. `save` keeps them in a note of `notes` for the next process; a note that is none only costs time.
-    `texts` maps real paths to texts that count in place of what the disk has; they are not kept."""
+    """sha256 of files. `save` writes them to a note for the next process; a malformed note only costs time. `texts` maps real
+    paths to texts that replace the files' contents; their digests are not saved."""
 
     def __init__(self, notes: Notes | None = None, name: str = "digests", texts: Mapping[str, str] | None = None) -> None:
         self.texts: Mapping[str, str] = texts or {}
@@ -37,7 +37,7 @@ class FileDigests:
         self._known: dict[str, Any] = data if isinstance(data, dict) else {}
 
     def digest(self, path: Path | str) -> str:
-        """Hex sha256 of the bytes of `path`; OSError where it cannot be read, is no plain file or larger than any source."""
+        """Hex sha256 of the bytes of `path`. OSError if it cannot be read, is not a plain file or exceeds `LARGEST_FILE`."""
         name = os.path.abspath(path)
         text = self.texts.get(os.path.realpath(name)) if self.texts else None
         if text is not None:
@@ -62,7 +62,7 @@ class FileDigests:
         return total.hexdigest()
 
     def save(self) -> None:
-        """Remember what was hashed, and as much of what was known before as one note should hold."""
+        """Write the digests used, and older ones up to `MOST_REMEMBERED` files in all."""
         if self._notes is not None and self._changed:
             room = max(MOST_REMEMBERED - len(self._used), 0)
             older = [item for item in self._known.items() if item[0] not in self._used][:room]
@@ -70,7 +70,7 @@ class FileDigests:
 
 
 def _hash(name: str) -> str:
-    handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)  # a FIFO is not waited for
+    handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)  # opening a FIFO must not block
     with open(handle, "rb", buffering=0) as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):

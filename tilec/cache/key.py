@@ -1,4 +1,4 @@
-"""Keys: sha256 over typed, length-prefixed fields, so that no two different lists of inputs hash alike."""
+"""Keys: sha256 over typed, length-prefixed fields, so that different lists of inputs have different encodings."""
 
 from __future__ import annotations
 

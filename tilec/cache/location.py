@@ -1,9 +1,9 @@
-"""Where the store lies, and whether it is the user's own.
+"""The location of the store, and the check that only the user can write to it.
 
-The default is the user's cache folder, so that a project that someone else wrote cannot bring a store along: `TILEC_CACHE_DIR`
-chooses another one. Without a secret (`seal`) a store is trusted because only the user can have written it, so it is refused
-where that is not so: another user owns it, its group or others may write to it, or somebody else could put another folder in
-its place, because a folder above it is theirs or may be written by them and is not sticky. Root is trusted.
+The default is the user's cache folder, so a project from someone else cannot ship a store; `TILEC_CACHE_DIR` selects another
+one. Without a secret (`seal`) a store is trusted because only the user can have written it. It is refused if another user owns
+it, if its group or others can write to it, or if somebody else could replace it: another user owns a parent folder, or can
+write to one that is not sticky. Root is trusted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def store_root() -> Path:
     given = os.environ.get(CACHE_DIR)
     if given:
         return Path(given).absolute()
-    import platformdirs  # here, since most commands are told where, or need no store
+    import platformdirs  # imported here: most commands are given a folder, or need no store
 
     found = platformdirs.user_cache_dir("tilec")
-    # A relative XDG_CACHE_HOME would mean a folder of wherever the command runs; the XDG specification says to ignore it.
+    # A relative XDG_CACHE_HOME would depend on the working directory; the XDG specification says to ignore it.
     return Path(found if os.path.isabs(found) else os.path.expanduser("~/.cache/tilec"))
 
 
 def create(root: Path) -> None:
-    """Make the folder and those above it that are missing, for the user alone. OSError where that cannot be."""
+    """Create the folder and its missing parents with mode 0700. OSError if that fails."""
     missing = [path for path in (root, *root.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
@@ -43,17 +43,17 @@ def create(root: Path) -> None:
 
 
 def check_private(root: Path) -> None:
-    """CompileError E0711 where someone else could have written to the store `root`, or could put another in its place."""
+    """CompileError E0711 if another user could write to the store `root` or replace it."""
     for path, status in _walk(root):
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid not in (0, os.geteuid()):
             raise _refused(root, path, f"belongs to the user {status.st_uid}", "take a folder of your own")
-        if not stat.S_ISLNK(status.st_mode) and mode & 0o022 and not mode & stat.S_ISVTX:  # who replaces a link owns its folder
+        if not stat.S_ISLNK(status.st_mode) and mode & 0o022 and not mode & stat.S_ISVTX:  # replacing a link needs its folder
             raise _refused(root, path, _writers(mode), f"`chmod go-w {path}`")
 
 
 def check_own(root: Path, path: Path, handle: int) -> None:
-    """CompileError E0711 where the open folder `path` of the store is not the user's, or may be written by others."""
+    """CompileError E0711 if the user does not own the open folder `path` of the store, or others can write to it."""
     status = os.fstat(handle)
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
@@ -67,7 +67,7 @@ def _writers(mode: int) -> str:
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every folder and link on the way to `root`, links followed by hand so that none is left out."""
+    """Every folder and link on the path to `root`. Links are resolved here, so that each of them is checked."""
     pending = list(reversed(root.absolute().parts[1:]))
     here, links = Path("/"), 0
     yield here, os.lstat(here)

@@ -1,9 +1,9 @@
-"""Locks across processes that the kernel releases when their holder dies, so no lock is ever stale.
+"""Locks across processes. The operating system releases a lock when its holder dies, so no lock is ever stale.
 
-Each key locks one byte of one file, at an offset taken from the key. The locks belong to the open file description (Linux,
-`F_OFD_SETLKW`), so they also exclude threads of one process. Whoever has to wait for another command says for which (process,
-folder, since when), from a note that the holder leaves in `holders/` beside the lock file. A note is only read while its key
-is locked, and is believed in nothing but that message: it may be anything.
+Each key locks one byte of one file, at an offset derived from the key. The locks belong to the open file description (Linux,
+`F_OFD_SETLKW`), so they also exclude threads of one process. A holder writes a note to `holders/` next to the lock file.
+A command that waits for another one prints its process, folder and start time from that note. A note is untrusted: it is read
+only while its key is locked, and is used only for that message.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MOST = 4096
 HOLDERS = "holders"
 """Folder of the notes."""
 UNNAMED = 10.0
-"""Seconds to wait for a holder whose note is not there, before the wait is said without its name."""
+"""Seconds to wait for the holder's note before the wait is reported without a process."""
 
 
 @contextmanager
 def locked(folder: Folder, name: str, key: str, what: str = "") -> Generator[None]:
-    """Hold the lock of `key` (hex digits) in the lock file `name` of a folder, to make `what`; waits for whoever holds it."""
+    """Hold the lock of `key` (hex digits) in the lock file `name` of a folder, to make `what`; waits for another holder."""
     offset = int(key[:15], 16)
     note = key[:15]
-    # Neither a link is followed nor a device opened for ever: the folder may be one that others write to.
+    # Others may be able to write to the folder: follow no link, and do not block on a device or FIFO.
     handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=folder.handle)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -47,7 +47,7 @@ def locked(folder: Folder, name: str, key: str, what: str = "") -> Generator[Non
         except (BlockingIOError, PermissionError):
             if not _came_free(handle, request, folder, note):
                 holder = _read(folder, note)
-                if holder.get("command") != progress.command():  # our own workers are not worth a word
+                if holder.get("command") != progress.command():  # no message for this command's own workers
                     progress.say(waiting(holder, what))
                 fcntl.fcntl(handle, fcntl.F_OFD_SETLKW, request)
         _write(folder, note, what)
@@ -59,9 +59,10 @@ def locked(folder: Folder, name: str, key: str, what: str = "") -> Generator[Non
 
 
 def _came_free(handle: int, request: bytes, folder: Folder, note: str) -> bool:
-    """Wait until the lock's holder has a note, or `UNNAMED` seconds; True if the lock was free first, and is now held.
+    """Wait until the holder has written its note, for at most `UNNAMED` seconds. True if the lock was acquired meanwhile.
 
-    A holder leaves its note after it has the lock and removes it before it gives the lock back, so for a moment none is there.
+    A holder writes its note after it acquires the lock and removes it before it releases the lock, so a held lock can briefly
+    have no note.
     """
     until = time.monotonic() + UNNAMED
     while not _read(folder, note) and time.monotonic() < until:
@@ -73,7 +74,7 @@ def _came_free(handle: int, request: bytes, folder: Folder, note: str) -> bool:
 
 
 def waiting(holder: dict[str, Any], what: str) -> str:
-    """The line about a wait for `what`, of which another command left the note `holder`."""
+    """The message about a wait for `what`, given the note `holder` of another command."""
     process, folder, since = holder.get("command"), holder.get("folder"), holder.get("since")
     if not (isinstance(process, int) and isinstance(folder, str) and isinstance(since, int | float) and 0 < since < 1e11):
         return f"waiting for another build, which makes {what or 'the same'}; this one goes on when that ends"
@@ -87,7 +88,7 @@ def waiting(holder: dict[str, Any], what: str) -> str:
 
 
 def _write(folder: Folder, note: str, what: str) -> None:
-    """Leave a note; nobody needs it, so what fails is left out."""
+    """Write the note. It only serves a message, so a failure is ignored."""
     data = json.dumps({"command": progress.command(), "folder": os.getcwd(), "since": time.time(), "what": what}).encode()
     with contextlib.suppress(OSError):
         folder.sub(HOLDERS).write(note, data[:MOST])

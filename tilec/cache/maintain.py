@@ -1,8 +1,8 @@
-"""What `tilec cache` does: size, verify, prune to a cap (least recently used first), clean.
+"""The operations of `tilec cache`: size, verify, prune to a cap (least recently used first), clean.
 
-All of it works on names in the store's own folders, by descriptor: nothing outside is read, written or removed, and no link is
-followed. Several projects share a store, and with keys several users: prune drops what was used longest ago, whoever made it,
-and clean removes all of it.
+All of them address names in the store's own folders by descriptor: nothing outside is read, written or removed, and no link is
+followed. Several projects share a store, and with keys several users do. Prune drops the least recently used entries of all of
+them, and clean removes everything.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tilec.cache.store import LOCKS, STATISTICS, TAG, Store
 from tilec.folder import TEMPORARY_NAME, Folder
 
 DEFAULT_CAP = 4 << 30  # bytes
-GRACE = 600.0  # seconds in which an unreferenced file may still be on its way into the store
-NOTE_AGE = 90 * 86400.0  # seconds after which a note that nobody used is dropped
+GRACE = 600.0  # seconds for which an unreferenced file may belong to an entry that is still being written
+NOTE_AGE = 90 * 86400.0  # seconds after which an unused note is dropped
 FORMATS = ("v1", "v2")
 _OWN = re.compile(r"(entries|notes)(-[0-9a-f]{16})?|blobs|holders", re.ASCII)
 _V1 = re.compile(r"index|blobs|locks|files\.json|toolchain\.json|damaged-.*")
@@ -37,14 +37,14 @@ def size(store: Store) -> tuple[int, int]:
 
 
 def verify(store: Store) -> list[str]:
-    """Hash every blob and check every seal; what is damaged is removed, and one line names each entry that lost an output.
+    """Hash every blob and check every seal. Damaged ones are removed; the result has one line per problem.
 
-    Names that the store never makes are told and left. Entries under another key than this store's are not looked at. What
-    other processes prune or write meanwhile is no damage.
+    Names that the store never makes are reported and kept. Entries sealed under another key are skipped. Concurrent pruning and
+    writing by other processes does not count as damage.
     """
     before = len(store.problems)
     for name, _ in store.blobs.names():
-        if DIGEST.fullmatch(name) and _hash(store.blobs, name) != name and store.blobs.has(name):  # not if it was pruned
+        if DIGEST.fullmatch(name) and _hash(store.blobs, name) != name and store.blobs.has(name):  # unless pruned meanwhile
             store.problems.append(f"blob {name[:12]} is corrupt")
             store.blobs.discard(name)
     for key, _ in list(store.entries.names()):
@@ -52,7 +52,7 @@ def verify(store: Store) -> list[str]:
             record = _record(store, key)
             if record is not None:
                 store.lookup(key, record.label)
-            elif store.entries.has(key) and _record(store, key) is None and store.entries.has(key):  # nor just written
+            elif store.entries.has(key) and _record(store, key) is None and store.entries.has(key):  # unless just rewritten
                 store.problems.append(f"entry {key[:12]} is damaged, or not sealed {_by(store)}")
                 store.entries.discard(key)
     for folder in (store.blobs, store.entries, store.notes):
@@ -83,7 +83,8 @@ def _hash(folder: Folder, name: str) -> str | None:
 
 
 def _every_record(store: Store) -> Iterator[tuple[Folder, str, float, Record]]:
-    """Entries of all keys, with their folder and time of last use: what another's entry says only keeps its blobs."""
+    """Entries of all secrets, with their folder, key and time of last use. The seal of another secret cannot be checked, so
+    such an entry only keeps its blobs."""
     for name, status in list(store.folder.names()):
         if name.startswith("entries") and _OWN.fullmatch(name) and stat.S_ISDIR(status.st_mode):
             with contextlib.suppress(OSError):
@@ -97,9 +98,9 @@ def _every_record(store: Store) -> Iterator[tuple[Folder, str, float, Record]]:
 
 
 def prune(store: Store, cap: int = DEFAULT_CAP, *, now: float | None = None) -> tuple[int, int]:
-    """Remove files no entry names, then entries by time of last use until at most `cap` bytes are left.
+    """Remove the least recently used entries beyond `cap` bytes, and blobs that no entry names.
 
-    Returns the number of blobs and bytes removed. A product in use by another process is at worst made again.
+    Returns the number of blobs and bytes removed. At worst another process makes a removed product again.
     """
     now = time.time() if now is None else now
     blobs = {name: (status.st_size, status.st_mtime) for name, status in store.blobs.names() if DIGEST.fullmatch(name)}
@@ -127,8 +128,8 @@ def prune(store: Store, cap: int = DEFAULT_CAP, *, now: float | None = None) -> 
 
 
 def _sweep(store: Store, now: float) -> None:
-    """Temporary files of builders that died, what stood in a file's way, names that the store never makes, and notes that
-    nobody uses, those of dead holders of locks among them."""
+    """Remove temporary files of builders that died, objects displaced by a file of the store, names that the store never makes,
+    unused notes, and the notes of lock holders that died."""
     for name, status in list(store.folder.names()):
         if TEMPORARY_NAME.fullmatch(name) and now - status.st_mtime >= GRACE:
             store.folder.remove_tree(name)
@@ -144,7 +145,7 @@ def _sweep(store: Store, now: float) -> None:
 
 
 def clean(root: Path) -> None:
-    """Remove the store below `root`, every format of it, and nothing else there. OSError where it cannot be removed."""
+    """Remove every format of the store below `root` and nothing else. OSError if it cannot be removed."""
     try:
         top = Folder.open(root)
     except FileNotFoundError:
@@ -153,12 +154,12 @@ def clean(root: Path) -> None:
         for name in FORMATS:
             _clean_format(top, name)
         for name, _ in list(top.names()):
-            if TEMPORARY_NAME.fullmatch(name):  # stood where the store's folder must be
+            if TEMPORARY_NAME.fullmatch(name):  # displaced by the store's folder
                 top.remove_tree(name)
 
 
 def _clean_format(top: Folder, name: str) -> None:
-    """One format: its known names only, so that a folder which happens to be called so keeps what is not the store's."""
+    """Remove the known names of one format, so that other files in a folder of the same name are kept."""
     try:
         base = top.sub(name, create=False)
     except FileNotFoundError:

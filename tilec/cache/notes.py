@@ -1,6 +1,6 @@
-"""What may keep notes, and the reading of notes that hold JSON.
+"""The interface of a store of notes, and readers for notes that hold JSON.
 
-A note is a convenience: what it says is looked at before use, and one that says something else than was expected is no note.
+A note is only a shortcut: its contents are checked before use, and an unexpected one counts as missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Notes(Protocol):
 
 
 def read_json(notes: Notes, name: str) -> Any:
-    """The JSON of a note; None where there is none or it is none. Nothing is said about its shape."""
+    """The JSON of a note; None if the note is missing or is not JSON. Its shape is not checked."""
     text = notes.get_text(name)
     try:
         return None if text is None else json.loads(text)
@@ -32,13 +32,13 @@ def read_json(notes: Notes, name: str) -> Any:
 
 
 def read_texts(notes: Notes, name: str) -> dict[str, str] | None:
-    """The note's map from text to text; None where it is anything else."""
+    """The note's map from text to text; None if it is anything else."""
     data = read_json(notes, name)
     return text_map(data)
 
 
 def text_map(data: Any) -> dict[str, str] | None:
-    """`data` where it maps text to text, else None."""
+    """`data` if it maps text to text, else None."""
     if not isinstance(data, dict):
         return None
     items = cast("dict[Any, Any]", data)
@@ -46,7 +46,7 @@ def text_map(data: Any) -> dict[str, str] | None:
 
 
 def text_list(data: Any) -> list[str] | None:
-    """`data` where it is a list of texts, else None."""
+    """`data` if it is a list of texts, else None."""
     if not isinstance(data, list):
         return None
     items = cast("list[Any]", data)

@@ -1,16 +1,15 @@
-"""Binds the products of an entry to each other and to what they were made for.
+"""Binds the products of an entry to each other and to their key.
 
-    encode   stage, fields of the key, products -> products with one more, the seal
-    decode   key, what the store gave            -> the products, or ProductError
+    encode   stage, fields of the key, products -> products and the seal
+    decode   key, outputs of the store          -> the products, or ProductError
 
-The seal is a product like the others: canonical JSON of the stage, of every field that the entry's key is the hash of (sources,
-constants, architecture, toolchain, digests of the inputs), and of the sha256 of every other product. So an entry that is served
-under another key, that of another specialisation say, or has one product of another entry, is refused, whatever the index
-says. `tilec.cache.agreement` then compares the products with the fields and with each other. None of this is a proof against
-who writes the whole store anew; it is what keeps a mistake or a partial forgery from being served.
+The seal is one more product: canonical JSON of the stage, of every field hashed into the key (sources, constants, architecture,
+toolchain, digests of the inputs), and of the sha256 of every other product. An entry served under the key of another one, or
+with a product of another one, is refused. `tilec.cache.agreement` then compares the products with the fields and with each
+other. This detects mistakes and partial forgeries, but not a consistent rewrite of the whole store.
 
-A seal takes no part in a digest that enters a key, so that equal products stay equal. `lookup`, `make` and `put` are those of
-the store with the seal added or taken off; an entry that is refused is forgotten, and says so in the store's `problems`.
+Digests that enter a key exclude the seal, so equal products keep equal digests. `lookup`, `make` and `put` wrap those of the
+store: they add or remove the seal. A refused entry is dropped and reported in the store's `problems`.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
 SEAL: Final = "seal"
 SEAL_FORMAT: Final = 1
 MAX_SEAL: Final = 1 << 20
-"""Bytes; a seal has some thousand."""
+"""Bytes; a real seal has a few thousand."""
 
 Fields = Mapping[str, int | str | None]
-"""What the key of an entry is the hash of."""
+"""The inputs that are hashed into the key of an entry."""
 
 
 class ProductError(ValueError):
-    """Products that are not those of their entry; the text ends a sentence that begins with the entry's name."""
+    """Products that do not belong to their entry; the text ends a sentence that begins with the entry's name."""
 
 
 def encode(stage: str, fields: Fields, products: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The products and their seal."""
+    """The products, with the seal added under `SEAL`."""
     digests = {name: sha256(data).hexdigest() for name, data in products.items()}
     seal = {"format": SEAL_FORMAT, "stage": stage, "fields": dict(fields), "products": digests}
     return {**products, SEAL: canonical(seal)}
@@ -51,8 +50,8 @@ def encode(stage: str, fields: Fields, products: Mapping[str, bytes]) -> dict[st
 def decode(
     key: str, outputs: Mapping[str, bytes], digests: Mapping[str, str], *, stage: str = "", fields: Fields | None = None
 ) -> dict[str, bytes]:
-    """The products without their seal. `digests` are the sha256 of all outputs, as the store computed them when it read them;
-    with `stage` and `fields`, which must be those of `key`, the seal is compared with them, else its key is computed."""
+    """The products without their seal. `digests` are the sha256 of all outputs, as the store computed them on reading. The seal
+    must have the `stage` and `fields` that are given (those of `key`), or else fields whose key is `key`."""
     try:
         seal: dict[str, Any] = json.loads(outputs[SEAL]) if len(outputs[SEAL]) <= MAX_SEAL else {}
         bound: dict[str, int | str | None] = seal["fields"]
@@ -77,7 +76,7 @@ def decode(
 
 
 def lookup(store: Store, key: str, stage: str, fields: Fields, label: str = "") -> Entry | None:
-    """The products of `key`, which is that of `stage` and `fields`; None where the store has none, or not the right ones."""
+    """The products of `key`, the key of `stage` and `fields`; None if the store lacks them or they are refused."""
     return _opened(store, key, store.lookup(key, label), stage, fields, label)
 
 
@@ -96,11 +95,11 @@ def _opened(store: Store, key: str, entry: Entry | None, stage: str, fields: Fie
 def fetch(
     store: Store, key: str, stage: str, fields: Fields, label: str = "", *, again: bool = False
 ) -> Entry | None:  # fmt: skip
-    """The products of `key` from the team's cache, verified and then kept under the store's own seal; None where the store has
-    no remote, or none has them. A miss is not counted `again`."""
+    """The products of `key` from the team's cache, verified and stored under the local store's own seal; None if there is no
+    remote or no remote has them. With `again` a miss is not counted."""
     if store.remote is None:
         return None
-    from tilec.cache.contract import contract_difference  # which reads tile IR
+    from tilec.cache.contract import contract_difference  # imported on use: it loads the tile IR parser
 
     products: dict[str, bytes] = {}
 
@@ -119,14 +118,13 @@ def fetch(
 def make(
     store: Store, stage: str, fields: Fields, run: Callable[[], Mapping[str, bytes]], label: str = "", *, shared: bool = False
 ) -> Entry:  # fmt: skip
-    """The products of a stage: from the store, where it is `shared` from the team's cache, or from `run` in one process at a
-    time."""
+    """The products of a stage: from the store, if `shared` from the team's cache, else from `run` in one process at a time."""
     key = key_of(stage, fields)
     found = lookup(store, key, stage, fields, label)
     if found is None and shared:
         found = fetch(store, key, stage, fields, label)
     if found is None:
-        # Whoever holds the key's lock meanwhile may have put products there that are refused too; what is made here is not.
+        # A process that held the lock meanwhile may have stored products that are refused too; those made below are not.
         entry = store.make(key, lambda: encode(stage, fields, run()), label)
         found = _opened(store, key, entry, stage, fields, label)
     if found is None:
@@ -139,13 +137,13 @@ def make(
 def put(
     store: Store, key: str, stage: str, fields: Fields, products: Mapping[str, bytes], label: str = "", cost: int = 0
 ) -> Entry:  # fmt: skip
-    """Keep the products of `key`."""
+    """Store the products of `key` with their seal."""
     entry = store.put(key, encode(stage, fields, products), label, cost)
     return Entry(dict(products), {name: entry.digests[name] for name in products}, entry.hit, cost)
 
 
 def verify(store: Store) -> list[str]:
-    """Hold the products of every entry against its key and each other; those that are refused are dropped, a line for each."""
+    """Check the products of every entry against its key and each other. Refused entries are dropped, with one line for each."""
     before = len(store.problems)
     for key, record in list(store.records()):
         entry = store.lookup(key, record["label"])

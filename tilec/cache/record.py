@@ -1,8 +1,8 @@
 """The text of an entry and of a note, and the strict readers of both.
 
-An entry says which outputs a key has; a note keeps a text under a name of the caller's. Both end in a seal over all that stands
-before it (`seal`). The readers take exactly what the writers write: there is no nesting to recurse into, no number without a
-bound, nothing that names a file, and a label that a terminal can show.
+An entry lists the outputs of a key; a note holds a text under a name that the caller chooses. Both carry a seal over their
+contents (`seal`). The readers accept exactly what the writers write: no nesting, only bounded numbers, no file names, and a
+printable label.
 
     tilec entry                          tilec note
     label ptx of add for sm_90a          seal <hmac-sha256>
@@ -10,7 +10,7 @@ bound, nothing that names a file, and a label that a terminal can show.
     output ptx <sha256> <size>
     seal <hmac-sha256>
 
-The line `cost` is left out where it is not known.
+The line `cost` is omitted if the cost is unknown.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _OUTPUT = re.compile(r"output ([\w.-]{1,64}) ([0-9a-f]{64}) (0|[1-9][0-9]{0,9})"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The outputs of a key: digest and size by name; what made them, for people, and how many milliseconds of CPU that took, 0
-    where that is not known."""
+    """The outputs of a key: digest and size by name, a `label` for people, `cost` in milliseconds of CPU (0: unknown)."""
 
     outputs: dict[str, str]
     sizes: dict[str, int]
@@ -46,7 +45,7 @@ class Record:
 def entry_text(
     sealer: Sealer, key: str, outputs: Mapping[str, str], sizes: Mapping[str, int], label: str, cost: int = 0
 ) -> bytes:
-    """The bytes of the entry of `key`. ValueError for an output that no entry can name."""
+    """The bytes of the entry of `key`. ValueError for too many outputs, or a name or size that the format cannot hold."""
     shown = "".join(character if character.isprintable() else "?" for character in label)[:LONGEST_LABEL]
     named = [f"output {name} {outputs[name]} {sizes[name]}" for name in outputs]
     lines = ["tilec entry", f"label {shown}", *([f"cost {min(cost, 10**10 - 1)}"] if cost > 0 else []), *named]
@@ -57,7 +56,7 @@ def entry_text(
 
 
 def parse_entry(sealer: Sealer | None, key: str, data: bytes) -> Record | None:
-    """The record of `key`; None where the bytes are not one, or not sealed by `sealer` (None: whoever sealed it)."""
+    """The record of `key`; None if the bytes are malformed or not sealed by `sealer` (None: the seal is not checked)."""
     body, mark, end = data.rpartition(b"seal ")
     seal = end[:-1].decode("ascii", "replace")
     if not mark or end[-1:] != b"\n" or (sealer is not None and not sealer.holds(seal, "entry", key, body)):
@@ -83,7 +82,7 @@ def note_text(sealer: Sealer, name: str, text: str) -> bytes:
 
 
 def parse_note(sealer: Sealer, name: str, data: bytes) -> str | None:
-    """The text of the note `name`; None where the bytes are not it."""
+    """The text of the note `name`; None if the bytes are malformed or not sealed for it."""
     head, blank, body = data.partition(b"\n\n")
     seal = head.rpartition(b"\nseal ")[2].decode("ascii", "replace")
     if not blank or not sealer.holds(seal, "note", name, body):

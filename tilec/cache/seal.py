@@ -1,10 +1,10 @@
-"""What binds a record of the store to its key, and with a secret of the user's to the user.
+"""The seal of a record: it binds the record to its key and, with a secret, to the user.
 
-Every record carries the HMAC-SHA256 (RFC 2104) of its kind, its name and its bytes. Without a secret the HMAC's key is empty:
-damage and records put under another name are found, forgery is not, which is why such a store must be the user's own
-(`location`). With a secret, which lies in the file that `TILEC_CACHE_KEY_FILE` names, nobody without it can write a record that
-is served, so the store may be shared with people who are not trusted. Records of each secret lie in folders of their own: two
-users of one store neither serve nor overwrite each other's.
+Every record carries the HMAC-SHA256 (RFC 2104) of its kind, its name and its bytes. Without a secret the HMAC key is empty. It
+then detects damage and records stored under another name, but no forgery, so such a store must be the user's own (`location`).
+With a secret, from the file `TILEC_CACHE_KEY_FILE`, nobody else can write a record that is accepted, so the store can be shared
+with untrusted people. Each secret has folders of its own: two users of one store neither read nor overwrite each other's
+records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LARGEST_FILE: Final = LONGEST + 64
 
 
 class Sealer:
-    """Seals by one secret, empty for none. `suffix` ends the names of this secret's folders."""
+    """Seals under one secret (empty: none). `suffix` is appended to the names of this secret's folders."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self._secret = secret
@@ -41,14 +41,15 @@ class Sealer:
         return hmac.digest(self._secret, head + data, hashlib.sha256).hex()
 
     def holds(self, seal: str, kind: str, name: str, data: bytes) -> bool:
-        """Whether `seal` is the seal of these; in constant time."""
+        """Whether `seal` is the seal of these arguments; a constant-time comparison."""
         return hmac.compare_digest(seal.encode("utf-8", "replace"), self.seal(kind, name, data).encode())
 
 
 def user_sealer(root: Path) -> Sealer:
-    """The sealer of the key file that the environment names, made where it does not exist; a plain one where it names none.
+    """The sealer for the key file that the environment names, which is created if missing; without one, a sealer without a
+    secret.
 
-    CompileError E0712 where the file is not the user's alone, too short, or inside the store `root`.
+    CompileError E0712 if others can use the file, its secret is too short or too long, or it lies inside the store `root`.
     """
     given = os.environ.get(KEY_FILE)
     if not given:
@@ -67,7 +68,7 @@ def _create(path: Path) -> None:
     if os.path.lexists(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Where another process was first, both use its secret.
+    # If another process created it first, both use that secret.
     with contextlib.closing(Output(path.parent, None).opened()) as folder, contextlib.suppress(FileExistsError):
         folder.create(path.name, f"{secrets.token_hex(32)}\n".encode(), 0o600)
 

@@ -1,8 +1,8 @@
-"""What the cache was good for: numbers by layer, added up over builds.
+"""Cache statistics: counts by layer, summed over builds.
 
-In: counts of one build, by layer (`local`, or the URL of a remote) and name. Out: their sum with what was counted before, in
-the store's file `statistics`, replaced whole under a lock. The file is believed in nothing but these numbers, and one that
-cannot be read is an empty one.
+In: counts of one build, by layer (`local`, or the URL of a remote) and name. Out: the running totals in the store's file
+`statistics`, which is rewritten under a lock. The file is untrusted: only known counts are read, and an unreadable file counts
+as empty.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Statistics:
                 self.add(layer, name, value)
 
     def add(self, layer: str, name: str, value: int = 1) -> None:
-        """Count; `name` is one of `NAMES`."""
+        """Add `value` to a count; `name` is one of `NAMES`."""
         found = self.counts.setdefault(layer, {})
         found[name] = min(found.get(name, 0) + value, _MOST)
 
     def merge(self, other: Statistics) -> None:
-        """Add all of another's."""
+        """Add all counts of `other`."""
         for layer, name, value in other:
             self.add(layer, name, value)
 
@@ -60,7 +60,7 @@ class Statistics:
         return sum(found.get(name, 0) for found in self.counts.values())
 
     def take(self) -> dict[str, dict[str, int]]:
-        """All of it, which is then zero."""
+        """Return all counts and reset them."""
         found, self.counts = self.counts, {}
         return found
 
@@ -71,13 +71,13 @@ class Statistics:
 
 
 def encoded(statistics: Statistics) -> bytes:
-    """The file; layers beyond `MOST_LAYERS` are left out, those that were asked least."""
+    """The bytes of the file, with the `MOST_LAYERS` layers of the largest totals."""
     asked = sorted(statistics.counts, key=lambda layer: -sum(statistics.counts[layer].values()))[:MOST_LAYERS]
     return json.dumps({layer: statistics.counts[layer] for layer in asked}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def decoded(data: bytes) -> Statistics:
-    """The numbers of a file; none where it is not one."""
+    """The counts of a file; none if it is malformed."""
     found = Statistics()
     try:
         layers: Any = json.loads(data)

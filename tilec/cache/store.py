@@ -1,8 +1,8 @@
-"""`Store`: look up, make once, and keep the outputs of a stage.
+"""`Store`: look up, make once, and store the outputs of a stage.
 
-The store is plain files, and no database: what somebody else may have written is then read by a strict reader of a few lines
-(`record`) instead of by SQLite and a library above it that loads pickles and deletes the files that its rows name; each write
-is one atomic rename, so builders need no transaction; damage to one file costs one entry.
+The store is plain files instead of a database for three reasons. A short strict reader (`record`) parses files that somebody
+else may have written; a library above SQLite would load pickles and delete the files that its rows name. Each write is one
+atomic rename, so builders need no transaction. Damage to one file costs one entry.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ STATISTICS: Final = "statistics"
 _STATISTICS_KEY: Final = hashlib.sha256(STATISTICS.encode()).hexdigest()
 TAG = "CACHEDIR.TAG"
 TAG_TEXT = b"Signature: 8a477f597d28d172789f06886806bc55\n# Made by tilec; `tilec cache clean` removes it.\n"
-"""Tells programs that make backups to leave a folder out (the Cache Directory Tagging Specification, bford.info/cachedir)."""
+"""Excludes the folder from backups (the Cache Directory Tagging Specification, bford.info/cachedir)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The outputs of one stage by name, with their digests; `hit` is False where this process just made them. `cost` is the
-    milliseconds of CPU that making them took, 0 where that is not known."""
+    """The outputs of one stage by name, with their digests. `hit` is False if this process has just made them. `cost` is the
+    CPU time to make them in milliseconds, 0 if unknown."""
 
     outputs: dict[str, bytes] = field(repr=False)
     digests: dict[str, str]
@@ -49,12 +49,11 @@ class Entry:
 
 
 class Store:
-    """The store below `root`. `problems` collects one line per damaged entry met. `remote`, where there is one, is asked by
-    `tilec.cache.products` for what is not here; `made` collects the
-    keys of what is to be shared with it.
+    """The store below `root`. `problems` collects one line per damaged entry. `tilec.cache.products` asks `remote`, if set, for
+    missing entries; `made` collects the keys to be shared with it.
 
-    Opening and writing raise CompileError: E0701 where the folder cannot be written, E0711 where it is not the user's alone and
-    no key seals its entries, E0712 where the key cannot be used.
+    Opening and writing raise CompileError: E0701 if the folder cannot be written, E0711 if others can write to it and no secret
+    seals its entries, E0712 if the key file cannot be used.
     """
 
     def __init__(self, root: Path) -> None:
@@ -99,11 +98,11 @@ class Store:
             folder.close()
 
     def blob_path(self, digest: str) -> Path:
-        """Where the blob of a digest lies."""
+        """Path of the blob with a digest, whether or not it exists."""
         return self.blobs.path / digest
 
     def get_text(self, name: str) -> str | None:
-        """A note kept under a name of the caller's, or None. It says whatever the store's writer wrote: look before use."""
+        """The note with a name that the caller chooses, or None. Its text is untrusted: check it before use."""
         file = _note_file(name)
         found = self.notes.read(file, LONGEST_NOTE)
         if found is None:
@@ -114,7 +113,7 @@ class Store:
         return parse_note(self.sealer, name, found[0])
 
     def set_texts(self, notes: Mapping[str, str]) -> None:
-        """Keep notes by name; one that is too long is left out."""
+        """Store notes by name; a note longer than `LONGEST_NOTE` is dropped."""
         with self._writing():
             for name, text in notes.items():
                 data = note_text(self.sealer, name, text)
@@ -122,7 +121,7 @@ class Store:
                     self.notes.write(_note_file(name), data)
 
     def lookup(self, key: str, label: str = "") -> Entry | None:
-        """The verified outputs of `key`, or None: never made, evicted, or damaged (then `problems` says which)."""
+        """The verified outputs of `key`; None if they were never made, were evicted, or are damaged (see `problems`)."""
         record = self._record(key)
         if record is None:
             return None
@@ -137,7 +136,7 @@ class Store:
 
     def _damaged(self, key: str, label: str, digest: str, name: str) -> None:
         gone = not self.blobs.has(digest)
-        if gone and not self.entries.has(key):  # pruned meanwhile: entries go before their blobs
+        if gone and not self.entries.has(key):  # pruned meanwhile: prune removes entries before their blobs
             return
         self.blobs.discard(digest)
         self.entries.remove(key)
@@ -145,14 +144,14 @@ class Store:
         self.problems.append(f"cache entry {label or key[:12]}: {what}; it is made again")
 
     def digests(self, key: str) -> dict[str, str] | None:
-        """Digests of the outputs of `key` by name, unverified; None where the store has no entry of it."""
+        """Digests of the outputs of `key` by name, without reading the blobs; None if the store has no entry for it."""
         record = self._record(key)
         return None if record is None else record.outputs
 
     def _record(self, key: str) -> Record | None:
         found = self.entries.read(key, LONGEST_ENTRY)
         there = found is not None or self.entries.has(key)
-        if there and found is None:  # another process has just written it, or it is nothing that can be read
+        if there and found is None:  # another process has just written it, or it cannot be read
             found = self.entries.read(key, LONGEST_ENTRY)
         record = None if found is None else parse_entry(self.sealer, key, found[0])
         if record is None:
@@ -166,7 +165,7 @@ class Store:
         return record
 
     def put(self, key: str, outputs: Mapping[str, bytes], label: str = "", cost: int = 0) -> Entry:
-        """Keep the outputs of `key`; blobs first, so that no entry names a blob that was not written."""
+        """Store the outputs of `key`: blobs first, so that no entry names a blob that was not written."""
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in outputs.items()}
         sizes = {name: len(data) for name, data in outputs.items()}
         with self._writing():
@@ -179,7 +178,7 @@ class Store:
         return Entry(dict(outputs), digests, False, cost)
 
     def make(self, key: str, run: Callable[[], Mapping[str, bytes]], label: str = "") -> Entry:
-        """The outputs of `key`: from the store, or from `run` in one process at a time. Errors of `run` are not kept."""
+        """The outputs of `key`: from the store, or from `run` in one process at a time. Errors of `run` are not cached."""
         found = self.lookup(key, label)
         if found is not None:
             return found
@@ -203,12 +202,12 @@ class Store:
                 yield key, {"outputs": record.outputs, "sizes": record.sizes, "used": status.st_mtime, "label": record.label}
 
     def statistics(self) -> Statistics:
-        """What was counted in all builds."""
+        """The totals over all builds."""
         found = self.folder.read(STATISTICS, LONGEST_STATISTICS)
         return Statistics() if found is None else decoded(found[0])
 
     def count(self, counts: Statistics) -> None:
-        """Add the counts of a build; nothing where they cannot be written, since nobody needs them."""
+        """Add the counts of a build. A failure to write them is ignored."""
         with contextlib.suppress(OSError):
             self.folder.ensure_plain(LOCKS)
             with locked(self.folder, LOCKS, _STATISTICS_KEY, "statistics"):
@@ -217,7 +216,7 @@ class Store:
                 self.folder.write(STATISTICS, encoded(total))
 
     def forget(self, keys: list[str]) -> None:
-        """Drop entries; their blobs stay until a prune finds them unused."""
+        """Drop entries; a later prune removes their unused blobs."""
         for key in keys:
             self.entries.remove(key)
 

@@ -25,7 +25,7 @@ def audit_command(
     path: str, *, digest: str | None, trust: str | None, json_file: str | None, time_limit: float | None,
     jobs: int, kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool, use_cache: bool,
 ) -> int:  # fmt: skip
-    """Audit a bundle, print the table, write the report; the exit status."""
+    """Audit a bundle, print the table and write the report. Returns the exit status."""
     try:
         from tilec.audit.report import lines, seal
         from tilec.audit.run import audit
@@ -67,7 +67,7 @@ def _progress() -> Callable[[str], None]:
 
 
 def assembler(store: Store | None) -> Assembler:
-    """The assembler that is installed, or why there is none; `store` remembers the digests of its files."""
+    """The installed assembler, or the reason why there is none; `store` caches the digests of its files."""
     from tilec.audit.cubins import ASSEMBLERS, Assembler
     from tilec.toolchain import PACKAGES, fingerprint, stated
 
@@ -79,7 +79,7 @@ def assembler(store: Store | None) -> Assembler:
 
 
 def assembled(ptx: str, arch: str) -> bytes:
-    """The CUBIN of a PTX text. CompileError where it is refused, or what assembles is not installed."""
+    """The CUBIN of a PTX text. CompileError if it is refused or no assembler is installed."""
     from tilec.assemble import assemble
 
     target = next((target for target in TARGETS if target.name == arch), None)

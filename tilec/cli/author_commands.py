@@ -1,4 +1,4 @@
-"""The commands with which a kernel is written: `new`, `run`, `test`, `bench`, `tune`, `lsp`, and their options."""
+"""The commands for authors of kernels: `new`, `run`, `test`, `bench`, `tune`, `lsp`, and their options."""
 
 from __future__ import annotations
 

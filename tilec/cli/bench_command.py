@@ -1,7 +1,8 @@
-"""`tilec bench`: a kernel's time on a GPU, beside its baseline and the roofline; without one, what can be told all the same.
+"""`tilec bench`: times a kernel on a GPU and compares it with its baseline and the roofline; without a GPU, prints the
+roofline.
 
-Exit status: 0 measured; 1 the kernel is refused, or computes something else than its reference or its baseline; 2 wrong usage
-or environment; 3 no GPU: nothing was measured, and what is printed is computed from the contract and published rates.
+Exit status: 0 measured; 1 the kernel is refused, or differs from its reference or its baseline; 2 wrong usage or environment;
+3 no GPU: nothing was measured, and the output is computed from the contract and published rates.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ BUILD_FILE, KERNELS = "build.toml", "kernels_src"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is timed: its manifest, the tile IR where the compiler is here, and where its reference and its baseline are."""
+    """The kernel to time: its manifest and the path of it, its tile IR (`function`, None for a built artifact), the folder of
+    its reference and baseline (`kernels`), and its build file."""
 
     manifest: Manifest
     path: Path
@@ -50,7 +52,7 @@ def bench_command(
     project: str | None, kernel: str, constants: tuple[str, ...], dims: tuple[str, ...], arch: str | None, gpu: str | None,
     plot: str | None, *, as_json_: bool,
 ) -> int:  # fmt: skip
-    """Build, check, time, print; the exit status."""
+    """Build, check, time and print. Returns the exit status."""
     if plot is not None:
         check_plot(Path(plot))
     try:
@@ -82,7 +84,7 @@ def bench_command(
 
 
 def _named(gpu: str | None, arch: str | None) -> Rates:
-    """Whose floor is told: the GPU named, or the first of the architecture."""
+    """The published rates for the bound: those of the GPU `gpu`, or of the first GPU of the architecture."""
     if gpu is not None:
         if gpu.lower() not in PUBLISHED:
             raise UsageError(f"no GPU `{gpu}`; there are {', '.join(PUBLISHED)}")
@@ -92,7 +94,7 @@ def _named(gpu: str | None, arch: str | None) -> Rates:
 
 
 def _subject(project: str | None, kernel: str, constants: tuple[str, ...], target: Target, folder: Path) -> Subject:
-    """A built artifact where one is named, else a kernel that is built now."""
+    """The built artifact if `kernel` names one, else a kernel that is built now."""
     if kernel.endswith(".json"):
         if constants:
             raise UsageError(f"`{kernel}` is built already, with constants of its own; leave out -c")
@@ -118,17 +120,17 @@ def _subject(project: str | None, kernel: str, constants: tuple[str, ...], targe
 
 
 def _kernels(artifact: Path) -> Path | None:
-    """The folder of the kernels of the project that an artifact lies in; None where it lies in none."""
+    """The kernels' folder of the project that contains an artifact; None if there is no project."""
     root = next((one for one in artifact.resolve().parents if (one / BUILD_FILE).is_file()), None)
     if root is None:
         return None
-    with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):  # it says nothing of that
+    with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):  # the build file does not name it
         return root / tomllib.loads((root / BUILD_FILE).read_text(encoding="utf-8"))["build"].get("kernels", KERNELS)
     return root / KERNELS
 
 
 def _written(build: BuildFile, entry: KernelEntry, target: Target, folder: Path) -> Path:
-    """The artifact of the only specialisation, as files; CompileError."""
+    """Build the only specialisation and write its files; returns the path of the manifest. CompileError if it is refused."""
     from tilec.project.just_in_time import products
 
     outputs = products(build, target)
@@ -138,7 +140,7 @@ def _written(build: BuildFile, entry: KernelEntry, target: Target, folder: Path)
 
 
 def _copy(target: Target, folder: Path, subject: Subject) -> Path | None:
-    """The copy kernel; None where there is no compiler, as a built artifact needs none."""
+    """Build the copy kernel; None for a built artifact, which is timed without a compiler."""
     if subject.build is None:
         return None
     from tilec.project.single import project_of
@@ -149,7 +151,7 @@ def _copy(target: Target, folder: Path, subject: Subject) -> Path | None:
 
 
 def _launches(contract: Contract, dims: tuple[str, ...], subject: Subject) -> tuple[dict[str, float], ...]:
-    """Those given, with large values for what they leave open; or those of `[[tuning]]`; or a large one."""
+    """The launches of `dims`, else the shapes of `[[tuning]]`, else one launch; missing values are large."""
     given: list[dict[str, float]]
     try:
         given = [given_values(text) for text in dims]
@@ -181,7 +183,7 @@ def _unmeasured(
     subject: Subject, launches: tuple[Mapping[str, float], ...], works: list[Work], named: Rates | None, missing: str,
     plot: str | None, *, as_json_: bool,
 ) -> int:  # fmt: skip
-    """What the contract and published rates say; exit status 3."""
+    """Print bounds from the contract and published rates; exit status 3."""
     assert named is not None
     found = Compared(arch=named.arch)
     print_line("error", f"nothing was measured: {missing}; run it on a machine with a GPU and its driver")

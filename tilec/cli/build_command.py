@@ -1,4 +1,4 @@
-"""`tilec build`, and what its `--plan` shows."""
+"""`tilec build` and its option `--plan`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def build_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
     whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
 ) -> int:  # fmt: skip
-    """Build and print; the exit status. Notes are of what was made; of everything, where `deny` makes them fail the build."""
+    """Build and print. Returns the exit status. Notes are printed for new artifacts; for all artifacts if `deny` makes notes
+    fail the build."""
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
@@ -89,7 +90,7 @@ def build_command(
 
 
 def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:
-    """Print every artifact that a model's step can ask for, and who asks; the exit status, 2 where one is missing."""
+    """Print every artifact that a model's step can request, with the requests. Returns the exit status, 2 if one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)
     entries = chosen_entries(build, kernels)

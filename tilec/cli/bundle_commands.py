@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def opened(path: str, arch: str | None = None, digest: str | None = None, trust: TrustSource = None) -> Bundle:
-    """A verified bundle, under the policy `trust`; CompileError with the code of the refusal."""
+    """Open and verify a bundle under the policy `trust`. CompileError with the code of the refusal."""
     targets = chosen_targets(arch)
     if targets is not None and len(targets) != 1:
         raise UsageError("a bundle is for one architecture; name one with `--arch`")
@@ -33,8 +33,8 @@ def opened(path: str, arch: str | None = None, digest: str | None = None, trust:
 
 
 def with_sidecar(bundle: Bundle) -> tuple[bytes, bytes]:
-    """The bytes of a verified bundle's file, and of the attestations beside it, empty where there are none; CompileError E0703
-    where they cannot be read, E0705 where the file is another one meanwhile."""
+    """The bytes of a verified bundle's file and of its attestations (empty if it has none). CompileError E0703 if they cannot
+    be read, E0705 if the file has changed meanwhile."""
     from tilec.bundle_format import MAX_FILE
     from tilec.regular_file import read_regular
     from tilec.signature_format import MAX_SIDECAR, sidecar_path
@@ -56,7 +56,7 @@ def with_sidecar(bundle: Bundle) -> tuple[bytes, bytes]:
 def pack_command(
     project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
 ) -> int:  # fmt: skip
-    """Build what the models need, write their bundles and print one line for each; the exit status."""
+    """Build the artifacts of the models, write their bundles and print one line for each. Returns the exit status."""
     from tilec.bundle.describe import summary
     from tilec.bundle.pack import pack
     from tilec.project.closed_world import enumerate_world
@@ -107,7 +107,7 @@ def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def needed_entries(world: World) -> tuple[KernelEntry, ...]:
-    """One entry per specialisation and schedule that a model uses, with the options and budget of its entry."""
+    """One entry per specialisation and schedule that a model uses, with the options and budget of the original entry."""
     found = {
         (use.artifact, repr(use.entry.schedule), repr(use.entry.only)): replace(
             use.entry, constants={k: (v,) for k, v in use.constants.items()}
@@ -151,7 +151,7 @@ def list_command(path: str, digest: str | None, trust: str | None, *, as_json: b
 
 
 def show_command(path: str, kernel: str | None, digest: str | None, trust: str | None, *, as_json: bool) -> int:
-    """Print the contract, resources and proofs of one kernel of a bundle, or what its tuning chooses."""
+    """Print the contract, resources and proofs of one kernel of a bundle, or the choices of the bundle's tuning."""
     from tilec.bundle.describe import kernel_json, kernel_lines, tuning_json, tuning_lines
 
     with opened(path, digest=digest, trust=trust) as bundle:
@@ -170,7 +170,7 @@ def show_command(path: str, kernel: str | None, digest: str | None, trust: str |
 def diff_command(
     old_file: tuple[str, str | None], new_file: tuple[str, str | None], trust: str | None, *, as_json: bool
 ) -> int:  # fmt: skip
-    """Print what two bundles (path, and the digest it must have) differ in; 1 where they do."""
+    """Print the differences of two bundles (path and required digest). Returns 1 if there are any."""
     from tilec.bundle.compare import as_json as to_json
     from tilec.bundle.compare import bundle_changes
 

@@ -18,7 +18,7 @@ from tilec.diagnostics import CompileError, Diagnostic
 
 
 def directory() -> int:
-    """Print where the store lies."""
+    """Print the folder of the store."""
     print(store_root())
     return 0
 
@@ -32,7 +32,7 @@ def size(as_json: bool) -> int:
 
 
 def stats(as_json: bool) -> int:
-    """Print what was counted in all builds, a table by layer."""
+    """Print the counts of all builds as a table by layer."""
     with contextlib.closing(Store(store_root())) as store:
         found = store.statistics()
     hours = found.total("saved_ms") / 3.6e6
@@ -55,7 +55,7 @@ def stats(as_json: bool) -> int:
 
 
 def verify() -> int:
-    """Print one line per damaged entry; 1 where there are any."""
+    """Print one line per damaged entry. Returns 1 if there are any."""
     with contextlib.closing(Store(store_root())) as store:
         found = [*store.problems, *verify_store(store), *verify_products(store)]
     for line in dict.fromkeys(found):
@@ -78,7 +78,7 @@ def prune(max_size: str) -> int:
 
 
 def clean() -> int:
-    """Remove the store, with what all projects that share it have there."""
+    """Remove the store, including the entries of all other projects."""
     root = store_root()
     try:
         remove_store(root)

@@ -1,5 +1,8 @@
-"""`tilec check`: every specialisation through the front end, the prover and the lowering for each of its architectures, in
-workers, answers kept in the store. What it accepts `tilec build` compiles; only budgets and the assembler come after."""
+"""`tilec check`: runs the frontend, the prover and the lowering on every specialisation for each architecture.
+
+The stages run in workers, and their results are stored. `tilec build` compiles what the check accepts, unless a budget or the
+assembler refuses it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def check_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], constants: tuple[str, ...], jobs: int, *, proofs: bool,
     schedule: bool, as_json: bool, deny: str | None = None,
 ) -> int:  # fmt: skip
-    """Judge and print; the exit status. With `deny`, notes are refusals."""
+    """Check and print. Returns the exit status. With `deny`, notes count as refusals."""
     build, entries = open_kernels(project, kernels, constants, arch)
     store = open_store()
     files = FileDigests(store, digests_note(build.root))
@@ -85,7 +88,7 @@ def check_command(
 
 
 def _decided(build: BuildFile, kernels: set[str]) -> list[str]:
-    """What decides between the choices of each kernel that is tuned, on the targets of the project."""
+    """The origin of the costs that select between the choices of each tuned kernel, for the targets of the project."""
     return [
         f"{one.tuned.kernel} for {one.target}: {len(one.candidates)} choices; measured: {one.table['measured']}"
         for one in build.served
@@ -96,7 +99,7 @@ def _decided(build: BuildFile, kernels: set[str]) -> list[str]:
 def _named_notes(
     groups: list[list[Planned]], found: dict[tuple[int, int], Outcome]
 ) -> list[tuple[str, dict[str, Any]]]:  # fmt: skip
-    """The notes of all that was proven, with whose they are."""
+    """The notes of all proven artifacts, each with its artifact's name."""
     return [
         (f"{item.name} {item.target}", record)
         for number, group in enumerate(groups)
@@ -108,7 +111,8 @@ def _named_notes(
 
 
 def record_of(group: list[Planned], outcomes: list[Outcome], *, proofs: bool, schedule: bool = False) -> dict[str, Any]:
-    """What is printed of one specialisation; `outcomes` are those of its targets, the first alone where it told all."""
+    """The printed record of one specialisation. `outcomes` are those of its targets, or only the first if all would be
+    equal."""
     item = group[0]
     refused = [group[one.position].target.name for one in outcomes if one.diagnostics]
     record: dict[str, Any] = {"kernel": item.request.kernel, "constants": item.request.constants, "name": item.name}
@@ -137,7 +141,7 @@ def _prove(
     groups: list[list[Planned]], todo: list[int], store: str, jobs: int, found: dict[tuple[int, int], Outcome],
     problems: list[str],
 ) -> None:  # fmt: skip
-    """Run the check's stages of what is in `todo`; outcomes go to `found`, what is wrong with the store to `problems`."""
+    """Run the check's stages for the groups in `todo`. Outcomes go to `found`, problems of the store to `problems`."""
     tasks = [_task(groups[number], store) for number in todo]
     with contextlib.closing(run(tasks, run_task, jobs, CHECK_PRELOAD, say)) as events:
         for event in events:

@@ -359,11 +359,11 @@ add_colour(tilec)
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What writing to stdout fails with; what fails to write a file knows the file's name, and is told where it is written."""
+"""Errors of writing to stdout. Failures to write a file have a file name and are reported where the file is written."""
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit status. Every expected failure is one message on stderr."""
+    """Run the command line. Returns the exit status. Every expected failure is one message on stderr."""
     try:
         status: Any = tilec.main(arguments, prog_name="tilec", standalone_mode=False)
         sys.stdout.flush()
@@ -383,7 +383,7 @@ def run(arguments: list[str] | None = None) -> int:
         print_diagnostics(error.diagnostics)
         return status_of(error.diagnostics)
     except click.Abort as error:
-        if isinstance(error.__cause__, EOFError):  # click takes an EOFError from anywhere for a person who left
+        if isinstance(error.__cause__, EOFError):  # click treats any EOFError as the end of the user's input
             print_diagnostics([defect("the command", error.__cause__, lambda: None)])
             return 1
         return status_of_end(KeyboardInterrupt())
@@ -393,7 +393,7 @@ def run(arguments: list[str] | None = None) -> int:
         print("error: the command ran out of memory", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        _drop_stdout()  # its reader left
+        _drop_stdout()  # the reader has closed the pipe
         return 0
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
@@ -409,5 +409,5 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _drop_stdout() -> None:
-    """Keep the interpreter from failing again when it flushes."""
+    """Redirect stdout to the null device, so that the interpreter's final flush does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

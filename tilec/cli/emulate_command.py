@@ -1,5 +1,6 @@
-"""`tilec emulate`: one specialisation of a kernel to PTX, and its PTX emulated on random inputs within the contract: at the
-sizes that are given, or at a few by which blocks are cut short and loops have few and many, odd and even numbers of iterations.
+"""`tilec emulate`: compiles one specialisation of a kernel to PTX and emulates it on random inputs within the contract.
+
+Without `--dims` there are several launches: with partial blocks, and with small and large, odd and even trip counts of loops.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def emulate_command(
     project: str | None, kernel: str, arch: str | None, constants: tuple[str, ...], dims: str | None, seed: int, *,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Print the reports of the launches on each target; 1 where a fault was found or the kernel is refused."""
+    """Print the reports of the launches on each target. Returns 1 if a fault was found or the kernel is refused."""
     from tilec.workers.call import call
 
     build, entry = open_one(project, kernel, constants, arch)
@@ -66,7 +67,7 @@ def emulate_command(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one launch gave: as plain data and as lines for a person; or in `usage` what was wrong with the question."""
+    """The report of one launch as plain data and as printed lines; or in `usage` an error in the user's request."""
 
     clean: bool = True
     data: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -77,7 +78,8 @@ class Answer:
 def _emulated(
     ptx: str, manifest: Manifest, spans: bytes, tir: str, root: Path, dims: str | None, seed: int
 ) -> list[Answer]:  # fmt: skip
-    """What the worker does. Launches take the orders of threads from `seed` on, with which go a persistent kernel's blocks."""
+    """Emulate the launches, in a worker. Launch `i` has the seed `seed + i` for its inputs and for the order of threads, which
+    also determines the scheduling of persistent blocks."""
     from tilec.emulator import UnsupportedPtx, emulate, parse
 
     contract = Contract.of_manifest(manifest)
@@ -98,7 +100,7 @@ def _emulated(
 
 
 def _edges(manifest: Manifest, tir: str, small: dict[str, float]) -> list[dict[str, float]]:
-    """The launches of an audit, with the floats of a small one; none where the solver is not installed."""
+    """The launches of an audit, with the floats of a small one; none if the solver is not installed."""
     try:
         from tilec.audit.contract import contract_of
         from tilec.audit.launches import edge_launches
@@ -113,7 +115,7 @@ def _edges(manifest: Manifest, tir: str, small: dict[str, float]) -> list[dict[s
 
 
 def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
-    """PTX, manifest, table of lines and tile IR of a specialisation, made in a worker; CompileError where it is refused."""
+    """PTX, manifest, line table and tile IR of a specialisation, built in a worker. CompileError if it is refused."""
     from tilec.project.worker import BUILD_PRELOAD
     from tilec.workers.call import call
 
@@ -122,7 +124,7 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
 
 
 def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
-    """What the worker does, through the store, each stage under its budget."""
+    """Run the stages in a worker, through the store, each under its budget."""
     from tilec import pipeline
     from tilec.cache import FileDigests
     from tilec.link import link
@@ -146,13 +148,13 @@ def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, 
 
 
 class Sources:
-    """Where a kernel's tile IR came from: `at` gives the place of one of its lines, and what stands there."""
+    """Maps lines of a kernel's tile IR to source locations."""
 
     def __init__(self, root: Path, spans: bytes) -> None:
         self.root, self.spans = root, spans
 
     def at(self, tir_line: int) -> str:
-        """`file:line:column` and the source line; nothing where the line of the tile IR stands for no place."""
+        """`file:line:column` and the source line; empty if the line of the tile IR has no source location."""
         from tilec.ir.lines import source_of
 
         span = source_of(self.spans, tir_line)

@@ -1,8 +1,8 @@
-"""How the command ends when it is told to: SIGTERM and SIGHUP unwind it as Ctrl-C does, so that it takes its workers along.
+"""Signal handling: SIGTERM and SIGHUP unwind the command like Ctrl-C, so that it stops its workers.
 
-In: signals, and the streams that a command was given. Out: `Terminated` where the program is; `main` turns it into one line and
-exit status 128 + signal (129 SIGHUP, 130 Ctrl-C, 143 SIGTERM). Under `nohup` SIGHUP stays ignored. After SIGKILL nothing
-runs here; the workers end by themselves.
+In: signals, and the standard streams of the command. Out: `Terminated`, raised in the main thread; `main` turns it into one
+line and exit status 128 + signal (129 SIGHUP, 130 Ctrl-C, 143 SIGTERM). Under `nohup` SIGHUP stays ignored. After SIGKILL no
+handler runs; the workers end by themselves.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from types import FrameType
 from typing import Final
 
 SOON: Final = 0.01
-"""Seconds after which a signal that came at a bad moment is raised."""
+"""Seconds after which a signal is raised again if it arrived while exceptions are swallowed."""
 
 
 _told: list[int] = []
-"""Signals that came."""
+"""Received signals, in order."""
 
 
 class Terminated(BaseException):
-    """The process was told to end by the signal `number`."""
+    """The process received the terminating signal `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -30,36 +30,36 @@ class Terminated(BaseException):
 
 
 def hold_standard_streams() -> bool:
-    """Whether there is a stdout. Of stdin, stdout and stderr, what is closed becomes the null device, so that no socket or file
-    that is opened later is taken for it, by us or by a child."""
+    """Open the null device for each closed standard stream, so that no file or socket gets its descriptor, here or in a child.
+    Returns whether there was a stdout."""
     has_stdout = sys.stdout is not None  # pyright: ignore[reportUnnecessaryComparison]
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor
             os.set_inheritable(number, True)
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
-        sys.stderr = os.fdopen(2, "w", closefd=False)  # `print` would take stdout
+        sys.stderr = os.fdopen(2, "w", closefd=False)  # with None, `print` would use stdout
     return has_stdout
 
 
 def unwind_on_signals() -> None:
-    """From now on SIGTERM and SIGHUP raise `Terminated` in the main thread, and SIGINT KeyboardInterrupt, unless ignored."""
+    """Make SIGTERM and SIGHUP raise `Terminated` in the main thread, and SIGINT KeyboardInterrupt, unless they are ignored."""
     for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(known) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(known, _raise)
 
 
 def leave_signals() -> None:
-    """All is done: a signal that comes now ends the process at once, not with an exception among what Python tidies up."""
+    """Restore the default handlers: after the work is done, a signal ends the process without an exception during shutdown."""
     for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(known) is _raise:
             signal.signal(known, signal.SIG_DFL)
 
 
 def raised() -> BaseException:
-    """What the last signal raised, for code whose library lost it."""
+    """The exception of the last signal, for callers of a library that swallowed it."""
     others = [number for number in _told if number != signal.SIGINT]
     return Terminated(others[-1]) if others else KeyboardInterrupt()
 
@@ -72,14 +72,14 @@ def _raise(number: int, frame: FrameType | None) -> None:
         return
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    for known in (signal.SIGTERM, signal.SIGHUP):  # once is enough: what follows takes the workers along
+    for known in (signal.SIGTERM, signal.SIGHUP):  # a second exception would interrupt the cleanup of workers
         signal.signal(known, signal.SIG_IGN)
     raise Terminated(number)
 
 
 def _finalizes(frame: FrameType | None) -> bool:
-    """Whether an object is being finalized, or the lock of a module that was imported: Python prints what is raised there, and
-    goes on as if nothing had come."""
+    """Whether a finalizer or the callback that removes a module's import lock is running. Python prints an exception raised
+    there and continues."""
     while frame is not None and frame.f_code.co_name != "__del__" and not _forgets_lock(frame):
         frame = frame.f_back
     return frame is not None
@@ -91,7 +91,7 @@ def _forgets_lock(frame: FrameType) -> bool:
 
 
 def status_of_end(error: KeyboardInterrupt | Terminated) -> int:
-    """Say why the command ends; its exit status."""
+    """Print why the command ends. Returns its exit status."""
     if isinstance(error, Terminated):
         print(f"ended by {signal.Signals(error.number).name}", file=sys.stderr)
         return 128 + error.number

@@ -47,7 +47,7 @@ def explain_command(code: str) -> int:
 
 
 def _near(code: str, known: list[str]) -> str:
-    """The codes that a person may have meant: those of the same digits, or else which there are, in its hundred or in all."""
+    """The codes that the user may have meant: those with the same digits, else those of the same hundred, else all."""
     digits = "".join(character for character in code if character.isdigit())
     alike = [name for name in known if digits and name[1:].lstrip("0") == digits.lstrip("0")]
     if alike:
@@ -64,7 +64,7 @@ def _near(code: str, known: list[str]) -> str:
 def dump_command(
     project: str | None, kernel: str, stage: str, arch: str | None, constants: tuple[str, ...], output: str | None
 ) -> int:  # fmt: skip
-    """Print one product of one specialisation; nothing where the kernel is refused before that stage. The exit status."""
+    """Print one product of one specialisation, unless an earlier stage refuses the kernel. Returns the exit status."""
     from tilec.cache import FileDigests
     from tilec.pipeline import CHECK_STAGES, stage_named
     from tilec.project.job import crash
@@ -107,7 +107,7 @@ def dump_command(
 
 
 def graph_command(project: str | None, kernel: str, constants: tuple[str, ...], output: str) -> int:
-    """Write the drawing of one specialisation; 1 where the kernel is refused."""
+    """Write the drawing of one specialisation. Returns 1 if the kernel is refused."""
     from tilec.workers.call import call
 
     build, entry = open_one(project, kernel, constants)

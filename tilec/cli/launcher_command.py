@@ -16,7 +16,8 @@ def launcher_command(
     path: str, wanted: tuple[str, ...], digest: str | None, trust: str | None, output: str | None, prefix: str | None, *,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Write the two files and print the functions; kernels without one are told on stderr. UsageError where none has one."""
+    """Write the two files and print the functions. Kernels without a function are listed on stderr; UsageError if none has
+    one."""
     from tilec.bundle.launcher import make_launcher
 
     if prefix is not None and not re.fullmatch(r"[A-Za-z]\w{0,63}", prefix, re.ASCII):

@@ -1,4 +1,4 @@
-"""`tilec new`: a project to begin with."""
+"""`tilec new`: creates a project."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tilec.project.scaffold import copy_shipped, names_used, scaffold
 
 
 def new_command(folder: Path, name: str | None, *, shipped: bool) -> int:
-    """Write it and say what to do next."""
+    """Write the project and print the next steps."""
     if shipped and name is not None:
         raise UsageError("`--name` is of a new kernel, and `--shipped` writes those that there are; leave one out")
-    place = Path(os.path.realpath(folder))  # where links go in a circle, `Path.resolve` raises
+    place = Path(os.path.realpath(folder))  # `Path.resolve` raises for a cycle of links
     kernel = "" if shipped else _checked(place.name if name is None else name)
     try:
         written = copy_shipped(folder) if shipped else scaffold(folder, kernel)
@@ -29,7 +29,7 @@ def new_command(folder: Path, name: str | None, *, shipped: bool) -> int:
 
 
 def _checked(kernel: str) -> str:
-    """A name; UsageError where no kernel may have it."""
+    """`kernel` if it is a valid name; UsageError if no kernel can have it."""
     if not (kernel.isascii() and kernel.isidentifier()):
         raise UsageError(f"`{kernel}` is no name for a kernel; write --name with letters, digits and `_`")
     words = {

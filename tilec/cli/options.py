@@ -1,6 +1,6 @@
-"""What commands share: options, what their help says of the exit status, where the project is, and colour.
+"""Options shared by commands: project, exit status in the help, and colour.
 
-`--color` may stand before the command or anywhere behind it.
+`--color` can precede the command or follow it anywhere.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ REMOTE = click.option(
 
 
 def a_number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """The value of an option, which `nan` is none for: it is within every range that click knows."""
+    """Reject `nan` as the value of an option: click accepts it in every range."""
     if value is not None and math.isnan(value):
         raise click.BadParameter(f"{value} is no number", context, parameter)
     return value
 
 
 def cores() -> int:
-    """Cores that this process may use: how many workers run where `--jobs` does not say."""
+    """Number of cores that this process may use: the default of `--jobs`."""
     return len(os.sched_getaffinity(0))
 
 
@@ -74,7 +74,7 @@ def _colour(context: click.Context, parameter: click.Parameter, value: Any) -> N
 
 
 def add_colour(group: click.Group) -> None:
-    """Give a group, and every command below it, the option `--color`."""
+    """Add the option `--color` to a group and every command below it."""
     for command in (group, *_below(group)):
         option = click.Option(
             ["--color"], type=click.Choice(CHOICES), metavar="WHEN", expose_value=False, is_eager=True, callback=_colour,

@@ -1,4 +1,4 @@
-"""What the commands share: the project they run in, the kernels they were asked for, and how they print errors."""
+"""Functions shared by commands: they open the project and the requested kernels, and print diagnostics."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BUILD_FILE = "build.toml"
 
 
 class UsageError(Exception):
-    """The command was asked for something it cannot do; exit status 2."""
+    """The command cannot do what its arguments request; exit status 2."""
 
 
 def find_project(start: Path) -> str:
-    """The nearest folder with a build file, from `start` upward, as a path relative to it; CompileError E0801 where none is."""
+    """The nearest folder with a build file, from `start` upward, as a path relative to `start`. CompileError E0801 if none."""
     here = start.absolute()
     for folder in (here, *here.parents):
         if (folder / BUILD_FILE).exists():
@@ -43,8 +43,8 @@ def find_project(start: Path) -> str:
 
 
 def open_project(folder: str | None) -> BuildFile:
-    """The build file in `folder`, or the file named; None: the nearest one, in the current folder or above it, as cargo finds
-    its manifest. Prints what is noted of it. CompileError E08 (exit status 2)."""
+    """Read the build file in `folder`, or the file itself. None: the nearest one, in the current folder or above it, as cargo
+    finds its manifest. Prints its notes. CompileError E08 (exit status 2)."""
     from tilec.project.buildfile import read_build_file
 
     path = Path(find_project(Path()) if folder is None else folder)
@@ -54,15 +54,16 @@ def open_project(folder: str | None) -> BuildFile:
 
 
 def open_store() -> Store:
-    """The user's store; CompileError E0701 where it cannot be written, E0711 and E0712 where it cannot be trusted."""
+    """Open the user's store. CompileError E0701 if it cannot be written, E0711 and E0712 if it cannot be trusted."""
     from tilec.cache import Store, store_root
 
     return Store(store_root())
 
 
 def attach_remote(store: Store, build: BuildFile, given: Sequence[str]) -> tuple[Address, ...]:
-    """Give the store the remotes that the user named or allowed; those of the build file that are not. `given` are the values
-    of `--remote`. CompileError E0751 where one is no remote, E0752 where the key of the team cannot be used."""
+    """Attach the remotes that the user named or allowed to the store. Returns the remotes of the build file that are not
+    allowed. `given` are the values of `--remote`. CompileError E0751 for a malformed remote, E0752 if the team's key cannot be
+    used."""
     from tilec.cache.remote.address import chosen
 
     used, unused = chosen(given, build.remotes)
@@ -79,7 +80,7 @@ def attach_remote(store: Store, build: BuildFile, given: Sequence[str]) -> tuple
 
 
 def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry, ...]:
-    """The entries of the kernels named (all, where none is); UsageError for a name the build file does not have."""
+    """The entries of the kernels `names` (default: all). UsageError for a name that the build file lacks."""
     wanted = _split(names)
     known = {entry.name for entry in build.entries}
     for name in wanted:
@@ -91,8 +92,9 @@ def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry,
 def open_kernels(
     project: str | None, names: Iterable[str], constants: Iterable[str] = (), arch: str | None = None
 ) -> tuple[BuildFile, tuple[KernelEntry, ...]]:  # fmt: skip
-    """The project, and the entries of the kernels named with the specialisations that have `constants`; or a kernel file, where
-    one is named, with `constants` as its values and no project. CompileError; UsageError for what is not there."""
+    """The project, and the entries of the kernels `names`, restricted to specialisations with `constants`. If a name is a
+    kernel file, a project of that file alone, with `constants` as its values. CompileError for a bad build file or kernel,
+    UsageError for unknown names."""
     from tilec.project.single import single
 
     wanted = _split(names)
@@ -107,7 +109,7 @@ def open_kernels(
 
 
 def narrowed(entries: tuple[KernelEntry, ...], constants: Iterable[str]) -> tuple[KernelEntry, ...]:
-    """What of `entries` has the values of texts `NAME=VALUE`; UsageError where nothing has."""
+    """The specialisations of `entries` with the values in texts `NAME=VALUE`. UsageError if there are none."""
     from tilec.project.single import constant
 
     wanted: dict[str, list[str]] = {}
@@ -138,8 +140,8 @@ def narrowed(entries: tuple[KernelEntry, ...], constants: Iterable[str]) -> tupl
 def open_one(
     project: str | None, kernel: str, constants: Iterable[str], arch: str | None = None
 ) -> tuple[BuildFile, KernelEntry]:  # fmt: skip
-    """The project and the first specialisation of a kernel that has `constants`, as an entry of its own; see `open_kernels`.
-    UsageError where a constant is given several values."""
+    """The project, and the first specialisation of a kernel with `constants` as a separate entry; see `open_kernels`.
+    UsageError if a constant has several values."""
     given: dict[str, dict[str, None]] = {}
     for item in _split(constants):
         name, _, value = item.partition("=")
@@ -157,8 +159,8 @@ def _split(names: Iterable[str]) -> list[str]:
 
 
 def chosen_targets(text: str | None) -> tuple[Target, ...] | None:
-    """Targets of a list such as `sm_90,sm_100`, each once; None for no list. CompileError E0603; UsageError for an
-    empty list."""
+    """Parse a list of targets such as `sm_90,sm_100`, without duplicates; None without a list. CompileError E0603 for an
+    unknown target, UsageError for an empty list."""
     from tilec.target import Target
 
     if text is None:
@@ -170,19 +172,19 @@ def chosen_targets(text: str | None) -> tuple[Target, ...] | None:
 
 
 def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[str, str]:
-    """The fingerprint of the installed compilers, or of `packages` alone; CompileError E0601 where one is missing."""
+    """The fingerprint of the installed compilers, or only of `packages`. CompileError E0601 if one is missing."""
     from tilec.toolchain import fingerprint
 
     return fingerprint(store, packages)
 
 
 def say(line: str) -> None:
-    """A line for a person while a command runs."""
+    """Print a progress message for a person on stderr."""
     print(visible(line), file=sys.stderr, flush=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:
-    """Diagnostics on stderr; files are relative to `root`."""
+    """Print diagnostics on stderr; file names are relative to `root`."""
     from tilec.project.report import source_texts
 
     found = list(diagnostics)
@@ -192,7 +194,8 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = Non
 
 @contextlib.contextmanager
 def refusals_as_json(as_json: bool, root: Path | None = None) -> Generator[None]:
-    """What ends a command that prints JSON is JSON too: `{"errors": [...]}`, on stdout. `root`: as of `print_diagnostics`."""
+    """With `as_json`, print a CompileError that ends the command as `{"errors": [...]}` on stdout. `root` is that of
+    `print_diagnostics`."""
     try:
         yield
     except CompileError as error:
@@ -204,21 +207,21 @@ def refusals_as_json(as_json: bool, root: Path | None = None) -> Generator[None]
 
 
 def print_line(kind: str, text: str) -> None:
-    """A line on stderr that begins with `error`, `warning` or `note` (a role of `terminal.STYLES`)."""
+    """Print a line on stderr that begins with `error`, `warning` or `note` (a role of `terminal.STYLES`)."""
     print(f"{paint_for(sys.stderr)(kind, kind)}: {visible(text)}", file=coloured(sys.stderr))
 
 
 REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0732", "E0805", "E0811", "E0812")
-"""Codes of what was looked at and found wanting, where the command and its environment are in order."""
+"""E07 and E08 codes of a refused input; the command and its environment are in order."""
 
 
 AT_FAULT = ("E0102", "E0514", "E0601", "E0603")
-"""Codes of what is wrong with the build file, with a file that was named, or with what is installed."""
+"""Other codes for errors in the build file, in a named file, or in the installation."""
 
 
 def status_of(diagnostics: Iterable[Diagnostic]) -> int:
-    """Exit status: 0 for none, 2 where the build file, a file that was named, the cache or the environment is at fault, 1 where
-    only kernels and bundles are."""
+    """Exit status: 0 without diagnostics, 2 for errors in the build file, a named file, the cache or the environment, 1 if only
+    kernels or bundles are refused."""
     found = [item.code for item in diagnostics]
     if any(code in AT_FAULT or (code.startswith(("E07", "E08")) and code not in REFUSALS) for code in found):
         return 2

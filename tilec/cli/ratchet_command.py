@@ -15,7 +15,7 @@ from tilec.project.report import progress
 
 
 def ratchet_command(project: str | None, arch: str | None, golden: str | None, jobs: int, *, update: bool) -> int:
-    """Compare with the golden files, or write them; the exit status."""
+    """Compare with the golden files, or write them. Returns the exit status."""
     build = open_project(project)
     records = Output(Path(golden), None) if golden is not None else Output(build.root / "tests" / "golden", build.root)
     now = Record()

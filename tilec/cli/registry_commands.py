@@ -27,7 +27,7 @@ def _reference(text: str) -> Reference:
 
 
 def push_command(files: tuple[str, ...], destination: str, trust: str | None, *, plain_http: bool, as_json: bool) -> int:
-    """Push bundles and their sidecars, and print the digest of the index."""
+    """Push bundles and their attestations, and print the digest of the index."""
     from tilec.registry.client import Client
     from tilec.registry.errors import RegistryError
     from tilec.registry.push import push
@@ -65,7 +65,7 @@ def _shipment(path: str, trust: str | None) -> Shipment:
 def pull_command(
     source: str, arch: str | None, model: str | None, output: str | None, trust: str | None, *, plain_http: bool, as_json: bool
 ) -> int:  # fmt: skip
-    """Pull bundles into a folder, and print one line for each; 1 where some are refused, which are named."""
+    """Pull bundles into a folder and print one line for each. Returns 1 if some are refused, and lists them."""
     from tilec.finder import checked, own_bundles_folder, refusal_of
     from tilec.registry.client import Client
     from tilec.registry.errors import RegistryError
@@ -81,7 +81,7 @@ def pull_command(
     refused: list[Refused] = []
     try:
         folder = Path(output) if output is not None else own_bundles_folder()
-        sweep(folder)  # of pulls that were killed
+        sweep(folder)  # removes temporary files of killed pulls
         with Client(reference, plain_http=plain_http) as client:
             check = partial(checked, trust=trust)
             found = pull(client, wanted, folder, check, refusals=(BundleError,), tell=refused.append)

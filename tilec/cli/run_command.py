@@ -1,4 +1,4 @@
-"""`tilec run` and `tilec test`: kernels on the interpreter, with random inputs within their contracts, beside references."""
+"""`tilec run` and `tilec test`: run kernels on the interpreter with random inputs and compare them with their references."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_command(
     project: str | None, kernel: str, constants: tuple[str, ...], dims: str | None, seed: int, reference: str | None,
     tolerance: tuple[float | None, float | None], *, as_json: bool,
 ) -> int:  # fmt: skip
-    """Run one launch and print what it wrote; 1 where the kernel is refused or differs from its reference."""
+    """Run one launch and print what it wrote. Returns 1 if the kernel is refused or differs from its reference."""
     build, entry = open_one(project, kernel, constants)
     try:
         given = given_values(dims)
@@ -54,7 +54,7 @@ def run_command(
 
 @dataclass(frozen=True, slots=True)
 class _Tally:
-    """The launches of one specialisation."""
+    """Summary of the launches of one specialisation; `error` is the largest, in units of the tolerance."""
 
     kernel: str
     constants: str
@@ -67,7 +67,7 @@ def test_command(
     project: str | None, kernels: tuple[str, ...], constants: tuple[str, ...], launches: int, jobs: int | None,
     tolerance: tuple[float | None, float | None], *, as_json: bool,
 ) -> int:  # fmt: skip
-    """Run several launches of every specialisation that has a reference; 1 where something differs or is refused."""
+    """Run several launches of every specialisation with a reference. Returns 1 if one differs or is refused."""
     build, entries = open_kernels(project, kernels, constants)
     work: list[tuple[KernelEntry, Question]] = []
     missing: list[str] = []
@@ -123,7 +123,7 @@ def _call(entry: KernelEntry, question: Question) -> Call:
 
 
 def _tally(kernel: str, question: Question, found: tuple[Trial, ...] | None) -> _Tally:
-    """What became of a specialisation's launches; None where it was refused."""
+    """Summarize the launches of a specialisation; `found` is None if it was refused."""
     shown = " ".join(f"{name}={value}" for name, value in question.constants.items())
     if found is None:
         return _Tally(kernel, shown, 0, 0.0, "refused")
@@ -134,7 +134,7 @@ def _tally(kernel: str, question: Question, found: tuple[Trial, ...] | None) -> 
 
 
 def _named_reference(text: str, kernel: str) -> tuple[Path, str]:
-    """`FILE.py` or `FILE.py:NAME`."""
+    """Parse `FILE.py` or `FILE.py:NAME`."""
     file, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if not os.path.isfile(file):
         raise UsageError(f"no file `{file}`; write --reference FILE.py:NAME")
@@ -154,7 +154,7 @@ def _errors(found: Iterable[Diagnostic], build: BuildFile) -> list[dict[str, Any
 
 
 def _number(value: Any) -> Any:
-    """A number that JSON has; its name where it has none."""
+    """The value, with non-finite floats as strings, which JSON lacks."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

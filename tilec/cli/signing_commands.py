@@ -30,7 +30,7 @@ PUBLIC: Final = ".pub"
 
 
 def keygen_command(output: str, kind: str, *, encrypt: bool, as_json: bool) -> int:
-    """Write a new key pair, OUTPUT for its owner alone and OUTPUT.pub for everybody, and print the key's id."""
+    """Write a new key pair, OUTPUT (readable only by its owner) and OUTPUT.pub, and print the key's id."""
     keys = _keys_module()
     private, public = Path(output), Path(output + PUBLIC)
     for path in (private, public):
@@ -59,7 +59,8 @@ def keygen_command(output: str, kind: str, *, encrypt: bool, as_json: bool) -> i
 def sign_command(
     paths: tuple[str, ...], key: str, release: int, builder: str | None, project: str | None, *, as_json: bool
 ) -> int:  # fmt: skip
-    """Sign provenance and bill of materials of bundles, and write them beside each; nothing is written where one is refused."""
+    """Sign provenance and bill of materials of bundles, and write each next to its bundle. If one bundle is refused, nothing is
+    written."""
     from tilec.bundle.sign import signed_envelopes, statements
 
     signer = _signer(Path(key))
@@ -88,7 +89,7 @@ def sign_command(
 
 
 def attest_command(path: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
-    """Print the statements that `sign` would sign, or write them, and the bytes that each signature is over, into a folder."""
+    """Print the statements that `sign` would sign, or write them and the bytes under each signature into a folder."""
     from tilec.bundle.sign import statements
     from tilec.signature_format import PAYLOAD_TYPE
 
@@ -137,7 +138,7 @@ def _files(bundle: Bundle, project: str | None) -> dict[str, str]:
 
 
 def _before(place: Path) -> list[Envelope]:
-    """The envelopes of a sidecar that is there; CompileError E0714 where it is none."""
+    """The envelopes of an existing attestation file; CompileError E0714 if it is malformed."""
     from tilec.regular_file import read_regular
     from tilec.signature_format import MAX_SIDECAR
 
@@ -154,7 +155,7 @@ def _before(place: Path) -> list[Envelope]:
 
 
 def _check(bundle: Bundle, signer: FileSigner) -> None:
-    """Open what was signed as a user would; CompileError where that fails."""
+    """Verify the signed bundle as a user would; CompileError if that fails."""
     mine = TrustedKey(signer.public_key, "the key that signed")
     with opened(str(bundle.path), digest=bundle.digest, trust=Trust({mine.key.id: mine}, 1, {}, "--key")):
         pass
@@ -168,7 +169,7 @@ def _keys_module() -> Any:
 
 
 def _signer(path: Path) -> FileSigner:
-    """The signer of a private key's file; CompileError E0716 where it cannot be used."""
+    """The signer for a private key file; CompileError E0716 if it cannot be used."""
     from tilec.regular_file import USED_BY_OTHERS, read_regular
 
     keys = _keys_module()
@@ -198,7 +199,7 @@ def _decrypted(pem: bytes, passphrase: bytes, refused: Callable[[str], CompileEr
 
 
 def _passphrase(path: Path, *, again: bool = False) -> bytes:
-    """From the environment, or asked for at a terminal; CompileError E0716 where neither gives one."""
+    """The passphrase from the environment, or from a prompt on a terminal; CompileError E0716 without either."""
     given = os.environ.get(PASSPHRASE)
     if given is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         import click

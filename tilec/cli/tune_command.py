@@ -1,4 +1,4 @@
-"""`tilec tune`: builds the candidates that build.toml declares, has them measured, writes the table that the build reads."""
+"""`tilec tune`: builds the candidates declared in build.toml, measures them, and writes the table that the build reads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tune_command(
     project: str | None, kernels: tuple[str, ...], arch: str | None, budget: float, jobs: int, *, build_only: bool,
     prebuilt: bool, again: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Build, measure, write, print; the exit status."""
+    """Build, measure, write and print. Returns the exit status."""
     build = open_project(project)
     chosen = _chosen(build, kernels)
     device = None if build_only else _device()
@@ -82,7 +82,7 @@ def _chosen(build: BuildFile, names: tuple[str, ...]) -> list[Tuned]:
 
 
 def _device() -> Device | str:
-    """The device of this machine, or why there is none: what is recorded already needs none."""
+    """The device of this machine, or the reason why there is none: complete records need no device."""
     try:
         return device_here(CHILD)
     except NoDevice as error:
@@ -102,7 +102,7 @@ def _targets(build: BuildFile, arch: str | None, device: Device | str | None) ->
 
 
 def _output(build: BuildFile, tuned: Tuned, fixed: Mapping[str, object]) -> Output:
-    """Where candidates of one schedule are built: artifacts go by their constants alone."""
+    """The output folder for candidates with one schedule: artifact names contain only constants."""
     words = "_".join(f"{name}={value}" for name, value in fixed.items()) or "own"
     return Output(build.root / "artifacts" / "tune" / tuned.kernel / words, build.root)
 
@@ -110,7 +110,7 @@ def _output(build: BuildFile, tuned: Tuned, fixed: Mapping[str, object]) -> Outp
 def _built(
     build: BuildFile, tuned: Tuned, target: Target, jobs: int
 ) -> tuple[list[Built], list[Diagnostic]]:  # fmt: skip
-    """Candidates, built where they are not in the store; what is wrong with those that are not built."""
+    """The candidates, built unless they are in the store, and the diagnostics of those that were refused."""
     from tilec.project.driver import build_project
     from tilec.project.report import progress
 
@@ -138,7 +138,7 @@ def _built(
 def _entries(
     build: BuildFile, tuned: Tuned, target: Target
 ) -> Iterable[tuple[Any, dict[str, int | str | bool], KernelEntry]]:  # fmt: skip
-    """Each candidate for a target, what is fixed of its schedule, and an entry of it alone."""
+    """Each candidate for a target, its schedule overrides, and an entry for it alone."""
     for candidate in tuned.candidates:
         entry = tuned.entry(candidate, build.declared)
         if not tuned.serves(candidate, build.declared, target):
@@ -154,7 +154,7 @@ def _entries(
 
 
 def _prebuilt(build: BuildFile, tuned: Tuned, target: Target, *, strict: bool = True) -> list[Built]:
-    """Candidates that lie built in the project's folder. UsageError where one is missing, if `strict`."""
+    """The candidates already built in the project's folder. With `strict`, UsageError if one is missing."""
     from tilec.project.plan import artifact_name
 
     found: list[Built] = []
@@ -226,7 +226,7 @@ def _records(path: Path, root: Path, device: str) -> Records:
 def _measure(
     job: Job, records: Records, device: Device | str | None, budget: float, built: list[Built]
 ) -> Progress:  # fmt: skip
-    """Measure what is missing. UsageError where something is, and nothing can measure it."""
+    """Make missing measurements. UsageError if there are some and no device."""
     check, shapes = todo(job, records)
     if not (check or shapes) or not budget:
         return Progress(left=len(shapes))
@@ -245,7 +245,7 @@ def _measure(
 
 
 def _print(data: Mapping[str, Any]) -> None:
-    """The table, shape by shape, and what is left to do."""
+    """Print the selection for each shape, and what is left to measure."""
     rows = [("shape", "serves", "us", "fastest", "us")]
     for one in data["chosen"]:
         same = one["serves"] == one["fastest"]

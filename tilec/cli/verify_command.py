@@ -17,11 +17,11 @@ from tilec.runtime.trust import TrustSource, trust_keys
 from tilec.runtime.trust_place import NO_POLICY
 
 MAX_DIFFERENCES = 20
-"""Lines of what differs that are printed for a bundle; `--json` has all."""
+"""Most differences printed per bundle; `--json` prints all."""
 
 
 def policy_of(trust: str | None, keys: tuple[str, ...]) -> TrustSource:
-    """The policy that the options ask for: all of the public keys of some files, or `trust`."""
+    """The trust policy of the options: signatures by all public keys in `keys`, or `trust`."""
     if not keys:
         return trust
     if trust is not None:
@@ -36,8 +36,8 @@ def verify_command(
     paths: tuple[str, ...], arch: str | None, digest: str | None, trust: TrustSource, rebuild: tuple[str | None, int] | None, *,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Verify bundles and print one line for each that is intact, and signed as `trust` asks; 1 where one is refused. `rebuild`
-    is the project to build again from, and the number of workers."""
+    """Verify bundles and print one line for each that is intact and signed as `trust` requires. Returns 1 if one is refused.
+    `rebuild` is the project for a rebuild, and the number of workers."""
     from tilec.project.report import diagnostic_json
 
     if digest is not None and len(paths) != 1:
@@ -85,7 +85,7 @@ def _show_signed(row: dict[str, Any], bundle: Bundle, *, as_json: bool) -> None:
 
 
 def _check_texts(bundle: Bundle) -> None:
-    """Expand tile IR and PTX, which opening does not; CompileError where one is damaged."""
+    """Decompress tile IR and PTX, which opening a bundle does not do; CompileError if one is damaged."""
     try:
         bundle.texts()
     except BundleError as error:
@@ -101,8 +101,8 @@ def _differs(path: str, found: list[str]) -> Diagnostic:
 
 
 def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:
-    """Build every artifact of a bundle again, in a store of its own so that no cache is believed; a line for each product that
-    is not the bundle's. CompileError where something cannot be built, UsageError where the project has no such model."""
+    """Build every artifact of a bundle again, in an empty store so that no cache is trusted. Returns a line for each product
+    that differs. CompileError if something cannot be built, UsageError if the project lacks the model."""
     from tilec.bundle.pack import bundle_bytes
     from tilec.bundle.rebuild import differences
     from tilec.cache import Store

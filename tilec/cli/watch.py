@@ -1,8 +1,9 @@
-"""`--watch`: a command runs again whenever the content of a file that it reads changes, until it is interrupted.
+"""`--watch`: runs a command again whenever the content of a file that it reads changes, until it is interrupted.
 
-In: the command, and what it was asked for. Out: its runs, with a line between them that says what changed; it ends by a signal,
-with the status that `tilec.cli.ending` tells (Ctrl-C: 130). A kernel or a build file that is refused is told and waited for, so
-is a file that an editor replaces, or that is away for a moment. `watchfiles` says when to look; content says what changed.
+In: the command and its arguments. Out: its runs, with a line between them that lists the changed files. Only a signal ends it,
+with the exit status of `tilec.cli.ending` (Ctrl-C: 130). After a refused kernel or build file it reports the error and waits
+for a change; it also waits for a file that an editor replaces or that is briefly missing. `watchfiles` triggers a check of the
+files; only changed content triggers a run.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from tilec.cli.project import UsageError, find_project, print_diagnostics, print
 from tilec.diagnostics import CompileError
 
 LOOK_AGAIN: Final = 1000
-"""Milliseconds after which files are looked at even where nothing was reported, as on a file system of a network."""
+"""Milliseconds after which files are checked without an event, for example on a network file system."""
 SETTLED: Final = 50
-"""Milliseconds of silence after which an editor has written all that it writes."""
+"""Milliseconds without an event after which an editor is assumed to have finished writing."""
 Contents = Mapping[Path, str]
 Wakes = Callable[[Sequence[Path]], Iterator[object]]
-"""Takes folders, and gives something whenever a look at their files is due."""
+"""Given folders, yields whenever their files should be checked."""
 
 
 @dataclass(slots=True)
 class Reads:
-    """What a command reads: kernels of a project, or a kernel file, and files besides. Where that cannot be told now, it is
-    what it was before."""
+    """The files that a command reads: kernels of a project, or a kernel file, and the files in `besides`. While they cannot be
+    determined, those found before are kept."""
 
     project: str | None
     kernels: tuple[str, ...]
@@ -44,7 +45,7 @@ class Reads:
     known: set[Path] = field(default_factory=set[Path])
 
     def root(self) -> Path | None:
-        """The folder that diagnostics name files from, where it can be told."""
+        """The folder to which file names in diagnostics are relative; None if it is unknown."""
         files = [Path(name) for text in self.kernels for name in text.split(",") if name.endswith(".py")]
         try:
             path = files[0].parent if files else Path(find_project(Path()) if self.project is None else self.project)
@@ -53,7 +54,7 @@ class Reads:
         return path if os.path.isdir(path) else path.parent
 
     def files(self) -> set[Path]:
-        """Their paths, those among them that are not there now."""
+        """The paths of the files, including files that are missing now."""
         found, whole = {*self.besides}, True
         try:
             whole = self._collect(found)
@@ -63,7 +64,7 @@ class Reads:
         return self.known
 
     def _collect(self, found: set[Path]) -> bool:
-        """Add what is read; False where a kernel could not be followed to all that it imports."""
+        """Add the files that are read. False if the imports of a kernel could not be resolved."""
         from tilec.project.buildfile import read_build_file
 
         names = [name for text in self.kernels for name in text.split(",") if name]
@@ -94,7 +95,7 @@ def _followed(file: Path, root: Path | None, found: set[Path]) -> bool:
 
 
 def contents(files: Iterable[Path]) -> dict[Path, str]:
-    """Digests of files; those that are not there, or cannot be read, have an empty one."""
+    """Digests of files; empty for a file that is missing or cannot be read."""
     found: dict[Path, str] = {}
     for file in files:
         try:
@@ -105,7 +106,7 @@ def contents(files: Iterable[Path]) -> dict[Path, str]:
 
 
 def changed(before: Contents, now: Contents) -> list[str]:
-    """Files whose content is another, in words; one that is only now known to be read counts where it is not there before."""
+    """The files whose content changed, as text; a file that is only in one of the two counts as new or gone."""
     words: list[str] = []
     for file in before.keys() | now.keys():
         old, new = before.get(file, ""), now.get(file, "")
@@ -115,7 +116,7 @@ def changed(before: Contents, now: Contents) -> list[str]:
 
 
 def wakes(folders: Sequence[Path]) -> Iterator[object]:
-    """When something happens in a folder, and once in a while. UsageError where `watchfiles` is not installed."""
+    """Yields after events in the folders, and every `LOOK_AGAIN` ms. UsageError if `watchfiles` is not installed."""
     if importlib.util.find_spec("watchfiles") is None:
         raise UsageError("`--watch` needs watchfiles: pip install 'tilec[compiler]'")
     from watchfiles import watch
@@ -127,7 +128,7 @@ def wakes(folders: Sequence[Path]) -> Iterator[object]:
 
 
 def answered(command: Callable[[], int], reads: Reads, *, as_json: bool, watch: bool) -> int:
-    """The exit status of a command, whose refusals are JSON where its answer is; or of watching it."""
+    """Run a command, or watch it. Returns the exit status. With `as_json` refusals are printed as JSON too."""
 
     def once() -> int:
         with refusals_as_json(as_json, reads.root() if as_json else None):
@@ -139,8 +140,8 @@ def answered(command: Callable[[], int], reads: Reads, *, as_json: bool, watch: 
 
 
 def watched(command: Callable[[], int], reads: Reads, wakes: Wakes = wakes) -> int:
-    """Run a command, and again at each change; it ends by a signal alone. UsageError of the first run ends it too."""
-    wakes([])  # or there is nothing to watch with
+    """Run a command, and again after each change, until a signal. A UsageError of the first run ends it too."""
+    wakes([])  # raises if `watchfiles` is missing
     first = True
     while True:
         before = contents(reads.files())
@@ -162,9 +163,9 @@ def watched(command: Callable[[], int], reads: Reads, wakes: Wakes = wakes) -> i
 
 
 def _next_change(before: Contents, reads: Reads, wakes: Wakes) -> list[str]:
-    """Wait; what changed."""
+    """Wait for a change. Returns the changed files as text."""
     folders = sorted({folder for file in before for folder in (file.parent,) if folder.is_dir()})
-    with contextlib.suppress(KeyboardInterrupt):  # which the library raises at every signal, or ends its loop
+    with contextlib.suppress(KeyboardInterrupt):  # the library raises it at every signal, or ends its loop
         for _ in wakes(folders):
             words = changed(before, contents(before))
             if words:

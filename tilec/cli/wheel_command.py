@@ -14,7 +14,7 @@ from tilec.output import Output
 def wheel_command(
     path: str, digest: str | None, trust: str | None, output: str | None, version: str | None, *, as_json: bool
 ) -> int:  # fmt: skip
-    """Write the wheel of a bundle, and print its path and digest."""
+    """Write a bundle as a wheel, and print its path and digest."""
     import hashlib
 
     from tilec.bundle.wheel import VERSION, make_wheel

@@ -1,4 +1,4 @@
-"""MLIR text to PTX text; to be called in worker processes (`tilec.workers`), because LLVM may abort its own."""
+"""MLIR text to PTX text. Call it only in worker processes (`tilec.workers`), because LLVM may abort its process."""
 
 from __future__ import annotations
 

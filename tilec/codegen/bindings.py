@@ -1,7 +1,6 @@
-"""The one place that knows which package carries the upstream MLIR Python bindings.
+"""Imports the MLIR Python bindings and llvmlite; only this module knows which package provides MLIR.
 
-`torch_mlir` ships them today; the official `mlir` package has the same modules under its own name and is used where it is
-installed instead.
+`torch_mlir` ships the bindings today. The official `mlir` package has the same modules under its own name and is the fallback.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ def _import(name: str) -> ModuleType:
 
 
 def load_mlir() -> tuple[Any, Any, Any]:
-    """The modules `ir`, `passmanager` and `dialects.llvm`; CompileError E0601 where no bindings are installed."""
+    """The modules `ir`, `passmanager` and `dialects.llvm`; CompileError E0601 if no bindings are installed."""
     return _import("ir"), _import("passmanager"), _import("dialects.llvm")
 
 
 def load_llvmlite() -> Any:
-    """`llvmlite.binding` with the NVPTX back end initialised; CompileError E0601 where it is not installed."""
+    """`llvmlite.binding` with the NVPTX back end initialised; CompileError E0601 if it is not installed."""
     try:
         binding: Any = importlib.import_module("llvmlite.binding")
     except ModuleNotFoundError:

@@ -1,8 +1,8 @@
-"""Spell float constants as the LLVM of llvmlite 0.50 reads them.
+"""Rewrites float constants in LLVM IR to the syntax that LLVM in llvmlite 0.50 parses.
 
-torch-mlir 20261001 prints `f0x` and the bits, `+inf`, `-inf`, `+qnan`, or the shortest decimal that rounds to the value;
-llvmlite's parser knows `0x` and a double's bits for `float`, `0xH` for `half`, `0xR` for `bfloat`, and only decimals that are
-exact. A constant has the float type that its line names last before it. Quoted text, such as inline PTX, stays as it is.
+torch-mlir 20261001 prints `f0x` and the bits, `+inf`, `-inf`, `+qnan`, or the shortest decimal that rounds to the value.
+llvmlite's parser accepts `0x` and the bits of a double for `float`, `0xH` for `half`, `0xR` for `bfloat`, and only exact
+decimals. A constant has the last float type named before it on its line. Quoted text, such as inline PTX, is unchanged.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ def older_spelling(llvm_ir: str) -> str:
 
 
 def _may_hold(line: str) -> bool:
-    """Whether a line has what every constant to spell has: few others do, and looking so takes a fraction of the time."""
+    """A quick test for the characters that every constant to rewrite contains: few other lines contain them, and the test is
+    much faster than the regular expression."""
     return "e+" in line or "e-" in line or "f0x" in line or "inf" in line or "nan" in line
 
 
 def _line(line: str) -> str:
     parts, kind = line.split('"'), ""
-    for position in range(0, len(parts), 2):  # what is outside of quotes
+    for position in range(0, len(parts), 2):  # text outside quotes
         parts[position], kind = _part(parts[position], kind)
     return '"'.join(parts)
 
 
 def _part(text: str, kind: str) -> tuple[str, str]:
-    """Text with its constants spelled, and the float type it names last; `kind` is the type named before it."""
+    """The text with its constants rewritten, and the last float type it names; `kind` is the type named before it."""
 
     def spelled(match: re.Match[str]) -> str:
         nonlocal kind
@@ -62,7 +63,7 @@ def _constant(match: re.Match[str], kind: str) -> str:
 
 
 def _rounded(value: float, kind: str) -> int:
-    """Bits of the nearest value of a type; the text was printed from one, so no tie is near."""
+    """Bits of the nearest value of a type. The text was printed from such a value, so no tie can occur."""
     if kind == "bfloat":
         (wide,) = struct.unpack("<I", struct.pack("<f", value))
         return (wide + 0x8000) >> 16

@@ -1,7 +1,8 @@
-"""Which instructions a chip has: refuses, with a diagnostic, what LLVM would abort on and ptxas would reject later.
+"""Rejects, with a diagnostic, instructions that the target lacks: LLVM would abort on them, or ptxas would reject them later.
 
-The gate reads translated LLVM IR, where every hardware operation is an `llvm.nvvm.*` intrinsic or inline PTX, whichever
-dialect it came from. Families follow the "Target ISA Notes" of the PTX ISA (https://docs.nvidia.com/cuda/parallel-thread-execution/).
+The check reads translated LLVM IR, in which every hardware operation is an `llvm.nvvm.*` intrinsic or inline PTX, whichever
+dialect it came from. Families follow the "Target ISA Notes" of the PTX ISA
+(https://docs.nvidia.com/cuda/parallel-thread-execution/).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def operations(llvm_ir: str) -> list[str]:
 
 
 def check(llvm_ir: str, target: Target) -> None:
-    """Raise CompileError E0503, one diagnostic per operation, where `target` lacks an instruction that the code uses."""
+    """Raises CompileError E0503, one diagnostic per operation, if `target` lacks an instruction that the code uses."""
     found: list[Diagnostic] = []
     for operation in operations(llvm_ir):
         for family, pattern in _FAMILIES.items():

@@ -1,11 +1,10 @@
-"""Locations for lowered text: from comments `// line N` to MLIR locations, which become `.loc` lines in PTX.
+"""Locations for lowered text: comments `// line N` become MLIR locations, which become `.loc` lines in PTX.
 
-In: MLIR text, one operation or brace a line. Out: the same with a location on each operation that names line N of the tile IR's
-text, under a constant file name: the same tile IR gives the same bytes on any path. Text without such comments stays as it is.
-Behind `// line N replicated` the column is another (`tilec.ir.lines.REPLICATED`), by which the emulator knows the stores whose
-threads repeat each other: a place changes no instruction, so that naming a store costs nothing.
-The debug information is of the kind that makes line directives and nothing else (LLVM, `DebugDirectivesOnly`): no `.debug`
-sections, and optimisation as without it.
+In: MLIR text, one operation or brace per line. Out: the same with a location on each operation that names line N of the tile IR
+text, under a constant file name, so that the bytes do not depend on any path. Text without such comments is unchanged. After
+`// line N replicated` the column is `tilec.ir.lines.REPLICATED`, which tells the emulator that several threads store the same
+value; a location changes no instruction, so this costs nothing. The debug information contains only line directives (LLVM,
+`DebugDirectivesOnly`): no `.debug` sections, and the same optimisation as without it.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from tilec.ir.lines import PLAIN, REPLICATED, TEXT_NAME
 
 PASS: Final = "ensure-debug-info-scope-on-llvm-func{emission-kind=DebugDirectivesOnly}"
 _MARK: Final = re.compile(r"// line (\d+)( replicated)?")
-_HEAD: Final = 1  # the line of the kernel's name, for what comes from no operation
+_HEAD: Final = 1  # the line of the kernel's name, for code that comes from no operation
 Place = tuple[int, int]
 """Line and column."""
 
 
 def has_lines(mlir: str) -> bool:
-    """Whether the text says which lines it came from."""
+    """Whether the text contains line comments."""
     return "\n// line " in mlir
 
 
 def located(mlir: str) -> str:
-    """The text with locations; an operation with regions has its own behind its last brace."""
+    """The text with locations; the location of an operation with regions follows its last brace."""
     out: list[str] = []
     place: Place = (_HEAD, PLAIN)
     used, opened = set[Place]([place]), list[Place]()

@@ -1,8 +1,8 @@
 """MLIR text to PTX: upstream passes to the LLVM dialect, translation to LLVM IR, optimisation and NVPTX code generation.
 
-The text holds functions at the top of a `builtin.module`; kernels carry `nvvm.kernel`. LLVM aborts the whole process on an
-intrinsic that the chip lacks, so `legality.check` runs before it, and `to_ptx` is called only in worker processes
-(`tilec.workers`): a hole in the gate then costs one job and not the build.
+The text contains functions at the top level of a `builtin.module`; kernels have the attribute `nvvm.kernel`. LLVM aborts the
+whole process on an intrinsic that the target lacks, so `legality.check` runs first. `to_ptx` is called only in worker processes
+(`tilec.workers`), so that an intrinsic `legality.check` misses fails one job and not the build.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _PIPELINE: Final = (
 )
 _LINES: Final = f"builtin.module({locations.PASS})"
 _EMPTY_SECTION: Final = re.compile(r"^\s*\.section\s+\.debug_macinfo\s*\{\s*\}\n", re.MULTILINE)
-"""What LLVM leaves beside line directives; it says nothing, and an assembler may take it for debug information."""
+"""An empty section that LLVM emits with line directives; an assembler may mistake it for debug information."""
 _KERNEL: Final = re.compile(r"^define (?:\w+ )*ptx_kernel void @([\w$]+)\(", re.MULTILINE)
 _EXTERN_FUNCTION: Final = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$.]+)")
 
 
 @functools.cache
 def _context() -> Any:
-    """What types and attributes live in, for all modules of this process: registering the dialects takes as long as passes."""
+    """The MLIR context of all modules of this process: registering the dialects takes as long as the passes."""
     context = load_mlir()[0].Context()
     context.enable_multithreading(False)
     return context
 
 
 def to_llvm_ir(mlir: str) -> str:
-    """LLVM IR text of a module in MLIR text; CompileError E0501 where MLIR rejects the text or a pass fails."""
+    """LLVM IR text of a module in MLIR text; CompileError E0501 if MLIR rejects the text or a pass fails."""
     ir, passmanager, llvm = load_mlir()
     with _context(), ir.Location.unknown():
         try:
@@ -47,7 +47,7 @@ def to_llvm_ir(mlir: str) -> str:
             module = ir.Module.parse(locations.located(mlir) if lines else mlir)
             for pipeline in (_PIPELINE, _LINES) if lines else (_PIPELINE,):
                 passes = passmanager.PassManager.parse(pipeline)
-                passes.enable_verifier(False)  # it takes as long as the passes; what they made is verified once
+                passes.enable_verifier(False)  # it takes as long as the passes; the result is verified once
                 passes.run(module.operation)
             module.operation.verify()
             return float_literals.older_spelling(str(llvm.translate_module_to_llvmir(module.operation)))
@@ -56,8 +56,8 @@ def to_llvm_ir(mlir: str) -> str:
 
 
 def to_ptx(mlir: str, target: Target) -> str:
-    """PTX text for `target`. Call it in a worker process only. Raises CompileError: E0501 MLIR refused the text, E0503 an
-    operation that the chip lacks, E0505 LLVM refused the module, E0502 a call to a function that nothing defines."""
+    """PTX text for `target`. Call it only in a worker process. Raises CompileError: E0501 MLIR rejected the text, E0503 the
+    target lacks an operation, E0505 LLVM rejected the module, E0502 a call to an undefined function."""
     llvm_ir, own_name = _nameless(to_llvm_ir(mlir))
     legality.check(llvm_ir, target)
     ptx = own_name(_generate(llvm_ir, target))
@@ -76,11 +76,12 @@ def to_ptx(mlir: str, target: Target) -> str:
 
 
 def _nameless(llvm_ir: str) -> tuple[str, Callable[[str], str]]:
-    """LLVM IR whose kernels have names that LLVM cannot know, and what gives PTX their own names back. LLVM takes a function
-    for that of the C library or of its own runtime by its name alone, and a kernel may be called `memcpy` or `__nvvm_reflect`.
-    Names keep their length, and so PTX its columns; no function that LLVM knows has a name of one letter."""
+    """LLVM IR whose kernels have names that LLVM cannot recognize, and a function that restores the original names in PTX. LLVM
+    recognizes functions of the C library and of its own runtime by name alone, and a kernel may be called `memcpy` or
+    `__nvvm_reflect`. Names keep their length, so columns in PTX do not move. A one-letter name is kept, since LLVM recognizes
+    none."""
     names = {name: f"${'k' * (len(name) - 1)}" for name in _KERNEL.findall(llvm_ir) if len(name) > 1}
-    if len(set(names.values())) != len(names):  # several kernels in a module, which lowering does not make
+    if len(set(names.values())) != len(names):  # several kernels in a module, which lowering does not generate
         return llvm_ir, lambda ptx: ptx
     for name, stand_in in names.items():
         llvm_ir = re.sub(rf"@{re.escape(name)}(?![\w$.-])", lambda _, new=stand_in: f"@{new}", llvm_ir)

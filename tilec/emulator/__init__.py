@@ -1,53 +1,58 @@
-"""A PTX emulator: runs a kernel's PTX on the CPU and says what it does wrong. It judges what the code generator made of a
-proven kernel, so it shares no code with the passes, the lowering or the interpreter: it knows the PTX ISA and the manifest.
+"""A PTX emulator: runs a kernel's PTX on the CPU and reports faults. It checks the code generated for a proven kernel, so it
+shares no code with the passes, the lowering or the interpreter: its sources are the PTX ISA and the manifest.
 
-    report = emulate(ptx_text, manifest, tensors, values, seed=0)      # a kernel of ours
-    report = run(parse(text), entry, grid, block, arguments, memory)   # any PTX; a Memory() and what it allocated
+    report = emulate(ptx_text, manifest, tensors, values, seed=0)      # a kernel of this compiler
+    report = run(parse(text), entry, grid, block, arguments, memory)   # any PTX; a Memory() and its allocations
     report.tensors, report.faults, report.statistics, report.clean
 
-`errors.KINDS` lists what can be a fault. Anything unknown raises `UnsupportedPtx`; nothing is guessed. Seed 0 runs all in lock
-step, other seeds interleave warps and blocks at random, each the same way every time.
+`errors.KINDS` lists the kinds of fault. An unknown construct raises `UnsupportedPtx`; nothing is guessed. Seed 0 runs all
+lanes in lock step. Any other seed interleaves warps and blocks at random, reproducibly.
 
 | where | what |
 |---|---|
 | `lexer`, `operand_parser`, `parser`, `syntax` | PTX text to data |
-| `registry`, `instructions/` | one family of instructions a file: from data to steps |
-| `frame`, `program`, `machine`, `schedule` | registers, guards, lanes, who runs next |
-| `memory`, `access`, `races`, `replicas`, `strong`, `synchronise` | bytes, poison, checked accesses, what happens before what |
+| `registry`, `instructions/` | one module per instruction family: from data to steps |
+| `frame`, `program`, `machine`, `schedule` | registers, guards, lanes, scheduling |
+| `memory`, `access`, `races`, `replicas`, `strong`, `synchronise` | bytes, poison, checked accesses, happens-before order |
 | `launch`, `finish`, `faults`, `errors` | launches and reports |
 
-Values: integer and float arithmetic is exact as the PTX ISA defines it; the approximate ones (`.approx`) are computed in f64
-and rounded once, where a chip may differ by the error that the PTX ISA states. Subnormals are kept unless `.ftz` is there. What
-the PTX ISA leaves open (bits of a NaN, tininess before or after rounding) and where a chip departs from its text (bit fields of
-64 bits) is as an sm_90 chip has it: 594 instructions over 2048 operands each, bit for bit (`ci/bench/ptx_semantics_gpu.py`).
-Not held against a chip: arithmetic of f64, `.ftz` with a directed rounding or `div`, other chips' choices.
-Poison: a register that nobody wrote, memory that nobody wrote and undefined results are poison; poison that decides an address,
-a branch, a store or a byte of an output is a fault, poison that is dropped is not. A register's poison is whole but for halves
-that mov packs and takes apart (`halves`). Memory is sequentially consistent within one schedule; what weaker orders could do is
-found as a race instead. Races are judged by what happens before what, so that no schedule has to show them; one of equal values
-is a race too, but where a store that is named as one that replicates meets itself (`replicas`). Blamed too much, never too
-little: what several blocks have read, or several lanes written, counts as one access of them all (`races`); lanes of one warp
-that read a word in turn and pass it on in turn share a time (`readers`).
+Values: integer and float arithmetic is exact as the PTX ISA defines it. Approximate operations (`.approx`) are computed in
+f64 and rounded once; a chip may differ by the error bound of the PTX ISA. Subnormals are kept unless `.ftz` is given. Where
+the PTX ISA leaves a result open (bits of a NaN, tininess before or after rounding) or a chip departs from its text (64-bit
+bit fields), the emulator follows sm_90: 594 instructions over 2048 operands each agree bit for bit
+(`ci/bench/ptx_semantics_gpu.py`). Not compared with a chip: f64 arithmetic, `.ftz` with a directed rounding or `div`, other
+chips.
+Poison: registers and memory that were never written and undefined results are poison. Poison that decides an address, a
+branch, a store or an output byte is a fault; poison whose value is discarded is not. A register is poisoned as a whole,
+except for the halves that mov packs and unpacks (`halves`).
+Memory is sequentially consistent within one schedule; the effects of weaker orders are reported as races instead. A race is a
+pair of conflicting accesses without a happens-before order, so no schedule has to exhibit it. Unordered writes of equal
+values are a race too, except for a store marked as replicating that conflicts only with itself (`replicas`). The detector
+prefers false positives to false negatives: reads by several blocks, or writes by several lanes, count as one access by all of
+them (`races`), and lanes of one warp that read the same word share one timestamp (`readers`).
 
-Tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, `transaction_barrier`): what they do not show.
-- Products are summed in f64 and rounded once; a chip cuts terms off below the largest and may differ by 2^-22 of the sum of
-  magnitudes per instruction (`matrices.formats`). Poison spreads from an element to its row or column of the result.
-- A copy reads its source when it starts and writes its destination as late as it may: a program that is wrong only when a copy
-  is early, or reads its source late, is found by the watch on bytes in flight, not by the value.
-- `wgmma` computes at once; its accumulators are poison until they are waited for. Four warps of a warpgroup run its
-  instructions together. A register that is changed between fence and product to the value it had is not seen.
-- The missing proxy fence is found for reads of shared memory through the async proxy, and for mbarriers that it counts on. That
-  bulk copies overwrite what the generic proxy read or wrote, and global memory through the async proxy, need none here. A fence
-  by a third thread that learnt of the write through an mbarrier only is not followed (`proxies`): such a program would be
-  blamed.
-- A wait on an mbarrier sleeps until the phase is complete: time limits and spurious returns of `try_wait` do not happen.
-- A block that ends under a bulk load into its shared memory, or a thread that ends under its bulk store, is a fault; a thread
-  that ends under a `cp.async` of its own is not, but its bytes stay in flight for whoever touches them.
-- A barrier with a count asks for that many threads, whichever they are (`instructions.barriers`): warps that meet at a count
-  that is too small take turns, which shows as a race of what the barrier was to order.
-- Refused by name: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions, tensor maps
-  changed on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy, bank conflicts and register pressure
-  (`setmaxnreg`) are not modelled.
+Limits of the model of tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, `transaction_barrier`):
+- Products are summed in f64 and rounded once. A chip truncates terms relative to the largest one and may differ by 2^-22 of
+  the sum of magnitudes per instruction (`matrices.formats`). Poison spreads from an element to its row or column of the
+  result.
+- A copy reads its source when it is issued and writes its destination as late as possible. The check on bytes in flight, not
+  the value, finds a program that is wrong only if a copy writes early or reads its source late.
+- `wgmma` computes when it is issued; its accumulators are poison until the wait. The four warps of a warpgroup execute its
+  instructions together. A register that is overwritten with its old value between `wgmma.fence` and `wgmma.mma_async` is not
+  detected.
+- A missing proxy fence is found for reads of shared memory through the async proxy, for bulk loads from global memory that
+  the launch may write, and for mbarriers on which bulk copies count. Bulk copies that overwrite bytes which the generic proxy
+  read or wrote need no fence here. A fence by a third thread that learned of the write only through an mbarrier is not
+  recognized (`proxies`): a correct program of that kind is reported.
+- A wait on an mbarrier blocks until the phase completes; time limits of `try_wait` are not modelled. Under a seed other than
+  0, `try_wait` sometimes returns before the phase completes.
+- A block that exits during a bulk load into its shared memory, or a thread that exits during its bulk store, is a fault. A
+  thread that exits during its own `cp.async` is not, but the bytes stay in flight for any other access.
+- A barrier with a count completes at that number of threads, whichever they are (`instructions.barriers`). If the count is
+  too small, the warps complete it in several rounds, and the accesses that the barrier should order are reported as races.
+- Rejected with `UnsupportedPtx`: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions,
+  tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy, bank conflicts and register
+  pressure (`setmaxnreg`) are not modelled.
 """
 
 from tilec.emulator.errors import KINDS, Fault, Limits, Report, UnsupportedPtx

@@ -1,8 +1,8 @@
-"""Checked accesses to memory: from the addresses in a frame's lanes to indices that may be read or written.
+"""Checked accesses to memory: from the addresses in a frame's lanes to valid indices into memory.
 
-`locate` resolves the state space, refuses lanes whose address is poison, out of bounds, misaligned or of the wrong kind (each
-recorded as a fault), and returns the rest. `load` and `store` move values and poison and watch for races. Bulk and asynchronous
-families use `locate` with the shadow and `Memory.read_rows`/`write_rows` directly.
+`locate` resolves the state space, drops lanes whose address is poison, out of bounds, misaligned or in a wrong state space
+(recording a fault for each cause), and returns the others. `load` and `store` move values and poison and check for races.
+Bulk and asynchronous families use `locate` with the shadow and `Memory.read_rows`/`write_rows` directly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Index = NDArray[np.int64]
 WINDOW: Final = 1 << 32
 UNUSED: Final = np.uint8(0xA5)
-"""What stands in bytes of a register that its load declares unused."""
+"""The value of register bytes that their load declares unused."""
 SPACES: Final = {
     "global": ("global",),
     "const": ("const",),
@@ -39,8 +39,8 @@ SPACES: Final = {
 
 @dataclass(slots=True)
 class Access:
-    """Checked lanes of a frame: `positions` in the frame (None: all of them), `index` into memory, and the one allocation they
-    all hit (None where they hit several). `width` bytes each."""
+    """Checked lanes of a frame: `positions` in the frame (None: all of them), `index` into memory of each, and the one
+    allocation that all of them access (None if several). Each access has `width` bytes."""
 
     positions: Index | None
     index: Index
@@ -49,7 +49,7 @@ class Access:
     lanes: Index
 
     def allocations(self, machine: Machine) -> list[Allocation]:
-        """Every allocation that is hit."""
+        """Every allocation that is accessed."""
         if self.allocation is not None:
             return [self.allocation]
         memory = machine.memory
@@ -68,8 +68,8 @@ def locate(
     align: int | None = None,
     mask: NDArray[np.bool_] | None = None,
 ) -> Access:
-    """The checked accesses of `width` bytes at `address` (int64, as `Decoder.address_source` gives it) for the lanes under the
-    frame's mask (and `mask`). `align` is the multiple demanded (default: `width`; it must be a power of two)."""
+    """The checked accesses of `width` bytes at `address` (int64, as `Decoder.address_source` returns it) for the lanes under
+    the frame's mask (and `mask`). `align` is the required alignment, a power of two (default: `width`)."""
     machine = frame.machine
     address = np.broadcast_to(address, frame.n)
     use = frame.mask if mask is None else mask if frame.mask is None else mask & frame.mask
@@ -95,13 +95,13 @@ def locate(
 
 
 def memory_space(machine: Machine, found: Access) -> str:
-    """The state space of an access, by the first of its allocations."""
+    """The state space of an access: that of its first allocation, "" without lanes."""
     hit = found.allocations(machine) if len(found.index) else []
     return hit[0].space if hit else ""
 
 
 def _resolve(machine: Machine, lanes: Index, address: Index, space: str) -> Index:
-    """Indices into memory; -1 where the address is in no window."""
+    """Indices into memory; -1 for an address outside every window."""
     if space == "shared":
         inside = (address >= SHARED_START) & (address < SHARED_START + machine.shared_size)
         index = machine.shared_base[lanes] + address
@@ -136,7 +136,7 @@ def _check(
         access.allocation = allocation
         return access
     if space == "shared" and allocation is not None and not int(np.bitwise_or.reduce(index)) & (align - 1):
-        # the windows of several blocks: they are alike, so that the offsets decide
+        # windows of several blocks: all have the same layout, so checking the offsets suffices
         first, last = int(address.min()) - SHARED_START, int(address.max()) + width - SHARED_START
         if first >= 0 and last <= frame.machine.shared_size:
             return access
@@ -219,9 +219,9 @@ def load(
     scope: str | None = None,
     used: int = -1,
 ) -> tuple[list[Lanes], list[Poison | None]]:
-    """`count` values of `width` bytes from each lane's address, raw unsigned, one entry a lane of the frame; lanes without an
-    access get 0 and poison (their guard decides whether anybody sees it). Bytes whose bit of `used` is 0 come as `UNUSED`
-    whatever memory holds, and pass no poison on, so that a program that does use them computes something else."""
+    """Loads `count` values of `width` bytes from each lane's address, as raw unsigned arrays with one entry per lane of the
+    frame. A lane without an access gets 0 and poison if its guard is true. Bytes whose bit in `used` is 0 read as `UNUSED`,
+    without poison, so a program that uses them anyway computes a different result."""
     machine, memory = frame.machine, frame.machine.memory
     watch_read(machine, access, instruction, atomic=atomic, nc=nc, scope=scope)
     index, found = access.index, access.allocation
@@ -255,7 +255,7 @@ def _used_bytes(mask: int, size: int) -> NDArray[np.bool_]:
 def _spread(
     frame: Frame, access: Access, rows: NDArray[Any], poison: NDArray[Any] | None
 ) -> tuple[list[Lanes], list[Poison | None]]:
-    """The same with zeros in the lanes that made no access; those that the guard wanted are poison."""
+    """The loaded rows with zeros in the lanes without an access; those of them under the frame's mask are poison."""
     values: list[Lanes] = []
     poisons: list[Poison | None] = []
     missing = np.ones(frame.n, np.uint8) if frame.mask is None else frame.mask.astype(np.uint8)
@@ -283,7 +283,7 @@ def store(
     atomic: bool = False,
     scope: str | None = None,
 ) -> None:
-    """Writes raw unsigned `values` of `width` bytes, one after the other, at each lane's address."""
+    """Writes raw unsigned `values` of `width` bytes to consecutive locations from each lane's address."""
     memory, index = frame.machine.memory, access.index
     if not len(index):
         return
@@ -308,7 +308,7 @@ def store(
 
 
 def note_poison(machine: Machine, access: Access, flags: NDArray[np.uint8], instruction: Instruction) -> None:
-    """Marks poison that goes to memory as stored, and remembers who stored it, so that an output can name the store."""
+    """Records which lanes stored poison and by which instruction, so that a fault on an output byte can name the store."""
     if not flags.any():
         return
     spoilt = flags.any(axis=1)
@@ -326,7 +326,7 @@ def watch_read(
     nc: bool = False,
     scope: str | None = None,
 ) -> None:
-    """Looks for writes that no order separates from these reads, and records the reads. `scope` is that of a strong access
+    """Checks these reads against unordered writes and records them in the shadow. `scope` is that of a strong access
     (`atomic`)."""
     found = access.allocation
     if nc and len(access.index):
@@ -349,8 +349,8 @@ def watch_write(
     atomic: bool = False,
     scope: str | None = None,
 ) -> None:
-    """Looks for accesses that no order separates from these writes, and records the writes. `data()` gives the bytes to be
-    written, one item of `access.width` bytes a lane; with it, a store that is known to replicate may repeat itself."""
+    """Checks these writes against unordered accesses and records them in the shadow. `data()` returns the bytes to write, one
+    item of `access.width` bytes per lane; with it, equal values written by a store that replicates are no race."""
     found = access.allocation
     if not len(access.index) or (found is not None and not found.tracked):
         return
@@ -371,7 +371,7 @@ def watch_write(
 def report_race(
     machine: Machine, access: Access, racing: NDArray[np.bool_], instruction: Instruction, message: str, kind: str = "race"
 ) -> None:
-    """Records a race of the lanes [m, granules] where `racing`."""
+    """Records a race of the lanes at the true entries of `racing` [m, granules]."""
     row, column = (int(x[0]) for x in np.nonzero(racing))
     at = int(access.index[row]) + (column << machine.shadow.shift)
     machine.faults.add(kind, message, instruction, int(access.lanes[row]), index=at, count=int(racing.any(axis=1).sum()))

@@ -1,7 +1,7 @@
-"""What an emulation may say: an unsupported construct (an exception), or faults that the program committed (data).
+"""Results of an emulation: an unsupported construct (an exception), or faults of the program (data).
 
-Nothing here knows of registers or memory. A `Fault` is one kind of misbehaviour at one instruction; later ones of the same kind
-at the same instruction only raise its `count`.
+This module does not depend on registers or memory. A `Fault` is one kind of misbehaviour at one instruction; later ones of
+the same kind at the same instruction only raise its `count`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ UNINITIALISED: Final = 2
 UNDEFINED: Final = 4
 STORED: Final = 128
 IN_FLIGHT: Final = 16
-"""Bits of the poison that stands beside a register's lanes; STORED marks a byte of memory that a store put there, IN_FLIGHT a
+"""Bits of the poison byte of a register lane or a byte of memory. STORED marks a byte that a store wrote, IN_FLIGHT a
 register that an unfinished wgmma writes."""
 
 
 class UnsupportedPtx(Exception):
-    """A directive, opcode, modifier, operand or special register that the emulator does not know: it never guesses."""
+    """A directive, opcode, modifier, operand or special register that the emulator does not support."""
 
     def __init__(self, reason: str, line: int = 0, text: str = "") -> None:
         super().__init__(f"PTX line {line}: {reason}: {text}" if text else f"PTX line {line}: {reason}")
@@ -55,13 +55,14 @@ class UnsupportedPtx(Exception):
 
 
 class StopLaunch(Exception):
-    """Ends a launch early; the fault is recorded already."""
+    """Ends a launch early, after its fault was recorded."""
 
 
 @dataclass(slots=True)
 class Fault:
     """One misbehaviour. `block` is (x, y, z), `thread` the linear index in the block, `element` (flat index, byte in it) of
-    `tensor`, `tir_line` the line of the last `.loc` before the instruction (0: none); `count` lanes and executions did it."""
+    `tensor`, `tir_line` the line of the last `.loc` before the instruction (0: none); `count` is the number of faulting lanes
+    over all executions."""
 
     kind: str
     message: str
@@ -88,8 +89,8 @@ class Fault:
 
 @dataclass(slots=True)
 class Limits:
-    """Bounds of one launch. `instructions` counts vectorised steps, `resident_lanes` the threads that stand side by side
-    (more blocks come in waves), `faults` the distinct faults kept."""
+    """Limits of one launch. `instructions` counts vectorised steps, `resident_lanes` the threads resident at a time (further
+    blocks run in later waves), `faults` the distinct faults kept."""
 
     instructions: int = 20_000_000
     resident_lanes: int = 16384
@@ -99,7 +100,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Report:
-    """What a launch left: tensors by name (dtype and shape as given), faults, and counts of what was executed."""
+    """The result of a launch: tensors by name (dtype and shape as given), faults, and execution counts."""
 
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     faults: list[Fault] = field(default_factory=list[Fault])
@@ -107,11 +108,10 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """No fault."""
         return not self.faults
 
 
 Lanes = NDArray[Any]
-"""One entry a lane of a frame."""
+"""One entry per lane of a frame."""
 Poison = NDArray[np.uint8]
-"""POISON, UNINITIALISED and UNDEFINED bits, one byte a lane."""
+"""Poison bits, one byte per lane."""

@@ -1,4 +1,4 @@
-"""Records faults: one entry for each kind and instruction, with the first lane that did it and how often it happened."""
+"""Records faults: one entry per kind and instruction, with its first lane and its count."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Recorder:
         count: int = 1,
         distinct: str = "",
     ) -> Fault | None:
-        """Records a fault of `lane` (of the wave) at an instruction; `index` is a position in memory, or `address` the bare
-        address; faults of one kind at one instruction are one unless `distinct` differs. The fault, where it is new."""
+        """Records a fault of `lane` (of the wave) at an instruction. `index` is a position in memory, `address` a raw address
+        instead. Faults of one kind at one instruction are merged unless `distinct` differs. Returns the fault if it is new."""
         line = instruction.line if instruction else 0
         known = self.found.get((kind, line, distinct))
         if known is not None:
@@ -70,13 +70,13 @@ class Recorder:
             fault.element = offset // allocation.item, offset % allocation.item
 
     def lanes(self, kind: str, message: str, instruction: Instruction, frame: Frame, bad: NDArray[np.bool_]) -> None:
-        """A fault of the frame's lanes where `bad`."""
+        """Records a fault of the frame's lanes at the true entries of `bad`."""
         where = np.flatnonzero(bad)
         if len(where):
             self.add(kind, message, instruction, int(frame.lanes[where[0]]), count=len(where))
 
     def poison(self, what: str, instruction: Instruction, frame: Frame, poison: Poison, *, masked: bool = True) -> None:
-        """Poison that decides something: `poison` [lanes of the frame], under its mask."""
+        """Records that poison decides something: `poison` [lanes of the frame], under the frame's mask."""
         where = np.flatnonzero(poison if frame.mask is None or not masked else np.where(frame.mask, poison, 0))
         if len(where):
             bits = int(poison[where[0]])

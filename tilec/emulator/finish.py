@@ -1,4 +1,4 @@
-"""What a finished launch reports: tensors, poison and gaps in outputs, coverage and counts."""
+"""The report of a finished launch: tensors, poison and unwritten bytes of outputs, coverage and counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def report(machine: Machine, seconds: float) -> Report:
-    """The report of a launch that ended (or was stopped)."""
+    """The report of a launch that ended or was stopped early."""
     memory = machine.memory
     noncoherent.report(machine)
     tensors: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """A frame: the lanes that execute one instruction together, as dense arrays.
 
-A lane is one thread of the launch. Registers are raw unsigned arrays (bool for predicates), one entry a lane, with a poison
-array beside each, or None where no lane is poisoned. A frame of all lanes uses the machine's arrays as they are; a smaller one
-loads the registers it touches and writes the changed ones back in `flush`. Arrays in a frame are never changed in place.
+A lane is one thread of the launch. Registers are raw unsigned arrays (bool for predicates), one entry per lane, each with a
+poison array, or None if no lane is poisoned. A frame of all lanes uses the machine's arrays directly; a smaller one gathers
+the registers it reads and writes the changed ones back in `flush`. Arrays in a frame are never modified in place.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def union(first: Poison | None, second: Poison | None) -> Poison | None:
 
 
 class Frame:
-    """`lanes` are indices into the machine's lanes, ascending; `mask` the lanes whose guard holds (None: all of them), and
-    `mask_poison` the guard's poison. Steps of guarded instructions see a mask; control instructions never do."""
+    """`lanes` are ascending indices into the machine's lanes; `mask` selects the lanes whose guard is true (None: all), and
+    `mask_poison` is the guard's poison. Steps of guarded instructions see a mask; control instructions never do."""
 
     __slots__ = ("dirty", "lanes", "machine", "mask", "mask_poison", "n", "pc", "poison", "values", "whole", "whole_warps")
 
@@ -48,7 +48,7 @@ class Frame:
             self.values, self.poison = [None] * machine.register_count, [None] * machine.register_count
 
     def get(self, index: int) -> Lanes:
-        """The raw value of a register in every lane; `poison[index]` is loaded after it."""
+        """The raw value of a register in every lane; `poison[index]` is valid afterwards."""
         value = self.values[index]
         return self.load(index) if value is None else value
 
@@ -67,13 +67,13 @@ class Frame:
         return value
 
     def get_poison(self, index: int) -> Poison | None:
-        """The poison of a register, halves included."""
+        """The poison of a register, with its half flags."""
         if self.values[index] is None:
             self.load(index)
         return self.poison[index]
 
     def write(self, index: int, value: Lanes, poison: Poison | None) -> None:
-        """Gives a register its raw value; under a mask the other lanes keep theirs. A poisoned guard poisons the result."""
+        """Writes a register's raw value; lanes outside the mask keep their old one. A poisoned guard poisons the result."""
         if self.mask is not None:
             old = self.get(index)
             old_poison = self.poison[index]
@@ -89,7 +89,8 @@ class Frame:
             self.dirty.add(index)
 
     def flush(self) -> None:
-        """Writes what changed back to the machine. The frame is dead afterwards unless nothing else runs before it."""
+        """Writes the changed registers back to the machine. The frame must not be used afterwards if other lanes ran in
+        between."""
         if self.whole:
             return
         machine, lanes = self.machine, self.lanes
@@ -112,7 +113,7 @@ class Frame:
         self.dirty.clear()
 
     def active(self) -> NDArray[np.int64]:
-        """Positions in the frame (not lanes) whose guard holds."""
+        """Positions in the frame (not lanes) whose guard is true."""
         return np.arange(self.n) if self.mask is None else np.flatnonzero(self.mask)
 
     def column(self, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""Poison of half a register: LLVM packs a value beside one that nobody defined, and takes the defined half out again.
+"""Poison of half a register: LLVM packs a defined value with an undefined one and later extracts the defined half.
 
-A poisoned lane is poisoned whole unless `LOW_ONLY` or `HIGH_ONLY` stands beside the other bits. Only what moves bits (mov, its
-packing and unpacking, truncation) asks for halves (`Source.halves`); everybody else reads them as poison of the whole register,
-so that an instruction that does not know of halves blames too much and never too little.
+A poisoned lane is poisoned as a whole unless `LOW_ONLY` or `HIGH_ONLY` is set too. Only instructions that move bits (mov with
+its packing and unpacking, truncation) read halves (`Source.halves`). All others read the poison of the whole register, which
+can add faults but never miss one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _KINDS: Final = np.uint8(0xFF & ~(LOW_ONLY | HIGH_ONLY))
 
 
 def whole(poison: Poison | None) -> Poison | None:
-    """The same poison, of whole registers."""
+    """The poison without its half flags."""
     return None if poison is None else poison & _KINDS
 
 
 def _without(poison: Poison | None, flag: int) -> Poison | None:
-    """Poison of a half: none in lanes whose flag says that only the other half is poisoned."""
+    """Poison of one half: clear in lanes whose `flag` limits the poison to the other half."""
     if poison is None:
         return None
     half = np.where(poison & flag, 0, poison & _KINDS).astype(np.uint8)
@@ -43,7 +43,7 @@ def high(poison: Poison | None) -> Poison | None:
 
 
 def packed(parts: list[Poison | None]) -> Poison | None:
-    """Poison of a register made of equal parts (each poisoned whole or not at all), lowest first."""
+    """Poison of a register packed from equal parts (each poisoned as a whole or not at all), lowest first."""
     lower, upper = (_together(half) for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]))
     if lower is None and upper is None:
         return None

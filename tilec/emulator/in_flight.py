@@ -1,8 +1,8 @@
-"""Bytes that unfinished asynchronous operations read or write, and bytes that are live mbarriers.
+"""Bytes that unfinished asynchronous operations read or write, and bytes of live mbarriers.
 
-An operation `begin`s with the positions in memory that it will read and write and `end`s when its wait is over; in between,
-`check` reports every other access that conflicts. What holds: `busy` is False exactly where nothing is in flight and no
-mbarrier lives, so a plain access costs one test. PTX ISA, "Asynchronous operations" and "Async proxy".
+An operation calls `begin` with the granules that it reads and writes and `end` after its wait; in between, `check` reports
+every conflicting access. Invariant: `busy` is False if and only if nothing is in flight and no mbarrier is live, so a plain
+access then costs one test. PTX ISA, "Asynchronous operations" and "Async proxy".
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def granules(index: Index, width: int) -> Index:
 
 
 class InFlight:
-    """Counts of unfinished readers and writers of every granule of four bytes: no asynchronous access is narrower but at the
-    edge of a tensor, where the rest of the granule is padding."""
+    """Counts of unfinished readers and writers of every granule of four bytes. No asynchronous access is narrower, except at
+    the edge of a tensor, where the rest of the granule is padding."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -49,12 +49,12 @@ class InFlight:
             self._size += more
 
     def clear(self) -> None:
-        """Forgets everything: a new wave of blocks."""
+        """Clears the state for a new wave of blocks."""
         self.busy, self._operations, self._barriers = False, 0, 0
         self._readers[:], self._writers[:], self._is_barrier[:] = 0, 0, False
 
     def begin(self, reads: Index, writes: Index) -> None:
-        """An operation that reads and writes these granules (each named once) starts."""
+        """Starts an operation that reads and writes these granules (each listed once)."""
         self._grow()
         self._readers[reads] += 1
         self._writers[writes] += 1
@@ -62,14 +62,14 @@ class InFlight:
         self.busy = True
 
     def end(self, reads: Index, writes: Index) -> None:
-        """It has ended."""
+        """Ends an operation that was started with the same granules."""
         self._readers[reads] -= 1
         self._writers[writes] -= 1
         self._operations -= 1
         self.busy = bool(self._operations or self._barriers)
 
     def mark_barrier(self, index: int, live: bool) -> None:
-        """The eight bytes at `index` become an mbarrier, or cease to be one."""
+        """Marks the eight bytes at `index` as an mbarrier, or no longer as one."""
         self._grow()
         if bool(self._is_barrier[index >> SHIFT]) != live:
             self._barriers += 1 if live else -1
@@ -77,12 +77,12 @@ class InFlight:
         self.busy = bool(self._operations or self._barriers)
 
     def check(self, index: Index, width: int, lanes: Index, is_write: bool, instruction: Instruction) -> None:
-        """Reports accesses of `width` bytes at each `index` by each of `lanes` that meet an operation in flight."""
+        """Reports accesses of `width` bytes by `lanes`, each at its `index`, that conflict with an operation in flight."""
         if self.busy and len(index):
             self.check_granules(granules(index, width), lanes, is_write, instruction)
 
     def check_granules(self, where: Index, lanes: Index, is_write: bool, instruction: Instruction, plain: bool = True) -> None:
-        """The same for rows of granules [m, k]. An asynchronous access (not `plain`) may name a live mbarrier."""
+        """`check` for rows of granules [m, k]. An asynchronous access (not `plain`) may access a live mbarrier."""
         self._grow()
         written = np.asarray(self._writers[where].any(axis=1))
         self._report("async", "bytes that an unfinished asynchronous operation writes", written, where, lanes, instruction)

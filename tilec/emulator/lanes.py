@@ -1,4 +1,4 @@
-"""NumPy functions whose result type is lost on arrays of any dtype, with the type that they have here: lanes in, lanes out."""
+"""NumPy functions with the result type that they have on lanes, which NumPy's own annotations lose for arrays of any dtype."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Launches: `run` for any entry with given arguments, `emulate` for a kernel of ours with its manifest.
+"""Launches: `run` for any entry with given arguments, `emulate` for a kernel of this compiler with its manifest.
 
-What goes in: a module, or PTX text with a manifest, tensors and launch values. What comes out: a `Report`. Launch values become
-arguments in the order of the manifest's ABI: pointers, dims (i32), strides (i64), scalars.
+In: a module, or PTX text with a manifest, tensors and launch values. Out: a `Report`. Launch values become arguments in the
+order of the manifest's ABI: pointers, dims (i32), strides (i64), scalars.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation
 _ = instructions
 NARROW_FLOATS: Final[dict[str, Any]] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
-"""Floats that a kernel takes as the 16 bits they are."""
+"""Float types that a kernel receives as 16 raw bits."""
 PERSISTENT_BLOCKS: Final = (2, 3, 16)
-"""Blocks of a persistent kernel: few go from tile to tile, an even and an odd number of times; many have one or none."""
+"""Grid sizes of a persistent kernel: with 2 or 3 blocks each processes several tiles, an even or an odd number; with 16 many
+process one or none."""
 _SCALARS: Final[dict[str, str]] = {"bool": "u1", "index": "i4"}
 
 
@@ -49,10 +50,10 @@ def run(
     overlaps: bool = False,
     replicating: Collection[int] = (),
 ) -> Report:
-    """Runs `entry` over `grid` blocks (only over `blocks`, if given) of `block` threads. Arguments are numbers, pointers
-    (allocations of `memory`) or the bytes of a parameter. UnsupportedPtx where the program uses what the emulator does not
-    know. The report's tensors are those of `memory`, by name. `replicating`: lines of the PTX text with stores that bring one
-    value from several threads by design, beside those that the text names itself (`replicas`)."""
+    """Runs `entry` on a grid of `grid` blocks (only those in `blocks`, if given) of `block` threads. Arguments are numbers,
+    pointers (allocations of `memory`) or the bytes of a parameter. `replicating`: PTX line numbers of stores that write one
+    value from several threads by design, in addition to those marked in the text (`replicas`). The report's tensors are those
+    of `memory`, by name. Raises UnsupportedPtx if the program uses an unsupported construct."""
     function = module.functions.get(entry)
     if function is None:
         raise UnsupportedPtx(f"no entry {entry}")
@@ -149,10 +150,10 @@ def emulate(
     blocks: Sequence[Block] | None = None,
     limits: Limits | None = None,
 ) -> Report:
-    """A launch of the kernel that `manifest` describes. `tensors`: one array a tensor parameter, of its dtype's bytes; the
-    contents of out and scratch tensors count as never written. `values`: dims, strides and scalars by name. A persistent
-    kernel has as many blocks as `seed` picks of PERSISTENT_BLOCKS. The given arrays are not changed; the report has new ones.
-    Raises UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
+    """Launches the kernel that `manifest` describes. `tensors`: one array per tensor parameter, of its dtype's size; out and
+    scratch tensors start uninitialised. `values`: dims, strides and scalars by name. `seed` also selects a persistent
+    kernel's grid size from PERSISTENT_BLOCKS. The given arrays are not modified; the report has new ones. Raises
+    UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
     module = parse(ptx) if isinstance(ptx, str) else ptx
     memory = Memory((limits or Limits()).memory_bytes)
     pointers: dict[str, Allocation] = {}
@@ -176,7 +177,7 @@ def emulate(
         next(maps) if slot.kind == "tensor_map" else _argument(slot, pointers, values, dtypes) for slot in manifest.abi
     ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
-    if manifest.schedule.get("persistent"):  # any number of blocks does
+    if manifest.schedule.get("persistent"):  # the kernel is correct for any grid size
         grid[0] = min(grid[0], PERSISTENT_BLOCKS[seed % len(PERSISTENT_BLOCKS)])
     return run(
         module,
@@ -194,7 +195,7 @@ def emulate(
 
 
 def tensor_map(spec: TensorMapSpec, manifest: Manifest, pointers: Mapping[str, Allocation], env: Mapping[str, int]) -> bytes:
-    """The bytes of a tensor map of a manifest, as the emulator encodes them. ValueError where no map can be of the tensor."""
+    """A tensor map of a manifest in the emulator's encoding. ValueError if the tensor cannot have one."""
     tensor = next(one for one in manifest.tensors if one.name == spec.tensor)
     size = DTYPES[tensor.dtype].bytes
     dims = [dim.evaluate(env) for dim in tensor.dims]
@@ -211,7 +212,7 @@ def tensor_map(spec: TensorMapSpec, manifest: Manifest, pointers: Mapping[str, A
 
 
 def _elements(spec: TensorSpec, array: NDArray[Any], env: Mapping[str, int]) -> NDArray[np.bool_] | None:
-    """Which bytes belong to elements of a strided tensor; None where all do."""
+    """Mask of the bytes that belong to elements of a strided tensor; None if all do."""
     if spec.strides is None:
         return None
     where = np.zeros((), np.int64)

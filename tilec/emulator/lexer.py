@@ -1,4 +1,4 @@
-"""PTX text -> tokens and literals (PTX ISA, section 4.2 to 4.5). UnsupportedPtx names the line of what is no token."""
+"""PTX text -> tokens and literals (PTX ISA, section 4.2 to 4.5). UnsupportedPtx names the line of an invalid token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MULTILINE: Final = ("space", "comment", "string")
 
 
 class Token:
-    """A piece of text of one kind (a group of the pattern above), with its line (from 1) and where it starts."""
+    """A token: its kind (a group of the pattern above), text, line (from 1) and start offset."""
 
     __slots__ = ("kind", "line", "start", "text")
 
@@ -32,7 +32,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """Every token but blanks and comments, and one of kind `end`."""
+    """Every token except blanks and comments, then one of kind `end`."""
     found: list[Token] = []
     line, at = 1, 0
     for match in _TOKEN.finditer(text):
@@ -68,7 +68,7 @@ def number(text: str) -> Immediate:
 
 
 def pack(type_name: str, item: Immediate, width: int) -> bytes:
-    """The bytes of a literal as a variable of that type holds them."""
+    """The bytes of a variable of that type initialised with a literal."""
     if type_name in ("f32", "f64"):
         if item.width == 8 * width:
             return item.bits.to_bytes(width, "little")

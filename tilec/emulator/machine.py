@@ -1,9 +1,9 @@
-"""One launch in progress: lanes, registers, the scheduler, and what instructions need of them.
+"""One launch in progress: lanes, registers, the scheduler, and the services that instructions use.
 
-All threads of the resident blocks are lanes. The scheduler picks lanes that stand at one instruction and runs them as one
-`Frame` until they part, wait or end. Seed 0 takes the lowest instruction first, so that everything runs in lock step and
-diverged lanes meet again; any other seed picks instructions, warps and how long they run at random, so that blocks, warps and
-the halves of a diverged warp interleave differently with each seed, and the same way every time with the same seed.
+All threads of the resident blocks are lanes. The scheduler picks lanes at one instruction and runs them as one `Frame` until
+they diverge, block or exit. Seed 0 always picks the lowest instruction, so all lanes run in lock step and diverged lanes
+reconverge. Any other seed picks instructions, warps and run lengths at random, so blocks, warps and the parts of a diverged
+warp interleave differently for each seed, reproducibly.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Index = NDArray[np.int64]
 
 
 class Machine:
-    """A launch of `entry`. `arguments` are the values of its parameters; `start` makes a wave of blocks resident, `run` runs it
-    to the end. Per-lane arrays: `block` and `warp` (indices in the wave), `thread` (linear in the block), `lane_in_warp`, `pc`,
-    `status`, `shared_base` (where the block's shared window begins in memory, less the window's first offset)."""
+    """A launch of `function`. `start` makes a wave of blocks resident, `run` executes it to its end. Per-lane arrays: `block`
+    and `warp` (indices in the wave), `thread` (linear in the block), `lane_in_warp`, `pc`, `status`, `shared_base` (index in
+    memory of the block's shared window, less the window's first offset)."""
 
     def __init__(
         self,
@@ -83,7 +83,8 @@ class Machine:
 
     # --- waves
     def start(self, blocks: Sequence[tuple[int, int, int]], first_number: int) -> None:
-        """Makes these blocks resident, all threads at the first instruction. `first_number` counts the blocks before."""
+        """Makes these blocks resident, with all threads at the first instruction. `first_number` counts the blocks of earlier
+        waves."""
         threads, per_block = self.threads, -(-self.threads // WARP)
         self.block_count, self.lane_count = len(blocks), len(blocks) * threads
         self.warp_count = len(blocks) * per_block
@@ -117,13 +118,13 @@ class Machine:
             action()
 
     def run(self) -> None:
-        """Runs the resident blocks to their end; StopLaunch after a deadlock, a trap or too many instructions."""
+        """Runs the resident blocks to their end. Raises StopLaunch after a deadlock, a trap or too many instructions."""
         while True:
             picked = self.scheduler.pick()
             if picked is None:
                 if (self.status == EXITED).all():
                     return
-                woke = [wake() for wake in self.wakers]  # each of them, whatever the others did
+                woke = [wake() for wake in self.wakers]  # call every waker, even if an earlier one succeeded
                 if any(woke):
                     continue
                 schedule.report_deadlock(self)
@@ -131,7 +132,7 @@ class Machine:
             self.execute(*picked)
 
     def execute(self, frame: Frame, stops: Index, budget: int) -> None:
-        """Runs a frame until it parts, waits, ends, reaches one of `stops`, or has used its budget."""
+        """Runs a frame until it diverges, blocks, exits, reaches one of `stops`, or exhausts its budget."""
         program = self.program
         steps, ends, hits = program.steps, program.ends, program.hits
         pc, left = frame.pc, budget
@@ -165,26 +166,26 @@ class Machine:
             self.faults.add("limit", f"more than {self.limits.instructions} instructions", None)
             raise StopLaunch
 
-    # --- what control instructions use; each flushes the frame
+    # --- used by control instructions; each flushes the frame
     def park(self, frame: Frame, pc: int | NDArray[Any], status: int = READY) -> Signal:
-        """Leaves the frame's lanes at `pc` (one, or one a lane) with that status."""
+        """Suspends the frame's lanes at `pc` (one, or one per lane) with that status."""
         frame.flush()
         self.pc[frame.lanes] = pc
         self.status[frame.lanes] = status
         return RESCHEDULE
 
     def branch(self, frame: Frame, taken: NDArray[np.bool_], target: int, fall: int) -> Signal:
-        """Sends the lanes where `taken` to one instruction and the others to another."""
+        """Sends the lanes where `taken` is true to `target`, the others to `fall`."""
         return self.park(frame, np.where(taken, target, fall))
 
     def wake(self, lanes: Index, advance: bool = True) -> None:
-        """Makes blocked lanes ready, past the instruction they wait at unless `advance` is False."""
+        """Makes blocked lanes ready, at the next instruction unless `advance` is False."""
         self.status[lanes] = READY
         if advance:
             self.pc[lanes] += 1
 
     def whole_warps(self, lanes: Index) -> bool:
-        """Whether these lanes are all threads of each of their warps."""
+        """Whether these lanes include every thread of each of their warps."""
         counts = np.bincount(self.warp[lanes], minlength=self.warp_count)
         return bool(((counts == 0) | (counts == self.warp_sizes)).all())
 
@@ -194,7 +195,8 @@ class Machine:
 
     # --- names
     def symbol_address(self, symbol: Symbol, d: Decoder) -> int:
-        """The address of a variable as `mov` gives it: an offset in the window for shared and local, else generic."""
+        """The address of a variable as `mov` returns it: an offset in the window for shared and local variables, otherwise
+        generic."""
         name = symbol.name
         if name in self.shared_offsets:
             return SHARED_START + self.shared_offsets[name] + symbol.offset

@@ -1,9 +1,9 @@
-"""Memory of a launch: one flat byte array behind every state space, with an allocation map and a poison bit a byte.
+"""Memory of a launch: one flat byte array for every state space, with an allocation map and a byte of poison flags per byte.
 
-An address is GLOBAL_BASE plus an index into the array for global, const and parameter space; shared and local addresses are
-offsets in a window, one a block or thread, and generic addresses name the windows at SHARED_BASE and LOCAL_BASE (PTX ISA,
-section 5.1 State Spaces). Allocations lie apart, so that an access past the end of one never meets the next.
-What holds: an index that `locate` returned lies inside one allocation with all its bytes, is aligned, and may be accessed so.
+An address is GLOBAL_BASE plus an index into the array for global, const and parameter space. Shared and local addresses are
+offsets in a window, one per block or thread; generic addresses map the windows at SHARED_BASE and LOCAL_BASE (PTX ISA,
+section 5.1 State Spaces). Gaps separate allocations, so an access past the end of one does not reach the next. Invariant: all
+bytes of an access at an index that `locate` returned lie in one allocation, are aligned, and may be accessed that way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GLOBAL_BASE: Final = 0x7100_0000_0000
 SHARED_BASE: Final = 0x7000_0000_0000
 LOCAL_BASE: Final = 0x6000_0000_0000
 SHARED_START: Final = 1024
-"""First offset of a block's shared variables; the bytes below belong to the system on the chips."""
+"""First offset of a block's shared variables; chips reserve the bytes below for the system."""
 PAGE: Final = 256
 Index = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -29,10 +29,10 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(eq=False, slots=True)
 class Allocation:
-    """Bytes `start` to `end` of the array. `tracked`: races are watched; `poisonous`: some byte may be poison; `item` bytes an
-    element; `checked` says that an unwritten byte at the end is a fault; where `required` marks the bytes of elements (a
-    strided tensor), it is so for those, and a written byte between them is one too. `resident`: the launch before writes
-    none of it."""
+    """Bytes `start` to `end` of the array. `tracked`: races are checked; `poisonous`: some byte may be poison; `item`: bytes
+    per element. `checked`: a byte that is unwritten at the end is a fault; if `required` marks the bytes of elements (a
+    strided tensor), only those must be written, and a written byte between them is a fault. `resident`: the preceding launch
+    does not write it."""
 
     name: str
     space: str
@@ -51,12 +51,13 @@ class Allocation:
 
     @property
     def address(self) -> int:
-        """What a kernel gets as pointer."""
+        """The pointer that a kernel receives."""
         return GLOBAL_BASE + self.start
 
 
 class Memory:
-    """The array, its poison and its allocations. `data` and `poison` are replaced when they grow: never keep them."""
+    """The array, its poison and its allocations. `data` and `poison` are reallocated when they grow: do not keep
+    references."""
 
     def __init__(self, limit: int = 1 << 31) -> None:
         self.limit = limit
@@ -92,7 +93,7 @@ class Memory:
     def reserve(
         self, name: str, space: str, size: int, *, align: int = PAGE, writable: bool = True, tracked: bool = True
     ) -> Allocation:
-        """Bytes of unknown contents, aligned to `align` and (below PAGE) to no more than that."""
+        """Allocates uninitialised bytes, aligned to `align`; if that is below PAGE, to no larger power of two."""
         step = max(align, PAGE)
         start = -(-(self.used + PAGE) // step) * step + (align if align < PAGE else 0)
         end = start + size
@@ -118,9 +119,9 @@ class Memory:
         required: NDArray[np.bool_] | None = None,
         resident: bool = False,
     ) -> Allocation:
-        """A tensor in global memory with the contents of `array` (any dtype; read through `contents` afterwards). Contents
-        that are not `initialised` are poison; `checked`: every byte must have been written at the end (of
-        those that `required` marks, and no other)."""
+        """Allocates a tensor in global memory with the contents of `array` (any dtype; read back with `contents`). Without
+        `initialised` the contents are poison. `checked`: every byte must be written by the end of the launch (with
+        `required`, only those that it marks)."""
         flat = np.ascontiguousarray(array).reshape(-1)
         found = self.reserve(name, "global", flat.nbytes, align=align, writable=writable, tracked=writable)
         found.item, found.array, found.is_tensor, found.checked = array.dtype.itemsize, array, True, checked
@@ -139,17 +140,17 @@ class Memory:
         return self.data[allocation.start : allocation.end].copy().view(array.dtype).reshape(array.shape)
 
     def release_after(self, mark: tuple[int, int]) -> None:
-        """Forgets the allocations made since `mark()`."""
+        """Frees the allocations made since `mark()`."""
         used, count = mark
         self.owner[used // PAGE :] = -1
         self.used = used
         del self.allocations[count:]
 
     def mark(self) -> tuple[int, int]:
-        """A point to return to."""
+        """A state for `release_after`."""
         return self.used, len(self.allocations)
 
-    # --- raw access by index; every index comes from `locate`, or lies inside an allocation otherwise
+    # --- raw access by index; callers pass indices from `locate` or known to lie inside an allocation
     def read_rows(self, index: Index, width: int) -> tuple[Bytes, Bytes | None]:
         """`width` bytes from each index as [m, width], and each row's poison [m] or None."""
         where = index[:, None] + np.arange(width)
@@ -157,7 +158,7 @@ class Memory:
         return self.data[where], poison if poison.any() else None
 
     def write_rows(self, index: Index, rows: Bytes, poison: Bytes | None) -> None:
-        """The inverse: stores rows [m, width]; `poison` [m] or [m, width] or None."""
+        """Stores rows [m, width] and their poison, [m] or [m, width] or None."""
         where: Index = index[:, None] + np.arange(int(rows.shape[1]))
         self.data[where] = rows
         if poison is not None and poison.ndim == 1:
@@ -169,7 +170,7 @@ class Memory:
         return self.views[width].take(index >> _SHIFT[width])
 
     def read_poison(self, index: Index, width: int) -> Bytes | None:
-        """The union of poison of each aligned value, or None."""
+        """The union of the poison of each aligned value, or None."""
         found = self.poison_views[width].take(index >> _SHIFT[width])
         rows = found.view(np.uint8).reshape(len(index), width)
         if not rows.any():
@@ -177,7 +178,7 @@ class Memory:
         return np.bitwise_or.reduce(rows, axis=1)
 
     def allocation_at(self, index: int) -> Allocation | None:
-        """The allocation that holds a byte, or whose guard gap begins before it (the nearest one)."""
+        """The allocation that contains a byte, or the nearest one before it if the byte lies in the gap after that."""
         page = index // PAGE
         if not 0 <= page < len(self.owner) or self.owner[page] < 0:
             return None

@@ -1,6 +1,8 @@
-"""`ld.global.nc` and `ldu`, promises that nobody writes the data while the launch runs (PTX ISA, ld.global.nc, ldu): reads go
-in, faults come out, at once where the launch before may still write, at the end where this one did. What a tensor is declared
-as plays no part: a launch before may write one that this launch only reads."""
+"""`ld.global.nc` and `ldu` promise that the data is read-only while the launch runs (PTX ISA, ld.global.nc, ldu).
+
+In: such reads. Out: faults, immediately if the preceding launch may still write the bytes, at the end if this launch wrote
+them. The declared access of a tensor is irrelevant: a preceding launch may write a tensor that this one only reads.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def watch(machine: Machine, access: Access, instruction: Instruction) -> None:
-    """Keep a read for the end. What a launch before this one may still write when this one begins is not read so, not even
-    behind the wait for it."""
+    """Keeps a read for `report`. Bytes that a preceding launch may still write when this one begins must not be read this
+    way, even after the grid dependency wait."""
     if machine.overlaps and any(one.space == "global" and not one.resident for one in access.allocations(machine)):
         text = "ld.global.nc of memory that the launch before may write while this one runs"
         machine.faults.add("non-coherent", text, instruction, int(access.lanes[0]), index=int(access.index[0]))
     if access.allocation is not None and not access.allocation.tracked:
-        return  # a write of this launch is a fault by itself
+        return  # a write by this launch is already a fault
     machine.extensions.setdefault("noncoherent", []).append(
         (np.unique(access.index), access.width, instruction, access.lanes[0])
     )
 
 
 def report(machine: Machine) -> None:
-    """Reads by ld.global.nc of bytes that somebody wrote."""
+    """Reports reads by ld.global.nc of bytes that this launch wrote."""
     shadow = machine.shadow
     for index, width, instruction, lane in machine.extensions.get("noncoherent", ()):
         written = shadow.writes[shadow.granules(index, width)].any(axis=1)

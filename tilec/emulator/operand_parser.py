@@ -1,4 +1,4 @@
-"""Tokens of one instruction -> operands (PTX ISA, section 6), and the cursor that all of the parser moves."""
+"""Tokens of one instruction -> operands (PTX ISA, section 6), and the token cursor that the whole parser shares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilec.emulator.syntax import (
 
 
 class OperandParser:
-    """A cursor over the tokens of a text; `scopes` and `labels` name registers and labels, innermost last."""
+    """A cursor over the tokens of a text; `scopes` and `labels` map names to registers and labels, innermost last."""
 
     def __init__(self, text: str) -> None:
         self.text = text

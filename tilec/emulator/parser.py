@@ -1,7 +1,7 @@
 """PTX text -> `syntax.Module`.
 
-Follows the grammar of the PTX ISA, sections 4 (Syntax), 5 (State Spaces, Types, and Variables) and 11 (Directives). What is not
-known raises `UnsupportedPtx` with the line. Scopes `{ }` inside a body rename their registers and labels apart.
+Follows the grammar of the PTX ISA, sections 4 (Syntax), 5 (State Spaces, Types, and Variables) and 11 (Directives). Anything
+unknown raises `UnsupportedPtx` with its line. Registers and labels of nested scopes `{ }` in a body get distinct names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FLAGS: Final = ("noreturn", "explicitcluster", "blocksareclusters")
 
 
 def parse(text: str) -> Module:
-    """A module from its text; UnsupportedPtx names the line of anything unknown or malformed."""
+    """Parses a module; UnsupportedPtx names the line of anything unknown or malformed."""
     return _Parser(text).module()
 
 
@@ -272,7 +272,7 @@ class _Parser(OperandParser):
                 self.instruction(function)
 
     def collect_labels(self) -> None:
-        """The labels of the scope that begins here, so that a branch may name one that comes later."""
+        """Collects the labels of the scope that begins here, for forward branches."""
         depth, at, scope = 0, self.at, self.labels[-1]
         while depth >= 0 and self.tokens[at].kind != "end":
             token = self.tokens[at]

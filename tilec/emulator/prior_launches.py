@@ -1,6 +1,7 @@
-"""Accesses in front of a thread's wait for the launches before, which may run beside this one (PTX ISA, `griddepcontrol`).
+"""Accesses before a thread's grid dependency wait, while preceding launches may still run (PTX ISA, `griddepcontrol`).
 
-In: an access. Out: a fault where it is of global memory that those may still write, or, of a write, that they may still read.
+In: an access. Out: a fault if it reads global memory that those launches may still write, or writes any global memory, which
+they may still read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def check(
     *,
     write: bool,
 ) -> None:
-    """The accesses of some lanes at places in memory, and what they hit there."""
+    """Checks accesses of `lanes`, each at its `index` in memory; `hit` are the allocations accessed."""
     if machine.unwaited is None:
         return
     early = machine.unwaited[lanes] & any(one is not None and _may_change(one, write) for one in hit)

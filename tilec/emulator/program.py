@@ -1,4 +1,4 @@
-"""The instructions of a function as steps, with guards applied, and where straight runs of them end."""
+"""The instructions of a function as steps with guards applied, and the ends of straight-line runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _WIDTHS: Final = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16, "f16x2": 4, "bf1
 
 
 class Program:
-    """`steps[i]` executes instruction i; `ends[i]` is the first control instruction at or after i (or the last before a label);
-    `straight[i]` says that i is none; `hits` are differences of lane counts, for coverage."""
+    """`steps[i]` executes instruction i; `ends[i]` is the first control instruction at or after i, or else the last
+    instruction; `straight[i]`: i is not a control instruction; `hits` are differences of lane counts, for coverage."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -31,7 +31,7 @@ class Program:
         self.hits = np.zeros(len(self.instructions) + 2, np.int64)
 
     def decode(self) -> None:
-        """Makes the steps; UnsupportedPtx at the first instruction that has none."""
+        """Decodes all instructions; UnsupportedPtx at the first unsupported one."""
         machine = self.machine
         for index, instruction in enumerate(self.instructions):
             step, is_control = registry.decode(instruction, index, machine)
@@ -49,12 +49,12 @@ class Program:
                 self.ends[index] = self.ends[index + 1]
 
     def lanes_executed(self) -> Any:
-        """How many lanes executed each instruction."""
+        """The number of lanes that executed each instruction."""
         return np.cumsum(self.hits)[: len(self.instructions)]
 
 
 def granule_shift(instructions: list[Instruction]) -> int:
-    """log2 of the narrowest access to memory that the races are watched in."""
+    """log2 of the bytes of a race granule: those of the narrowest memory access, at most 4."""
     narrowest = 4
     for instruction in instructions:
         if instruction.opcode in ("ld", "ldu", "st", "atom", "red") and "param" not in instruction.modifiers:

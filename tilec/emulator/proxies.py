@@ -1,12 +1,12 @@
-"""Which generic writes the async proxy sees: fences go in, missing ones come out.
+"""Proxy fences, and checks for missing ones between the generic and the async proxy.
 
 PTX ISA, section 8, "Proxies" and `fence.proxy.async`. `wgmma` and bulk copies read shared memory through the async proxy. A
-write of the generic proxy (`st`, `cp.async`, `stmatrix`) is seen there only if a proxy fence lies between write and read in
-causality order; any thread on the way may execute it. Simplified: the fence of a thread covers that thread's own writes, and
-what it knew through a barrier of its block; a fence by a third thread that learnt of the write through an mbarrier is not seen.
-A bulk copy reads global memory through it too, where a fence `.shared::cta` orders nothing, as one `.global` does not in shared
-memory. An mbarrier is made by the generic proxy, and a bulk copy counts its bytes there through the async proxy: a fence lies
-between too, which may be `fence.mbarrier_init` of the thread that made it.
+write through the generic proxy (`st`, `cp.async`, `stmatrix`) is visible there only if a proxy fence, by any thread, lies
+between the write and the read in causality order. Simplification: a fence covers the writes of its own thread and those that
+the thread knew through a barrier of its block; a fence by a third thread that learned of the write through an mbarrier is not
+recognized. Bulk copies also read global memory through the async proxy; `fence.proxy.async.shared::cta` does not order that,
+and `.global` does not order shared memory. An mbarrier is initialized through the generic proxy and bulk copies count bytes
+on it through the async proxy: the fence between may also be `fence.mbarrier_init` by the initializing thread.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ COUNTS: Final = "the async proxy counts on an mbarrier with no fence.proxy.async
 
 @dataclass(slots=True)
 class _Fence:
-    """`time` at which `lanes` (mask over the wave) executed it; `horizon`: the last barrier of each block then. `of_barriers`:
-    it is `fence.mbarrier_init`, of mbarriers that the thread itself made. `space`: the only one it is of."""
+    """A fence executed at `time` by `lanes` (mask over the wave); `horizon`: the time of each block's last barrier before it.
+    `of_barriers`: it is `fence.mbarrier_init` and covers only mbarriers that the thread initialized. `space`: the state space
+    it is limited to, or None."""
 
     time: int
     lanes: NDArray[np.bool_]
@@ -41,7 +42,7 @@ class _Fence:
 
 
 class Proxies:
-    """The fences of a wave, and which granules the async proxy itself wrote last."""
+    """The fences of a wave, and the granules whose last write was through the async proxy."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -50,20 +51,21 @@ class Proxies:
         machine.on_wave.append(self.clear)
 
     def clear(self) -> None:
-        """A new wave."""
+        """Starts a new wave."""
         self.fences.clear()
         self._written[:] = 0
 
     def fence(self, lanes: Index, *, of_barriers: bool = False, space: str | None = None) -> None:
-        """`fence.proxy.async` by these lanes, of the space `global` or `shared` or of both, or `fence.mbarrier_init`."""
+        """Records `fence.proxy.async` by these lanes, for `space` `global` or `shared` or (None) both, or
+        `fence.mbarrier_init`."""
         clocks = self.machine.clocks
         mask = np.zeros(self.machine.lane_count, np.bool_)
         mask[lanes] = True
         self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), of_barriers, space))
-        clocks.now += 1  # what comes now is not covered
+        clocks.now += 1  # later writes are not covered
 
     def wrote(self, granules: Index) -> None:
-        """The async proxy wrote these granules of the race shadow, and the shadow knows it."""
+        """Records that the last writes of these granules, as stamped in the shadow, were through the async proxy."""
         writes = self.machine.shadow.writes
         if len(self._written) < len(writes):
             self._written = np.concatenate([self._written, np.zeros(len(writes) - len(self._written), np.int64)])
@@ -73,8 +75,8 @@ class Proxies:
         self, granules: Index, reader: int, instruction: Instruction, index: int, *, barrier: bool = False,
         space: str = "shared",
     ) -> None:  # fmt: skip
-        """Reports generic writes of these granules of a `space` that the async proxy, used by lane `reader`, may not see;
-        `barrier`: they are an mbarrier on which it counts."""
+        """Reports generic writes to these granules of `space` that may be invisible to an async-proxy access issued by lane
+        `reader`; `barrier`: the granules are an mbarrier on which it counts."""
         machine = self.machine
         stamps = machine.shadow.writes[granules]
         if len(self._written):
@@ -121,7 +123,7 @@ class Proxies:
 
 
 def proxies(machine: Machine) -> Proxies:
-    """The launch's proxies."""
+    """The launch's fence record."""
     found = machine.extensions.get("proxies")
     if found is None:
         found = machine.extensions["proxies"] = Proxies(machine)

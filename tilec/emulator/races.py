@@ -1,15 +1,16 @@
-"""Which accesses happen before which, and the shadow that finds those that are not ordered.
+"""Happens-before order of accesses, and the shadow memory that finds conflicting accesses without it.
 
-Time is one counter that advances at every synchronisation. An access is stamped with the time and its lane; it happens before
-what lane u does now if u is the same lane, or u has learnt of that lane up to that time: through a barrier of the whole block
-(`block_time`), of the whole warp (`warp_time`), or through `acquire` of what another lane released (`known`, a matrix made when
-the first such operation comes). The shadow holds for each granule of memory the last write and the last read (or that several
-unordered lanes did, of one block or of several); strong accesses are in `strong`, one by one. Nothing is forgotten before an
-access that is ordered after it (or was reported to race with it) takes its place: who is ordered after the last is ordered
-after all. Readers, and writers, of one block are told apart where something orders parts of a block (`readers`); else, and
-for lanes of several blocks, "several" counts as ordered once the whole block is: that may report a race too many, never one too
-few.
-Memory consistency: PTX ISA, section 8. Lanes of one warp are ordered by nothing but that.
+Time is one counter that advances at every synchronization. An access is stamped with the time and its lane. It happens before
+an access by lane u now if u is the same lane or has learned of that lane up to that time: through a barrier of the whole
+block (`block_time`) or of the whole warp (`warp_time`), or through `acquire` of a token that another lane released (`known`,
+a matrix allocated at the first such operation). Lanes of one warp are not ordered otherwise.
+The shadow stores for each granule of memory the last write and the last read, or a code for several unordered lanes, of one
+block or of several blocks; `strong` keeps strong accesses individually. A stamp is replaced only by an access that is ordered
+after it (or was reported to race with it), so ordering after the last stamp implies ordering after all. If the program
+synchronizes parts of a block, the readers, and the writers, of one block are recorded individually (`readers`). Otherwise,
+and for lanes of several blocks, "several" counts as ordered once the whole block is; this can report false races but miss
+none.
+Memory consistency model: PTX ISA, section 8.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ SEVERAL: Final = LANE_MASK
 SEVERAL_IN_BLOCK: Final = 0xC00000
 ATOMIC: Final = 1 << 62
 MOST_LANES: Final = SEVERAL_IN_BLOCK - 2
-"""Threads of a launch that stamps can tell apart."""
+"""The maximum number of threads of a launch that stamps can distinguish."""
 Index = NDArray[np.int64]
 Stamps = NDArray[np.int64]
 Token = NDArray[np.int64]
-"""What a release made known: for each lane of the wave, the time up to which its accesses are visible."""
+"""The knowledge that a release publishes: for each lane of the wave, the time up to which its accesses are visible."""
 
 
 class Clocks:
-    """What every lane of the wave knows of every other."""
+    """The knowledge of every lane of the wave about every other."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -49,7 +50,7 @@ class Clocks:
         self.start(0)
 
     def start(self, first_lane: int) -> None:
-        """A new wave of blocks, unordered with those before; `first_lane` is the launch-wide number of its lane 0."""
+        """Starts a new wave of blocks, unordered with earlier ones; `first_lane` is the launch-wide number of its lane 0."""
         if first_lane + self.machine.lane_count > MOST_LANES:
             raise UnsupportedPtx(f"a launch of more than {MOST_LANES} threads")
         self.first_lane = first_lane
@@ -59,7 +60,7 @@ class Clocks:
         self.known: NDArray[np.int64] | None = None
 
     def block_barrier(self, blocks: Index) -> None:
-        """All threads of each of these blocks wait for one another."""
+        """A barrier across all threads of each of these blocks."""
         if self.known is not None:
             for block in blocks:
                 lanes = np.flatnonzero(self.machine.block == block)
@@ -68,7 +69,7 @@ class Clocks:
         self.now += 1
 
     def warp_barrier(self, warps: Index) -> None:
-        """All threads of each of these warps wait for one another, with memory ordering (bar.warp.sync)."""
+        """A barrier with memory ordering across all threads of each of these warps (bar.warp.sync)."""
         if self.known is not None:
             for warp in warps:
                 lanes = np.flatnonzero(self.machine.warp == warp)
@@ -77,7 +78,7 @@ class Clocks:
         self.now += 1
 
     def rows(self, lanes: Index) -> NDArray[np.int64]:
-        """What each of these lanes knows of every lane, [len(lanes), lanes of the wave]."""
+        """For each of these lanes, the times up to which it knows every lane, [len(lanes), lanes of the wave]."""
         machine = self.machine
         if self.known is None:
             self.known = np.zeros((machine.lane_count, machine.lane_count), np.int64)
@@ -87,20 +88,20 @@ class Clocks:
         return np.maximum(found, np.where(same_warp, self.warp_time[machine.warp][None, :], 0))
 
     def release(self, lanes: Index) -> Token:
-        """What these lanes did and knew until now, for others to acquire; what they do from now on is not in it."""
+        """A token with everything that these lanes did and knew until now; their later accesses are not included."""
         token = self.rows(lanes).max(axis=0)
         token[lanes] = self.now
         self.now += 1
         return token
 
     def acquire(self, lanes: Index, token: Token) -> None:
-        """These lanes learn what a token holds."""
+        """Merges a token into the knowledge of these lanes."""
         rows = self.rows(lanes)
         assert self.known is not None
         self.known[lanes] = np.maximum(rows, token[None, :])
 
     def knows(self, lanes: Index, others: Index, times: Index) -> NDArray[np.bool_]:
-        """Whether each lane knows what the other did at that time. `others` are launch-wide lane numbers."""
+        """Whether each lane is ordered after what `others` did at `times`. `others` are launch-wide lane numbers."""
         machine = self.machine
         local = others - self.first_lane
         inside = (local >= 0) & (local < machine.lane_count)
@@ -113,7 +114,8 @@ class Clocks:
         return ordered & inside
 
     def knows_block(self, lanes: Index, blocks: Index, times: Index) -> NDArray[np.bool_]:
-        """Whether each lane knows what all lanes of that block (launch-wide number) did until that time."""
+        """Whether each lane is ordered after everything that all lanes of its entry of `blocks` (launch-wide numbers) did up
+        to its time."""
         machine = self.machine
         ordered = (machine.block_number[machine.block[lanes]] == blocks) & (times <= self.block_time[machine.block[lanes]])
         if self.known is None:
@@ -127,7 +129,7 @@ class Clocks:
 
 
 class Shadow:
-    """The last write and reads of every granule (2**shift bytes: no access that is watched is narrower)."""
+    """The last write and reads of every granule of 2**shift bytes; no checked access is narrower."""
 
     def __init__(self, clocks: Clocks, size: int, shift: int) -> None:
         self.clocks, self.shift = clocks, shift
@@ -140,7 +142,7 @@ class Shadow:
         self.grow(size)
 
     def grow(self, size: int) -> None:
-        """Room for `size` bytes of memory."""
+        """Extends the shadow to `size` bytes of memory."""
         more = (size >> self.shift) + 1 - len(self.writes)
         if more > 0:
             self.writes = np.concatenate([self.writes, np.zeros(more, np.int64)])
@@ -150,13 +152,13 @@ class Shadow:
                 one.grow(len(self.writes))
 
     def forget(self, start: int, end: int) -> None:
-        """Memory that gets a new owner."""
+        """Clears the stamps of memory that gets a new owner."""
         self.writes[start >> self.shift : (end >> self.shift) + 1] = 0
         self.reads[start >> self.shift : (end >> self.shift) + 1] = 0
         self.strong.forget(start >> self.shift, end >> self.shift)
 
     def granules(self, index: Index, width: int) -> Index:
-        """[m, granules of an access]; accesses are aligned to a granule or narrower than one."""
+        """Granules [m, k] of accesses; an access is aligned to a granule or narrower than one."""
         first = index >> self.shift
         count = max(1, -(-width >> self.shift))
         return first[:, None] + np.arange(count) if count > 1 else first[:, None]
@@ -164,8 +166,9 @@ class Shadow:
     def unordered(
         self, stamps: Stamps, lanes: Index, where: Index, known: Readers | None, atomic: bool = False
     ) -> NDArray[np.bool_]:
-        """Which stamps [m, k] do not happen before lane [m] now; atomics are not in conflict with atomics. `where`: their
-        granules; `known`: who has read, or written, them where several lanes of a block have."""
+        """Which stamps [m, k] are not ordered before lane [m] now; atomics do not conflict with atomics. `where`: the
+        granules of the stamps; `known`: the individual readers, or writers, of a granule for stamps of several lanes of a
+        block."""
         clocks = self.clocks
         blocks = clocks.machine.block[lanes]
         plain = stamps & ~ATOMIC
@@ -198,8 +201,8 @@ class Shadow:
     def read(
         self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
     ) -> NDArray[np.bool_] | None:
-        """Records reads; which of them [m, granules] meet an unordered write, or None. `atomic`: strong ones, of the block's
-        scope where `narrow`."""
+        """Records reads; returns which of them [m, granules] conflict with an unordered write, or None. `atomic`: strong
+        accesses, of block scope if `narrow`."""
         where = self.granules(index, width)
         written = self.writes[where]
         racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
@@ -218,7 +221,8 @@ class Shadow:
         return racing if racing is not None and racing.any() else None
 
     def _record_each(self, readers: Readers, where: Index, lanes: Index, before: Stamps) -> None:
-        """Stamps reads, and notes who they are where several lanes of a block have read a granule. `before`: its stamps."""
+        """Stamps reads, and records the readers of granules that several lanes of a block have read. `before`: the old
+        stamps."""
         machine = self.clocks.machine
         group = SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
         kept = (before & LANE_MASK) == group
@@ -231,8 +235,8 @@ class Shadow:
         self, known: Readers, stamps: Stamps, where: Index, lanes: Index, before: Stamps, kept: NDArray[np.bool_],
         alone: NDArray[np.bool_],
     ) -> None:  # fmt: skip
-        """Notes who they are where the stamp just made says several lanes of one block: with those noted of the stamp `before`
-        where `kept`, with its one lane where `alone`."""
+        """Records the individual lanes of granules whose new stamp means several lanes of one block: the recorded set is
+        extended where `kept`, started with the one lane of the stamp `before` where `alone`, and started empty elsewhere."""
         clocks, machine = self.clocks, self.clocks.machine
         noted = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
         if not noted.any():
@@ -250,8 +254,9 @@ class Shadow:
     def _record(
         self, stamps: Stamps, where: Index, lanes: Index, kept: NDArray[np.bool_] | None, before: Stamps
     ) -> NDArray[np.bool_]:
-        """Stamps granules [m, k] with lanes [m] now. Where `kept`, the unordered access `before` counts on beside the new one,
-        as do all lanes of this instruction that share a granule. Which rows share theirs with a later one."""
+        """Stamps granules [m, k] with lanes [m] now. Where `kept`, the new stamp also covers the unordered access `before`;
+        lanes of this instruction that share a granule get a common stamp. Returns which entries lost their granule to a later
+        lane."""
         clocks = self.clocks
         stamp: Stamps = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
         new: Stamps = np.broadcast_to(stamp, where.shape)
@@ -265,7 +270,7 @@ class Shadow:
         return lost
 
     def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index) -> None:
-        """Granules that several lanes use in one instruction: of one block, or of several."""
+        """Stamps granules that several lanes access in one instruction as several lanes of one block, or of several."""
         clocks, machine = self.clocks, self.clocks.machine
         mine = machine.block_number[machine.block[lanes]][:, None]
         code = winner & LANE_MASK
@@ -277,7 +282,7 @@ class Shadow:
         stamps[where[lost & ~same]] = time + SEVERAL
 
     def _several(self, before: Stamps, lanes: Index) -> Stamps:
-        """The stamp where lanes come beside earlier unordered ones."""
+        """The stamp of lanes together with earlier unordered ones."""
         clocks, machine = self.clocks, self.clocks.machine
         code = before & LANE_MASK
         mine = machine.block_number[machine.block[lanes]][:, None]
@@ -290,8 +295,8 @@ class Shadow:
     def write(
         self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
     ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
-        """Records writes: which of them [m, granules] meet an unordered write of before, one of the same instruction, and an
-        unordered read."""
+        """Records writes; returns which of them [m, granules] conflict with an unordered earlier write, with one of the same
+        instruction, and with an unordered read."""
         where = self.granules(index, width)
         written, read = self.writes[where], self.reads[where]
         racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None

@@ -1,10 +1,10 @@
-"""Who read a granule of memory, where several lanes of one block did: each warp's lanes and the time of the last of them.
+"""The individual readers of a granule that several lanes of one block have read: each warp's lanes and their latest time.
 
-In: granules with the lanes that read them. Out: whether a lane is ordered after all readers of a granule. What holds: the entry
-of a granule covers every plain read since its last write whenever the stamp in the shadow says "several of one block"; before
-such a stamp is made anew, `start` empties the entry. Lanes of one warp share a time, the latest: where they read in turn and
-pass it on in turn, that may report a race too many. Only programs that order parts of a block need this (`needed`): where all
-synchronisation is of whole blocks or warps, a stamp for the block says as much and costs less.
+In: granules with the lanes that read them. Out: whether a lane is ordered after all readers of a granule. Invariant: if the
+stamp in the shadow means several lanes of one block, the entry of the granule covers every plain read since its last write;
+`start` empties the entry before a new such stamp. Lanes of one warp share the latest time; if they read at different times
+and release in between, this can report a false race. Only programs that synchronize parts of a block need this (`needed`):
+with barriers of whole blocks and warps only, one stamp per block is as precise and cheaper.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 Index = NDArray[np.int64]
 WARP: Final = 32
 MIXER: Final = 0x9E3779B97F4A7C15
-"""An odd number without a pattern, whose powers weigh the columns of a row."""
+"""An odd constant whose powers weight the columns of a row in a hash."""
 _ORDERS: Final = frozenset({"release", "acquire", "acq_rel", "sc"})
 
 
 def needed(instructions: Iterable[Instruction]) -> bool:
-    """Whether something orders some threads of a block and not all: mbarriers, barriers with a count, release and acquire."""
+    """Whether the program can synchronize a part of a block: mbarriers, barriers with a count, release and acquire."""
     for instruction in instructions:
         opcode, modifiers = instruction.opcode, instruction.modifiers
         if opcode in ("mbarrier", "fence", "membar") or _ORDERS & set(modifiers):
@@ -43,7 +43,7 @@ def needed(instructions: Iterable[Instruction]) -> bool:
 
 
 class Readers:
-    """`_times` and `_masks` [entries, warps of a block]; `_entry` is the entry of a granule, 0 where it has none yet."""
+    """`_times` and `_masks` [entries, warps of a block]; `_entry` is the entry of a granule, 0 if it has none yet."""
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
@@ -54,13 +54,13 @@ class Readers:
         self._used = 1
 
     def grow(self, granules: int) -> None:
-        """Room for so many granules."""
+        """Extends the map to this number of granules."""
         more = granules - len(self._entry)
         if more > 0:
             self._entry = np.concatenate([self._entry, np.zeros(more, np.int32)])
 
     def start(self, granules: Index) -> None:
-        """Entries with no reader for these granules."""
+        """Gives these granules empty entries."""
         fresh = np.unique(granules[self._entry[granules] == 0])
         end = self._used + len(fresh)
         if end > len(self._times):
@@ -72,7 +72,8 @@ class Readers:
         self._masks[self._entry[granules]] = 0
 
     def add(self, granules: Index, lanes: Index, times: Index) -> None:
-        """Each of these lanes of the wave (all of a granule's are of one block) read its granule at its time."""
+        """Records that each of these lanes of the wave read its granule at its time; all lanes of a granule are of one
+        block."""
         thread = self.clocks.machine.thread[lanes]
         places, which = np.unique(self._entry[granules] * np.int64(self._warps) + thread // WARP, return_inverse=True)
         masks, latest = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int64)
@@ -83,7 +84,8 @@ class Readers:
         stored[places] |= masks
 
     def known(self, granules: Index, lanes: Index, blocks: Index) -> NDArray[np.bool_]:
-        """Whether each lane of the wave is ordered after all readers of its granule, which are of that block (launch-wide)."""
+        """Whether each lane of the wave is ordered after all readers of its granule, which belong to its entry of `blocks`
+        (launch-wide)."""
         machine = self.clocks.machine
         first = int(machine.block_number[0])
         inside = (blocks >= first) & (blocks < first + machine.block_count)
@@ -99,8 +101,8 @@ class Readers:
 
 
 def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Index]:
-    """Rows without repeats, and which of them each is. Sorting one number of each row takes a tenth of sorting rows; that equal
-    numbers are equal rows is looked at."""
+    """The distinct rows, and the index of each row among them. Sorting one hash per row takes a tenth of the time of sorting
+    rows; a collision is detected and handled."""
     weights = np.array([pow(MIXER, place, 1 << 62) for place in range(rows.shape[1])], np.int64)
     numbers = rows @ weights  # modulo 2**64
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)

@@ -1,13 +1,13 @@
-"""The registry of instruction families, and what a family uses to turn an instruction into a step.
+"""The registry of instruction families, and the decoder that turns an instruction into a step.
 
 A family registers a decoder for an opcode:
 
-    @lanewise("add")                      # guarded by a mask; the machine never looks at what the step returns
+    @lanewise("add")                      # runs under a mask; the return value of its steps is ignored
     def add(d: Decoder) -> Step: ...
-    @control("bar", "barrier")            # never sees a mask; the step may return where to go next
+    @control("bar", "barrier")            # never runs under a mask; its steps may return the next instruction
 
-A decoder runs once an instruction. It takes the modifiers one after the other (`take`, `need`, `types`), calls `finish()`,
-which refuses whatever is left, and returns a closure `step(frame)`. Nothing may be looked up by name inside a step.
+A decoder runs once per instruction. It consumes the modifiers in order (`take`, `flag`, `need`), calls `finish()`, which
+rejects any that remain, and returns a closure `step(frame)`. A step must not look anything up by name.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ TYPES: Final[dict[str, tuple[int, Any]]] = {
     "f16x2": (32, np.uint32),
     "bf16x2": (32, np.uint32),
 }
-"""Bits and NumPy dtype of a scalar type as a step sees it; bf16 and the packed types are raw bits."""
+"""Bits and NumPy dtype of a scalar type in steps; bf16 and the packed types are raw bits."""
 
 
 _Wide = Callable[[Any, Any, Any], Any] | Callable[[Any, Any, Any, Any], Any]
 Function = Callable[[Any], Any] | Callable[[Any, Any], Any] | _Wide
-"""What a value instruction computes, of one to four typed arrays."""
+"""The computation of a value instruction, on one to four typed arrays."""
 
 
 class Signal:
-    """What a control step may return beside None (next instruction) and an int (index to go to): RESCHEDULE says that the
-    machine's pc and status of every lane of the (flushed) frame are set."""
+    """A return value of control steps besides None (next instruction) and an int (index of the next instruction). RESCHEDULE:
+    the step has flushed the frame and set the machine's pc and status of its lanes."""
 
 
 RESCHEDULE: Final = Signal()
@@ -77,8 +77,8 @@ def no_poison(_: Frame) -> Poison | None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A readable operand: `value(frame)` gives a typed array (a NumPy scalar for a literal), `poison(frame)` its poison,
-    `halves(frame)` the same with what is known of halves (`tilec.emulator.halves`). Call `value` first."""
+    """A readable operand: `value(frame)` returns a typed array (a NumPy scalar for a literal), `poison(frame)` its poison,
+    `halves(frame)` the same with half flags (`tilec.emulator.halves`). Call `value` first."""
 
     value: Reader
     poison: PoisonReader
@@ -87,7 +87,7 @@ class Source:
 
 
 Target = Callable[[Frame, Lanes, "Poison | None"], None]
-"""Takes a typed array and its poison to a register."""
+"""Writes a typed array and its poison to a register."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ _REGISTRY: Final[dict[str, _Entry]] = {}
 
 
 def lanewise(*opcodes: str) -> Callable[[Callable[[Decoder], Step]], Callable[[Decoder], Step]]:
-    """Registers a decoder whose steps work under a mask (values, and memory accesses that look at `frame.mask`)."""
+    """Registers a decoder whose steps work under a mask: they compute values, or memory accesses that apply `frame.mask`."""
     return _register(opcodes, False)
 
 
 def control(*opcodes: str) -> Callable[[Callable[[Decoder], Step]], Callable[[Decoder], Step]]:
-    """Registers a decoder whose steps see no mask and may return an index or RESCHEDULE."""
+    """Registers a decoder whose steps never run under a mask and may return an index or RESCHEDULE."""
     return _register(opcodes, True)
 
 
@@ -121,13 +121,13 @@ def _register(opcodes: tuple[str, ...], is_control: bool) -> Callable[[Any], Any
 
 
 def opcodes() -> tuple[str, ...]:
-    """Every opcode that has a family."""
+    """Every registered opcode."""
     return tuple(sorted(_REGISTRY))
 
 
 @lru_cache(maxsize=1 << 14)
 def _of_register(index: int, width: int, bits: int, dtype: Any) -> Source:
-    """Register `index` of `width` bits, read as a type of `bits`: the same for every instruction that reads it so."""
+    """Register `index` of `width` bits, read as a type of `bits`; cached for all instructions that read it this way."""
     raw = RAW[bits]
 
     def plain(frame: Frame) -> Lanes:
@@ -155,7 +155,7 @@ def _of_register(index: int, width: int, bits: int, dtype: Any) -> Source:
 
 
 class Decoder:
-    """One instruction while it becomes a step. `machine` gives symbols' addresses and records faults."""
+    """Decodes one instruction into a step. `machine` provides symbol addresses and records faults."""
 
     def __init__(self, instruction: Instruction, index: int, machine: Machine) -> None:
         self.instruction, self.index, self.machine = instruction, index, machine
@@ -167,22 +167,22 @@ class Decoder:
         return UnsupportedPtx(reason, self.instruction.line, self.instruction.text)
 
     def take(self, *names: str) -> str | None:
-        """The next modifier, if it is one of `names`."""
+        """Consumes and returns the next modifier if it is one of `names`."""
         return self.left.pop(0) if self.left and self.left[0] in names else None
 
     def flag(self, name: str) -> bool:
-        """Whether the next modifier is `name` (and takes it)."""
+        """Whether the next modifier is `name`; consumes it if so."""
         return self.take(name) is not None
 
     def need(self, *names: str) -> str:
-        """The next modifier, which must be one of `names`."""
+        """Consumes the next modifier, which must be one of `names`."""
         found = self.take(*names)
         if found is None:
             raise self.unsupported(f"expected a modifier of {', '.join('.' + name for name in names)}")
         return found
 
     def finish(self, *counts: int) -> None:
-        """Refuses modifiers that nobody took, and another number of operands than one of `counts`."""
+        """Rejects remaining modifiers, and an operand count other than `counts`."""
         if self.left:
             raise self.unsupported(f"unknown modifier .{self.left[0]}")
         if counts and len(self.operands) not in counts:
@@ -190,7 +190,7 @@ class Decoder:
 
     # --- operands
     def source(self, operand: int | Operand, kind: str) -> Source:
-        """A readable operand as `kind` (a key of TYPES). A wider register gives its low bits where `kind` is an integer."""
+        """A readable operand as `kind` (a key of TYPES). An integer `kind` reads the low bits of a wider register."""
         item = self.operands[operand] if isinstance(operand, int) else operand
         bits, dtype = TYPES[kind]
         if isinstance(item, Register):
@@ -224,7 +224,7 @@ class Decoder:
         return _of_register(index, width, bits, dtype)
 
     def literal(self, item: Immediate, kind: str) -> Any:
-        """A literal as a NumPy scalar of `kind`: integers as bits, floats exactly or by their given bits."""
+        """A literal as a NumPy scalar of `kind`: integers as bits; floats exactly, or by their bits if given."""
         bits, dtype = TYPES[kind]
         if kind == "pred":
             return np.bool_(item.value != 0)
@@ -242,7 +242,7 @@ class Decoder:
         return value.view(dtype)
 
     def target(self, operand: int | Operand, kind: str) -> Target:
-        """Where a result of `kind` goes. A wider register is filled by sign (signed kinds) or with zeros."""
+        """A writer of results of `kind`. A wider register is sign-extended (signed kinds) or zero-extended."""
         item = self.operands[operand] if isinstance(operand, int) else operand
         if isinstance(item, Sink):
             return lambda frame, value, poison: None
@@ -266,7 +266,7 @@ class Decoder:
         return write
 
     def vector(self, operand: int | Operand, count: int) -> tuple[Operand, ...]:
-        """The `count` items of a vector operand (one operand stands for itself where `count` is 1)."""
+        """The `count` items of a vector operand; with `count` 1 it may be a plain operand."""
         item = self.operands[operand] if isinstance(operand, int) else operand
         items = item.items if isinstance(item, Vector) else (item,)
         if len(items) != count:
@@ -274,7 +274,6 @@ class Decoder:
         return items
 
     def address(self, operand: int) -> Address:
-        """An address operand."""
         item = self.operands[operand]
         if not isinstance(item, Address):
             raise self.unsupported("not an address")
@@ -323,7 +322,7 @@ class Decoder:
 
 
 def decode(instruction: Instruction, index: int, machine: Machine) -> tuple[Step, bool]:
-    """The step of an instruction (its guard not yet applied), and whether it is a control instruction."""
+    """The step of an instruction, without its guard, and whether it is a control instruction."""
     decoder = Decoder(instruction, index, machine)
     entry = _REGISTRY.get(instruction.opcode)
     if entry is None:

@@ -1,10 +1,10 @@
-"""Stores that are known to replicate: several threads hold one value, and each of them writes it to one place.
+"""Stores that replicate by design: several threads have the same value and each writes it to the same location.
 
-In: a program, and lines of it that the caller names. A text names its own stores by the column of their `.loc`, in the file
-that stands for a tile IR (`tilec.ir.lines`): lowering puts it on a store whose layout gives an element to several threads.
-Other texts are spoken for by their lines. Out: whether an unordered write of the same value is such a store, meeting itself:
-one operation, which several instructions of one location may stand for. Any other race of equal values is a fault: what is
-equal in one launch may differ in the next.
+In: a program, and line numbers of such stores from the caller. PTX of this compiler marks them itself by the column of their
+`.loc` in the file that represents a tile IR (`tilec.ir.lines`): lowering sets it on a store whose layout assigns an element
+to several threads. For other PTX the caller gives line numbers. Out: whether an unordered write of the same value conflicts
+only with the same operation, which may be several instructions of one location. Any other race of equal values is a fault,
+because values that are equal in one launch may differ in the next.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ STORES = ("st", "stmatrix")
 
 
 class Replicas:
-    """`_operations`: a number for each instruction that replicates, by its line, the same for those of one operation; `_last`:
-    the number of the operation that wrote a granule last, 0 for any other."""
+    """`_operations`: by its line, the number of each replicating instruction's operation; `_last`: the operation that last
+    wrote a granule, 0 for any other."""
 
     def __init__(self, machine: Machine, named: Collection[int] = ()) -> None:
         self.machine = machine
@@ -43,7 +43,8 @@ class Replicas:
                 self._operations[instruction.line] = row
 
     def wrote(self, access: Access, instruction: Instruction, earlier: NDArray[np.bool_] | None) -> bool:
-        """Notes a write; whether it replicates, and every write that it meets `earlier` [m, granules] is of its operation."""
+        """Records a write. Returns whether it replicates and every `earlier` write [m, granules] that it conflicts with
+        belongs to the same operation."""
         if not self._operations:
             return False
         shadow = self.machine.shadow
@@ -57,8 +58,8 @@ class Replicas:
 
 
 def same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
-    """Whether lanes that write to one place bring the same bytes, `new`, one item a lane, and where they meet an `earlier`
-    write, what is there."""
+    """Whether lanes that write to the same location write the same bytes, `new` (one item per lane), and lanes that conflict
+    with an `earlier` write the bytes already there."""
     if access.width not in machine.memory.views:
         return False
     where = access.index // access.width

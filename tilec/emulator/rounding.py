@@ -1,7 +1,8 @@
-"""Exact rounding to the narrow float formats: f32, f16, bf16, tf32, by mode (rn, rz, rm, rp, rna).
+"""Exact rounding to the narrow float formats f32, f16, bf16, tf32, by mode (rn, rz, rm, rp, rna).
 
-An exact value comes as a pair of f64 arrays (s, e) with |e| at most half a unit of s: the value is s + e. `two_sum` makes such
-pairs. Every function returns f32 arrays for f32 and tf32, float16 arrays for f16 and raw uint16 for bf16.
+An exact value is a pair of f64 arrays (s, e) with |e| at most half a unit in the last place of s: the value is s + e.
+`two_sum` makes such pairs. Every function returns f32 arrays for f32 and tf32, float16 arrays for f16 and raw uint16 for
+bf16.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ _CANONICAL: Final = {4: np.uint32(0x7FFFFFFF).view(np.float32), 2: np.uint16(0x7
 
 
 def two_sum(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
-    """a + b in f64 and what rounding left out, exactly."""
+    """a + b in f64 and its rounding error, exactly."""
     s = a + b
     other = s - a
     return s, (a - (s - other)) + (b - other)
 
 
 def odd(s: Lanes, e: Lanes) -> Lanes:
-    """The pair as one f64 rounded to odd: rounding that to a format of at most 51 bits equals rounding the exact value."""
+    """The pair as one f64 rounded to odd; rounding it to a format of at most 51 bits equals rounding the exact value."""
     bits = np.ascontiguousarray(s).view(np.uint64)
     inexact = (e != 0) & np.isfinite(s) & np.isfinite(e) & ((bits & np.uint64(1)) == 0)
     return np.where(inexact, np.nextafter(s, np.where(e > 0, np.inf, -np.inf)), s) if inexact.any() else s
 
 
 def round_to(kind: str, value: Lanes, mode: str = "rn") -> Lanes:
-    """An f64 (exact, or rounded to odd) to `kind` by `mode`."""
+    """Rounds f64 values (exact, or rounded to odd) to `kind` by `mode`."""
     value = np.atleast_1d(np.asarray(value, np.float64))
     if mode == "rn" and kind == "f32":
         return canonical(value.astype(np.float32))
@@ -51,7 +52,8 @@ def round_to(kind: str, value: Lanes, mode: str = "rn") -> Lanes:
 
 
 def canonical(value: Lanes) -> Lanes:
-    """f32 or f16 lanes with every NaN as the chips give it: all bits but the sign (PTX ISA, 9.7.3: payloads are not kept)."""
+    """f32 or f16 lanes with every NaN as chips produce it: all bits except the sign are set (PTX ISA, 9.7.3: payloads are not
+    kept)."""
     nan = np.isnan(value)
     if not nan.any():
         return value
@@ -59,7 +61,7 @@ def canonical(value: Lanes) -> Lanes:
 
 
 def canonical_bits(kind: str, raw: Lanes) -> Lanes:
-    """Raw bits of f32, f16, bf16 or a packed pair with every NaN canonical."""
+    """Raw bits of f32, f16, bf16 or a packed pair, with every NaN canonical."""
     found = np.ascontiguousarray(np.atleast_1d(raw))
     if kind == "f32":
         infinity, canon, lanes = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF), found
@@ -74,7 +76,7 @@ def canonical_bits(kind: str, raw: Lanes) -> Lanes:
 
 
 def _quantise(kind: str, value: Lanes, mode: str) -> Lanes:
-    """The neighbour of each value in `kind` that `mode` chooses, as f64."""
+    """The neighbour of each value in `kind` that `mode` selects, as f64."""
     magnitude = np.abs(value)
     _, exponent = np.frexp(np.maximum(magnitude, _TINY[kind]))
     unit = np.ldexp(1.0, exponent - _BITS[kind])
@@ -96,7 +98,7 @@ def _quantise(kind: str, value: Lanes, mode: str) -> Lanes:
 
 
 def raw_bf16(value: Lanes) -> Lanes:
-    """The upper half of f32 values that are bf16 exactly; a NaN is canonical."""
+    """The upper half of f32 values that are exactly bf16; a NaN is canonical."""
     bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
     return np.where(np.isnan(value), np.uint16(0x7FFF), (bits >> np.uint32(16)).astype(np.uint16))
 
@@ -109,15 +111,15 @@ def widen(kind: str, value: Any) -> Lanes:
 
 
 def flush(value: Lanes) -> Lanes:
-    """Subnormal f32 or f16 values become zeros of their sign (.ftz)."""
+    """Flushes subnormal f32 or f16 values to zeros of their sign (.ftz)."""
     kind = value.dtype.type
     small = np.abs(value) < (kind(2.0**-14) if kind is np.float16 else kind(2.0**-126))
     return np.where(small, np.copysign(kind(0), value), value) if small.any() else value
 
 
 def flush_before_rounding(found: Lanes, s: Lanes, e: Lanes) -> Lanes:
-    """`found`, which is s + e rounded to f32 or f16, with zeros where the exact value is subnormal: chips decide on .ftz before
-    they round, so that what lies below the smallest normal number and would round up to it is zero too (seen on sm_90)."""
+    """`found`, which is s + e rounded to f32 or f16, with zeros where the exact value is subnormal. Chips apply .ftz before
+    they round: a value below the smallest normal number that would round up to it becomes zero too (measured on sm_90)."""
     kind = found.dtype.type
     least = 2.0**-14 if kind is np.float16 else 2.0**-126
     size = np.abs(s)

@@ -1,4 +1,4 @@
-"""Who runs next, where variables lie, and what to say when nobody can run."""
+"""The scheduler, the layout of shared and local variables, and deadlock reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TURN: Final = 5000
 
 
 class Scheduler:
-    """Picks frames. Seed 0: all ready lanes at the lowest instruction, until one of the others' instructions is reached."""
+    """Picks frames. Seed 0: all ready lanes at the lowest instruction, until they reach an instruction where others are."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -29,7 +29,7 @@ class Scheduler:
         self.turns = 0
 
     def pick(self) -> tuple[Frame, NDArray[np.int64], int] | None:
-        """The frame, the instructions where it has to stop, and how many it may execute; None where no lane is ready."""
+        """The frame, the instructions where it must stop, and its instruction budget; None if no lane is ready."""
         machine = self.machine
         ready = np.flatnonzero(machine.status == 0)
         if not len(ready):
@@ -40,7 +40,7 @@ class Scheduler:
         return self._at_random(ready, pcs)
 
     def yield_turn(self) -> None:
-        """The next pick of seed 0 prefers other instructions than the lowest (somebody spins there)."""
+        """Makes the next pick of seed 0 prefer an instruction other than the lowest, where lanes are spinning."""
         self.turns += 1
 
     def _in_order(self, ready: NDArray[np.int64], pcs: NDArray[np.int64]) -> tuple[Frame, NDArray[np.int64], int]:
@@ -80,7 +80,7 @@ def _place(variables: list[Variable]) -> tuple[dict[str, int], int]:
 
 
 def shared_layout(module: Module, function: Function, dynamic_bytes: int) -> tuple[dict[str, int], int]:
-    """Offsets of shared variables in the block's window (dynamic ones after all others), and its bytes."""
+    """Offsets of shared variables in the block's window (dynamic ones last), and its size in bytes."""
     variables = [v for v in (*module.variables.values(), *function.variables.values()) if v.space == "shared"]
     offsets, end = _place([v for v in variables if not v.external])
     dynamic = [v for v in variables if v.external]
@@ -92,7 +92,7 @@ def shared_layout(module: Module, function: Function, dynamic_bytes: int) -> tup
 
 
 def local_layout(function: Function) -> tuple[dict[str, int], int]:
-    """Offsets of a thread's local variables (from 16, so that no address is 0), and the bytes of its window."""
+    """Offsets of a thread's local variables (from 16, so that no address is 0), and the size of its window in bytes."""
     offsets, end = _place([v for v in function.variables.values() if v.space == "local"])
     if not offsets:
         return {}, 0
@@ -100,7 +100,7 @@ def local_layout(function: Function) -> tuple[dict[str, int], int]:
 
 
 def module_variables(module: Module, memory: Memory) -> dict[str, Allocation]:
-    """Global and constant variables of a module, in memory with their initial contents."""
+    """Allocates the global and constant variables of a module with their initial contents."""
     found: dict[str, Allocation] = {}
     for variable in module.variables.values():
         if variable.space not in ("global", "const"):
@@ -116,7 +116,8 @@ def module_variables(module: Module, memory: Memory) -> dict[str, Allocation]:
 
 
 def report_deadlock(machine: Machine) -> None:
-    """Records who waits where. Warp-wide operations that can never be complete are `divergent`, the rest `deadlock`."""
+    """Records which threads wait at which instruction, as `divergent` if a warp-wide operation can never complete, otherwise
+    as `deadlock`."""
     blocked = np.flatnonzero(machine.status == 1)
     lines: list[str] = []
     for pc in np.unique(machine.pc[blocked]):

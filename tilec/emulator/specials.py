@@ -1,4 +1,4 @@
-"""Special registers (PTX ISA, section 10): identity of threads, sizes of the launch, lane masks and clocks."""
+"""Special registers (PTX ISA, section 10): thread and block indices, launch sizes, lane masks and clocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reader = Callable[[Frame], Lanes]
 
 
 def special(machine: Machine, name: str) -> Reader | None:
-    """A reader of integer lanes, or None where the register is unknown."""
+    """A reader of integer lanes, or None if the register is unknown."""
     base, _, axis = name.partition(".")
     if axis in ("x", "y", "z"):
         return _axis(machine, base, "xyz".index(axis))

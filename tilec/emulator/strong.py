@@ -1,9 +1,9 @@
 """Every strong access (atomic, volatile, relaxed, acquire, release) to each granule of memory since its last plain write.
 
-In: granules, lanes, whether they write, and whether their scope is the block. Out: which of them meet an unordered access that
-they are in conflict with. What holds: nothing is merged or forgotten before a plain write takes the granule over, so that a
-plain access is held against all strong ones. Two strong accesses are in conflict only where the scope of either leaves the
-other's thread out (PTX ISA, section 8.7.1 Morally strong operations). The record is a table in Python: strong accesses are few.
+In: granules, lanes, whether they write, and whether their scope is the block. Out: which accesses conflict with an unordered
+recorded one. Invariant: no record is merged or dropped before a plain write to its granule, so a plain access is checked
+against every strong one. Two strong accesses conflict only if the scope of either excludes the other's thread (PTX ISA,
+section 8.7.1 Morally strong operations). The record is a Python dict, because strong accesses are few.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.int64]
 Times = dict[tuple[int, bool], int]
-"""By launch-wide lane number and whether its scope is its block."""
+"""Times by launch-wide lane number and whether the scope is the block."""
 
 
 class StrongAccesses:
-    """`table`: for each granule the time of the last read, and of the last write, of each lane. `on_taken` is told of every
-    granule that a plain write takes over."""
+    """`table`: for each granule the time of the last read, and of the last write, by each lane. `on_taken` is called with
+    every granule whose record a plain write replaces."""
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
@@ -33,7 +33,7 @@ class StrongAccesses:
         self._held: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def forget(self, first: int, last: int) -> None:
-        """Granules that get a new owner."""
+        """Drops granules that get a new owner."""
         for granule in [granule for granule in self.table if first <= granule <= last]:
             del self.table[granule]
         self._held[first : last + 1] = False
@@ -50,7 +50,8 @@ class StrongAccesses:
                 self.table.setdefault(granule, ({}, {}))[is_write][lane + first, narrow] = now
 
     def take(self, where: Index) -> None:
-        """A plain write takes these granules over: who is ordered after it is ordered after all that came before."""
+        """Drops the records of granules that a plain write overwrites: an access ordered after that write is ordered after
+        all earlier ones."""
         if self.table:
             for granule in np.unique(where[self._holds(where)]).tolist():
                 del self.table[granule]
@@ -66,7 +67,7 @@ class StrongAccesses:
         self, where: Index, lanes: Index, *, with_writes: bool, strong: bool, narrow: bool = False
     ) -> NDArray[np.bool_] | None:
         """Which accesses of granules [m, k] by lanes [m] are not ordered after a recorded read (or write, `with_writes`). A
-        `strong` access of a scope (`narrow`: its block) is in conflict only with one that is out of scope, or it of its."""
+        `strong` access (`narrow`: of block scope) conflicts only if one of the two lies outside the scope of the other."""
         if not self.table:
             return None
         found = self._holds(where)

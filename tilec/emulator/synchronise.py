@@ -1,9 +1,9 @@
-"""Order through strong accesses: release and acquire operations, and fences around relaxed ones (PTX ISA, section 8.7, 8.8).
+"""Order through strong accesses: release and acquire operations, and fences around relaxed ones (PTX ISA, sections 8.7, 8.8).
 
-A location that was written with release semantics holds what its writer knew (a token of `Clocks`); who reads it with acquire
-semantics learns it. A fence lends its semantics to the relaxed operations before (acquire) and after it (release). An atomic
-operation on a location keeps what earlier ones left there: it is part of their release sequence; a plain write ends it.
-What was released or acquired in the scope of a block (`.cta`) reaches no other block.
+A write with release semantics stores a token of `Clocks`, the writer's knowledge, with its location; a read with acquire
+semantics merges the token into the reader's knowledge. A fence makes earlier relaxed reads acquire and later relaxed writes
+release. An atomic operation keeps the tokens of its location, because it continues their release sequence; a plain write ends
+the sequence. A release or acquire of block scope (`.cta`) has no effect on other blocks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Synchronise:
-    """The tokens of a launch: `left` by memory index, `offered` (by whether their scope is the block) and `seen` by lane, for
-    and from relaxed operations around fences."""
+    """The tokens of a launch: `left` at each memory index; `offered` by each lane's last release fence (by whether its scope
+    is the block), for later relaxed writes; `seen` by each lane's relaxed reads, for its next acquire fence."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -37,14 +37,14 @@ class Synchronise:
 
     @staticmethod
     def of(machine: Machine) -> Synchronise:
-        """The one of this launch."""
+        """The instance of this launch, created at its first use."""
         found = machine.extensions.get("synchronise")
         if found is None:
             found = machine.extensions["synchronise"] = Synchronise(machine)
         return found
 
     def _end(self, granule: int) -> None:
-        """A plain write took a granule over."""
+        """Ends the release sequence at a granule that a plain write overwrites."""
         self.left.pop(granule << self.machine.shadow.shift, None)
 
     def _forget(self) -> None:
@@ -53,7 +53,7 @@ class Synchronise:
         self.seen.clear()
 
     def fence(self, frame: Frame, kind: str, scope: str = "gpu") -> None:
-        """A fence of every lane of the frame under its mask."""
+        """A fence by every lane of the frame under its mask."""
         clocks, narrow = self.machine.clocks, scope == "cta"
         for at in frame.active():
             lane = int(frame.lanes[at])
@@ -69,7 +69,8 @@ class Synchronise:
         clocks.now += 1
 
     def _learn(self, lane: int, offers: Offers, narrow: bool) -> None:
-        """The lane learns what reaches it: from its block, or from any whose scope is wider, where its own is."""
+        """The lane acquires the tokens of its own block and, unless a scope is the block (its own, `narrow`, or the token's),
+        those of other blocks."""
         block = self._block(lane)
         for (writer, narrow_too), token in offers.items():
             if writer == block or not (narrow or narrow_too):
@@ -79,7 +80,8 @@ class Synchronise:
         return int(self.machine.block_number[self.machine.block[lane]])
 
     def before_write(self, found: Access, order: str, scope: str | None, *, keep: bool = False) -> None:
-        """A strong write: leaves a token where it releases. `keep`: an atomic operation, which continues what stands there."""
+        """A strong write: stores a token if it releases, directly or after a fence. `keep`: an atomic operation, which keeps
+        the tokens already there."""
         clocks = self.machine.clocks
         narrow = scope == "cta"
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
@@ -96,7 +98,7 @@ class Synchronise:
                 self.left.pop(index, None)
 
     def after_read(self, found: Access, order: str, scope: str | None) -> None:
-        """A strong read: learns, or keeps for the next fence, what the location holds."""
+        """A strong read: acquires the location's tokens, or keeps them for the next fence."""
         narrow = scope == "cta"
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
             offers = self.left.get(index)

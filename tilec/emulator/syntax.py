@@ -1,7 +1,7 @@
 """The parts of a PTX module after parsing: pure data.
 
-Names of registers and labels are resolved: a register is an index into its function's register list, a label an index into
-its list of instructions. Nothing here executes.
+A register operand is an index into its function's register list. `Function.labels` maps label names, distinct across nested
+scopes, to indices into the list of instructions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """An integer (`is_float` False) or the value of a float literal; `bits` and `width` where the literal gave its bits."""
+    """An integer (`is_float` False) or the value of a float literal; `bits` and `width` are set if the literal gives its
+    bits."""
 
     value: int | float
     is_float: bool = False
@@ -52,7 +53,7 @@ class Negated:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """`_`: a result nobody wants."""
+    """`_`: a discarded result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,9 @@ Operand = Register | Special | Immediate | Symbol | Negated | Sink | Vector | Pa
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. `modifiers` are the dotted words after the opcode, in order; `guard` and `guard_negated` the predicate;
-    `location` the (file, line, column) of the last `.loc`; `text` the source text for messages. `used_bytes` is the mask of a
-    `.pragma "used_bytes_mask"` before a load (PTX ISA, pragma strings): bytes whose bit is 0 are nobody's business."""
+    """One instruction. `modifiers` are the dotted words after the opcode, in order; `guard` and `guard_negated` the
+    predicate; `location` the (file, line, column) of the last `.loc`; `text` the source text for messages. `used_bytes` is
+    the mask of a `.pragma "used_bytes_mask"` before a load (PTX ISA, pragma strings): bytes whose bit is 0 are unused."""
 
     opcode: str
     modifiers: tuple[str, ...]
@@ -108,8 +109,7 @@ class Instruction:
 
 @dataclass(slots=True)
 class Variable:
-    """A module or function variable. `bytes` is the initial contents of a global or const one; `relocations` are symbols
-    whose address goes to (offset, width)."""
+    """A module or function variable. `initial` holds the initial contents of a global or const one."""
 
     name: str
     space: str
@@ -132,7 +132,7 @@ class Parameter:
 
 @dataclass(slots=True)
 class Function:
-    """An entry (or device function): registers in index order, instructions, labels as indices into them."""
+    """An entry (or device function): registers in index order, instructions, labels as instruction indices."""
 
     name: str
     is_entry: bool
@@ -148,7 +148,7 @@ class Function:
 
 @dataclass(slots=True)
 class Module:
-    """A parsed file: functions and variables by name; `files` maps the numbers of `.file` to names."""
+    """A parsed file: functions and variables by name; `files` maps `.file` numbers to names."""
 
     version: tuple[int, int] = (0, 0)
     target: str = ""

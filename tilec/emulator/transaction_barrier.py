@@ -1,8 +1,8 @@
 """The state of one `mbarrier` object: arrivals and bytes go in, phases come out; misuse raises `BarrierMisuse`.
 
-Source: PTX ISA, "Parallel synchronization and communication instructions: mbarrier". A phase is complete when no arrival and
-no byte is outstanding; then the count starts again. What the ISA leaves undefined (more arrivals than are pending, counts out
-of range) is misuse here.
+Source: PTX ISA, "Parallel synchronization and communication instructions: mbarrier". A phase completes when no arrival and no
+byte is outstanding; then the count is reset. Operations that the ISA leaves undefined (more arrivals than pending, counts out
+of range) are misuse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BarrierMisuse(Exception):
 
 @dataclass(slots=True)
 class TransactionBarrier:
-    """`expected` arrivals a phase; `phase` counts completed phases."""
+    """`expected` arrivals per phase; `phase` counts completed phases."""
 
     expected: int
     pending: int = field(init=False)
@@ -33,13 +33,13 @@ class TransactionBarrier:
         self.pending = self.expected
 
     def expect(self, count: int) -> None:
-        """`expect_tx`: the phase waits for `count` bytes more."""
+        """`expect_tx`: adds `count` outstanding bytes to the current phase."""
         self.outstanding += count
         if abs(self.outstanding) > MOST_BYTES:
             raise BarrierMisuse(f"waits for {self.outstanding} bytes, more than {MOST_BYTES}")
 
     def arrive(self, count: int = 1) -> int:
-        """Arrive `count` times; returns the phase arrived at."""
+        """Arrives `count` times; returns the phase of the arrival."""
         if not 1 <= count <= self.pending:
             raise BarrierMisuse(f"gets {count} arrivals in phase {self.phase} while it expects {self.pending} more")
         arrived = self.phase
@@ -55,11 +55,11 @@ class TransactionBarrier:
         self._turn()
 
     def passed_parity(self, parity: int) -> bool:
-        """`test_wait.parity`: whether the phase of this parity, the current or the one before, is complete."""
+        """`test_wait.parity`: whether the phase of this parity, the current or the preceding one, is complete."""
         return self.phase & 1 != parity & 1
 
     def passed(self, arrived: int) -> bool:
-        """`test_wait` with the state of an arrival; only of the current phase or the one before."""
+        """`test_wait` with the state that an arrival returned, of the current or the preceding phase only."""
         if not self.phase - 1 <= arrived <= self.phase:
             raise BarrierMisuse(f"is asked for phase {arrived} in phase {self.phase}; only the current and the last are known")
         return self.phase != arrived

@@ -3,10 +3,9 @@
 In: a kernel file and the values of its constants. Out: an `ir.core.Function` whose operations carry exact source spans, or a
 CompileError with every problem found (E01 syntax, E02 types). The file is parsed, never executed.
 
-`outline` says what a file defines and where, for editors.
-
-`module` reads files and imports, `signature` the parameters, `statements` and `expressions` the body, `words` and `memory`
-the `vocabulary`, `host` what the launcher evaluates, `arithmetic` and `emitter` the typing rules and the operations.
+`module` reads files and imports, `signature` the parameters, `statements` and `expressions` the body. `words` and `memory`
+implement the `vocabulary`, `host` the launch expressions, `arithmetic` and `emitter` the typing rules and the operations.
+`outline` lists the definitions of a file for editors.
 """
 
 from tilec.frontend.build import KernelSource, load_kernel, read_kernel

@@ -1,4 +1,4 @@
-"""Arguments of a call to a word: binding by position and name, and the forms words take them in."""
+"""Arguments of a call to a word: binding by position and name, and checks of the forms that words accept."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Call:
         return self.scope.emitter
 
     def place(self, position: int) -> At:
-        """Where an argument stands (the call itself if it is not one of the positional ones)."""
+        """Location of a positional argument, else of the call itself."""
         args = self.node.args
         return self.scope.at(args[position]) if position < len(args) else self.at
 
     def bind_optional(self, positional: str, keywords: str = "") -> list[Term | Missing]:
-        """Values in the order named; a name ending in `?` may be missing; E0113."""
+        """Values in the order of the names; a name that ends in `?` is optional; E0113."""
         names = [name.rstrip("?") for name in positional.split()]
         every = [*names, *(name.rstrip("?") for name in keywords.split())]
         optional = {name[:-1] for name in (*positional.split(), *keywords.split()) if name.endswith("?")}
@@ -106,14 +106,14 @@ class Call:
             size *= abs(item)
             shape.append(item)
         if size > MAX_TILE:
-            count = size if size.bit_length() <= 64 else "over 2^64"  # more digits than anybody reads, or Python prints
+            count = size if size.bit_length() <= 64 else "over 2^64"  # beyond what is readable, or what Python prints
             raise self.at.error(
                 "E0203", f"the tile has {count} elements", hint=f"a tile has at most {MAX_TILE}; use a smaller block"
             )
         return tuple(shape)
 
     def axis(self, term: Term, rank: int) -> int:
-        """An axis argument, negative ones counted from the end; E0203."""
+        """An axis argument; negative axes count from the end; E0203."""
         if not isinstance(term, int) or isinstance(term, bool) or not -rank <= term < rank:
             hint = f"name an axis from 0 to {rank - 1}" if rank else "a scalar has no axes"
             raise self.at.error("E0203", f"no axis {describe(term)} in a tile with {rank} axes", hint=hint)

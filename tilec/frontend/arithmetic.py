@@ -1,7 +1,7 @@
-"""Operators on terms: folding of numbers, weak typing, broadcasting.
+"""Operators on terms: constant folding, weak typing, broadcasting.
 
-Two values of different dtypes never mix, with one exception: an integer the host knows (a dim, an integer parameter, or
-arithmetic on them) adopts the other side's dtype, like a literal.
+Two values of different dtypes never mix, with one exception: an integer that the host can compute (a dim, an integer parameter,
+or arithmetic on them) adopts the other operand's dtype, like a literal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BITWISE: Final = frozenset({"and", "or", "xor"})
 
 
 def is_number(term: Term) -> bool:
-    """True for a compile-time number."""
+    """Whether the term is a compile-time number."""
     return isinstance(term, bool | int | float)
 
 
@@ -251,7 +251,7 @@ def connect(emitter: Emitter, kind: str, terms: list[Term], nodes: list[At]) -> 
 
 
 def check_integer_scalar(term: Term, at: At, what: str) -> None:
-    """Refuse what is no integer scalar; E0206."""
+    """Raises E0206 unless the term is an integer scalar."""
     if isinstance(term, int) and not isinstance(term, bool):
         return
     if isinstance(term, Value) and isinstance(term.type, TileType) and not term.tile.shape and term.tile.dtype.is_integer:
@@ -261,7 +261,7 @@ def check_integer_scalar(term: Term, at: At, what: str) -> None:
 
 
 def integer_scalar(emitter: Emitter, term: Term, at: At, what: str) -> Value:
-    """The term as an integer scalar value; a literal is i32; E0206."""
+    """The term as an integer scalar value; a literal becomes i32; E0206."""
     check_integer_scalar(term, at, what)
     if isinstance(term, int):
         return emitter.constant(term, TileType(i32), at)

@@ -1,4 +1,4 @@
-"""From a kernel file to a tile IR function at one specialisation."""
+"""From a kernel file to a tile IR function for one specialisation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tilec.ir.types import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """What a kernel file declares, before any constant has a value.
+    """The declarations of a kernel file, before any constant has a value.
 
-    `parameters` are the launch parameters in order with their annotations as written, `constants` the `Const` names,
-    `elements` those of them that name dtypes, `files` every file whose text the kernel depends on, `absent`
-    the paths where an import looked first: a file that appears there is another import.
+    `parameters` are the launch parameters in order with their annotations as written, `constants` the `Const` names, `elements`
+    those of them that name dtypes. `files` are all files whose text the kernel depends on; `absent` are the paths that imports
+    tried and did not find: a file that appears there changes the import.
     """
 
     name: str
@@ -39,7 +39,7 @@ class KernelSource:
 
 
 def read_kernel(path: Path | str, *, root: Path | None = None, texts: Mapping[str, str] = NO_TEXTS) -> KernelSource:
-    """Read what a kernel file declares; `texts` as `read_module` has them. CompileError E0101..E0104, E0107, E0112."""
+    """Reads the declarations of a kernel file; `texts` as in `read_module`. CompileError E0101..E0104, E0107, E0112."""
     module = read_module(Path(path), root, texts)
     routine = only_kernel(module)
     arguments = routine.node.args
@@ -59,11 +59,11 @@ def load_kernel(
     path: Path | str, constants: Mapping[str, Constant], *, root: Path | None = None, texts: Mapping[str, str] = NO_TEXTS,
     uses: list[tuple[Span, Term]] | None = None,
 ) -> Function:  # fmt: skip
-    """Compile the only kernel of a file to tile IR with `constants` folded in.
+    """Compiles the only kernel of a file to tile IR with `constants` folded in.
 
-    With `root`, spans name files relative to it; `texts` as `read_module` has them. To `uses` is added what every expression
-    and every name that is set stands for, in the order in which they are read: one span has several terms where a function is
-    called several times. CompileError carries every problem found, in source order.
+    With `root`, spans name files relative to it; `texts` as in `read_module`. If `uses` is given, the term of every expression
+    and assigned name is appended to it in evaluation order; a span has several terms if its function is called several times.
+    CompileError carries every problem found, in source order.
     """
     module = read_module(Path(path), root, texts)
     routine = only_kernel(module)
@@ -142,8 +142,8 @@ def _check_grid(scope: Scope, routine: Routine) -> None:
 
 
 def _smaller_axes(scope: Scope, at: At) -> tuple[Fix, ...]:
-    """`bid(0)` for `bid(1)`, first of axes of the grid that nothing reads yet. Where there is one such axis, and one that the
-    grid lacks, each is what the other is missing: that is certain."""
+    """Fixes such as `bid(0)` for `bid(1)`, starting with the grid axes that nothing reads yet. If there is exactly one unread
+    axis and exactly one axis out of range, the fix is certain."""
     axes = range(len(scope.function.grid))
     unread = [axis for axis in axes if axis not in scope.grid_axes]
     lacking = [axis for axis in scope.grid_axes if axis not in axes]

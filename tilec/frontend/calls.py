@@ -55,7 +55,7 @@ def call(scope: Scope, node: ast.Call) -> Term:
 
 
 def _callee(scope: Scope, node: ast.expr) -> str | Routine | DType:
-    """What a call calls: a word (by name), a tile function or a dtype."""
+    """The callee: a word (by name), a tile function or a dtype."""
     at = scope.at(node)
     if isinstance(node, ast.Name):
         entry = scope.name(node)

@@ -18,7 +18,7 @@ PROMISED_WORDS: Final = ("distinct", "sorted")
 
 
 def directive(scope: Scope, node: ast.Call, word: str) -> None:
-    """Record what a directive, named `word`, says; E0109, E0110, E0113, E0207, E0215, E0216, E0217."""
+    """Records the directive `word`; E0109, E0110, E0113, E0207, E0215, E0216, E0217."""
     at = scope.at(node)
     if not scope.is_kernel or scope.depth:
         where = "inside a block" if scope.is_kernel else "in a tile function"

@@ -1,8 +1,8 @@
-"""Emit tile IR: constants, casts, broadcasts and the bookkeeping of what the host also knows.
+"""Emits tile IR (constants, casts, broadcasts) and tracks which values the host can also compute.
 
-A term is what an expression evaluates to: a Python number, dtype, string or tuple while compiling, or an IR value at run
-time. Numbers are weak: they take a dtype only when they meet a value. Integer scalars made of dims, integer parameters and
-constants are remembered as host expressions, so that `grid` and `requires` can use names that the kernel computed.
+A term is the value of an expression: a Python number, dtype, string or tuple at compile time, or an IR value at run time.
+Numbers are weakly typed: they get a dtype only when they are combined with a value. Integer scalars computed from dims, integer
+parameters and constants are also recorded as host expressions, so `grid` and `requires` can use names that the kernel computes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32, i64
 from tilec.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS
 
 MAX_TILE: Final = 1 << 20
-"""Most elements a tile may have: far above what one block's registers and shared memory hold."""
+"""Most elements of a tile: far more than fit in a block's registers and shared memory."""
 
 LARGEST: Final = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f8e4m3": 448.0,
                   "f8e5m2": 57344.0}  # fmt: skip
@@ -32,7 +32,7 @@ LARGEST: Final = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.402823
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A name without a usable value. `diagnostic` says why; None where that was reported already."""
+    """A name without a usable value. `diagnostic` gives the reason; None if it was already reported."""
 
     diagnostic: Diagnostic | None
 
@@ -43,7 +43,7 @@ Term = Value | bool | int | float | str | DType | tuple["Term", ...] | Poison | 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The source text an operation or error belongs to."""
+    """The source location of an operation or error."""
 
     source: Source
     node: ast.AST
@@ -53,7 +53,7 @@ class At:
         return self.source.span(self.node)
 
     def error(self, code: str, message: str, *, label: str = "", hint: str = "", fixes: tuple[Fix, ...] = ()) -> Refused:
-        """A refusal here, to be raised."""
+        """A refusal at this location, to be raised by the caller."""
         return self.source.error(code, message, self.node, label=label, hint=hint, fixes=fixes)
 
 
@@ -67,14 +67,14 @@ class Emitter:
         self.block = self.body
         self.unsafe: int | None = None
         self.uses: list[tuple[Span, Term]] | None = None
-        """What each expression stands for, where somebody asks for it."""
+        """The term of each expression, if requested."""
         self._host: dict[Value, Expr] = {}
         self._dims: dict[str, Value] = {}
         self._count = 0
         self._inlined = 0
 
     def emit(self, op: Op, at: At, *types: TileType) -> list[Value]:
-        """Append an operation with results of these types; E0511 for one too many."""
+        """Appends an operation with results of these types; E0511 beyond `MAX_OPERATIONS`."""
         op.loc = at.span
         self._count += 1
         if self._count > MAX_OPERATIONS:
@@ -84,19 +84,19 @@ class Emitter:
         return op.results
 
     def stands_for(self, at: At, term: Term) -> None:
-        """Tell who asks what the source at a place stands for."""
+        """Records the term of a source location in `uses`, if requested."""
         if self.uses is not None:
             self.uses.append((at.span, term))
 
     def inline(self, at: At) -> None:
-        """Count a call of a tile function; E0511 for one too many."""
+        """Counts an inlined call of a tile function; E0511 beyond `MAX_INLINED`."""
         self._inlined += 1
         if self._inlined > MAX_INLINED:
             raise too_large("calls of tile functions", MAX_INLINED, at)
 
     @contextmanager
     def into(self, block: Block) -> Generator[None]:
-        """Append to another block for a while."""
+        """Appends to another block within the context."""
         outer, self.block = self.block, block
         try:
             yield
@@ -104,7 +104,7 @@ class Emitter:
             self.block = outer
 
     def know(self, value: Value, expr: Expr) -> None:
-        """Remember that the host knows `value`, unless it would take a tree too large to write down."""
+        """Records the host expression of `value`, unless the expression is too large for a manifest."""
         if expr.size <= MAX_HOST_SIZE and expr.depth <= MAX_HOST_DEPTH:
             self._host[value] = expr
 
@@ -115,7 +115,7 @@ class Emitter:
         return self._host.get(term) if isinstance(term, Value) else None
 
     def dim(self, symbol: str, at: At) -> Value:
-        """Value of a symbolic dim, read once at the start of the kernel."""
+        """Value of a symbolic dim; its operation is emitted once, at the start of the kernel."""
         if symbol not in self._dims:
             op = ops.DimValue(symbol=symbol, loc=at.span)
             op.define(TileType(i64 if symbol in self.strides else i32), names=(symbol,))
@@ -125,7 +125,7 @@ class Emitter:
         return self._dims[symbol]
 
     def constant(self, value: Number, type: TileType, at: At) -> Value:
-        """A tile filled with a number, checked to fit the dtype; E0204, E0205."""
+        """A tile filled with a number, which must fit the dtype; E0204, E0205."""
         dtype = type.dtype
         if dtype.kind == "b" or isinstance(value, bool):
             if dtype.kind != "b" or not isinstance(value, bool):
@@ -150,7 +150,7 @@ class Emitter:
         return self.emit(ops.Constant(value=value), at, type)[0]
 
     def value(self, term: Term, at: At) -> Value:
-        """The term as a tile value; a lone number becomes i32, f32 or bool."""
+        """The term as a tile value; a number becomes i32, f32 or bool."""
         if isinstance(term, Value):
             tile_type(term, at)
             return term
@@ -197,7 +197,7 @@ class Emitter:
         return self.emit(ops.Broadcast(operands=[value]), at, TileType(value.tile.dtype, shape))[0]
 
     def binary_op(self, kind: str, left: Value, right: Value, at: At) -> Value:
-        """An element-wise operation of two values of one type."""
+        """An element-wise operation on two values of the same type."""
         result = self.emit(ops.Binary(kind=kind, operands=[left, right]), at, left.tile)[0]
         symbol = _HOST_KINDS.get(kind)
         a, b = self._exact(left), self._exact(right)
@@ -212,7 +212,7 @@ class Emitter:
         return self._host.get(value)
 
     def materialize(self, expr: Expr, at: At) -> Term:
-        """Compute a host expression in the kernel: in i32, or in i64 where it has a part that i32 may not hold."""
+        """Computes a host expression in the kernel: in i32, or in i64 if a leaf is a stride or not i32."""
         if expr.constant is not None:
             return expr.constant
         narrow = all(name not in self.strides and self._leaf(name, at).tile.dtype == i32 for name in expr.symbols())
@@ -237,19 +237,20 @@ _HOST_KINDS: Final = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod
 
 
 def too_large(what: str, limit: int, at: At) -> CompileError:
-    """The error of a kernel that has more than `limit` of something: it ends the kernel, as each line to come has it too."""
+    """The error for a kernel with more than `limit` of something. It ends compilation of the kernel, because every later line
+    would repeat it."""
     hint = "split the kernel in two, write repeated steps as a `for` loop, and keep the value of a call that is used twice"
     message = f"the kernel has more than {limit} {what} once its tile functions are inlined"
     return CompileError(Diagnostic("E0511", message, Label(at.span, "here the limit is reached"), hint=hint))
 
 
 def default_dtype(number: Number) -> DType:
-    """Dtype of a number that meets no value."""
+    """Dtype of a number that is not combined with a value."""
     return boolean if isinstance(number, bool) else i32 if isinstance(number, int) else f32
 
 
 def as_float(number: Number, at: At) -> float:
-    """A number as float; E0205 where it is too large."""
+    """A number as float; E0205 if it is too large."""
     try:
         return float(number)
     except OverflowError:
@@ -257,7 +258,7 @@ def as_float(number: Number, at: At) -> float:
 
 
 def number_of(term: Term, at: At) -> Number:
-    """The term, known to be a compile-time number; E0217."""
+    """The term as a compile-time number; E0217."""
     if isinstance(term, bool | int | float):
         return term
     raise at.error("E0217", f"expected a tile or a number, found {describe(term)}", hint=_instead(term))
@@ -282,7 +283,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def describe(term: Term) -> str:
-    """A term in the kernel author's words."""
+    """A term as text for error messages."""
     if isinstance(term, Value):
         if isinstance(term.type, TensorType):
             return f"the tensor `{term.name}`"
@@ -300,7 +301,7 @@ def describe(term: Term) -> str:
 
 
 def usable(term: Term) -> Term:
-    """The term, unless it is poisoned."""
+    """The term itself; raises Refused if it is poisoned."""
     if isinstance(term, Poison):
         raise Refused(term.diagnostic)
     return term

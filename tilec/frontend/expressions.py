@@ -1,4 +1,4 @@
-"""Expressions: from a Python expression to a term, emitting operations as it goes."""
+"""Evaluates Python expressions to terms and emits their operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MATH_FUNCTIONS: Final = frozenset({"sqrt", "exp", "log", "log2", "sin", "cos", 
 
 
 def expression(scope: Scope, node: ast.expr) -> Term:
-    """Evaluate an expression; Refused with E0106 where Python allows what kernels do not."""
+    """Evaluates an expression; Refused with E0106 for valid Python that kernels do not support."""
     build = _BUILD.get(type(node))
     if build is None:
         words = _UNSUPPORTED.get(type(node), "this expression")
@@ -59,7 +59,7 @@ def _constant(scope: Scope, node: ast.Constant) -> Term:
 
 
 def _literal(value: bool | int | float | str, at: At) -> bool | int | float | str:
-    """The value of a literal; E0205 for an integer that no dtype comes near."""
+    """The value of a literal; E0205 for an integer of more than `MAX_LITERAL_BITS` bits."""
     if isinstance(value, int) and value.bit_length() > MAX_LITERAL_BITS:
         raise at.error("E0205", f"an integer of {value.bit_length()} bits is too large", hint="keep constants within 64 bits")
     return value
@@ -82,7 +82,7 @@ def _as_term(scope: Scope, entry: object, node: ast.expr) -> Term:
 def _module_constant(scope: Scope, entry: ModuleConstant, node: ast.expr) -> Term:
     """Module constants are arithmetic on literals and other module constants."""
 
-    known: dict[ast.expr, Term] = {}  # `A = B + B`, `B = C + C` and so on would be evaluated twice as often each
+    known: dict[ast.expr, Term] = {}  # without it, `A = B + B`, `B = C + C`, ... would take exponential time
 
     def evaluate(item: ast.expr, depth: int) -> Term:
         if item not in known:
@@ -128,7 +128,7 @@ def _binary(scope: Scope, node: ast.BinOp) -> Term:
 
 
 def matmul(scope: Scope, left: Term, right: Term, node: ast.expr, acc: Term = None) -> Term:
-    """`left @ right + acc` on the tensor cores; E0201, E0202, E0206."""
+    """`left @ right + acc` on tensor cores; E0201, E0202, E0206."""
     at = scope.at(node)
     a, b = tile_type(left, at), tile_type(right, at)
     if a.rank != b.rank or a.rank not in (2, 3):
@@ -185,7 +185,7 @@ def _connective(scope: Scope, node: ast.BoolOp) -> Term:
     for value in node.values:
         term = expression(scope, value)
         terms.append(term)
-        # As in Python, what follows a deciding constant is not evaluated.
+        # As in Python, operands after a deciding constant are not evaluated.
         if isinstance(term, bool | int | float) and bool(term) == (kind == "or"):
             break
     return arithmetic.connect(scope.emitter, kind, terms, [scope.at(value) for value in node.values[: len(terms)]])
@@ -209,7 +209,7 @@ def _choice(scope: Scope, node: ast.IfExp) -> Term:
 
 
 def join(scope: Scope, branch: ops.If, pairs: list[tuple[Term, Term]], at: At) -> list[Term]:
-    """Finish an `if`: yield one value per pair, which must agree in type; E0209."""
+    """Finishes an `if`: yields one value per pair, whose types must agree; E0209."""
     types = [joined_type(pair, at) for pair in pairs]
     for side, region in enumerate(branch.regions):
         with scope.emitter.into(region):
@@ -219,12 +219,12 @@ def join(scope: Scope, branch: ops.If, pairs: list[tuple[Term, Term]], at: At) -
 
 
 def as_type(scope: Scope, term: Term, type: TileType, at: At) -> Value:
-    """A term of a type it was found to fit."""
+    """The term as a value of a type that it is known to fit."""
     return term if isinstance(term, Value) else scope.emitter.constant(number_of(term, at), type, at)
 
 
 def joined_type(pair: tuple[Term, Term], at: At) -> TileType:
-    """The one type of what two branches give; a number takes the other side's dtype; E0209."""
+    """The common type of two branches' values; a number adopts the other side's dtype; E0209."""
     left, right = (usable(term) for term in pair)
     if isinstance(left, Value) and isinstance(right, Value) and left.type == right.type and isinstance(left.type, TileType):
         return left.type
@@ -240,7 +240,7 @@ def joined_type(pair: tuple[Term, Term], at: At) -> TileType:
 
 
 def fits(number: Number, value: Value) -> bool:
-    """True if a number may stand for a scalar of the dtype of `value`."""
+    """Whether a number can be a scalar of the dtype of `value`."""
     if not isinstance(value.type, TileType) or value.tile.shape:
         return False
     if value.tile.dtype.kind == "b" or isinstance(number, bool):
@@ -293,7 +293,7 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
 
 
 def permute(scope: Scope, value: Value, axes: tuple[int, ...], node: ast.expr) -> Value:
-    """Reorder axes; nothing to do for the identity."""
+    """Reorders axes; returns the value itself for the identity."""
     if axes == tuple(range(len(axes))):
         return value
     type = TileType(value.tile.dtype, tuple(value.tile.shape[axis] for axis in axes))
@@ -301,7 +301,7 @@ def permute(scope: Scope, value: Value, axes: tuple[int, ...], node: ast.expr) -
 
 
 def package_of(scope: Scope, node: ast.expr) -> Package | None:
-    """The package a name stands for."""
+    """The package that a name refers to, if any."""
     if isinstance(node, ast.Name) and node.id not in scope.env and node.id not in scope.locals:
         entry = scope.module.names.get(node.id)
         return entry if isinstance(entry, Package) else None

@@ -1,6 +1,6 @@
-"""Host expressions: what `grid`, `requires` and `values` say about launch values.
+"""Host expressions: the arguments of `grid`, `requires` and `values`, evaluated at launch.
 
-They may use dims, constants, integer scalar parameters, and names the kernel computed from those alone.
+They may use dims, constants, integer scalar parameters, and names that the kernel computes from those alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
     if isinstance(dim, DimName) and isinstance(node, ast.Name) and node.id not in scope.env:
         symbolic = dim.name in scope.signature.dims
         return sym(dim.name) if symbolic else scope.emitter.host(scope.dim(dim.name, at)) or const(0)
-    # Everything else is a name or a constant expression; operations it emits are thrown away.
+    # Everything else is a name or a constant expression; the operations it emits are discarded.
     with scope.emitter.into(Block()):
         term = expression(scope, node)
     known = scope.emitter.host(term)
@@ -64,7 +64,7 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
 
 
 def _bounded(expr: Expr, at: At) -> Expr:
-    """A launch expression of a size that manifests and the launcher take; E0512."""
+    """The expression itself if manifests and the launcher accept its size; E0512."""
     if expr.depth <= MAX_HOST_DEPTH and expr.size <= MAX_HOST_SIZE:
         return expr
     message = f"a launch expression is nested {expr.depth} deep and has {expr.size} parts"
@@ -105,7 +105,7 @@ def _inverted(condition: Expr) -> Expr:
 
 
 def _called(scope: Scope, node: ast.expr) -> str:
-    """Name of the vocabulary word or builtin a call names, without its module."""
+    """Name of the word or builtin that a call refers to, without its module."""
     if isinstance(node, ast.Name) and node.id in scope.env:
         return ""
     word = word_of(scope.module, node)

@@ -1,6 +1,6 @@
-"""What a kernel declares, before any constant has a value: a kernel file goes in, an `Interface` comes out.
+"""A kernel's declarations before any constant has a value: takes a kernel file, returns an `Interface`.
 
-Its dims and dtypes name the constants that decide them; `build` makes the parameters of one specialisation by the same rules.
+Its dims and dtypes refer to constants by name; `build` applies the same rules to create the parameters of one specialisation.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tilec.ir.types import TensorType, TileType
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A parameter. `dtype` names a dtype, or the `Element` constant that decides it. A tensor has an `access` as in a manifest,
-    and `dims` over dims, constants and integer parameters; `contiguous` is whether its strides are row-major. A scalar has no
+    """A parameter. `dtype` names a dtype, or the `Element` constant that determines it. A tensor has an `access` as in a
+    manifest, and `dims` over dims, constants and integer parameters; `contiguous` means row-major strides. A scalar has no
     access."""
 
     name: str
@@ -42,7 +42,7 @@ class Interface:
 
 
 def read_interface(path: Path | str) -> Interface:
-    """Read the only kernel of a file; CompileError E0101..E0104, E0107, E0112, E0213."""
+    """Reads the only kernel of a file; CompileError E0101..E0104, E0107, E0112, E0213."""
     routine = only_kernel(read_module(Path(path), None))
     found: list[Declared] = []
     for parameter in read_declared(routine):
@@ -58,7 +58,7 @@ def read_interface(path: Path | str) -> Interface:
 
 
 def kernel_file(kernel: Callable[..., Any] | str | Path) -> Path:
-    """The file of a kernel, which may be its path; CompileError E0102 where a function is in none."""
+    """The file of a kernel function, or the path itself; CompileError E0102 if the function is not defined in a file."""
     if isinstance(kernel, (str, Path)):
         return Path(kernel)
     try:

@@ -1,7 +1,7 @@
-"""Which names are needed after each loop and branch: decides what a loop carries and what branches merge.
+"""Liveness of names after each loop and branch: determines which names a loop carries and branches merge.
 
-A name that a loop body sets before it reads it, and that nothing reads after the loop, is local to an iteration. It may
-change its type from one iteration to the next; a carried one may not.
+A name that a loop body assigns before it reads it, and that nothing reads after the loop, is local to an iteration. It may
+change its type between iterations; a carried name must not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Liveness:
-    """`after[stmt]`: names read after an `if` or `for`; `header[loop]`: names that an iteration may read from before."""
+    """`after[stmt]`: names read after an `if` or `for`; `header[loop]`: names live at the start of an iteration."""
 
     after: dict[ast.stmt, frozenset[str]] = field(default_factory=dict[ast.stmt, frozenset[str]])
     header: dict[ast.stmt, frozenset[str]] = field(default_factory=dict[ast.stmt, frozenset[str]])

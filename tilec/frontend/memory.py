@@ -1,4 +1,4 @@
-"""Access words: `load`, `store`, `gather`, `scatter`, atomics. Tile indices become element offsets here."""
+"""Memory access words: `load`, `store`, `gather`, `scatter`, atomics. Tile indices are converted to element offsets here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITABLE: Final = (Access.OUT, Access.INOUT, Access.SCRATCH)
 
 @word("load")
 def load(call: Call) -> Term:
-    """Read a box, or one element where no shape is given."""
+    """Reads a box, or one element if no shape is given."""
     tensor_term, index, offset, shape, pad = call.bind_optional("tensor index?", "offset? shape? pad?")
     assert not isinstance(tensor_term, Missing)
     tensor, _ = call.tensor(tensor_term, _READABLE, "read")
@@ -37,7 +37,7 @@ def load(call: Call) -> Term:
 
 @word("store")
 def store(call: Call) -> Term:
-    """Write a tile over a box."""
+    """Writes a tile to a box."""
     tensor, tile, offsets, mask = _write(call, _WRITABLE, "written")
     op = ops.Store(mask=mask, unsafe=call.emitter.unsafe, operands=[tensor, tile, *offsets])
     call.emitter.emit(op, call.at)
@@ -70,7 +70,7 @@ def _write(call: Call, allowed: tuple[Access, ...], verb: str) -> tuple[Value, V
 
 
 def _tile_for(call: Call, tensor: Value, term: Term) -> Value:
-    """The tile to write, of the tensor's dtype and rank; a scalar writes one element; E0201, E0206."""
+    """The tile to write, with the tensor's dtype and rank; a scalar writes one element; E0201, E0206."""
     dtype, rank = tensor.tensor.dtype, tensor.tensor.rank
     ones = (1,) * rank
     if not isinstance(term, Value):
@@ -96,7 +96,7 @@ def _as_dtype(call: Call, tensor: Value, term: Value) -> Value:
 
 
 def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Missing, extents: tuple[int, ...]) -> list[Value]:
-    """Element offsets of a box, from a tile index or given directly; E0113, E0206."""
+    """Element offsets of a box, from a tile index or an explicit offset; E0113, E0206."""
     in_tiles = isinstance(offset, Missing)
     given = index if in_tiles else offset
     if isinstance(given, Missing) or (not in_tiles and not isinstance(index, Missing)):
@@ -118,7 +118,7 @@ def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Mi
 
 
 def _places(call: Call, count: int) -> list[At]:
-    """Where each item of the index or offset of an access stands."""
+    """Location of each item of the index or offset of an access."""
     given = [keyword.value for keyword in call.node.keywords if keyword.arg in ("index", "offset", "indices")]
     node = (given or call.node.args[1:2] or [call.node])[0]
     if isinstance(node, ast.Tuple) and len(node.elts) == count:
@@ -143,7 +143,7 @@ def _pad(call: Call, pad: Term | Missing, dtype: DType) -> float | None:
 
 @word("gather")
 def gather(call: Call) -> Term:
-    """Read one element per position of the index tiles."""
+    """Reads one element per position of the index tiles."""
     tensor_term, indices, pad = call.bind_optional("tensor indices", "pad?")
     assert not isinstance(tensor_term, Missing) and not isinstance(indices, Missing)
     tensor, _ = call.tensor(tensor_term, _READABLE, "read")
@@ -154,7 +154,7 @@ def gather(call: Call) -> Term:
 
 @word("scatter")
 def scatter(call: Call) -> Term:
-    """Write one element per position of the index tiles."""
+    """Writes one element per position of the index tiles."""
     tensor_term, indices, tile, mask = call.bind_optional("tensor indices tile", "mask?")
     assert not isinstance(tensor_term, Missing) and not isinstance(indices, Missing) and not isinstance(tile, Missing)
     tensor, _ = call.tensor(tensor_term, _WRITABLE, "written")

@@ -1,7 +1,7 @@
-"""Read kernel files: imports, `Dim` and `Element` classes, constants, kernels and tile functions; nothing is executed.
+"""Reads kernel files: imports, `Dim` and `Element` classes, constants, kernels and tile functions; nothing is executed.
 
-A module is a table from name to what the name stands for. Names that stand for something a kernel cannot use are kept as
-`Foreign`, so that the error appears where a kernel uses them.
+A module is a table from names to their meanings. Names that kernels cannot use are kept as `Foreign`, so that the error appears
+where a kernel uses them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ WORDS = frozenset(language.__all__)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of the vocabulary, by its name in `tilec`."""
+    """A word of the kernel language, by its name in `tilec`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """`tilec` itself or the standard `math` module, reached by attribute."""
+    """`tilec` itself or the standard `math` module, whose members are accessed as attributes."""
 
     name: str
 
@@ -57,7 +57,7 @@ class ElementName:
 
 @dataclass(eq=False, slots=True)
 class Routine:
-    """A kernel or tile function with the module it was written in."""
+    """A kernel or tile function with the module that defines it."""
 
     name: str
     node: ast.FunctionDef
@@ -74,7 +74,7 @@ class ModuleConstant:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A name the compiler gives no meaning; `why` completes "`name` is ..."."""
+    """A name that has no meaning in kernels; `why` completes "`name` is ..."."""
 
     why: str
 
@@ -92,16 +92,17 @@ class Module:
     kernels: list[Routine] = field(default_factory=list[Routine])
     files: list[Path] = field(default_factory=list[Path])
     absent: list[Path] = field(default_factory=list[Path])
-    """Where imports of this and the modules read with it looked for a file and found none: one that appears there is read."""
+    """Paths that imports of this module, and of modules read with it, tried and did not find: a file that appears there would
+    be read."""
 
 
 NO_TEXTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def read_module(path: Path, root: Path | None, texts: Mapping[str, str] = NO_TEXTS) -> Module:
-    """Parse a kernel file and, through its imports, the tile functions it can call; CompileError E0101, E0102, E0112.
+    """Parses a kernel file and, through its imports, the tile functions it can call; CompileError E0101, E0102, E0112.
 
-    `texts` maps real paths to texts that count in place of what the disk has, such as those that an editor has not saved.
+    `texts` maps real paths to texts that replace the files on disk, such as unsaved editor buffers.
     """
     return _Reader(root, texts).read(path)
 
@@ -136,7 +137,7 @@ class _Reader:
         return module
 
     def _shown(self, path: Path) -> str:
-        """Spans name files relative to the project root, so that products do not depend on where it lies."""
+        """Spans name files relative to the project root, so that build products do not depend on its location."""
         if self.root is not None and path.resolve().is_relative_to(self.root.resolve()):
             return path.resolve().relative_to(self.root.resolve()).as_posix()
         return str(path)
@@ -187,7 +188,7 @@ class _Reader:
                 module.names[bound] = other.names[alias.name]
 
     def _check_count(self, module: Module, node: ast.ImportFrom) -> None:
-        """E0513 for one file too many; it ends the kernel, as every import to come would be one too."""
+        """E0513 beyond the limit on files or import depth; it ends compilation, because every later import would repeat it."""
         what = hint = ""
         if len(self.modules) >= MAX_MODULES:
             what, hint = f"the kernel depends on more than {MAX_MODULES} files", "keep tile functions in fewer files"
@@ -199,7 +200,7 @@ class _Reader:
     def _resolve(self, module: Module, node: ast.ImportFrom) -> Path | None:
         here = module.path.parent
         for candidate in import_candidates(here, node, self.root):
-            if os.path.isfile(candidate):  # False for a name that no file can have
+            if os.path.isfile(candidate):  # False for an invalid file name
                 return candidate
             self.absent.append(candidate)
         parts = (node.module or "").split(".") if node.module else []
@@ -225,7 +226,7 @@ class _Reader:
 
 
 def import_candidates(here: Path, node: ast.ImportFrom, root: Path | None) -> list[Path]:
-    """Where the file of an import in a file of the folder `here` is looked for, in order."""
+    """Candidate paths for an import in a file of folder `here`, in search order."""
     if not node.module:
         return []
     if node.level:
@@ -236,17 +237,17 @@ def import_candidates(here: Path, node: ast.ImportFrom, root: Path | None) -> li
 
 
 def is_word(name: str) -> bool:
-    """True for a word of the kernel language."""
+    """Whether the name is a word of the kernel language."""
     return name in WORDS
 
 
 def meant_word(name: str) -> str:
-    """A hint for a name that is no word of the language."""
+    """A hint for a name that is not a word of the language."""
     return did_you_mean(name, WORDS, "`help(tilec)` lists the vocabulary")
 
 
 def class_entry(module: Module, node: ast.ClassDef) -> Entry:
-    """What a class stands for."""
+    """The meaning of a class definition."""
     for base in node.bases:
         word = word_of(module, base)
         if word == "Dim":
@@ -257,7 +258,7 @@ def class_entry(module: Module, node: ast.ClassDef) -> Entry:
 
 
 def word_of(module: Module, node: ast.expr) -> str | None:
-    """The vocabulary word that a name or `tilec.<word>` stands for."""
+    """The word that a name or `tilec.<word>` refers to."""
     if isinstance(node, ast.Name):
         entry = module.names.get(node.id)
         return entry.name if isinstance(entry, Word) else None
@@ -276,13 +277,12 @@ def _decoration(module: Module, node: ast.expr) -> str | None:
 
 
 def dtype_word(word: str | None) -> bool:
-    """True for the name of a dtype."""
+    """Whether the word names a dtype."""
     return word in DTYPES or word == "boolean"
 
 
 def read_text(path: Path, text: str | None = None) -> str:
-    """Text of a kernel file, `text` where that is given; CompileError E0102 if it cannot be read as UTF-8, E0513 if it is too
-    long."""
+    """Text of a kernel file, or `text` if given; CompileError E0102 if it cannot be read as UTF-8, E0513 if it is too long."""
     try:
         data = read_file(path, MAX_SOURCE_BYTES) if text is None else text.encode("utf-8", "surrogatepass")
         return _limited(path, data)
@@ -306,8 +306,8 @@ def _limited(path: Path, data: bytes) -> str:
 
 
 def parse(source: Source) -> ast.Module:
-    """Python's syntax tree; CompileError E0101 where Python itself refuses the text, E0205 for an integer that is too long for
-    it, E0513 for a name that is too long."""
+    """Python's syntax tree; CompileError E0101 if Python rejects the text, E0205 for an integer literal too long for Python,
+    E0513 for a name that is too long."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -332,7 +332,7 @@ def parse(source: Source) -> ast.Module:
 
 
 def _check_names(source: Source, tree: ast.Module) -> None:
-    """CompileError E0513 for the first name that is longer than any: names are keys of manifests, and parts of file names."""
+    """CompileError E0513 for the first name longer than `MAX_NAME`: names are keys of manifests and parts of file names."""
     for node in ast.walk(tree):
         for key in ("id", "arg", "name", "attr", "asname", "module"):
             name = getattr(node, key, None)

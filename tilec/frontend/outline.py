@@ -1,7 +1,8 @@
-"""What a file of kernels defines and where, for editors: read from the text alone, and of imports from the files they name.
+"""The definitions of a kernel file and their locations, for editors: from the text alone, and for imports from the imported
+files.
 
-In: the text of a file, which may be half typed. Out: an `Outline` of what the text defines, or None where Python cannot parse
-it; nothing is refused here. `definition` follows a name to where it is defined, through imports too.
+In: the text of a file, possibly incomplete. Out: an `Outline`, or None if Python cannot parse the text; no errors are reported.
+`definition` follows a name to its definition, through imports too.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+")
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """Something that a file defines. `kind` is kernel, function, dim, element, constant or parameter; `span` is all of it and
-    `name_span` its name, `text` its first line and `doc` its docstring."""
+    """A definition in a file. `kind` is kernel, function, dim, element, constant or parameter; `span` covers the whole
+    definition, `name_span` its name; `text` is its first line and `doc` its docstring."""
 
     name: str
     kind: str
@@ -54,8 +55,8 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a file defines, in source order. `words` are its names for words of the language, `packages` those for `tilec`
-    itself; `imports` leads from a name to the import that it comes by, and the name there."""
+    """The definitions of a file, in source order. `words` maps the file's names to words of the language, `packages` are its
+    names for `tilec` itself; `imports` maps a name to its import and its original name."""
 
     path: Path
     symbols: tuple[Symbol, ...]
@@ -69,16 +70,16 @@ class Outline:
 
     @property
     def holds_kernels(self) -> bool:
-        """Whether the file has a kernel or a tile function: one without is no concern of the compiler's."""
+        """Whether the file has a kernel or a tile function; files without one do not concern the compiler."""
         return any(symbol.kind in ("kernel", "function") for symbol in self.symbols)
 
     def around(self, line: int) -> Symbol | None:
-        """What the file defines at a line."""
+        """The top-level symbol whose definition contains a line."""
         return next((symbol for symbol in self.symbols if symbol.span.line <= line <= symbol.span.end_line), None)
 
     def symbol(self, name: str, line: int | None = None) -> Symbol | None:
-        """What a name means at a line. A parameter of the function around it comes first, save a constant that gives a dim or
-        a dtype of the file its value."""
+        """The symbol that a name refers to at a line. Parameters of the enclosing function take precedence, except over a dim
+        or element of the file, whose value a constant of that name sets."""
         at_top = next((symbol for symbol in reversed(self.symbols) if symbol.name == name), None)
         around = self.around(line) if line is not None else None
         if around is not None and (at_top is None or at_top.kind not in ("dim", "element")) and name not in self.imports:
@@ -87,12 +88,12 @@ class Outline:
 
 
 def meant_for_compiler(text: str) -> bool:
-    """Whether a text that Python cannot parse, half typed perhaps, looks like one that has kernels or tile functions."""
+    """Whether a text that Python cannot parse, possibly incomplete, appears to contain kernels or tile functions."""
     return "tilec" in text and _MEANT.search(text) is not None
 
 
 def outline(path: Path, text: str) -> Outline | None:
-    """The outline of a file with this text; None where it does not parse."""
+    """The outline of a file with this text; None if it does not parse."""
     try:
         source = Source(str(path), read_text(path, text))
         body = parse(source).body
@@ -123,8 +124,8 @@ def outline(path: Path, text: str) -> Outline | None:
 def definition(
     found: Outline, name: str, line: int | None, root: Path | None, texts: Mapping[str, str] = NO_TEXTS
 ) -> Symbol | None:  # fmt: skip
-    """Where a name that stands at a line is defined: here, or in a file that it is imported from. `root` and `texts` as
-    `read_module` has them."""
+    """The definition of a name used at a line: in this file, or in a file it is imported from. `root` and `texts` as in
+    `read_module`."""
     for _ in range(MAX_IMPORT_DEPTH):
         symbol = found.symbol(name, line)
         if symbol is not None or name not in found.imports:
@@ -145,13 +146,13 @@ def definition(
 
 
 def word_doc(word: str) -> tuple[str, str] | None:
-    """How a word of the language is written, and what it means; None for what is none."""
+    """The signature and docstring of a word of the language; None for other names."""
     if not is_word(word):
         return None
     thing: object = getattr(language, word, None)
     doc = inspect.getdoc(thing) or ""
     if inspect.isfunction(thing):
-        return f"{word}{inspect.signature(thing)}".replace("'", ""), doc  # annotations are strings there
+        return f"{word}{inspect.signature(thing)}".replace("'", ""), doc  # annotations are strings
     if inspect.isclass(thing):
         return word, doc
     return word, doc if type(thing).__module__.startswith("tilec.") else ""
@@ -190,7 +191,7 @@ def _parameters(source: Source, arguments: ast.arguments) -> Iterator[Symbol]:
 
 
 def _name_span(source: Source, node: ast.FunctionDef | ast.ClassDef, name: str) -> Span:
-    """The name behind `def` or `class`; the first line where a backslash parts them."""
+    """The span of the name after `def` or `class`; the definition's first line if a line continuation separates them."""
     span = source.span(node)
     found = _DEFINITION.match(source.line(node))
     if found is None or not source.line(node).startswith(name, found.end()):

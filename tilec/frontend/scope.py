@@ -1,4 +1,4 @@
-"""What the statements of one function see: names, module, emitter and the kernel being built."""
+"""Context of the statements of one function: names, module, emitter and the kernel being built."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ BUILTINS = frozenset({"range", "min", "max", "abs", "float", "int", "bool", "len
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A function ended with this value."""
+    """The function returned this value."""
 
     value: Term
 
 
 @dataclass(frozen=True, slots=True)
 class Builders:
-    """What builds the calls of an expression, and the body of a function that is called. Expressions hold calls, calls bring in
-    bodies, and those hold expressions: handed down here, so that `expressions`, `calls` and `statements` import each other in
-    one direction."""
+    """Callbacks that build a call, and the body of a called function. Expressions contain calls, calls inline bodies, and
+    bodies contain expressions; passing the callbacks down keeps the imports among `expressions`, `calls` and `statements`
+    acyclic."""
 
     call: Callable[[Scope, ast.Call], Term]
     body: Callable[[Scope, list[ast.stmt]], Returned | None]
@@ -50,10 +50,10 @@ class Scope:
     builders: Builders
     callers: tuple[Routine, ...] = ()
     depth: int = 0
-    """Nesting inside `if`, `for` and `with`; launch directives stand at depth 0 of the kernel."""
+    """Nesting depth inside `if`, `for` and `with`; launch directives are valid only at depth 0 of the kernel."""
 
     def at(self, node: ast.AST) -> At:
-        """The place of a node."""
+        """The location of a node."""
         return At(self.module.source, node)
 
     grid_axes: dict[int, At] = field(default_factory=dict[int, At])
@@ -64,7 +64,7 @@ class Scope:
         return len(self.callers) == 1
 
     def name(self, node: ast.Name) -> Term | Entry:
-        """What a name stands for; E0108."""
+        """The meaning of a name; E0108."""
         at = self.at(node)
         if node.id in self.env:
             return usable(self.env[node.id])
@@ -73,11 +73,11 @@ class Scope:
         return self.entry(node, at)
 
     def _known(self) -> set[str]:
-        """Names that one that is not defined may be a misspelling of."""
+        """Candidates for spelling suggestions."""
         return {*self.env, *self.locals, *self.module.names, *BUILTINS, *WORDS}
 
     def entry(self, node: ast.Name, at: At) -> Term | Entry:
-        """What a module-level name stands for."""
+        """The meaning of a module-level name."""
         entry = self.module.names.get(node.id)
         if entry is None:
             if node.id in BUILTINS:
@@ -108,7 +108,7 @@ class Scope:
         return entry
 
     def dim(self, name: str, at: At) -> Term:
-        """Value of a dim: its constant, the integer parameter, or the symbolic value; E0214."""
+        """Value of a dim: its constant, the integer parameter of that name, or the symbolic value; E0214."""
         value = self.signature.constants.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
@@ -121,6 +121,6 @@ class Scope:
         return self.emitter.dim(name, at)
 
     def poison(self, names: list[str], diagnostic: Diagnostic | None = None) -> None:
-        """Make names unusable; later uses are silent, or report `diagnostic`."""
+        """Makes names unusable; later uses are silent, or report `diagnostic`."""
         for name in names:
             self.env[name] = Poison(diagnostic)

@@ -1,8 +1,7 @@
 """Kernel signatures: tensor and scalar parameters, dims, strides, alignment, specialisation constants.
 
-A dim is a constant where a `Const` of its name exists, an integer parameter where one of its name exists, and otherwise
-symbolic: measured from the tensors at launch. Every symbolic dim must therefore be an extent or a stride of some tensor by
-itself.
+A dim is a constant if a `Const` has its name, an integer parameter if one has its name, and otherwise symbolic: read from the
+tensors at launch. Every symbolic dim must therefore be the whole extent or stride of some tensor axis.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ MAX_EXTENT: Final = 2**31 - 1
 
 @dataclass(slots=True)
 class Signature:
-    """Parameters in order; symbolic launch values in order of first appearance; dtypes of the `Element` constants."""
+    """Parameters in order; symbolic launch values in order of first appearance; values of the constants (an `Element`'s is a
+    dtype name)."""
 
     parameters: list[Parameter] = field(default_factory=list[Parameter])
     dims: list[str] = field(default_factory=list[str])
@@ -54,7 +54,7 @@ def constant_names(routine: Routine) -> list[str]:
 
 
 def read_signature(routine: Routine, constants: Mapping[str, Constant]) -> Signature:
-    """Parse the parameters at one specialisation; CompileError E0107, E0211..E0214."""
+    """Parses the parameters for one specialisation; CompileError E0107, E0211..E0214."""
     reader = _Reader(routine, constants)
     reader.read()
     if reader.problems:
@@ -63,8 +63,8 @@ def read_signature(routine: Routine, constants: Mapping[str, Constant]) -> Signa
 
 
 def read_declared(routine: Routine) -> list[Parameter]:
-    """Parse the parameters before any constant has a value: constants are symbols of dims, and an `Element` is a dtype of its
-    own name, of which nothing else is true. CompileError E0107, E0213."""
+    """Parses the parameters before any constant has a value: a constant dim is a symbol, and an `Element` is a placeholder
+    dtype of its own name whose other properties are meaningless. CompileError E0107, E0213."""
     reader = _Declaration(routine, {})
     reader.positional()
     if reader.problems:
@@ -101,7 +101,7 @@ class _Reader:
                 self._refuse("E0214", message, self.routine.node, hint)
 
     def positional(self) -> None:
-        """The parameters that a launch takes."""
+        """Reads the launch parameters."""
         arguments = self.routine.node.args
         positional = [*arguments.posonlyargs, *arguments.args]
         self.integers = {arg.arg for arg in positional if dtype_word(word := _word(self.module, arg.annotation))
@@ -276,7 +276,7 @@ class _Reader:
 
 
 class _Declaration(_Reader):
-    """Without constants."""
+    """Reads a signature without values of constants."""
 
     def _dtype(self, node: ast.expr) -> DType:
         entry = self.module.names.get(node.id) if isinstance(node, ast.Name) else None
@@ -284,7 +284,7 @@ class _Declaration(_Reader):
 
 
 def _meant_type(note: ast.expr) -> str:
-    """A hint for an annotation that is no kernel type, by its name or what it subscripts."""
+    """A hint for an annotation that is not a kernel type, based on its name or the name it subscripts."""
     base = note.value if isinstance(note, ast.Subscript) else note
     name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
     known = _ACCESS if isinstance(note, ast.Subscript) else DTYPES
@@ -302,7 +302,7 @@ def _word(module: Module, node: ast.expr | None) -> str | None:
 
 
 def _unquoted(node: ast.expr) -> ast.expr:
-    """A quoted annotation or extent as the expression it quotes; positions stay those of the string."""
+    """A quoted annotation or extent as the expression it quotes; the location stays that of the string."""
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         return node
     try:
@@ -315,7 +315,8 @@ def _unquoted(node: ast.expr) -> ast.expr:
 
 
 def _unliteral(node: ast.expr) -> ast.expr:
-    """`Literal[4]` as `4`, `Literal["2 * N"]` as the string in it: how a type checker takes an extent that is no class."""
+    """`Literal[4]` as `4`, `Literal["2 * N"]` as its string: the form in which type checkers accept an extent that is not a
+    class."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
         return node.slice
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "Literal":

@@ -21,7 +21,8 @@ from tilec.ir.types import TileType, i32
 
 
 def run(scope: Scope, body: list[ast.stmt]) -> Returned | None:
-    """Build statements in order; Returned once a `return` was met. A refused statement is recorded and skipped."""
+    """Builds statements in order and stops at a `return`, whose value it gives. A rejected statement is recorded and
+    skipped."""
     for position, node in enumerate(body):
         rest = body[position + 1 :]
         try:
@@ -37,7 +38,7 @@ def run(scope: Scope, body: list[ast.stmt]) -> Returned | None:
 
 
 def statement(scope: Scope, node: ast.stmt) -> None:
-    """Build one statement; E0105 where Python allows what kernels do not."""
+    """Builds one statement; E0105 for valid Python that kernels do not support."""
     build = _BUILD.get(type(node))
     if build is None:
         words, hint = _UNSUPPORTED.get(type(node), ("this statement", "kernels are assignments, calls, `if`, `for` and `with`"))
@@ -64,7 +65,7 @@ def _always_returns(body: list[ast.stmt]) -> bool:
 
 
 def _returning_if(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Returned | None:
-    """`if c: return a` followed by more is `if c: return a; else: more`."""
+    """Builds `if c: return a` followed by more statements as `if c: return a; else: more`."""
     test = expression(scope, node.test)
     if isinstance(test, bool | int | float):
         chosen = node.body if test else node.orelse
@@ -88,7 +89,7 @@ def _returning_if(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Returned 
 
 
 def _joined(scope: Scope, branch: ops.If, left: Term, right: Term, at: At) -> Term:
-    """Close an `if` whose branches return."""
+    """Closes an `if` whose branches return."""
     if left is None and right is None:
         join(scope, branch, [], at)
         return None
@@ -131,7 +132,7 @@ def _augmented(scope: Scope, node: ast.AugAssign) -> None:
 
 
 def bind(scope: Scope, target: ast.expr, term: Term) -> None:
-    """Bind names to a term; E0105 for targets that are no names."""
+    """Binds names to a term; E0105 for targets other than names."""
     at = scope.at(target)
     if isinstance(target, ast.Name):
         if term is None:
@@ -183,7 +184,7 @@ def _if(scope: Scope, node: ast.If) -> None:
 
 
 def _settled(scope: Scope, name: str, pair: tuple[Term, Term], at: At) -> bool:
-    """Bind what needs no merge at run time: equal terms, and names that one branch leaves unusable."""
+    """Binds names that need no merge at run time: equal terms, and names that are unusable after one branch."""
     left, right = pair
     if left is right or (type(left) is type(right) and not isinstance(left, Value | tuple) and left == right):
         scope.env[name] = left
@@ -264,10 +265,10 @@ def _initial(scope: Scope, name: str, at: At) -> Value:
 
 
 def _next(scope: Scope, name: str, initial: Value, node: ast.For) -> Value:
-    """The value of a carried name at the end of an iteration, of the type it had before; E0208."""
+    """The value of a carried name at the end of an iteration, which must have its initial type; E0208."""
     term, at = scope.env[name], scope.at(node)
     if isinstance(term, Poison):
-        # Its cause is reported where it arose, or will be if the name is used.
+        # Its cause was reported where it arose, or is reported when the name is used.
         if term.diagnostic is not None:
             scope.problems.append(term.diagnostic)
         return initial

@@ -1,7 +1,5 @@
-"""What a call of a word of the language builds: one function each, entered where it is written.
-
-`@word("where")` stands above the function that takes the arguments of `where` and returns its value.
-"""
+"""Registry of the builders of words: `@word("where")` decorates the function that takes the arguments of `where` and returns
+its value."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term
 
 WORDS: Final[dict[str, Callable[[Call], Term]]] = {}
-"""By word; importing `tilec.frontend.words` and `tilec.frontend.memory` fills it."""
+"""Keyed by word; importing `tilec.frontend.words` and `tilec.frontend.memory` fills it."""
 METHODS: Final = ("astype", "reshape", "permute", "broadcast_to")
-"""Words that are methods of tiles too."""
+"""Words that are also methods of tiles."""
 
 
 def word(*names: str) -> Callable[[Callable[[Call], Term]], Callable[[Call], Term]]:
-    """Enter a function in the table."""
+    """Registers a function as the builder of these words."""
 
     def enter(build: Callable[[Call], Term]) -> Callable[[Call], Term]:
         for name in names:

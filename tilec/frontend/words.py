@@ -1,4 +1,4 @@
-"""The words of the kernel language that compute: one function each, from arguments to a term."""
+"""Builders of the words that compute: one function each, from arguments to a term."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def where(call: Call) -> Term:
 
 @word("maximum", "minimum")
 def extremum(call: Call) -> Term:
-    """Element-wise larger or smaller."""
+    """Element-wise maximum or minimum."""
     a, b = call.bind("a b")
     return arithmetic.binary(call.emitter, call.word[:3], a, b, call.at)
 
@@ -146,7 +146,7 @@ def elementwise(call: Call) -> Term:
 
 @word("sum", "max", "min", "argmax", "argmin")
 def reduction(call: Call) -> Term:
-    """Reduce one axis, or all of them."""
+    """Reduces one axis, or all axes."""
     if len(call.arguments) == 2 and call.word in ("max", "min") and isinstance(call.arguments[0], int | float):
         raise call.at.error("E0113", f"`{call.word}` reduces a tile here", hint=f"use `{call.word}imum(a, b)` on scalars")
     term, axis = call.bind_optional("x axis?")
@@ -193,7 +193,7 @@ def astype(call: Call) -> Term:
 
 @word("reshape")
 def reshape(call: Call) -> Term:
-    """Another shape, one extent inferred."""
+    """Changes the shape; one extent may be inferred (-1)."""
     term, shape = call.bind("x shape")
     value = call.emitter.value(term, call.at)
     extents = call.dims(shape, infer=True)
@@ -223,6 +223,6 @@ def permutation(call: Call) -> Term:
 
 @word("broadcast_to")
 def broadcast_to(call: Call) -> Term:
-    """Repeat along axes of extent 1."""
+    """Repeats along axes of extent 1."""
     term, shape = call.bind("x shape")
     return call.emitter.broadcast(call.emitter.value(term, call.at), call.dims(shape), call.at)

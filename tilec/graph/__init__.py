@@ -1,6 +1,6 @@
 """The dataflow graph of a proven kernel as a picture: index values, accesses, obligations by rung, ownership.
 
-In: a prover's result and the function it proved. Out: SVG text, the same bytes for the same input.
+In: a prover's result and the function it proved. Out: SVG text, deterministic.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ __all__ = ["draw"]
 
 
 def draw(proofs: Proven, function: Function) -> str:
-    """The SVG of one kernel at one specialisation."""
+    """The SVG of one kernel for one specialisation."""
     return svg(picture(proofs, function))

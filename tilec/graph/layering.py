@@ -31,9 +31,9 @@ class Placement:
 
 
 def layers_of(graph: nx.DiGraph[str], last: frozenset[str]) -> list[list[str]]:
-    """Nodes by layer: sources first, each node one past its latest predecessor, the nodes of `last` alone at the end.
+    """Nodes by layer: sources first, each node in the layer after its latest predecessor, the nodes of `last` alone at the end.
 
-    A source is pulled right, next to its first user, so that its edge stays short.
+    A source is moved right, next to its first user, so that its edge stays short.
     """
     depth: dict[str, int] = {}
     for node in nx.topological_sort(graph):
@@ -102,7 +102,7 @@ def _relax(
     for i in range(len(layer)):
         floor = down[-1] + sizes[layer[i - 1]].height + gap if i else float("-inf")
         down.append(max(wanted[i], floor))
-    # Pushing down only would drift; averaging with the pass that pushes up keeps a crowded layer centred.
+    # Pushing down alone would drift; averaging with the pass that pushes up keeps a crowded layer centred.
     up: list[float] = [0.0] * len(layer)
     for i in range(len(layer) - 1, -1, -1):
         ceiling = up[i + 1] - sizes[layer[i]].height - gap if i + 1 < len(layer) else float("inf")

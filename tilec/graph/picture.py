@@ -1,4 +1,4 @@
-"""From a kernel's proofs to what is drawn: boxes, edges, and a badge per obligation."""
+"""Converts a kernel's proofs to a picture: boxes, edges, and a badge per obligation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACCESS_KINDS = ("load", "store", "gather", "scatter", "atomic")
 
 
 class Proven(Protocol):
-    """What is drawn of a prover's result: its obligations and its graph (node attributes kind, text, span, range,
+    """The part of a prover's result that is drawn: its obligations and its graph (node attributes kind, text, span, range,
     obligations and ownership; edges from producer to user, with a role)."""
 
     @property
@@ -32,14 +32,14 @@ class Proven(Protocol):
 
 
 def picture(proofs: Proven, function: Function) -> Picture:
-    """The picture of one kernel: launch values and block ids left, accesses with their proofs, written tensors right."""
+    """The picture of one kernel: launch values and block indices left, accesses with their proofs, written tensors right."""
     graph = proofs.graph()
     data: dict[str, dict[str, Any]] = {name: dict(attributes) for name, attributes in graph.nodes(data=True)}
     roles: list[tuple[str, str, str]] = list(graph.edges(data="role"))
     written = {target for _, target, role in roles if role == "memory" and _is(data, target)}
     edges: list[tuple[str, str]] = []
     for source, target in graph.edges:
-        # A tensor that is written stands at the right; reading it then points at it too, which keeps the drawing acyclic.
+        # A written tensor is drawn at the right; its reads point at it too, which keeps the graph acyclic.
         edges.append((target, source) if source in written and _is(data, source) else (source, target))
     used = {name for edge in edges for name in edge}
     nodes = tuple(
@@ -75,7 +75,7 @@ def _node(name: str, attributes: dict[str, Any], written: set[str]) -> Node:
         detail.append(caption)
         text = text.replace("tensor<", "").rsplit(", align", 1)[0]
         drawn = "tensor" if name in written else "input"
-        badges = ()  # the obligations of a tensor hang on its accesses already
+        badges = ()  # a tensor's obligations are already shown at its accesses
     elif kind == "access":
         drawn = next((word for word in ACCESS_KINDS if text.startswith(word)), "load")
         drawn = {"gather": "load", "scatter": "store"}.get(drawn, drawn)
@@ -93,7 +93,7 @@ def _badge(obligation: Obligation) -> Badge:
 
 
 def _merged(badges: tuple[Badge, ...]) -> tuple[Badge, ...]:
-    """One badge per claim and rung, with a count; many accesses carry a dozen obligations of the same kind."""
+    """One badge per claim and rung, with a count; many accesses have a dozen obligations of the same kind."""
     groups: dict[tuple[str, str], list[str]] = {}
     for badge in badges:
         groups.setdefault((badge.text, badge.rung), []).append(badge.detail)

@@ -1,4 +1,4 @@
-"""Draw the index dataflow graph of a proven kernel as one self-contained SVG."""
+"""Draws the index dataflow graph of a proven kernel as one self-contained SVG."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What to draw: boxes, edges between their keys, and two title lines."""
+    """The content of a drawing: boxes, edges between their keys, and two title lines."""
 
     title: str
     subtitle: str
@@ -83,7 +83,7 @@ class Picture:
 
 
 def svg(picture: Picture) -> str:
-    """The drawing as SVG text. The same picture gives the same bytes."""
+    """The drawing as SVG text; deterministic."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(node.key for node in picture.nodes)
     graph.add_edges_from(picture.edges)
@@ -177,7 +177,7 @@ def _box(node: Node, corner: tuple[float, float], size: Size) -> str:
 
 
 def _legend(picture: Picture, height: float) -> list[str]:
-    """Only what the picture uses: the rungs on its badges and the kinds of its boxes."""
+    """The legend of the rungs and kinds of boxes that the picture uses."""
     rungs = {badge.rung for node in picture.nodes for badge in node.badges}
     kinds = {node.kind for node in picture.nodes}
     parts: list[str] = []

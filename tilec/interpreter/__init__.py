@@ -1,9 +1,9 @@
-"""The reference semantics of the tile IR, in NumPy: a kernel and arrays go in, the arrays hold what the kernel writes.
+"""The reference semantics of the tile IR, in NumPy: runs a kernel on arrays and updates them in place.
 
-Blocks run one after the other in any order that is asked for. Products and float reductions accumulate in f32, 16-bit float
-arithmetic is done in f32 and rounded once per operation, and every operation has a value for all operands
-(`tilec/ir/SEMANTICS.md`). An access outside its tensor or a broken precondition is an `InterpreterError`; `Accesses` records
-who touched what, and finds races and elements never written.
+Blocks run sequentially, in any given order. Products and float reductions accumulate in f32; 16-bit float arithmetic is
+computed in f32 and rounded once per operation; every operation is defined for all operands (`tilec/ir/SEMANTICS.md`). An
+out-of-bounds access or a violated precondition is an `InterpreterError`. `Accesses` records the reads and writes of each
+block, and finds races and elements that are never written.
 """
 
 from tilec.interpreter.accesses import Accesses

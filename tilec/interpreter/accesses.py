@@ -1,4 +1,5 @@
-"""Records which block reads and writes which element, to tell races, gaps and reads of what nobody wrote."""
+"""Records the elements that each block reads and writes, and finds races, unwritten elements and reads of uninitialised
+ones."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ MANY: Final = -2
 
 
 class _Footprint:
-    """For each element: the one block that reads and that writes it (or nobody, or many), how often it was written in all, and
-    whether it was read before its block wrote it."""
+    """For each element: its one reading and one writing block (or NOBODY, or MANY), its number of writes, and whether a block
+    read it without having written it."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.reader: NDArray[np.int64] = np.full(shape, NOBODY, np.int64)
@@ -27,26 +28,27 @@ class _Footprint:
 
 
 class Accesses:
-    """Pass one to `run`; ask for `problems` afterwards. Blocks are numbered in row-major order of the grid."""
+    """Pass an instance to `run`; `problems` lists violations afterwards. Blocks are numbered in row-major order of the
+    grid."""
 
     def __init__(self, function: Function, arrays: Mapping[str, Array]) -> None:
         self.access = {p.name: p.access for p in function.parameters if p.access is not None}
         self.tensors = {name: _Footprint(arrays[name].shape) for name in self.access}
 
     def read(self, tensor: str, block: int, place: Any) -> None:
-        """A block reads the elements that `place`, a NumPy index, names."""
+        """Records that a block reads the elements at `place`, a NumPy index."""
         footprint = self.tensors[tensor]
         footprint.unwritten[place] |= footprint.writer[place] != block
         footprint.reader[place] = _joined(footprint.reader[place], block)
 
     def write(self, tensor: str, block: int, place: Any) -> None:
-        """A block writes the elements that `place`, a NumPy index, names."""
+        """Records that a block writes the elements at `place`, a NumPy index."""
         footprint = self.tensors[tensor]
         footprint.writer[place] = _joined(footprint.writer[place], block)
         np.add.at(footprint.writes, place, 1)
 
     def problems(self) -> list[str]:
-        """What breaks the ownership rules, one line each, with the first element; empty for a safe kernel."""
+        """Violations of the ownership rules, one line each, with the first element; empty for a safe kernel."""
         found: list[str] = []
         for name, footprint in self.tensors.items():
             access = self.access[name]

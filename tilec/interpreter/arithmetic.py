@@ -1,4 +1,4 @@
-"""Operations on values alone: one function per operation, from operand arrays to the result array."""
+"""Operations on values only: one function per operation, from operand arrays to the result array."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _power(x: Array, y: Array) -> Array:
-    """By logarithms, as the chip has no power: a negative base gives NaN, and so do 0 and infinity to the 0."""
+    """Computed with logarithms, because chips have no power instruction: NaN for a negative base, and for 0 or infinity to
+    the power 0."""
     return np.exp2(y.astype(np.float64) * np.log2(x.astype(np.float64)))
 
 
 def minimum_number(a: Array, b: Array) -> Array:
-    """IEEE 754-2019 `minimumNumber`: a NaN loses to a number, -0 is below +0."""
+    """IEEE 754-2019 `minimumNumber`: the number if one operand is NaN; -0 is less than +0."""
     return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
 
 
@@ -47,25 +48,25 @@ def maximum_number(a: Array, b: Array) -> Array:
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
-    """Toward minus infinity; a zero divisor gives 0, and the smallest value by -1 wraps to itself."""
+    """Rounds toward minus infinity; a zero divisor gives 0, and the smallest value divided by -1 wraps to itself."""
     edge = (b == 0) | (b.astype(np.int64) == -1)
     return np.where(edge, a * b, np.floor_divide(a, np.where(edge, 1, b).astype(b.dtype)))
 
 
 def _remainder(a: Array, b: Array) -> Array:
-    """With the sign of the divisor; 0 where the divisor is 0."""
+    """Has the sign of the divisor; 0 if the divisor is 0."""
     edge = (b == 0) | (b.astype(np.int64) == -1)
     return np.where(edge, 0, np.remainder(a, np.where(edge, 1, b).astype(b.dtype)))
 
 
 def _shift_left(a: Array, b: Array) -> Array:
-    """An amount below 0 or from the width on gives 0."""
+    """A shift amount below 0 or of at least the width gives 0."""
     inside = (b >= 0) & (b < 8 * a.dtype.itemsize)
     return np.where(inside, np.left_shift(a, np.where(inside, b, 0).astype(b.dtype)), 0)
 
 
 def _shift_right(a: Array, b: Array) -> Array:
-    """By the sign; an amount below 0 or from the width on leaves nothing but the sign."""
+    """An arithmetic shift; an amount below 0 or of at least the width gives 0 or -1, by the sign."""
     inside = (b >= 0) & (b < 8 * a.dtype.itemsize)
     return np.where(inside, np.right_shift(a, np.where(inside, b, 0).astype(b.dtype)), np.where(a < 0, -1, 0).astype(a.dtype))
 
@@ -90,7 +91,7 @@ COMPARE: Final[dict[str, Callable[[Array, Array], Array]]] = {
 
 
 def constant(op: Constant) -> Array:
-    """A filled tile."""
+    """A tile filled with one value."""
     tile = op.result.tile
     if tile.dtype.is_float:
         return convert(np.full(tile.shape, op.value, np.float32), f32, tile.dtype)
@@ -113,8 +114,8 @@ def unary(op: Unary, x: Array) -> Array:
 
 
 def binary(op: Binary, left: Array, right: Array) -> Array:
-    """Float arithmetic in f32, rounded once; integers wrap; division and modulo round toward minus infinity. Every operation
-    has a value for all operands (`tilec/ir/SEMANTICS.md`)."""
+    """Float arithmetic is computed in f32 and rounded once; integers wrap; division and modulo round toward minus infinity.
+    Every operation is defined for all operands (`tilec/ir/SEMANTICS.md`)."""
     dtype = op.result.tile.dtype
     if dtype.is_float:
         return _in_f32(dtype, FLOAT_BINARY[op.kind], left, right)
@@ -122,29 +123,28 @@ def binary(op: Binary, left: Array, right: Array) -> Array:
 
 
 def compare(op: Compare, left: Array, right: Array) -> Array:
-    """Anything compared with NaN is unequal to it."""
+    """Comparisons with NaN are false, except `ne`."""
     return COMPARE[op.kind](left, right)
 
 
 def select(_: Select, condition: Array, on_true: Array, on_false: Array) -> Array:
-    """Element by element."""
+    """Elementwise."""
     return np.where(condition, on_true, on_false).astype(on_true.dtype, copy=False)
 
 
 def cast(op: Cast, x: Array) -> Array:
-    """See `convert`."""
     return convert(x, op.operands[0].tile.dtype, op.result.tile.dtype)
 
 
 def broadcast(op: Broadcast, x: Array) -> Array:
-    """NumPy's rule, which is the tile IR's."""
-    found = np.empty(op.result.tile.shape, x.dtype)  # filling it takes less than `np.broadcast_to` does
+    """Broadcasts by NumPy's rule, which is also the tile IR's."""
+    found = np.empty(op.result.tile.shape, x.dtype)  # faster than `np.broadcast_to`
     found[...] = x
     return found
 
 
 def reshape(op: Reshape, x: Array) -> Array:
-    """Row-major."""
+    """Keeps the row-major order of elements."""
     return x.reshape(op.result.tile.shape)
 
 
@@ -154,14 +154,14 @@ def permute(op: Permute, x: Array) -> Array:
 
 
 def reduce(op: Reduce, x: Array) -> Array:
-    """Float sums accumulate in f32; `argmax` and `argmin` give the lowest position among equals, where a NaN never wins over a
-    number."""
+    """Float sums accumulate in f32; `argmax` and `argmin` return the lowest position among equals, and prefer any number to
+    NaN."""
     dtype = op.operands[0].tile.dtype
     if op.kind in ("argmax", "argmin"):
         wide = x.astype(np.float32) if dtype.is_float else x
         kind = op.kind.removeprefix("arg")
         best = _extreme(kind, wide, op.axis) if dtype.is_float else wide.max(op.axis) if kind == "max" else wide.min(op.axis)
-        # The first element that is the best; none is where all are NaN, and then the position is 0.
+        # The first element equal to the extremum. If all are NaN, no element is equal and the position is 0.
         return np.asarray(np.argmax(wide == np.expand_dims(best, op.axis), op.axis)).astype(np.int32)
     if dtype.is_float:
         wide = x.astype(np.float32)
@@ -174,9 +174,9 @@ def reduce(op: Reduce, x: Array) -> Array:
 
 
 def _extreme(kind: str, x: Array, axis: int) -> Array:
-    """`minimum_number` or `maximum_number` of an axis of floats."""
+    """`minimum_number` or `maximum_number` along an axis of floats."""
     found = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(x, axis))
-    wanted = (x == 0) & (np.signbit(x) == (kind == "min"))  # the zero that is beyond the other
+    wanted = (x == 0) & (np.signbit(x) == (kind == "min"))  # the zero of the preferred sign
     zero = x.dtype.type(0.0 if kind == "max" else -0.0)
     return np.where((found == 0) & wanted.any(axis), zero, found)
 

@@ -21,14 +21,13 @@ _TYPES: Final[dict[str, np.dtype[Any]]] = {
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype that holds elements of `dtype`."""
     return _TYPES[dtype.name]
 
 
 def convert(array: Array, source: DType, target: DType) -> Array:
-    """`array` as `target`. Floats round to nearest even, those of 8 bits stay finite; floats become integers toward zero and
-    at most the ends of the range; wider integers keep their low bits. Arrays are never changed, so one that has the dtype
-    already is given back."""
+    """Converts `array` to `target`. Floats round to nearest even, 8-bit floats saturate to the finite range. Floats convert
+    to integers toward zero, clamped to the range (NaN to 0); integers keep their low bits. Arrays are never modified, so an
+    array that already has the dtype is returned as is."""
     wanted = numpy_dtype(target)
     if target.kind == "b":
         return array != 0
@@ -36,7 +35,7 @@ def convert(array: Array, source: DType, target: DType) -> Array:
         low, high = target.integer_range()
         whole = np.trunc(array.astype(np.float64))
         whole = np.where(np.isnan(whole), 0.0, whole)
-        # The ends of i64 are no float64; out of range is decided before converting.
+        # The bounds of i64 are not exact in float64, so values out of range are selected before the conversion.
         inside = np.clip(whole, float(low), np.nextafter(float(high), 0) if target.bits > 32 else float(high))
         return np.where(whole >= float(high), high, np.where(whole <= float(low), low, inside.astype(np.int64))).astype(wanted)
     if target.is_float and target.bits == 8:
@@ -45,5 +44,5 @@ def convert(array: Array, source: DType, target: DType) -> Array:
     if target.is_float and not source.is_float:
         return array.astype(np.float32).astype(wanted, copy=False)
     if source.is_float and source.bits == target.bits and source != target:
-        return array.astype(np.float32).astype(wanted)  # bf16 and f16 meet in f32
+        return array.astype(np.float32).astype(wanted)  # conversions between bf16 and f16 go through f32
     return array.astype(wanted, copy=False)

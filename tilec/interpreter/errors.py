@@ -1,4 +1,4 @@
-"""What goes wrong when a kernel is interpreted."""
+"""Errors of the interpreter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tilec.diagnostics import Span
 
 
 class InterpreterError(Exception):
-    """The launch breaks the kernel's contract, or a block does what the language forbids. The message names the kernel, the
-    place in the source, the block, and the parameter and element where there are any."""
+    """The launch violates the kernel's contract, or a block does what the language forbids. The message names the kernel and,
+    where known, the source location, the block, the parameter and the element."""
 
     def __init__(self, message: str, *, kernel: str, loc: Span | None = None, block: tuple[int, ...] | None = None) -> None:
         place = f" at {loc}" if loc is not None else ""

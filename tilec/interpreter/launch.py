@@ -1,4 +1,4 @@
-"""From arguments to a launch: dims from the arrays' shapes, the contract checked, the grid evaluated."""
+"""From arguments to a launch: binds dims from array shapes, checks the contract, evaluates the grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilec.ir.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Arguments that satisfy the contract: the arrays and scalars by parameter, integer launch values by name, the grid."""
+    """Arguments that satisfy the contract: arrays and scalars by parameter, integer launch values by name, the grid."""
 
     arrays: dict[str, Array]
     scalars: dict[str, Array]
@@ -27,7 +27,7 @@ class Launch:
 def bind(
     function: Function, arrays: Mapping[str, Array], scalars: Mapping[str, int | float], dims: Mapping[str, int]
 ) -> Launch:
-    """Check arguments against the kernel's parameters, `requires` and `values`; InterpreterError names what does not fit."""
+    """Checks arguments against the kernel's parameters, `requires` and `values`; InterpreterError names the mismatch."""
     tensors = [parameter for parameter in function.parameters if parameter.access is not None]
     plain = [parameter for parameter in function.parameters if parameter.access is None]
     _same_names(function, "array", [p.name for p in tensors], arrays)
@@ -110,12 +110,12 @@ def _stride(array: Array, axis: int) -> int:
 
 
 def held_before(function: Function, launch: Launch) -> dict[str, Array]:
-    """What tensors that promises are relative to hold before the launch."""
+    """The contents before the launch of the tensors that promises refer to."""
     return {name: launch.arrays[name].astype(object) for promise in function.promises for name in promise.above}
 
 
 def check_promises(function: Function, launch: Launch, before: Mapping[str, Array]) -> None:
-    """Check what the launch left against `ensures`; `before` is what `held_before` gave."""
+    """Checks the arrays after the launch against `ensures`; `before` comes from `held_before`."""
     for promise in function.promises:
         found = launch.arrays[promise.tensor]
         shares = found.astype(object) - sum(before[name] for name in promise.above) if promise.above else found
@@ -125,7 +125,8 @@ def check_promises(function: Function, launch: Launch, before: Mapping[str, Arra
 def _check_stored(
     function: Function, fact: ValueFact | Promise, found: Array, bounded: Array, env: Mapping[str, int]
 ) -> tuple[int, int]:  # fmt: skip
-    """Check the range of integers, here `bounded`, and what is said beside it of `found`; the range."""
+    """Checks the range of the integers `bounded`, and whether `found` is distinct and sorted if the fact states it; returns
+    the range."""
     low, high = _evaluate(function, fact.low, env), _evaluate(function, fact.high, env)
     outside = bounded[(bounded < low) | (bounded >= high)]
     if outside.size:

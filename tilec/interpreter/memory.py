@@ -1,4 +1,5 @@
-"""Operations on tensors: boxes and gathered elements, padded and masked, or an error where they leave the tensor."""
+"""Memory operations on tensors: boxes and gathered elements, with padding and masks, or an error for an out-of-bounds
+access."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
 
 
 class Memory(Protocol):
-    """What a block gives to an access: its tensors by name, the values of its operands, where to record."""
+    """The interface of a block that memory operations use: tensors, operand values, errors, the access record."""
 
     block: tuple[int, ...]
     number: int
@@ -36,7 +37,7 @@ class Memory(Protocol):
 
 
 def load(memory: Memory, op: Load) -> Array:
-    """The box, with `pad` outside the tensor."""
+    """Loads a box; elements outside the tensor are `pad`."""
     name, array = memory.tensor(op.source)
     inside, part = _box(memory, op, name, array, op.offsets, op.result.tile.shape, op.pad is not None)
     if memory.accesses is not None:
@@ -49,7 +50,7 @@ def load(memory: Memory, op: Load) -> Array:
 
 
 def store(memory: Memory, op: Store) -> None:
-    """The box; with `mask`, the part of it inside the tensor."""
+    """Stores a box; with `mask`, only the part inside the tensor."""
     name, array = memory.tensor(op.target)
     tile = memory.value(op.tile)
     inside, part = _box(memory, op, name, array, op.offsets, op.tile.tile.shape, op.mask)
@@ -59,7 +60,7 @@ def store(memory: Memory, op: Store) -> None:
 
 
 def atomic(memory: Memory, op: AtomicUpdate) -> None:
-    """Combine the tile into the box; floats in f32, rounded once."""
+    """Combines the tile with a box; floats in f32, rounded once."""
     name, array = memory.tensor(op.target)
     tile = memory.value(op.tile)
     inside, part = _box(memory, op, name, array, op.offsets, op.tile.tile.shape, op.mask)
@@ -72,7 +73,7 @@ def atomic(memory: Memory, op: AtomicUpdate) -> None:
 
 
 def gather(memory: Memory, op: Gather) -> Array:
-    """One element per position, `pad` where the index lies outside."""
+    """Loads one element per position; `pad` if the index is out of bounds."""
     name, array = memory.tensor(op.source)
     place, inside = _places(memory, op, name, array, op.indices, op.pad is not None)
     if memory.accesses is not None:
@@ -83,7 +84,7 @@ def gather(memory: Memory, op: Gather) -> Array:
 
 
 def scatter(memory: Memory, op: Scatter) -> None:
-    """One element per position; with `mask`, not where the index lies outside."""
+    """Stores one element per position; with `mask`, indices out of bounds are skipped."""
     name, array = memory.tensor(op.target)
     tile = memory.value(op.tile)
     place, inside = _places(memory, op, name, array, op.indices, op.mask)
@@ -95,7 +96,7 @@ def scatter(memory: Memory, op: Scatter) -> None:
 def _box(
     memory: Memory, op: Op, name: str, array: Array, offsets: list[Value], shape: tuple[int, ...], clipped: bool
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part of the tensor inside the box, and that part of the box."""
+    """The part of the tensor covered by the box, as slices of the tensor and as slices of the box."""
     first = [int(memory.value(offset)) for offset in offsets]
     inside: list[slice] = []
     part: list[slice] = []
@@ -115,7 +116,7 @@ def _box(
 def _places(
     memory: Memory, op: Op, name: str, array: Array, indices: list[Value], clipped: bool
 ) -> tuple[tuple[Array, ...], Array]:
-    """Indices of the elements inside the tensor, and which positions of the tile they belong to."""
+    """Indices of the elements inside the tensor, and the mask of their positions in the tile."""
     found = [np.asarray(memory.value(index)).astype(np.int64) for index in indices]
     inside = np.ones(found[0].shape, bool)
     for axis, (index, size) in enumerate(zip(found, array.shape, strict=True)):
@@ -136,4 +137,4 @@ def _outside(memory: Memory, op: Op, name: str, element: list[int], axis: int, s
 ACCESSES: Final[dict[type[Op], Callable[[Memory, Any], Array | None]]] = {
     Load: load, Store: store, Gather: gather, Scatter: scatter, AtomicUpdate: atomic,
 }  # fmt: skip
-"""Rules of operations that touch memory."""
+"""Interpretation of the operations that access memory."""

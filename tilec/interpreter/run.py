@@ -1,4 +1,4 @@
-"""Runs every block of a launch, one after the other."""
+"""Runs every block of a launch, sequentially."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Yield
 
 FIXED: Final = (Constant, Iota, NumBlocks, DimValue)
-"""Operations whose results are the same in every block."""
+"""Operations with the same results in every block."""
 
 
 def run(
@@ -30,14 +30,13 @@ def run(
     block_order: Iterable[Sequence[int]] | None = None,
     accesses: Accesses | None = None,
 ) -> None:
-    """Run a kernel on `arrays` (by parameter name, changed in place) and `scalars`.
+    """Runs a kernel on `arrays` (by parameter name, modified in place) and `scalars`.
 
-    Dims come from the shapes; `dims` gives those that no shape determines. `block_order` lists the block ids to run, each with
-    one entry per grid axis; the default is all of them in row-major order. `accesses` records who touched what. bf16 and f8
-    arrays have the dtypes of ml_dtypes. Raises `InterpreterError` where the launch breaks the kernel's contract, an access
-    leaves its tensor, or an integer is divided by zero; arrays then hold what was written until then. So it does where all
-    blocks ran and left something else than the kernel promises.
-    """
+    Dims come from the shapes; `dims` supplies those that no shape determines. `block_order` lists the block ids to run, each
+    with one entry per grid axis; the default is all of them in row-major order. `accesses` records the accesses of every
+    block. bf16 and f8 arrays have the dtypes of ml_dtypes. Raises `InterpreterError` if the launch violates the kernel's
+    contract, an access is out of bounds, or a loop step is not positive; the arrays then contain the writes up to that point.
+    It also raises if all blocks ran and the arrays violate the kernel's promises."""
     launch = bind(function, arrays, scalars or {}, dims or {})
     before = held_before(function, launch)
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
@@ -51,11 +50,12 @@ def run(
 
 
 _Step = tuple[Callable[..., Array] | None, Op, tuple[int, ...], tuple[int, ...]]
-"""An operation as it is run: its rule where it depends on its operands alone, itself, ids of operands and results."""
+"""An operation prepared for execution: its rule if it depends on its operands only, the operation, ids of operands and
+results."""
 
 
 def _fixed(function: Function, launch: Launch) -> dict[int, Array]:
-    """Values that are the same in every block, by the id of the value."""
+    """Values that are the same in every block, by value id."""
     fixed = {id(p.value): launch.scalars[p.name] for p in function.parameters if p.access is None}
     for op in function.body.walk():
         if isinstance(op, (Constant, Iota)):
@@ -69,8 +69,8 @@ def _fixed(function: Function, launch: Launch) -> dict[int, Array]:
 
 
 class _BlockRun:
-    """One block: the values it has computed so far, by id. `fixed` has those that are the same in every block, `steps` what was
-    made of blocks of operations before."""
+    """One block: the values computed so far, by id. `fixed` contains those that are the same in every block, `steps` the
+    prepared operations of IR blocks that ran before."""
 
     def __init__(
         self,
@@ -94,7 +94,6 @@ class _BlockRun:
         return name, self.launch.arrays[name]
 
     def value(self, value: Value) -> Array:
-        """A computed value."""
         return self.values[id(value)]
 
     def error(self, op: Op, message: str) -> InterpreterError:
@@ -102,7 +101,7 @@ class _BlockRun:
         return InterpreterError(message, kernel=self.function.name, loc=op.loc, block=self.block)
 
     def execute(self, block: Block) -> list[Array]:
-        """Run the operations of a block; what its `yield` gives."""
+        """Runs the operations of an IR block; returns the operands of its `yield`."""
         values = self.values
         for rule, op, operands, results in self.steps.get(id(block)) or self.step_list(block):
             if rule is not None:
@@ -114,7 +113,7 @@ class _BlockRun:
         return []
 
     def step_list(self, block: Block) -> tuple[_Step, ...]:
-        """The operations of a block that have something to do, kept for its next run."""
+        """The operations of an IR block without those of FIXED, cached for later runs."""
         made = tuple(
             (PURE.get(type(op)), op, tuple(map(id, op.operands)), tuple(map(id, op.results)))
             for op in block.ops
@@ -142,7 +141,7 @@ class _BlockRun:
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
 
     def loop(self, op: For) -> list[Array]:
-        """The carried values after the last iteration."""
+        """Runs a loop; returns the carried values after the last iteration."""
         body = op.regions[0]
         lower, upper, step = (int(self.value(value)) for value in op.operands[:3])
         if step <= 0:

@@ -1,1 +1,1 @@
-"""The tile IR: types, operations, text form and verifier. Imports nothing of the compiler but source spans."""
+"""The tile IR: types, operations, text form and verifier. Of the compiler it imports only source spans."""

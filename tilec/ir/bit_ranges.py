@@ -1,8 +1,8 @@
-"""Ranges and lowest bits of `and`, `or` and `xor` of integers of either sign, in two's complement without end.
+"""Ranges and known low bits of `and`, `or` and `xor` of signed integers, in two's complement of infinite width.
 
-In go inclusive ranges, or congruences `(modulus, rest)` as in `tilec.ir.range_facts.Range`; what comes out holds for any
-members of the operands. Numbers below zero are treated by their complements, which are not below it: `~(a & b) == ~a | ~b`,
-`~(a ^ b) == ~a ^ b`.
+In: inclusive ranges, or congruences `(modulus, rest)` as in `tilec.ir.range_facts.Range`; the result is true of any members
+of the operands. Negative numbers are handled through their complements, which are not negative: `~(a & b) == ~a | ~b`, `~(a
+^ b) == ~a ^ b`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ BITWISE: Final[dict[str, Callable[[int, int], int]]] = {
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
 }
-"""What the kinds do to two integers."""
-_ALL_BITS: Final = 64  # of every dtype; what a constant is known to
+"""The kinds on two integers."""
+_ALL_BITS: Final = 64  # at least the width of every dtype; all these bits of a constant are known
 
 
 def bit_ends(kind: str, a: Ends, b: Ends) -> Ends:
-    """Ends of a range that holds `a kind b`."""
+    """Ends of a range that contains `a kind b`."""
     found = [_same_signs(kind, left, right) for left in _by_sign(a) for right in _by_sign(b)]
     return min(low for low, _ in found), max(high for _, high in found)
 
@@ -32,13 +32,13 @@ def _by_sign(a: Ends) -> list[Ends]:
 
 
 def _same_signs(kind: str, a: Ends, b: Ends) -> Ends:
-    """For operands that each have one sign."""
+    """For operands whose members all have one sign."""
     if kind == "or":
         return _complement(_same_signs("and", _complement(a), _complement(b)))
     if kind == "xor":
         full = _full(max(*_magnitude(a), *_magnitude(b)))
         return (0, full) if (a[0] < 0) == (b[0] < 0) else _complement((0, full))
-    if a[0] < 0 and b[0] < 0:  # ~(~a | ~b), of which at least all bits of either are set
+    if a[0] < 0 and b[0] < 0:  # ~(~a | ~b): the disjunction is at least as large as either part
         return _complement((max(~a[1], ~b[1]), _full(max(~a[0], ~b[0]))))
     return 0, min(high for low, high in (a, b) if low >= 0)
 
@@ -52,12 +52,12 @@ def _magnitude(a: Ends) -> Ends:
 
 
 def _full(value: int) -> int:
-    """The largest number of as many bits."""
+    """The largest number with the bit length of `value`."""
     return (1 << value.bit_length()) - 1
 
 
 def known_bits(kind: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    """How many of the lowest bits of `a kind b` are known, and the number that they are."""
+    """The number of low bits of `a kind b` that are known, and their value."""
     bits, number = 0, 0
     counts = [_known(modulus) for modulus, _ in (a, b)]
     while bits < _ALL_BITS:
@@ -71,7 +71,7 @@ def known_bits(kind: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, 
 
 
 def _known(modulus: int) -> int:
-    """How many of the lowest bits a congruence fixes: as often as 2 divides the modulus; all of them for a constant."""
+    """Number of low bits that a congruence fixes: the multiplicity of 2 in the modulus; all of them for a constant."""
     return _ALL_BITS if modulus == 0 else (modulus & -modulus).bit_length() - 1
 
 

@@ -1,4 +1,4 @@
-"""The layouts of tiles that no tensor core touches: contiguous vectors per thread, and what axis changes make of them."""
+"""Blocked layouts, for tiles outside of tensor cores: contiguous vectors per thread, and their images under axis changes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tilec.ir.layout import Digit, Layout
 from tilec.ir.types import TileType
 
 FEW_REGISTERS: Final = 8
-"""Elements a thread may hold before the outermost axis is spread past its end: copies cost a comparison where stored."""
+"""Elements of a thread up to which the outermost axis does not wrap: copies cost a comparison at each store."""
 
 FEW_INNER_REGISTERS: Final = 32
-"""The same of other axes: past their ends a reshape that joins or cuts them is an exchange through shared memory."""
+"""The same for other axes: a reshape that joins or splits an axis that wraps moves elements through shared memory."""
 
 
 @cache
 def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
     """The natural layout of a tile: a vector per thread and lanes on the last axis, warps on the axis before it.
 
-    `vector` elements per thread stay together on the last axis; axes of extent 1 do not count. What is left goes to registers.
-    Lanes and warps take the part of an extent that divides them, or more than is there (the layout then wraps) on those axes
-    where a thread holds least so; where it is a matter of a few elements, or makes no great difference, none.
+    `vector` elements per thread stay together on the last axis; axes of extent 1 do not count. The rest goes to registers.
+    Lanes and warps divide an extent exactly, or exceed it (the layout then wraps) on the axes for which a thread then has
+    the fewest elements. No axis wraps if a thread has few elements anyway or wrapping saves little.
     """
     exact = _spread(shape, warps, vector, frozenset())
     outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
@@ -43,7 +43,7 @@ def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
 
 
 def _spread(shape: tuple[int, ...], warps: int, vector: int, past: frozenset[int]) -> Layout:
-    """`natural` where the axes `past` are counted past their ends and the others exactly."""
+    """`natural`, with the axes `past` wrapping and the others exact."""
     rank = len(shape)
     axes = [axis for axis in range(rank) if shape[axis] > 1]
     left = list(shape)
@@ -59,7 +59,7 @@ def _spread(shape: tuple[int, ...], warps: int, vector: int, past: frozenset[int
             left[axis] = -(-left[axis] // extent)
 
     def share(axis: int, free: int) -> int:
-        """How many of `free` threads go to an axis."""
+        """Number of the `free` threads assigned to an axis."""
         if axis not in past:
             return gcd(left[axis], free)
         counts = [n for n in range(1, free + 1) if free % n == 0 and done[axis] * n * -(-left[axis] // n) < 2 * shape[axis]]
@@ -83,7 +83,8 @@ def _spread(shape: tuple[int, ...], warps: int, vector: int, past: frozenset[int
 
 
 def without_axis(layout: Layout, axis: int) -> Layout:
-    """The layout of a reduction's result: digits of the axis leave the registers and become replicas elsewhere."""
+    """The layout of a reduction's result: digits of the axis are dropped from the registers and become replicas in lanes and
+    warps."""
 
     def moved(digit: Digit) -> Digit:
         if digit.axis is None or digit.axis < axis:
@@ -99,7 +100,7 @@ def without_axis(layout: Layout, axis: int) -> Layout:
 
 
 def with_axes(layout: Layout, axes: dict[int, int], rank: int) -> Layout:
-    """The same layout under other axis numbers, from old to new."""
+    """The same layout with axes renumbered, from old to new."""
 
     def moved(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
         return tuple(d if d.axis is None else Digit(d.extent, axes[d.axis], d.stride) for d in digits)
@@ -116,18 +117,18 @@ PADDED_BYTES: Final = 64 << 10
 
 
 def row_padding(tile: TileType) -> int:
-    """Bytes between the rows of a matrix in shared memory: some where rows would begin in the same bank."""
+    """Bytes of padding between rows of a matrix in shared memory, if its rows would all begin in the same bank."""
     pitch, size = tile.shape[-1] * tile.dtype.bytes, tile.size * tile.dtype.bytes
     return ROW_PADDING_BYTES if tile.rank == 2 and pitch % BANKS_BYTES == 0 and size <= PADDED_BYTES else 0
 
 
 def conversion_bytes(tile: TileType) -> int:
-    """Shared memory that changing the layout of a matrix takes at most."""
+    """Largest amount of shared memory for a layout conversion of a matrix."""
     return tile.size * tile.dtype.bytes + tile.shape[0] * row_padding(tile)
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements from one coordinate of each axis to the next, in row-major order."""
+    """Distance in elements between neighboring coordinates of each axis, in row-major order."""
     steps = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         steps[axis] = steps[axis + 1] * shape[axis + 1]
@@ -136,18 +137,19 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @lru_cache(4096)
 def reshaped(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout | None:
-    """The layout under which every thread holds the same elements in the same registers after a reshape from `source` to
-    `target`. None where an axis of `target` ends inside a digit's steps.
+    """The layout that leaves every element in its thread and register after a reshape from `source` to `target`. None if an
+    axis of `target` ends inside a digit's steps.
 
-    A digit moves the row-major position by its stride times the elements per coordinate; where the new axis ends before the
-    digit does, the digit is cut in two there, the lower part first, which counts as before.
+    A digit moves the row-major position by its stride times the elements per coordinate. If the new axis ends before the
+    digit does, the digit is split there into two, the lower part first, which count the same positions.
 
-    Where an axis of `source` wraps, positions past its end stay copies of the same elements if it is the outermost one (the
-    position then passes the whole tile, and so it does along the outermost axis of `target`) or also one of `target`.
+    If an axis of `source` wraps, positions past its end remain copies of the same elements in two cases: it is the outermost
+    axis, whose positions pass the end of the whole tile, as along the outermost axis of `target`; or it is also an axis of
+    `target`.
     """
     old, new = row_major(source), row_major(target)
     covered, outermost = layout.covered, next((axis for axis, extent in enumerate(target) if extent > 1), -1)
-    kept: dict[int, int] = {}  # axes that wrap inside the tile, and what they are called in the target
+    kept: dict[int, int] = {}  # axes that wrap inside the tile, and their numbers in the target
     for axis, extent in enumerate(source):
         if covered[axis] != extent and old[axis] * extent < prod(source):
             same = [other for other, wanted in enumerate(target) if (wanted, new[other]) == (extent, old[axis])]
@@ -183,8 +185,8 @@ def reshaped(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -
 
 
 def hidden(layout: Layout, repeated: set[int]) -> Layout:
-    """The layout of a tile that becomes `layout` when repeated along the axes `repeated`: the same threads hold it, fewer
-    registers do, and what moved along those axes is replicated."""
+    """The layout of a tile that has `layout` after a broadcast along the axes `repeated`: the same threads, fewer registers,
+    and digits of those axes replicated."""
 
     def replicas(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
         return tuple(Digit(d.extent) if d.axis in repeated else d for d in digits)
@@ -194,7 +196,7 @@ def hidden(layout: Layout, repeated: set[int]) -> Layout:
 
 
 def vector_length(layout: Layout, most: int) -> int:
-    """Neighbouring elements on the last axis that registers hold in a run, at most `most`, a power of two."""
+    """Length of runs of neighbors on the last axis in consecutive registers, at most `most`, a power of two."""
     if not layout.registers or layout.registers[0].axis != layout.rank - 1 or layout.registers[0].stride != 1:
         return 1
     length = 1

@@ -1,9 +1,10 @@
-"""What is to be proven of a kernel, without what no proof depends on: the names of floats of one size, and of constants.
+"""A kernel's text for the prover, without what no proof depends on: which float dtype of a size it uses, and names of
+constants.
 
-In: the function that the front end made. Out: the text of its tile IR in which each float is the first of its size and no
-constant is named, line by line that of the function. An index, a bound or a condition is computed from integers alone, and a
-place in memory from the size of an element, so the prover shows the same of both: a kernel's specialisations for bf16 and for
-f16 are proven once. What the front end decides by a constant is in the operations.
+In: the function from the front end. Out: the text of its tile IR, line by line that of the function, in which each float
+dtype is replaced by the first of its size and no constant is named. Indices, bounds and conditions are computed from
+integers alone, and addresses depend only on element sizes. So the prover shows the same of both, and a kernel's
+specialisations for bf16 and for f16 are proven once. Decisions of the front end on constants are in the operations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _FIRST: Final = {size: next(one for one in DTYPES.values() if one.is_float and o
 
 
 def claims(function: Function) -> str:
-    """The text; the function is left as it was."""
+    """The text; the function is unchanged afterwards."""
     values = _values(function)
     types, constants = [value.type for value in values], function.constants
     try:
@@ -39,7 +40,7 @@ def _first(dtype: DType) -> DType:
 
 
 def _values(function: Function) -> list[Value]:
-    """Every value of a function: its parameters', what operations make, and what regions are given."""
+    """Every value of a function: parameters, results and region arguments."""
     found = [*function.body.arguments]
     for op in function.body.walk():
         found += op.results

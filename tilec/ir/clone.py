@@ -1,4 +1,4 @@
-"""Copies operations, with the regions they hold, for passes that need the same code twice."""
+"""Copies operations and their regions, for passes that need the same code twice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tilec.ir.core import Block, Op, Value
 
 
 def clone(ops: Iterable[Op], names: dict[Value, Value]) -> list[Op]:
-    """Copies in the same order. `names` maps values from outside that are replaced, and gains every value the copies define;
-    operands it does not know stay."""
+    """Copies in the same order. `names` maps outside values to their replacements, and gains every value that the copies
+    define; operands that it does not contain stay."""
     return [_clone(op, names) for op in ops]
 
 

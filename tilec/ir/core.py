@@ -1,9 +1,9 @@
 """Structure of the tile IR: values, operations, blocks and functions.
 
 Typed SSA with structured control flow: an operation uses values (`operands`), defines values (`results`), carries static
-attributes (the dataclass fields of its class) and may hold regions of one block each (`for`, `if`). A `Function` is one
-kernel at one specialisation: all `Const` parameters are folded in. Locations are kept for diagnostics and are no part of
-the text form, so they do not move digests.
+attributes (the dataclass fields of its class) and may have regions of one block each (`for`, `if`). A `Function` is one
+kernel at one specialisation: all `Const` parameters are folded in. Locations serve diagnostics only; the text form omits
+them, so they do not change digests.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType,
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """An SSA value. `layout` is None until the layout pass decides how threads hold it; `name` is a hint from the source.
-    `fits`: the integer arithmetic that makes it is shown not to leave its dtype wherever it decides where memory is touched, or
-    who waits for what; no part of the text."""
+    """An SSA value. `layout` is None until the layout pass decides how the tile is distributed over threads; `name` is a hint
+    from the source. `fits`: the integer arithmetic that computes it is shown not to overflow its dtype wherever it decides an
+    address or a synchronization; not part of the text."""
 
     type: Type
     name: str = ""
@@ -73,11 +73,11 @@ class Effect(Enum):
     WRITE = "write"
     ATOMIC = "atomic"
     CONTROL = "control"
-    SHARED = "shared"  # reads or writes shared memory, or orders such accesses
+    SHARED = "shared"  # reads or writes shared memory, or orders accesses to it
 
 
 class VerifyError(Exception):
-    """The IR breaks a rule of its own; always a bug in tilec, never the kernel author's fault."""
+    """The IR breaks one of its own rules; always a bug in tilec, never the kernel author's fault."""
 
 
 OPS: dict[str, type[Op]] = {}
@@ -86,26 +86,27 @@ OPS: dict[str, type[Op]] = {}
 
 @dataclass(eq=False, kw_only=True)
 class Op:
-    """Base of all operations. A subclass adds attributes as dataclass fields and rules in `verify`, and says below of what kind
-    it is; verifier, analyses and layout passes ask the class, so that they know an operation that they have never seen."""
+    """Base of all operations. A subclass adds attributes as dataclass fields and rules in `verify`, and sets the class
+    variables below. Verifier, analyses and layout passes use these variables, so that a new operation needs no change in them.
+    """
 
     opcode: ClassVar[str] = ""
     effect: ClassVar[Effect] = Effect.NONE
     num_operands: ClassVar[int | None] = None
-    """None where `verify` says how many there are."""
+    """None if `verify` checks the count."""
     leading: ClassVar[tuple[type, ...]] = ()
     """Types of the first operands."""
     others: ClassVar[tuple[type, ...]] = (TileType,)
-    """What the operands behind those may be."""
+    """Allowed types of the operands after those."""
     num_results: ClassVar[int | None] = 1
-    """None where `verify` says how many there are."""
+    """None if `verify` checks the count."""
     makes_tiles: ClassVar[bool] = True
-    """Whether results are tiles; else `verify` says what they are."""
+    """Whether results are tiles; otherwise `verify` checks their types."""
     has_regions: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
-    """Whether an element of the result is computed from the elements at its place alone, by the thread that holds them."""
+    """Whether an element of the result depends only on the operands' elements at the same position, in the same thread."""
     meets: ClassVar[bool] = False
-    """Whether the threads wait for each other in it."""
+    """Whether the operation is a barrier."""
 
     operands: list[Value] = field(default_factory=list[Value])
     results: list[Value] = field(default_factory=list[Value])
@@ -134,21 +135,21 @@ class Op:
         self.results = [Value(type, names[i] if i < len(names) else "", self) for i, type in enumerate(types)]
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
-        """Tensors and shared memory among the operands that it reads, writes or updates, in the order in which it does."""
+        """Tensors and shared memory among the operands that it reads, writes or updates, in that order of execution."""
         return ()
 
     def result_range(self, operands: Sequence[Range]) -> Range | None:
-        """Range of the only result over unbounded integers, from those of the operands; None where nothing is known."""
+        """Range of the only result over unbounded integers, from the operands' ranges; None if nothing is known."""
         return None
 
     def verify(self) -> None:
         """Raise VerifyError unless operand and result types fit this operation."""
 
     def verify_in(self, function: Function) -> None:
-        """Raise VerifyError unless the kernel has what this operation names."""
+        """Raise VerifyError if the kernel lacks something that this operation names, such as a dim or a grid axis."""
 
     def require(self, condition: bool, rule: str) -> None:
-        """VerifyError with `rule` unless the condition holds."""
+        """Raise VerifyError with the text `rule` unless the condition is true."""
         if not condition:
             raise VerifyError(f"{self.opcode}: {rule}")
 
@@ -193,7 +194,7 @@ class Access(Enum):
 
     @property
     def exclusive(self) -> bool:
-        """True where no two blocks may touch one element when one of them writes it."""
+        """True if no two blocks may access the same element when one of them writes it."""
         return self in (Access.OUT, Access.INOUT, Access.SCRATCH)
 
 
@@ -209,7 +210,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """`requires(condition)`: holds for every launch because the launcher checks it."""
+    """`requires(condition)`: true for every launch, because the launcher checks it."""
 
     condition: Expr
     loc: Span | None = None
@@ -231,15 +232,16 @@ class ValueFact:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What is declared beside the bounds: some of distinct, sorted, ends."""
+        """The flags declared in addition to the bounds: some of distinct, sorted, ends."""
         return tuple(name for name in ("distinct", "sorted", "ends") if getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`ensures(tensor, low, high)`: every integer that a launch leaves in `tensor` lies in `low <= v < high`; with `above`, it
-    is what these tensors held together at the same place before the launch, and so much more. `distinct` says that no two
-    elements are equal, `sorted` that none is smaller than the one before it. The prover shows it; who launches relies on it."""
+    """`ensures(tensor, low, high)`: every integer in `tensor` after a launch lies in `low <= v < high`. With `above`, the
+    bounds apply to the difference between `v` and the sum of those tensors' elements at the same index before the launch.
+    `distinct` says that no two elements are equal, `sorted` that none is smaller than the one before it. The prover shows it;
+    the caller relies on it."""
 
     tensor: str
     low: Expr
@@ -251,14 +253,14 @@ class Promise:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What is promised beside the bounds: some of distinct, sorted."""
+        """The flags promised in addition to the bounds: some of distinct, sorted."""
         return tuple(name for name in ("distinct", "sorted") if getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """`resident(tensor)`: no kernel that a launch may overlap writes the tensor, which the kernel only reads. Weights are so.
-    Checked where launches overlap: by whoever orders them."""
+    """`resident(tensor)`: no kernel that a launch may overlap writes the tensor, which this kernel only reads, such as weights.
+    Checked where overlapping launches are ordered."""
 
     tensor: str
     loc: Span | None = None
@@ -276,9 +278,9 @@ class UnsafeBlock:
 class Function:
     """One kernel at one specialisation.
 
-    `dims` are the symbolic launch values that are not scalar parameters (dims and strides), in order of first appearance;
-    each is an i32 (a dim) or i64 (a stride, listed in `strides` too). `constants` are the folded `Const` values.
-    `grid` has 1 to 3 extents. `body` arguments are the parameters' values in order.
+    `dims` are the symbolic launch values other than scalar parameters (dims and strides), in order of first appearance; a
+    dim is an i32, a stride an i64 and also listed in `strides`. `constants` are the folded `Const` values. `grid` has 1 to 3
+    extents. `body` arguments are the parameters' values in order.
     """
 
     name: str
@@ -304,7 +306,7 @@ class Function:
         raise KeyError(name)
 
     def is_resident(self, tensor: Value) -> bool:
-        """Whether the kernel may read a tensor before the kernels before it are complete."""
+        """Whether the kernel may read a tensor before its grid dependency wait."""
         return any(one.tensor == self.parameter_of(tensor).name for one in self.residents)
 
     def parameter_of(self, value: Value) -> Parameter:

@@ -1,8 +1,8 @@
-"""Which operations pass elements from thread to thread through shared memory, and how much of it each takes.
+"""Which operations pass elements between threads through shared memory, and how many bytes of scratch each needs.
 
-In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Four operations may want some: `relayout`,
-`reshape` and `permute` where a thread needs elements that another one holds, and `reduce` along an axis that lies on several
-warps. `tilec.passes.schedule.exchanges` takes them apart, so that none is left when a kernel is lowered.
+In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Four operations may need some: `relayout`,
+`reshape` and `permute` if a thread needs elements of another thread, and `reduce` along an axis distributed over several
+warps. `tilec.passes.schedule.exchanges` replaces them, so that lowering sees none of these.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from tilec.ir.types import TileType
 Steps = tuple[int, ...]
 BANK_BYTES = 4
 REDUCED_BYTES = 8
-"""Kept of each value that a reduction passes between warps, wide enough for every dtype."""
+"""Scratch for each value that a reduction passes between warps, wide enough for every dtype."""
 
 
 @cache
 def renamed(source: Layout, target: Layout) -> tuple[int, ...] | None:
-    """`register_map` without a shift; None where threads must exchange elements."""
+    """`register_map` without a shift; None if elements must move between threads."""
     return register_map(source, target)
 
 
 def is_uniform(value: Value) -> bool:
-    """True for a constant and a broadcast scalar: every thread can hold any part of the tile without asking another."""
+    """True for a constant and a broadcast scalar: every thread can produce any part of the tile by itself."""
     made = value.owner
     return isinstance(made, Constant) or (isinstance(made, Broadcast) and made.operands[0].tile.size == 1)
 
 
 def is_free(value: Value, layout: Layout) -> bool:
-    """Whether every thread already holds what it holds of `value` under `layout`."""
+    """Whether every thread already has the elements of `value` that `layout` assigns to it."""
     assert value.layout is not None, value.type
     return value.layout == layout or is_uniform(value) or renamed(value.layout, layout) is not None
 
 
 def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
-    """Elements between neighbours on each axis in scratch; rows are padded where lanes lie on several of them.
+    """Distance in elements between neighbors on each axis in scratch; rows are padded if lanes lie on several of them.
 
-    Where a thread has a whole vector of a column, its neighbour begins several rows further: rows that are padded to whole
-    vectors would then all begin in the same bank, so they are padded by one bank instead.
+    If a thread has a whole vector of a column, the next thread begins several rows further: rows padded to whole vectors
+    would then all begin in the same bank, so they are padded by one bank instead.
     """
     padding = row_padding(tile)
     if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
@@ -61,7 +61,7 @@ def _runs_down(layout: Layout, size: int) -> bool:
 
 
 def exchange_bytes(op: Op, threads: int) -> int:
-    """Bytes of scratch that `op` takes on a block of `threads`; 0 where its threads exchange nothing."""
+    """Bytes of scratch that `op` needs on a block of `threads`; 0 if no element moves between threads."""
     match op:
         case Relayout():
             value, layout = op.operands[0], op.result.layout

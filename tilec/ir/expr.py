@@ -1,8 +1,8 @@
 """Integer expressions and predicates over launch values (symbolic dims, strides and integer scalars).
 
 They describe what the host knows at launch: tensor dims, the grid, preconditions and launch checks. The compiler reasons
-about them, the manifest carries them as nested JSON lists, and the launcher evaluates them: nothing of the project is imported.
-Division and modulo round toward minus infinity, as in Python.
+about them, the manifest stores them as nested JSON lists, and the launcher evaluates them, so of the project this module
+imports only `tilec.limits`. Division and modulo round toward minus infinity, as in Python.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Expr:
     value: int = 0
     name: str = ""
     size: int = field(default=1, init=False, compare=False, repr=False)
-    """Nodes of the tree."""
+    """Number of nodes of the tree."""
     depth: int = field(default=0, init=False, compare=False, repr=False)
     """Operators from the root to the deepest leaf."""
 
@@ -59,7 +59,7 @@ class Expr:
 
     @property
     def constant(self) -> int | None:
-        """The value if this is a constant, else None."""
+        """The value of a constant, else None."""
         return self.value if self.op == "const" else None
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ def sym(name: str) -> Expr:
 
 
 def binary(op: str, left: Expr, right: Expr) -> Expr:
-    """`left op right`, folded where both are constants or one is the neutral element."""
+    """`left op right`, folded if both are constants or one is the neutral element."""
     if op not in OPERATORS:
         raise ValueError(f"unknown operator {op!r}")
     a, b = left.constant, right.constant
@@ -127,7 +127,7 @@ def cdiv(left: Expr, right: Expr) -> Expr:
 
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 4096
-"""Of one expression that is read: with symbols of 64 bits, no value is then longer than some ten thousand digits."""
+"""Limit for one expression that is parsed: with symbols of 64 bits, its value then has at most about ten thousand digits."""
 
 
 def from_json(data: Any) -> Expr:

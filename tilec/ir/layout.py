@@ -1,15 +1,15 @@
-"""How the threads of a block hold a tile: a mixed-radix, strided map from (register, lane, warp) to tile coordinates.
+"""How a tile is distributed over the threads of a block: a mixed-radix, strided map from (register, lane, warp) to coordinates.
 
 Each hardware index is split into digits, least significant first. A digit of `extent` e moves the coordinate on `axis` by
-`stride` per step, or nowhere when `axis` is None (the element is then replicated). Extents need not be powers of two, so a
+`stride` per step; if `axis` is None it moves nothing, and the element is replicated. Extents need not be powers of two, so a
 row of 2560 elements fits 320 threads exactly. The form covers blocked layouts, mma fragments and replication alike, after
 the layouts of CuTe (https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/01_layout.html).
 
 Digits may count past the end of an axis, to less than twice its extent, so that a row of 1000 elements is spread over 128
-threads of 8. A position past the end *wraps*: it stands for the one `extent` before it, and the registers there hold copies.
-Each register thus always holds a live element of the tile, whatever is proven of elements holds for all registers, and only
-three kinds of operations need to know which are copies: those that write memory (one thread writes each element), those
-that count elements (sums), and those that tell an element's place (`tilec.lowering.places`).
+threads of 8. A position past the end *wraps*: it stands for the position `extent` before it, and the registers there are
+copies. Every register thus contains an element of the tile, so a fact proven for all elements is true of all registers. Only
+three kinds of operations distinguish copies: those that write memory (one thread writes each element), those that count
+elements (sums), and those that use an element's position (`tilec.lowering.places`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 
 class Digit(NamedTuple):
-    """One digit of a hardware index. A tuple, which is made, compared and hashed in a third of the time of another class."""
+    """One digit of a hardware index. A tuple: made, compared and hashed in a third of the time of a dataclass."""
 
     extent: int
     axis: int | None = None
@@ -42,11 +42,11 @@ class Layout:
 
     @property
     def num_registers(self) -> int:
-        """Elements held per thread."""
+        """Elements per thread."""
         return prod(d.extent for d in self.registers)
 
     def coordinates(self, register: int, lane: int, warp: int) -> tuple[int, ...]:
-        """Tile coordinates of one element; of a copy those before it wraps."""
+        """Tile coordinates of one element, before wrapping."""
         out = [0] * self.rank
         for digits, index in ((self.registers, register), (self.lanes, lane), (self.warps, warp)):
             for digit in digits:
@@ -57,10 +57,10 @@ class Layout:
 
     @lru_cache(4096)  # noqa: B019 values, not objects: asked after each pass of each
     def problem(self, shape: tuple[int, ...], warps: int) -> str | None:
-        """Why this does not hold every element of a tile of `shape` on `warps` warps; None where it does.
+        """Why this is no layout of a tile of `shape` on `warps` warps; None if it is one.
 
-        Digits of one axis, in order of their strides, must count its coordinates like the digits of a number do, to the end
-        of the axis at least and to less than twice its extent.
+        The digits of one axis, ordered by stride, must enumerate its coordinates like the digits of a mixed-radix number, at
+        least to the end of the axis and to less than twice its extent.
         """
         if self.rank != len(shape):
             return f"its rank is {self.rank}"
@@ -94,11 +94,11 @@ class Layout:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether several threads hold the same elements, those that wrap apart."""
+        """Whether several threads have the same elements, apart from positions that wrap."""
         return not self.lanes or any(digit.axis is None and digit.extent > 1 for digit in (*self.lanes, *self.warps))
 
     def wraps(self, shape: tuple[int, ...]) -> bool:
-        """Whether some positions lie past the end of a tile of `shape`, so that elements there are held twice."""
+        """Whether some positions lie past the end of a tile of `shape`, so that some elements have two copies."""
         return self.covered != shape
 
     def __str__(self) -> str:
@@ -107,12 +107,12 @@ class Layout:
 
 
 def register_map(source: Layout, target: Layout, shift: tuple[int, ...] = ()) -> tuple[int, ...] | None:
-    """Where each register of `target` is found among the same thread's registers of `source`; None where a thread would need
-    an element that only another one holds. An accumulator used as the left operand of the next product is the case in mind.
-    With `shift`, the target's tile begins there in the source's.
+    """For each register of `target`, the register of the same thread in `source` that has its element; None if a thread would
+    need an element of another thread. It lets an accumulator be operand A of the next product. `shift` is the position in the
+    source's tile at which the target's begins.
     """
-    # Coordinates are sums of a register's, a lane's and a warp's part, so one difference between the threads' parts decides for
-    # all registers, and lanes and warps can be looked at one by one; two would need registers indexed at run time.
+    # A coordinate is the sum of a register's, a lane's and a warp's part. So lanes and warps can be checked one by one, and the
+    # difference between source and target must be the same for all threads: otherwise registers would be indexed at run time.
     lanes = ((lane, 0) for lane in range(prod(digit.extent for digit in source.lanes)))
     warps = ((0, warp) for warp in range(prod(digit.extent for digit in source.warps)))
     apart: set[tuple[int, ...]] = set()

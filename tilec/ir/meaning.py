@@ -1,8 +1,8 @@
-"""What integer operations mean on single values, for every operand: the rows of `SEMANTICS.md` as plain Python.
+"""Integer operations on single values, total over all operands: the rows of `SEMANTICS.md` in plain Python.
 
 In: a kind of operation, integers that fit a dtype, the dtype. Out: an integer that fits it. Nothing raises and nothing is
-undefined, so a constant may take the place of an operation wherever its operands are known. The interpreter says the same in
-NumPy, lowering in MLIR; `tests/lowering/test_meaning.py` holds all against each other.
+undefined, so a constant may replace any operation whose operands are known. The interpreter implements the same in NumPy,
+and lowering in MLIR; `tests/lowering/test_meaning.py` compares them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOTAL: Final[dict[str, Callable[[int, int], int]]] = {
     "xor": lambda a, b: a ^ b,
 }
 INTEGER_KINDS: Final = frozenset({*_TOTAL, "shl", "shr"})
-"""Binary operations that `integer_binary` gives a value to."""
+"""Binary operations that `integer_binary` computes."""
 
 
 def wrapped(value: int, dtype: DType) -> int:
@@ -35,8 +35,8 @@ def wrapped(value: int, dtype: DType) -> int:
 
 
 def integer_binary(kind: str, left: int, right: int, dtype: DType) -> int:
-    """`left kind right`; division rounds toward minus infinity and gives 0 for a zero divisor, an amount below zero or from
-    the width on shifts everything out."""
+    """`left kind right`; division rounds toward minus infinity and gives 0 for a zero divisor; a shift amount that is negative
+    or at least the width shifts everything out."""
     if kind in ("shl", "shr"):
         amount = right if 0 <= right < dtype.bits else dtype.bits
         return wrapped(left << amount, dtype) if kind == "shl" else left >> amount
@@ -44,7 +44,7 @@ def integer_binary(kind: str, left: int, right: int, dtype: DType) -> int:
 
 
 def integer_unary(kind: str, value: int, dtype: DType) -> int:
-    """`neg`, `abs` or `not`; the smallest signed value is its own negative and its own `abs`."""
+    """`neg`, `abs` or `not`; `neg` and `abs` of the smallest signed value give that value."""
     if kind == "not":
         return 1 - value if dtype.kind == "b" else wrapped(~value, dtype)
     return wrapped(abs(value) if kind == "abs" else -value, dtype)

@@ -1,8 +1,8 @@
-"""The layout that lowering takes each operand of an operation in.
+"""The layout in which lowering expects each operand of an operation.
 
-In: an operation whose results have layouts. Out: a layout for each operand, None where it does not matter or follows from the
-operand itself. The pass that inserts conversions makes it so (`tilec.passes.schedule.conversions`), the verifier of schedules
-holds every kernel to it.
+In: an operation whose results have layouts. Out: a layout for each operand, None if any layout will do or the operand itself
+determines it. `tilec.passes.schedule.conversions` inserts the conversions, and the verifier of schedules checks every
+kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Layouts = tuple[Layout | None, ...]
 
 
 def operand_layouts(op: Op) -> Layouts:
-    """See above; those behind the last are None."""
+    """Layouts of the leading operands; further operands have None."""
     if op.elementwise:
         return (op.result.layout,) * len(op.operands)
     if isinstance(op, MemoryOp) and op.indexed:
@@ -46,15 +46,15 @@ def operand_layouts(op: Op) -> Layouts:
 
 
 def packed_operand(accumulator: Layout, columns: int) -> Layout:
-    """The layout of the packed left operand, so many columns deep, of a product with this accumulator (PTX ISA, "Register
-    fragments for wgmma.mma_async.m64nNk16", A): rows lie where the accumulator has them."""
+    """The layout of a packed operand A, `columns` deep, of a product with this accumulator (PTX ISA, "Register fragments for
+    wgmma.mma_async.m64nNk16", A): rows are distributed as in the accumulator."""
     _, half, _, *down = accumulator.registers
     (_, rows), pairs = accumulator.lanes, Digit(4, 1, 1)
     return Layout(2, (half, Digit(columns // 8, 1, 4), *down), (pairs, rows), accumulator.warps)
 
 
 def unpacked(packed: Layout) -> Layout:
-    """The layout of a matrix whose pairs of neighbours are held as `packed` says."""
+    """The layout of a matrix whose pairs of neighbors have the layout `packed`."""
     registers, lanes, warps = (
         tuple(Digit(d.extent, d.axis, 2 * d.stride) if d.axis == 1 else d for d in digits)
         for digits in (packed.registers, packed.lanes, packed.warps)
@@ -63,10 +63,10 @@ def unpacked(packed: Layout) -> Layout:
 
 
 def yielded_layouts(op: Op) -> Layouts:
-    """The layouts of what the regions of a loop or branch yield."""
+    """Layouts of the values that a loop or branch yields."""
     return tuple(value.layout for value in carried(op))
 
 
 def carried(op: Op) -> list[Value]:
-    """The values that a loop or branch yields: of a loop, as its next turn takes them."""
+    """The values that a loop or branch yields; for a loop, its body arguments in the next iteration."""
     return op.regions[0].arguments[1:] if isinstance(op, For) else op.results if isinstance(op, If) else []

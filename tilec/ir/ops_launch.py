@@ -1,8 +1,7 @@
-"""Operations that order a block with the kernels around it on the stream, and those of blocks that take tile after tile; made
-by passes of the schedule.
+"""Operations for programmatic dependent launch and for persistent blocks, made by passes of the schedule.
 
-A grid may be launched while the one before it on the stream still runs. Its blocks then may do anything that does not depend
-on memory, and must wait before they touch it.
+With programmatic dependent launch, a grid may start while the previous grid on the stream still runs. Its blocks may run a
+prologue that does not depend on memory, and must wait before they access it.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from tilec.ir.types import TileType, i32
 
 @dataclass(eq=False, kw_only=True)
 class WaitPrior(Op, opcode="wait_prior", effect=Effect.CONTROL):
-    """Wait until the grids before this one are complete and what they wrote is visible; behind it, or `before` it, let the
-    blocks of the next grid come (PTX ISA, `griddepcontrol`). No operands. Stands once, or once in each role, before every
-    access to memory that is not of a resident tensor."""
+    """Grid dependency wait: waits until the previous grids are complete and their writes are visible (PTX ISA,
+    `griddepcontrol.wait`). `launch_dependents` is issued after the wait, or before it with `before`. No operands. It occurs
+    once, or once in each role, and precedes every access to memory that is not of a resident tensor."""
 
     num_operands = num_results = 0
 
@@ -29,8 +28,8 @@ class WaitPrior(Op, opcode="wait_prior", effect=Effect.CONTROL):
 
 @dataclass(eq=False, kw_only=True)
 class LaunchedBlocks(Op, opcode="launched_blocks"):
-    """How many blocks run on axis 0, where each may take several of the grid's tiles (PTX ISA, `%nctaid`): 1 up to the grid's
-    extent; i32 scalar. No operands. In such a kernel `block_id` tells the blocks that run apart, not the tiles."""
+    """Number of blocks launched on axis 0 (PTX ISA, `%nctaid`), 1 up to the grid's extent, in a kernel of persistent blocks;
+    i32 scalar. No operands. In such a kernel `block_id` is the index of the block, not of the tile."""
 
     num_operands = 0
 
@@ -44,7 +43,7 @@ class LaunchedBlocks(Op, opcode="launched_blocks"):
 
 @dataclass(eq=False, kw_only=True)
 class GridExtent(GridOp, opcode="grid_extent"):
-    """Extent of a grid axis, as the launcher computes it, however many blocks run; i32 scalar."""
+    """Extent of a grid axis as the launcher computes it, whatever the number of launched blocks; i32 scalar."""
 
     def result_range(self, operands: Sequence[Range]) -> Range | None:
         return between(1, i32.integer_range()[1])

@@ -1,7 +1,7 @@
 """Operations on shared memory and on layouts, made by passes and never by a kernel's author.
 
-A buffer has a matrix for each stage of a ring, whose operations (`tilec.ir.ops_sync`) say when one may be written and read.
-Scratch is what one thread puts elements in and another takes them from, with a barrier in between.
+A buffer has one matrix for each stage of a ring, whose operations (`tilec.ir.ops_sync`) say when a stage may be written and
+read. Scratch is memory through which threads pass elements to each other: stores, a barrier, loads.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from tilec.ir.ops import REDUCE_KINDS
 from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
 
 SLAB_ROWS: Final = 8
-"""What the rows of a slab are a multiple of, so that it is laid out as a matrix of its own would be."""
+"""The rows of a sub-tile (slab) are a multiple of this, the height of a swizzle atom, so that it is laid out like a matrix of
+its own."""
 
 
 @dataclass(eq=False, kw_only=True)
 class SharedAlloc(Op, opcode="shared_alloc"):
-    """Bytes of dynamic shared memory, `offset` from its start, taken up to their `shared_free`: a matrix for each stage of a
-    ring, the operand, or scratch, without one. `alignment` (bytes) is 1024 where `group_mma` reads it or `tensor_copy` fills
-    it."""
+    """Allocates dynamic shared memory at byte `offset`, up to the matching `shared_free`: with a ring as operand, one matrix
+    for each of its stages; without operands, scratch. `alignment` (bytes) is 1024 for buffers that `group_mma` reads or
+    `tensor_copy` fills."""
 
     others = (RingType,)
     makes_tiles = False
@@ -31,7 +32,7 @@ class SharedAlloc(Op, opcode="shared_alloc"):
 
     @property
     def bytes(self) -> int:
-        """How many are taken."""
+        """Size of the allocation."""
         type_ = self.result.type
         return type_.bytes if isinstance(type_, SharedType | ScratchType) else 0
 
@@ -56,8 +57,8 @@ class SharedAlloc(Op, opcode="shared_alloc"):
 class StageCopy(Op):
     """Base of operations that start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset
     per tensor axis. The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end,
-    -2 or less), and one element on those left; with several `slabs`, so many elements on the axis before `row_axis`, an equal
-    part of the rows for each, one part after the other."""
+    -2 or less), and one element on the other axes. With `slabs` > 1, the rows are split into that many equal sub-tiles, one
+    after the other, for `slabs` consecutive elements on the axis before `row_axis`."""
 
     leading = (TensorType, SharedType)
     num_results = 0
@@ -101,9 +102,9 @@ class StageCopy(Op):
 
 @dataclass(eq=False, kw_only=True)
 class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
-    """A copy by all threads, into a ring of groups (PTX ISA, `cp.async`). Each thread copies `vector` bytes at a time (4, 8 or
-    16), to which addresses are aligned. With `pad`, elements outside the tensor read as zero; with `whole`, the tensor's rows
-    end where a copy does."""
+    """A copy by all threads into a `groups` ring (PTX ISA, `cp.async`). Each thread copies `vector` bytes at a time (4, 8 or
+    16), to which its addresses are aligned. With `pad`, elements outside the tensor read as zero. `whole` states that the
+    tensor's rows end at a multiple of `vector` bytes, so that no vector crosses the end of a row."""
 
     vector: int
     pad: bool = False
@@ -117,9 +118,9 @@ class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
 
 @dataclass(eq=False, kw_only=True)
 class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
-    """A copy that one thread starts through a map of the tensor, into a ring of mbarriers, whose stage counts its bytes (PTX
-    ISA, `cp.async.bulk.tensor`). Elements outside the tensor read as zero; of one that is `clipped`, rows outside the tensor as
-    anything."""
+    """A copy through a tensor map, started by one thread, into an `mbarriers` ring whose stage counts its bytes (PTX ISA,
+    `cp.async.bulk.tensor`). Elements outside the tensor read as zero. With `clipped`, rows outside the tensor are not filled:
+    they read as any value."""
 
     clipped: bool = False
 
@@ -132,7 +133,7 @@ class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
 @dataclass(eq=False, kw_only=True)
 class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     """Read an operand of `mma` from a stage: the box of the result's shape at (`row`, `column`) of the matrix, or of its
-    transpose if `transposed`. Operands: buffer, stage (i32)."""
+    transpose with `transposed`. Operands: buffer, stage (i32)."""
 
     num_operands = 2
     leading = (SharedType,)
@@ -163,12 +164,12 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class GroupProduct(Op):
-    """Base of products that groups of four warps start on the tensor cores (PTX ISA, `wgmma.mma_async`). No stage that one
-    reads may change, and nothing but another product may use the result, until a `wait_mma` has let it through."""
+    """Base of products that warpgroups start on the tensor cores (PTX ISA, `wgmma.mma_async`). Until a `wait_mma` covers the
+    product, the stages it reads must not change and only another product may use the result."""
 
     @property
     def reads(self) -> tuple[tuple[Value, Value], ...]:
-        """Buffers and stages of the matrices in shared memory."""
+        """(buffer, stage) of each matrix in shared memory."""
         pairs = zip(self.operands, self.operands[1:], strict=False)
         return tuple((buffer, stage) for buffer, stage in pairs if isinstance(buffer.type, SharedType))
 
@@ -195,8 +196,8 @@ class GroupMma(GroupProduct, opcode="group_mma", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
-    """The elements of a matrix of f32, rounded as `cast` does, two neighbours of a row to an i32: the left operand of
-    `held_group_mma`. It stays where it is, since a product that is under way may still read the registers."""
+    """The elements of an f32 matrix, rounded as `cast` does, two neighbors of a row in one i32: operand A of `held_group_mma`.
+    Passes do not move it, because an unfinished product may still read the registers."""
 
     num_operands = 1
 
@@ -211,8 +212,8 @@ class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class HeldGroupMma(GroupProduct, opcode="held_group_mma", effect=Effect.SHARED):
-    """Start `acc + a @ b`, b whole and in shared memory, a packed (`pack_pairs`) and held by the threads as the result of a
-    product is. Operands: a, buffer of b, stage (i32), acc."""
+    """Start `acc + a @ b`, b whole and in shared memory, a packed (`pack_pairs`) and register-resident, in the layout of a
+    product's result. Operands: a, buffer of b, stage (i32), acc."""
 
     num_operands = 4
     leading = (TileType, SharedType)
@@ -229,8 +230,8 @@ class HeldGroupMma(GroupProduct, opcode="held_group_mma", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class WaitMma(Op, opcode="wait_mma", effect=Effect.SHARED):
-    """The first operand, once at most `pending` products are unfinished; and not before the second, where there is one, is
-    computed, which then runs beside the products."""
+    """The first operand, once at most `pending` products are unfinished. An optional second operand must be computed before the
+    wait, so that its computation overlaps the products."""
 
     num_operands = None
 
@@ -244,8 +245,8 @@ class WaitMma(Op, opcode="wait_mma", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class Relayout(Op, opcode="relayout"):
-    """The same tile held as the result's layout says. What threads need and do not hold passes through scratch, by operations
-    that take its place (`tilec.passes.schedule.exchanges`); what then is left renames registers."""
+    """The same tile in the result's layout. If a thread needs elements of another thread, a pass replaces the operation by
+    stores to and loads from scratch (`tilec.passes.schedule.exchanges`); the remaining ones only rename registers."""
 
     num_operands = 1
 
@@ -255,7 +256,7 @@ class Relayout(Op, opcode="relayout"):
 
 @dataclass(eq=False, kw_only=True)
 class Part(Op, opcode="part"):
-    """The box of the result's shape at (`row`, `column`) of a matrix; every thread must hold the elements it needs."""
+    """The box of the result's shape at (`row`, `column`) of a matrix; every thread already has the elements it needs."""
 
     num_operands = 1
 
@@ -274,8 +275,8 @@ class Part(Op, opcode="part"):
 
 @dataclass(eq=False, kw_only=True)
 class Put(Op, opcode="put", effect=Effect.SHARED):
-    """Store a tile into scratch, an element by each thread that holds it by right. Operands: scratch, tile. `steps`: elements
-    from one coordinate of each axis to the next."""
+    """Store a tile into scratch; if several threads have an element, one of them stores it. Operands: scratch, tile. `steps`:
+    distance in elements between neighboring coordinates of each axis."""
 
     num_operands = 2
     leading = (ScratchType,)
@@ -292,7 +293,8 @@ class Put(Op, opcode="put", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class Take(Op, opcode="take", effect=Effect.SHARED):
-    """Load a tile from scratch, every thread what its layout says. Operand: scratch. `steps` as above."""
+    """Load a tile from scratch, each thread the elements that the layout assigns to it. Operand: scratch. `steps` as in
+    `put`."""
 
     num_operands = 1
     leading = (ScratchType,)
@@ -315,7 +317,7 @@ def _verify_passage(op: Op, scratch: Value, tile: TileType, steps: tuple[int, ..
 
 @dataclass(eq=False, kw_only=True)
 class ReducePut(Op, opcode="reduce_put", effect=Effect.SHARED):
-    """Reduce what the warps hold of an axis, each its own part, and put what comes out into scratch, a place for each thread.
+    """Reduce the part of an axis that each warp has, and store the partial results into scratch, a slot for each thread.
     Operands: scratch, tile. `kind` and `axis` are those of `reduce`."""
 
     num_operands = 2
@@ -334,8 +336,8 @@ class ReducePut(Op, opcode="reduce_put", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class ReduceTake(Op, opcode="reduce_take", effect=Effect.SHARED):
-    """Combine what the warps have put there that hold the same elements of the result: that of `reduce`. Operands: scratch,
-    and the tile that was put, whose layout says which warps those are."""
+    """Combine the partial results of the warps that share elements of the result, which is that of `reduce`. Operands: scratch,
+    and the tile that was reduced, whose layout identifies those warps."""
 
     num_operands = 2
     leading = (ScratchType,)

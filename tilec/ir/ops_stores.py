@@ -1,13 +1,12 @@
-"""Operations by which a tile goes to a tensor through shared memory, a part of its columns at a time. Made by passes, never by
-an author.
+"""Operations that store a tile to a tensor through shared memory, some columns at a time. Made by passes, never by an author.
 
-    put_rows       all threads of a role lay their elements of some columns of a matrix into scratch
-    tensor_store   one of them starts copying what lies there into the tensor, through a map of it
-    wait_stores    that one waits until copies that were started have read their scratch, or are complete
+    put_rows       all threads of a role store their elements of some columns of a matrix into scratch
+    tensor_store   one thread starts the copy from scratch to the tensor, through a tensor map
+    wait_stores    that thread waits until its copies have read their scratch, or are complete
 
-The copy runs by itself, and uses shared memory through a proxy of its own (PTX ISA, `cp.async.bulk.tensor`, "Async proxy"). So
-each thread fences what it has put, and all meet, before the copy starts; and they meet behind the wait, before any puts
-something else there. `tilec.passes.schedule.store_check` holds every function to this.
+The copy is asynchronous and uses shared memory through the async proxy (PTX ISA, `cp.async.bulk.tensor`, "Async proxy"). So
+each thread fences its stores, and a barrier precedes the copy; another barrier follows the wait, before any thread stores to
+that scratch again. `tilec.passes.schedule.store_check` checks this on every function.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tilec.ir.tensor_maps import MAP_SWIZZLES, MAX_BOX
 from tilec.ir.types import ScratchType, SharedType, TensorType, TileType, i32
 
 ELEMENT_BYTES: Final = 2
-"""Of an element that `stmatrix` lays down."""
+"""Bytes of an element that `stmatrix` stores."""
 
 
 @dataclass(eq=False, kw_only=True)
 class PutRows(Op, opcode="put_rows", effect=Effect.SHARED):
-    """Lay columns `column` up to `column` + `columns` of a matrix of 16-bit elements into scratch: rows of 32, 64 or 128 bytes,
-    one behind the other, whose chunks of 16 bytes are permuted as those of a shared buffer are, which is the swizzle of a
-    tensor map. Operands: scratch, tile."""
+    """Store columns `column` up to `column` + `columns` of a matrix of 16-bit elements into scratch, as consecutive rows of 32,
+    64 or 128 bytes. Their 16-byte chunks are permuted like those of a shared buffer, which is the swizzle of a tensor map.
+    Operands: scratch, tile."""
 
     num_operands = 2
     leading = (ScratchType,)
@@ -42,7 +41,7 @@ class PutRows(Op, opcode="put_rows", effect=Effect.SHARED):
 
     @property
     def rows(self) -> SharedType:
-        """How the rows lie there."""
+        """Layout of the rows in scratch."""
         tile = self.tile.tile
         return SharedType(tile.dtype, (tile.shape[0], self.columns), 1)
 
@@ -59,8 +58,9 @@ class PutRows(Op, opcode="put_rows", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class TensorStore(Op, opcode="tensor_store", effect=Effect.WRITE):
-    """Start copying what `put_rows` laid into scratch to the box of `rows` x `columns` elements that begins `column` columns
-    behind the offsets; of its elements, those that lie in the tensor. Operands: tensor, scratch, an offset (i32) per axis."""
+    """Start copying the rows that `put_rows` stored in scratch to the box of `rows` x `columns` elements that begins `column`
+    columns after the offsets. Elements outside the tensor are not written. Operands: tensor, scratch, an offset (i32) per axis.
+    """
 
     leading = (TensorType, ScratchType)
     num_results = 0
@@ -95,8 +95,8 @@ class TensorStore(Op, opcode="tensor_store", effect=Effect.WRITE):
 
 @dataclass(eq=False, kw_only=True)
 class WaitStores(Op, opcode="wait_stores", effect=Effect.SHARED):
-    """Wait until all `tensor_store`s of this role but the newest `pending` have read their scratch, the operands; with
-    `complete`, until they have written their tensors too."""
+    """Wait until all `tensor_store`s of this role except the newest `pending` have read their scratch, the operands; with
+    `complete`, until they have also written their tensors."""
 
     others = (ScratchType,)
     num_results = 0

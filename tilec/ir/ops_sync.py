@@ -1,29 +1,16 @@
 """Operations that order the threads of a block: rings of stages, barriers, fences, roles. Made by passes, never by an author.
 
-A *ring* is a queue of stages between those who fill them and those who read them, first in, first out:
+A *ring* is a first-in, first-out queue of stages between a producer and its consumers:
 
-    acquire   the next stage is free: nobody reads it any more       by who fills it
-    commit    the stage that was acquired is full once all copies that were started into it are there
-    wait      the next stage is full                                 by who reads it
-    release   stages are no longer read                              by who reads it
+    acquire     wait until the next stage is free                                    producer
+    commit      the acquired stage is full once its copies complete                  producer
+    wait        wait until the next stage is full                                    consumer
+    release     the consumer no longer reads the stages                              consumer
+    take_turn   wait until the consumer before has waited for its whole tile         one of several consumers
+    pass_turn   this consumer has waited for its whole tile; the next one may wait   one of several consumers
 
-What signals this is the ring's `sync`. With `groups` it is the groups of asynchronous copies of every thread (PTX ISA,
-`cp.async.commit_group`, `cp.async.wait_group`): a `wait` sees to a thread's own copies alone, so a barrier of the block must
-follow it before others read, and one must lie between a `release` and the `acquire` that takes the stage; those two print
-nothing. With `mbarriers` the four operations wait for and signal objects in shared memory (PTX ISA, "mbarrier"), two for each
-stage: one that the bytes of its copies complete, and one that its readers arrive at. Roles then need no barrier beside them.
-Which stage they mean, and in which round of the ring, is given beside it: turn t is stage t % stages in the round of parity
-t // stages % 2.
-
-Several roles may read a ring in turns, each all stages of a tile: it then has an mbarrier more for each of them, and
-
-    take_turn   all stages before those of this tile were waited for, by the others           by the role whose tile is next
-    pass_turn   all stages of this tile were waited for; the tile behind it is the next role's by the same
-
-The parity of a stage tells a round from the one before alone, so a role that waited for a stage without its turn could take
-what lies there two rounds early for its own.
-
-`tilec.passes.schedule.verify` holds every function to this.
+`Ring` describes the two mechanisms, `TurnOp` the order of several consumers. `tilec.passes.schedule.verify` checks these
+rules on every function.
 """
 
 from __future__ import annotations
@@ -40,11 +27,20 @@ SCOPES: Final = ("block", "role", "cluster")
 
 @dataclass(eq=False, kw_only=True)
 class Ring(Op, opcode="ring", effect=Effect.SHARED):
-    """A ring of as many stages as its type says; all of them are free. No operands. `offset`: where its mbarriers begin, bytes
-    from the start of dynamic shared memory, two of 8 bytes for each stage; with `groups` it takes none. `readers`: warps that
-    release a stage before it is free, with `mbarriers`. `takers`: roles that read it in turns, of as many warps each; where
-    there are several, an mbarrier for each lies behind those of the stages. One thread makes the mbarriers: others know of
-    them when all have met, and copies once it has fenced its proxy as well."""
+    """A ring with the stages of its type, all of them free. No operands. `sync` selects the mechanism.
+
+    With `groups` it is each thread's groups of asynchronous copies (PTX ISA, `cp.async.commit_group`,
+    `cp.async.wait_group`). A `wait` then covers only the thread's own copies, so a block barrier must follow it before other
+    threads read, and another must lie between a `release` and the `acquire` of the same stage. `acquire` and `release` emit
+    no code.
+
+    With `mbarriers` (PTX ISA, "mbarrier") each stage has a full barrier, completed by the bytes of its copies, and an empty
+    barrier, on which `readers` warps arrive; roles then need no other barrier. The operands name the stage and the parity of
+    its phase: iteration t uses stage t % stages in the phase of parity t // stages % 2. `offset`: bytes from the start of
+    dynamic shared memory to the mbarriers, two of 8 bytes a stage. `takers`: consumer roles that read the ring round-robin,
+    each of the same number of warps; if there are several, one mbarrier for each follows those of the stages. One thread
+    initializes the mbarriers: other threads may use them after a barrier, copies only after that thread's proxy fence as
+    well."""
 
     num_operands = 0
     makes_tiles = False
@@ -65,15 +61,15 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
 
     @property
     def bytes(self) -> int:
-        """Shared memory that it takes itself."""
+        """Shared memory of its mbarriers."""
         turns = 8 * self.takers if self.takers > 1 else 0
         return 16 * self.result.ring.stages + turns if self.sync == "mbarriers" else 0
 
 
 @dataclass(eq=False, kw_only=True)
 class RingOp(Op):
-    """Base of what is done with a ring, the first operand. `takes` is how many numbers (i32) stand behind one of mbarriers: the
-    stage, and the parity of its round."""
+    """Base of operations on a ring, the first operand. `takes` is the number of further operands (i32) of an `mbarriers` ring:
+    the stage, and the parity of its phase."""
 
     takes: ClassVar[int] = 0
     leading = (RingType,)
@@ -85,12 +81,12 @@ class RingOp(Op):
 
     @property
     def stage(self) -> Value:
-        """Of a ring of mbarriers."""
+        """Only with `mbarriers`."""
         return self.operands[1]
 
     @property
     def parity(self) -> Value:
-        """Of the stage's round, in a ring of mbarriers."""
+        """Parity of the stage's phase, only with `mbarriers`."""
         return self.operands[2]
 
     def verify(self) -> None:
@@ -103,8 +99,8 @@ class RingOp(Op):
 
 @dataclass(eq=False, kw_only=True)
 class Acquire(RingOp, opcode="acquire", effect=Effect.SHARED):
-    """Wait until the next stage is free; copies may then be started into it. Operands: ring; of mbarriers stage and parity, and
-    `expected`, the bytes that those copies bring."""
+    """Wait until the next stage is free; copies may then be started into it. Operands: ring; with `mbarriers` also stage and
+    parity, and `expected`, the bytes of those copies (`mbarrier.arrive.expect_tx`)."""
 
     takes = 2
 
@@ -118,13 +114,14 @@ class Acquire(RingOp, opcode="acquire", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class Commit(RingOp, opcode="commit", effect=Effect.SHARED):
-    """All copies into the stage that was acquired last are started (there may be none). Operand: ring."""
+    """States that all copies into the stage acquired last are started (there may be none). Operand: ring."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Wait(RingOp, opcode="wait", effect=Effect.SHARED):
-    """Wait until the next stage is full. Operands: ring; of mbarriers stage and parity. With `groups`, at most `pending` groups
-    of copies may then be unfinished, those of this stage not among them; with `mbarriers` it says nothing and is 0."""
+    """Wait until the next stage is full. Operands: ring; with `mbarriers` also stage and parity. With `groups`, at most
+    `pending` groups of copies may be unfinished afterwards, none of them of this stage; with `mbarriers` it is 0 and has no
+    meaning."""
 
     takes = 2
 
@@ -138,13 +135,13 @@ class Wait(RingOp, opcode="wait", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class Drain(RingOp, opcode="drain", effect=Effect.SHARED):
-    """Wait for all copies that are under way into a ring of groups; its stages are not read any more. Operand: ring."""
+    """Wait for all unfinished copies into a `groups` ring, whose stages are not read any more. Operand: ring."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Release(RingOp, opcode="release", effect=Effect.SHARED):
-    """All stages that were waited for but the newest `held` are no longer read: of mbarriers, one, which is given. Operands:
-    ring; of mbarriers the stage."""
+    """The consumer no longer reads the stages it waited for, except the newest `held`. With `mbarriers` it releases one stage,
+    the second operand. Operands: ring; with `mbarriers` also the stage."""
 
     takes = 1
 
@@ -157,7 +154,9 @@ class Release(RingOp, opcode="release", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class TurnOp(RingOp):
-    """Base of what roles do that read a ring in turns; the first turn is that of `place` 0, and so on round."""
+    """Base of operations of roles that read a ring round-robin, each all stages of one tile (ping-pong). `place` is the role's
+    index; role 0 is first. A phase parity distinguishes a phase only from the one before it, so a role that waited out of order
+    could mistake data two phases early for its own. One mbarrier for each role therefore orders their waits."""
 
     place: int = 0
 
@@ -171,8 +170,8 @@ class TurnOp(RingOp):
 
 @dataclass(eq=False, kw_only=True)
 class TakeTurn(TurnOp, opcode="take_turn", effect=Effect.SHARED):
-    """Wait until the role before has passed the turn on; the first has it from the start. Operands: ring, and the parity (i32)
-    of the role's own turns so far. `place` is the role's."""
+    """Wait until the role before has waited for all stages of its tile; role 0 need not wait the first time. Operands: ring,
+    and the parity (i32) of the number of tiles that this role has read. `place` is the role's index."""
 
     takes = 1
 
@@ -183,13 +182,14 @@ class TakeTurn(TurnOp, opcode="take_turn", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class PassTurn(TurnOp, opcode="pass_turn", effect=Effect.SHARED):
-    """All stages of this turn were waited for; the turn is the next role's. Operand: ring. `place` is that of who had it."""
+    """This role has waited for all stages of its tile; the next role may wait. Operand: ring. `place` is the index of this
+    role."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Barrier(Op, opcode="barrier", effect=Effect.SHARED):
-    """Wait for all threads of the block, the role or the cluster; what each did to memory before, the others see behind it. No
-    operands."""
+    """Synchronize all threads of the block, the role or the cluster; memory accesses before it are visible to all of them after
+    it. No operands."""
 
     num_operands = num_results = 0
     meets = True
@@ -202,15 +202,16 @@ class Barrier(Op, opcode="barrier", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class ProxyFence(Op, opcode="proxy_fence", effect=Effect.SHARED):
-    """What this thread wrote or copied to shared memory is there for products of warpgroups and copies through tensor maps too,
-    which use it through a proxy of their own (PTX ISA, "Async proxy", `fence.proxy.async`). No operands."""
+    """Makes this thread's writes and copies to shared memory visible to the async proxy, which `wgmma` and tensor map copies
+    use (PTX ISA, "Async proxy", `fence.proxy.async`). No operands."""
 
     num_operands = num_results = 0
 
 
 @dataclass(eq=False, kw_only=True)
 class SharedFree(Op, opcode="shared_free", effect=Effect.SHARED):
-    """The bytes of buffers, scratch and rings may be taken again. Operands: those. Nothing is on its way to them."""
+    """Ends the lifetime of the operands: buffers, scratch and rings, whose bytes may be allocated again. No copy into them is
+    unfinished."""
 
     others = (SharedType, ScratchType, RingType)
     num_results = 0
@@ -221,10 +222,11 @@ class SharedFree(Op, opcode="shared_free", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class Roles(Op, opcode="roles", effect=Effect.CONTROL):
-    """Parts of the block's warps run a region each, at the same time: role i has `warps[i]` of them, behind those of the roles
-    before it, and `registers[i]` a thread where that is not 0 (PTX ISA, `setmaxnreg`). Where `alone[i]`, one thread runs the
-    region and the rest of the role does nothing. All have met when it ends. No operands, no results. A region sees scalars,
-    tensors and shared memory from outside, and no tile: those are held by the block's threads."""
+    """Warp specialization: each region runs on its own warps, concurrently. Role i has `warps[i]` warps, numbered after those
+    of the roles before it, and reallocates `registers[i]` registers a thread if that is not 0 (PTX ISA, `setmaxnreg`). If
+    `alone[i]`, one thread runs the region and the other threads of the role do nothing. The roles synchronize at the end. No
+    operands, no results. A region may use scalars, tensors and shared memory defined outside, but no tile: those are
+    distributed over all threads of the block."""
 
     num_operands = num_results = 0
     has_regions = True

@@ -1,7 +1,7 @@
-"""Reads the text form of the tile IR back: `.tir` text goes in, a `Function` comes out, and printing it gives the same text.
+"""Parser of the text form of the tile IR: `.tir` text in, a `Function` out, which prints as the same text.
 
-Names of values are no part of the text, and neither are source locations; both come out empty. The parser checks syntax,
-names of values and attributes, nothing else: `tilec.ir.verifier` judges the function. `ParseError` names line and column.
+The text has neither names of values nor source locations; both come out empty. The parser checks only syntax, value names
+and attributes; `tilec.ir.verifier` checks the function. `ParseError` gives line and column.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class _Reader(TypeReader):
         return op
 
     def operands(self, line: int) -> list[Value]:
-        """Values on the line of the opcode; the next line may begin with results."""
+        """Values on the line of the opcode; results may begin the next line."""
         found: list[Value] = []
         while self.here.kind == "value" and self.here.line == line:
             token = self.take()
@@ -239,7 +239,7 @@ class _Reader(TypeReader):
         return found
 
     def region(self) -> Block:
-        """A region up to and including its closing brace; names defined inside end with it."""
+        """A region including its closing brace; names defined inside go out of scope."""
         outer = len(self.values)
         block = Block()
         if self.skip("^"):
@@ -267,7 +267,7 @@ class _Reader(TypeReader):
 
 @cache
 def _attribute_types(op_class: type[Op]) -> dict[str, tuple[Any, ...]]:
-    """Attributes of an operation, each with the types its value may have."""
+    """Attributes of an operation, each with its allowed types."""
     structure = {f.name for f in fields(Op)}
     hints = get_type_hints(op_class)
     names = [f.name for f in fields(op_class) if f.name not in structure]

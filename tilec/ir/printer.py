@@ -1,7 +1,7 @@
 """Text form of the tile IR (`.tir`): one deterministic text per function, without source locations.
 
-Dumps, golden files and the digests of the stage cache rest on it: two functions with the same text compile to the same
-bytes. Values are numbered in program order; parameters keep their names. `tilec.ir.parser` reads the text back.
+Dumps, golden files and the digests of the stage cache use it: two functions with the same text compile to the same bytes.
+Values are numbered in program order; parameters keep their names. `tilec.ir.parser` reads the text back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A range with a congruence, and integer arithmetic on such facts: what goes in and comes out is `Range`, and every rule is
-sound: the result of the operation on any members of the operands is a member of the result.
+"""Integer arithmetic on ranges with a congruence. Operands and results are `Range`, and every rule is sound: the operation on
+any members of the operands gives a member of the result.
 
-A `Range` has at least one member. What no integer satisfies is a contradiction: `between` raises, `within` gives None, and
-whoever asks decides what that means at its place. It never is a number.
+A `Range` has at least one member. For a contradiction, which no integer satisfies, `between` raises and `within` returns
+None; the caller decides what it means. An empty range is never represented.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilec.ir.types import DType
 
 
 class Range(NamedTuple):
-    """`low <= v <= high`, and `v == rest` modulo `modulus` (0: exactly `rest`, 1: nothing known)."""
+    """`low <= v <= high`, and `v == rest` modulo `modulus` (0: `v` is exactly `rest`, 1: nothing known)."""
 
     low: int
     high: int
@@ -33,7 +33,7 @@ def exactly(value: int) -> Range:
 
 
 def between(low: int, high: int, modulus: int = 1, rest: int = 0) -> Range:
-    """A fact in normal form. ValueError where no integer satisfies it."""
+    """A fact in normal form. ValueError if no integer satisfies it."""
     found = within(Range(low, high, modulus, rest), low, high)
     if found is None:
         raise ValueError(f"no integer from {low} to {high} is {rest} modulo {modulus}")
@@ -41,7 +41,7 @@ def between(low: int, high: int, modulus: int = 1, rest: int = 0) -> Range:
 
 
 def within(fact: Range, low: int, high: int) -> Range | None:
-    """What holds of the members of a fact that lie in `low..high`; None where there are none."""
+    """The fact restricted to `low..high`; None if it has no members there."""
     low, high, modulus, rest = max(fact.low, low), min(fact.high, high), fact.modulus, fact.rest
     if modulus == 0:
         return exactly(rest) if low <= rest <= high else None
@@ -51,19 +51,18 @@ def within(fact: Range, low: int, high: int) -> Range | None:
 
 
 def of_dtype(dtype: DType) -> Range:
-    """Every value of an integer or bool dtype; floats carry no fact (a range of zero width is never read)."""
+    """Every value of an integer or bool dtype; floats have no fact (their range is never read)."""
     return Range(*dtype.integer_range()) if not dtype.is_float else Range(-(2**63), 2**63)
 
 
 def join(left: Range, right: Range) -> Range:
-    """Both ranges; the congruence that both satisfy."""
+    """The union of both ranges, with the congruence that both satisfy."""
     modulus = gcd(gcd(left.modulus, right.modulus), abs(left.rest - right.rest))
     return between(min(left.low, right.low), max(left.high, right.high), modulus, left.rest)
 
 
 def arithmetic(kind: str, a: Range, b: Range, bits: int = 0) -> Range | None:
-    """Range of `a kind b` over the integers, of a dtype of so many `bits`, which say what a shift shifts out; None for kinds it
-    knows nothing about."""
+    """Range of `a kind b` over the integers; `bits` is the width of the dtype, for shifts; None for unknown kinds."""
     match kind:
         case "add":
             return between(a.low + b.low, a.high + b.high, gcd(a.modulus, b.modulus), a.rest + b.rest)
@@ -101,7 +100,7 @@ def _shift(kind: str, a: Range, b: Range, bits: int) -> Range:
 
 
 def bitwise(kind: str, a: Range, b: Range) -> Range:
-    """Range of `a kind b` for the bits of two's complement: `and`, `or`, `xor`."""
+    """Range of `a kind b` in two's complement: `and`, `or`, `xor`."""
     if a.constant is not None and b.constant is not None:
         return exactly(BITWISE[kind](a.constant, b.constant))
     ends = bit_ends(kind, (a.low, a.high), (b.low, b.high))
@@ -110,7 +109,7 @@ def bitwise(kind: str, a: Range, b: Range) -> Range:
 
 
 def unary(kind: str, a: Range, dtype: DType) -> Range | None:
-    """Range of `kind a` of elements of an integer dtype, over the integers; None for kinds it knows nothing about."""
+    """Range of `kind a` over the integers, for elements of an integer dtype; None for unknown kinds."""
     if kind == "neg":
         return between(-a.high, -a.low, a.modulus, -a.rest)
     if kind == "not":
@@ -129,7 +128,7 @@ def truth(a: Range) -> Range:
 
 
 def reduction(kind: str, a: Range, extent: int) -> Range:
-    """Range of an axis of `extent` elements reduced away, over the integers."""
+    """Range of a reduction over an axis of `extent` elements, over the integers."""
     if kind.startswith("arg"):
         return between(0, extent - 1)
     return between(a.low * extent, a.high * extent) if kind == "sum" else a

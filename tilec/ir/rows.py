@@ -1,4 +1,4 @@
-"""Which rows of a tensor a block touches: what tells sequences of a batch apart."""
+"""Which rows of a tensor a block accesses: rows distinguish the sequences of a batch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tilec.ir.ops import BlockId, MemoryOp
 
 
 def row_axis(function: Function, tensor: Value) -> int | None:
-    """The axis of the grid on which a block's place is its coordinate on the tensor's first axis, in every access; None where
-    some access is elsewhere, wider than a row, or there is none."""
+    """The grid axis whose block id is the row, the coordinate on the tensor's first axis, of every access. None if some access
+    has another row, spans several rows, or the tensor is not accessed."""
     found: set[int | None] = set()
     for op in function.body.walk():
         if isinstance(op, MemoryOp) and op.tensor is tensor:

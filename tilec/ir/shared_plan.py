@@ -1,7 +1,7 @@
-"""Which bytes of dynamic shared memory are taken where in a kernel.
+"""Which bytes of dynamic shared memory are allocated at each operation of a kernel.
 
-Buffers, scratch and rings take theirs from the operation that makes them to the `shared_free` that names them, regions in
-between included; without one, to the end of the block they are made in.
+A buffer, scratch or ring lives from the operation that makes it to its `shared_free`, including regions in between; without
+one, to the end of its block.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ WIDEST_ACCESS: Final = 16
 
 
 def interval(op: SharedAlloc | Ring) -> tuple[int, int]:
-    """The first byte that it takes and the one behind the last."""
+    """First byte of an allocation and the byte after its last."""
     return op.offset, op.offset + op.bytes
 
 
 def taken_bytes(function: Function) -> dict[Op, int]:
-    """For every operation, how many bytes from the start of dynamic shared memory are taken while it runs."""
+    """For every operation, the end of the allocated bytes of dynamic shared memory while it runs."""
     return {op: max((interval(one)[1] for one in live), default=0) for op, live in live_shared(function).items()}
 
 
 def live_shared(function: Function) -> dict[Op, tuple[SharedAlloc | Ring, ...]]:
-    """For every operation, what takes shared memory while it runs, itself included."""
+    """For every operation, the allocations that are live while it runs, its own included."""
     found: dict[Op, tuple[SharedAlloc | Ring, ...]] = {}
     _visit(function.body, {}, found)
     return found
 
 
 def scratch_offset(taken: int) -> int:
-    """Where scratch begins behind so many bytes that are taken."""
+    """Where scratch begins after `taken` allocated bytes."""
     return (taken + 127) // 128 * 128
 
 
 def shared_bytes(function: Function) -> int:
-    """Dynamic shared memory that a block takes.
+    """Dynamic shared memory of a block.
 
-    A multiple of `WIDEST_ACCESS`: LLVM may join narrow reads into one aligned read that goes past the last byte in use."""
+    A multiple of `WIDEST_ACCESS`: LLVM may merge narrow reads into one aligned read that extends past the last byte in use."""
     most = max((interval(op)[1] for op in function.body.walk() if isinstance(op, SharedAlloc | Ring)), default=0)
     return most + -most % WIDEST_ACCESS
 

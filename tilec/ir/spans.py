@@ -1,7 +1,7 @@
-"""What the text of a function leaves out: spans of the source and the names of values, for messages.
+"""Source spans and names of values, which the text of a function omits, for messages.
 
-In: a function as the frontend made it. Out: a table (JSON) that stands beside its text; `attach` puts it back on the function
-that `tilec.ir.parser` reads from the text. Nothing that decides a verdict or a byte of code is in the table.
+In: a function from the frontend. Out: a JSON table stored next to its text. `attach` restores it on the function that
+`tilec.ir.parser` reads from the text. Nothing in the table affects a proof or the generated code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def spans_json(function: Function) -> dict[str, Any]:
 
 
 def attach(function: Function, spans: dict[str, Any]) -> Function:
-    """Give a function that was read from its text its names and spans, in place."""
+    """Set names and spans of a function that was read from its text, in place."""
     for op, line in line_numbers(function).items():
         op.loc = _span(spans["lines"].get(str(line)))
         groups = [op.results, *(region.arguments for region in op.regions)]

@@ -1,9 +1,8 @@
-"""How much of each tile one thread holds, and the refusal of kernels where that is more than can be compiled.
+"""Elements of each tile per thread, and the diagnostics for kernels with more than can be compiled.
 
-In: a function with layouts. Every operation is written out for each element that a thread holds, so the text of a kernel, and
-the time that LLVM and ptxas take for it, grow with the elements a thread, the latter faster than in proportion: a kernel that
-loads, masks and stores 256 elements of f32 a thread takes 3 s of processor time, 512 take 9 s, 960 take 31 s, and all but 255
-of them live in memory.
+In: a function with layouts. Every operation is unrolled over the elements of a thread, so the text of a kernel, and the time
+of LLVM and ptxas, grow with the elements per thread, the latter more than linearly: a kernel that loads, masks and stores
+256 elements of f32 a thread takes 3 s of processor time, 512 take 9 s, 960 take 31 s, and all but 255 of them are spilled.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from tilec.ir.ops_staging import Relayout
 from tilec.ir.ops_sync import Roles
 
 MOST_ELEMENTS: Final = 1024
-"""Elements of one tile that a thread may hold."""
+"""Largest number of elements of one tile per thread."""
 
 MOST_OPERATIONS: Final = 70_000
-"""Operations that a kernel may be written out to, all loops that are unrolled included."""
+"""Largest number of operations of a kernel after unrolling."""
 
 FITTING_ELEMENTS: Final = 64
-"""Elements of one tile that leave registers for what else a kernel holds (255 of 32 bits a thread)."""
+"""Elements of one tile per thread that leave registers for other values (a thread has 255 of 32 bits)."""
 
 
 def largest(function: Function) -> tuple[Op, Value] | None:
-    """The tile of which a thread holds the most elements, and the first operation that makes or stores it; of several tiles one
-    that has a place in the source."""
+    """The tile with the most elements per thread, and the first operation that makes or stores it; among equals, one with a
+    source location."""
 
     def size(pair: tuple[Op, Value]) -> tuple[int, bool]:
         layout = pair[1].layout
@@ -40,7 +39,7 @@ def largest(function: Function) -> tuple[Op, Value] | None:
 
 
 def _tiles(function: Function) -> Iterable[tuple[Op, Value]]:
-    """What operations make, constants and repetitions left out, which cost nothing until they are used, and what they store."""
+    """Tiles that operations make or store, except constants and broadcasts, which cost nothing until they are used."""
     for op in function.body.walk():
         costs_nothing = isinstance(op, Constant | Broadcast) or (
             isinstance(op, Relayout) and isinstance(op.operands[0].owner, Constant | Broadcast)
@@ -51,7 +50,7 @@ def _tiles(function: Function) -> Iterable[tuple[Op, Value]]:
 
 
 def check(function: Function) -> None:
-    """CompileError E0530 where a thread would hold more of a tile than `MOST_ELEMENTS`."""
+    """CompileError E0530 if a thread would have more elements of a tile than `MOST_ELEMENTS`."""
     found = largest(function)
     if found is None or found[1].layout is None or found[1].layout.num_registers <= MOST_ELEMENTS:
         return
@@ -61,7 +60,7 @@ def check(function: Function) -> None:
 
 
 def too_long(function: Function) -> CompileError:
-    """E0531: the kernel comes to more than `MOST_OPERATIONS`."""
+    """E0531: the kernel has more than `MOST_OPERATIONS` operations."""
     message = (
         f"`{function.name}` comes to more than {MOST_OPERATIONS} operations, each written out for every element of a thread"
     )
@@ -70,7 +69,7 @@ def too_long(function: Function) -> CompileError:
 
 
 def told(value: Value) -> str:
-    """A tile and what each thread holds of it, in words."""
+    """Text for a tile and its elements per thread."""
     assert value.layout is not None
     shape = " x ".join(map(str, value.tile.shape))
     count, threads = value.layout.num_registers, 32 * prod(digit.extent for digit in value.layout.warps)
@@ -78,14 +77,14 @@ def told(value: Value) -> str:
 
 
 def tile_warps(function: Function) -> int:
-    """Warps that hold the tiles: of the first role, where there are several."""
+    """Warps that tiles are distributed over: those of the first role, if there are roles."""
     return next((op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps)
 
 
 def way_out(function: Function, value: Value) -> str:
-    """What makes the threads hold less of a tile."""
+    """Suggestion for fewer elements per thread."""
     warps, size = tile_warps(function), value.tile.size
-    wider = () if warps < function.num_warps else (2, 4, 8, 16)  # the warps of a role follow from its tiles
+    wider = () if warps < function.num_warps else (2, 4, 8, 16)  # a role's warps are derived from its tiles
     fitting = next((n for n in wider if n > warps and size <= n * 32 * 2 * FITTING_ELEMENTS), None)
     smaller = f"use a smaller tile: {warps * 32} threads hold {warps * 32 * FITTING_ELEMENTS} elements well"
     return f"set `schedule = {{ warps = {fitting} }}` for this kernel, or {smaller}" if fitting else smaller

@@ -1,4 +1,4 @@
-"""Words, signs, numbers and strings of the tile IR's text form, each with its place."""
+"""Tokenizer of the tile IR's text form: words, signs, numbers and strings, with line and column."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class ParseError(Exception):
-    """The text is no tile IR; `line` and `column` count from 1."""
+    """The text is not tile IR; `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         self.message, self.line, self.column = message, line, column
@@ -43,7 +43,7 @@ _ESCAPES: Final = {"n": "\n"}
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens, the last of kind end; ParseError at a character that begins none."""
+    """All tokens, followed by one of kind end; ParseError at a character that begins no token."""
     tokens: list[Token] = []
     line, start, position = 1, 0, 0
     while position < len(text):

@@ -1,13 +1,13 @@
-"""What each operation touches in the memory that the threads of a block share, and with which threads.
+"""Which global and shared memory each operation accesses, and from which threads of the block.
 
-In: a function with layouts, its exchanges taken apart (`tilec.passes.schedule.exchanges`). Out: for every operation its
-touches of global and shared memory, and whether the threads of the block meet in it. An element is touched by those threads
-that hold it under the layout; of several, only the first one stores it, and one that holds a copy past the end of an axis
-(`tilec.ir.layout`) never does.
+In: a function with layouts, whose layout conversions are explicit (`tilec.passes.schedule.exchanges`). Out: for every
+operation its accesses of global and shared memory, and whether it is a barrier. An element is accessed by the threads that
+have it under the layout. If several have it, only the first one stores it; a copy past the end of an axis
+(`tilec.ir.layout`) is never stored.
 
-Left out: tensors that are only read (`In`), which no launch in flight writes, and an `Out` outside of `unsafe`, of which it is
-proven that each element is written once and read never. Copies into a ring of stages and reads of the same ring are ordered by
-the ring's own operations (`tilec.ir.ops_sync`) and do not conflict here; with everything else they do.
+Left out: tensors that are only read (`In`), which no launch in flight writes, and an `Out` outside of `unsafe`, whose
+elements are proven to be written once and never read. Copies into a ring and reads of the same ring are ordered by the
+ring's own operations (`tilec.ir.ops_sync`) and do not conflict here; they may conflict with any other access.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tilec.ir.types import SharedType, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """`memory` is a tensor, a ring of stages, or None for scratch; shared memory takes the bytes `first` up to `last`.
-    `place` are the offsets of a box of `shape`, None where any element may be touched; `layout` says by which threads, None: by
-    any."""
+    """One access. `memory` is a tensor, a ring's buffer, or None for scratch; in shared memory it covers the bytes `first` up
+    to `last`. `place` are the offsets of a box of `shape`, or None if any element may be accessed. `layout` says by which
+    threads; None: by any thread."""
 
     op: Op
     kind: Effect
@@ -45,14 +45,14 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Touches:
-    """What an operation touches, and whether the threads of the block meet in it, which then touch nothing."""
+    """The accesses of an operation, and whether it is a barrier; a barrier has no accesses."""
 
     made: tuple[Touch, ...] = ()
     meets: bool = False
 
 
 def may_conflict(earlier: Touch, later: Touch) -> bool:
-    """Whether two touches may be of the same bytes and want an order: one is no read, and they are not both atomic."""
+    """Whether two accesses need an order: they may overlap, one of them is not a read, and they are not both atomic."""
     if earlier.kind is later.kind and earlier.kind is not Effect.WRITE:
         return False
     if earlier.is_shared != later.is_shared:
@@ -60,12 +60,12 @@ def may_conflict(earlier: Touch, later: Touch) -> bool:
     if not earlier.is_shared:
         return earlier.memory is later.memory
     if earlier.memory is not None and earlier.memory is later.memory:
-        return False  # one ring of stages: the pipeline's own order
+        return False  # ordered by the ring's own operations
     return earlier.first < later.last and later.first < earlier.last
 
 
 def touches(function: Function) -> dict[Op, Touches]:
-    """The touches of every operation that has some or lets the threads meet."""
+    """Accesses of every operation that has some or is a barrier."""
     ordered = {p.value for p in function.parameters if _needs_order(function, p.value, p.access)}
     found: dict[Op, Touches] = {}
     for op in function.body.walk():
@@ -84,7 +84,6 @@ def _needs_order(function: Function, tensor: Value, access: Access | None) -> bo
 
 
 def _of(op: Op, ordered: set[Value]) -> Touches:
-    """Each operation says what it touches (`Op.touched`)."""
     if op.meets:
         return Touches(meets=True)
     found = [

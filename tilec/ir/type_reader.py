@@ -1,4 +1,4 @@
-"""Reads the parts of the tile IR's text form below operations: signs, expressions, types and layouts."""
+"""Parser of everything below operations in the tile IR's text form: signs, expressions, types and layouts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LEVELS: Final = (("or",), ("and",), tuple(COMPARISONS), ("+", "-"), ("*", "//", 
 """Binary operators from the loosest to the tightest."""
 
 MAX_DEPTH: Final = 64
-"""Nesting of parentheses, brackets or regions that the parser follows."""
+"""Deepest nesting of parentheses, brackets or regions that the parser accepts."""
 
 MAX_OPERATORS: Final = 256
-"""Operators in one expression, so that no later walk over the tree recurses too deep."""
+"""Most operators in one expression, so that no later walk over the tree recurses too deep."""
 
 T = TypeVar("T")
 
 
 class TypeReader:
-    """A position in the tokens of a text, and what can be read there: signs, expressions, types and layouts."""
+    """A position in the tokens of a text, with methods that parse signs, expressions, types and layouts from there."""
 
     def __init__(self, text: str) -> None:
         self.tokens = tokenize(text)
@@ -42,42 +42,42 @@ class TypeReader:
         return ParseError(message, token.line, token.column)
 
     def take(self) -> Token:
-        """Step over the next token and give it."""
+        """Consume the next token and return it."""
         token = self.here
         if token.kind != "end":
             self.position += 1
         return token
 
     def skip(self, text: str) -> bool:
-        """Step over `text` if it comes next."""
+        """Consume `text` if it is next."""
         if self.here.text == text and self.here.kind in ("sign", "word"):
             self.position += 1
             return True
         return False
 
     def expect(self, text: str) -> Token:
-        """Step over `text`, which must come next."""
+        """Consume `text`, which must be next."""
         token = self.here
         if not self.skip(text):
             raise self.error(f"expected `{text}`, found {token.described}")
         return token
 
     def expect_kind(self, kind: str, what: str) -> Token:
-        """Step over a token of a kind; `what` names it in the error."""
+        """Consume a token of a kind; `what` names it in the error."""
         if self.here.kind != kind:
             raise self.error(f"expected {what}, found {self.here.described}")
         return self.take()
 
     def expect_end(self) -> None:
-        """Refuse anything that follows."""
+        """ParseError unless the text ends here."""
         self.expect_kind("end", "the end of the text")
 
     def word(self, what: str) -> str:
-        """Step over a word."""
+        """Consume a word."""
         return self.expect_kind("word", what).text
 
     def integer(self, what: str = "an integer") -> int:
-        """Step over an integer, its sign included."""
+        """Consume an integer and its sign."""
         sign = -1 if self.skip("-") else 1
         return sign * int(self.expect_kind("integer", what).text)
 
@@ -92,7 +92,7 @@ class TypeReader:
 
     @contextmanager
     def nested(self) -> Generator[None]:
-        """One level deeper, for what may hold itself."""
+        """One level deeper, for recursive syntax."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(f"this nests more than {MAX_DEPTH} deep")
@@ -105,7 +105,7 @@ class TypeReader:
         return self.chain(0)
 
     def chain(self, level: int) -> Expr:
-        """Operators of one level group to the left."""
+        """Operators of one level, left-associative."""
         if level == len(LEVELS):
             return self.primary()
         left = self.chain(level + 1)

@@ -10,7 +10,7 @@ from tilec.ir.expr import Expr
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type: `kind` is f (float), i (signed), u (unsigned) or b (bool); `bits` is its storage size."""
+    """An element type: `kind` is f (float), i (signed), u (unsigned) or b (bool); `bits` is its width."""
 
     name: str
     kind: Literal["f", "i", "u", "b"]
@@ -18,7 +18,7 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Storage size in bytes; a bool takes one."""
+        """Storage size in bytes; a bool occupies one."""
         return max(1, self.bits // 8)
 
     @property
@@ -61,12 +61,13 @@ DTYPES: Final[dict[str, DType]] = {
 }
 
 MAX_DIM: Final = 2**31 - 2**16
-"""Largest extent of a symbolic dim a launch accepts; the gap below 2^31 lets a last partial tile end without wrapping i32."""
+"""Largest extent of a tensor axis that a launch accepts; the gap below 2^31 lets a last partial tile end without
+wrapping i32."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """A value held by one block: `shape` is static, `()` is a scalar."""
+    """A value of one block: `shape` is static, `()` is a scalar."""
 
     dtype: DType
     shape: tuple[int, ...] = ()
@@ -115,12 +116,13 @@ class TensorType:
 class SharedType:
     """A ring of `stages` row-major matrices in shared memory.
 
-    Rows are cut into chunks of 16 bytes. Where a row holds a power of two of them, chunk `c` of row `r` is stored at position
-    `c ^ ((r >> swizzle_shift) & swizzle_mask)`; otherwise rows are padded to an odd number of chunks. Either way any eight
-    consecutive rows hold one chunk column in eight different groups of four banks, so `ldmatrix` has no bank conflicts.
+    Rows are divided into 16-byte chunks. If a row has a power of two of them, chunk `c` of row `r` is stored at position `c
+    ^ ((r >> swizzle_shift) & swizzle_mask)`; otherwise rows are padded to an odd number of chunks. Either way the chunks of
+    one column in any eight consecutive rows lie in eight different groups of four banks, so `ldmatrix` has no bank
+    conflicts.
 
-    Rows longer than a copy by a tensor map brings are cut into `panels` of equal width, one behind the other, each laid out as
-    a matrix of its own.
+    Rows wider than one box of a tensor map are split into `panels` of equal width, each one swizzle atom wide, stored one
+    after the other, each like a matrix of its own.
     """
 
     dtype: DType
@@ -130,22 +132,22 @@ class SharedType:
 
     @property
     def width(self) -> int:
-        """Columns of a panel."""
+        """Columns of one of the `panels`."""
         return self.shape[1] // self.panels
 
     @property
     def chunks(self) -> int:
-        """16-byte chunks of data in a row of a panel."""
+        """16-byte chunks of data in a row of a swizzle atom (of one of the `panels`)."""
         return self.width * self.dtype.bytes // 16
 
     @property
     def swizzle_mask(self) -> int:
-        """Bits of a chunk number that the swizzle may flip; 0 where rows are padded or need nothing."""
+        """Bits of a chunk number that the swizzle may flip; 0 if rows are padded or need no swizzle."""
         return min(self.chunks, 8) - 1 if self.chunks & (self.chunks - 1) == 0 else 0
 
     @property
     def swizzle_shift(self) -> int:
-        """Rows that share one 128-byte line are swizzled alike: log2 of their number."""
+        """log2 of the number of rows in one 128-byte line, which have the same swizzle."""
         return max(0, 3 - (self.chunks.bit_length() - 1))
 
     @property
@@ -156,7 +158,7 @@ class SharedType:
 
     @property
     def panel_bytes(self) -> int:
-        """Bytes of one panel, a multiple of 128."""
+        """Bytes of one of the `panels`, padding included, a multiple of 128."""
         return (self.shape[0] * self.pitch + 127) // 128 * 128
 
     @property
@@ -169,7 +171,7 @@ class SharedType:
         return self.stages * self.stage_bytes
 
     def offset(self, row: int, column: int) -> int:
-        """Byte offset of an element in its stage; the map that copies and loads both lower to."""
+        """Byte offset of an element in its stage, for copies and loads alike."""
         panel, column = divmod(column, self.width)
         chunk, rest = divmod(column * self.dtype.bytes, 16)
         return (
@@ -186,7 +188,7 @@ class SharedType:
 
 @dataclass(frozen=True, slots=True)
 class ScratchType:
-    """Some bytes of shared memory, through which threads pass elements to each other."""
+    """Bytes of shared memory through which threads pass elements to each other."""
 
     bytes: int
 

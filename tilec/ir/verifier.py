@@ -1,6 +1,6 @@
-"""Structural rules of the tile IR, checked between passes: every use after its definition, every region closed, types fit.
+"""Structural rules of the tile IR, checked between passes: values are used in their scope after their definition, types fit.
 
-A violation is a bug in tilec, never the kernel author's fault, so it is a `VerifyError`, not a diagnostic.
+A violation is a bug in tilec, never the kernel author's fault, so it raises `VerifyError` rather than giving a diagnostic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilec.ir.types import TensorType, TileType
 
 
 def verify(function: Function) -> None:
-    """Raise VerifyError at the first broken rule; the message names the operation and its place in the source."""
+    """Raise VerifyError at the first broken rule; the message names the operation and its source location."""
     _verify_signature(function)
     _Verifier(function).block(function.body, set(), outermost=True)
     _verify_wait(function)
@@ -63,9 +63,9 @@ def _verify_signature(function: Function) -> None:
 
 
 def _verify_wait(function: Function) -> None:
-    """Where a kernel waits for the ones before it, it does so on every path and before any access to memory that they may
-    write: at the top, once, with nothing in front of it but arithmetic, shared memory, and reads of what is resident; or once
-    at the top of each role, where the kernel ends with its roles."""
+    """The grid dependency wait of a kernel, if it has one, is on every path and before any access to memory that earlier
+    kernels may write. It occurs once at the top level, preceded only by arithmetic, shared memory, and reads of resident
+    tensors; or once at the top level of each role, if the kernel ends with its roles."""
     waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
     if not waits:
         return
@@ -104,11 +104,11 @@ def _host_expressions(function: Function) -> Iterable[Expr]:
 class _Verifier:
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.warps = function.num_warps  # of the role that is looked at
-        self.tiles: set[int] = set()  # values that several threads hold parts of
+        self.warps = function.num_warps  # of the current role
+        self.tiles: set[int] = set()  # values distributed over several threads
 
     def block(self, block: Block, visible: set[int], *, outermost: bool) -> None:
-        """`visible` holds the ids of all values in scope; those defined here leave it at the end."""
+        """`visible` contains the ids of all values in scope; those defined here are removed at the end."""
         defined = [*block.arguments]
         for argument in block.arguments:
             if not outermost:
@@ -146,7 +146,8 @@ class _Verifier:
             raise VerifyError(_at(op, f"malformed: {error}")) from error
 
     def roles(self, op: Roles, visible: set[int]) -> None:
-        """Each region is a block of its own warps; it sees nothing that the threads of all roles hold parts of."""
+        """Each region runs on its own warps; it must not use a tile from outside, which is distributed over the threads of all
+        roles."""
         op.verify()
         if self.warps != self.function.num_warps:
             raise VerifyError(_at(op, "a role has no roles"))
@@ -179,15 +180,15 @@ class _Verifier:
                 self.tile(result, op)
 
     def tile(self, value: Value, op: Op | None = None) -> None:
-        """A value inside the kernel, the result of `op` or an argument of a block, is a tile with elements, and its layout
-        holds each of them."""
+        """A value inside the kernel, a result of `op` or an argument of a block, is a tile with elements, and its layout covers
+        all of them."""
         rule = self.broken(value)
         if rule:
             place = f"argument {value.name or value.type}" if op is None else _at(op, "its result")
             raise VerifyError(f"{place}: {rule}")
 
     def broken(self, value: Value) -> str:
-        """What a tile breaks, an empty string for nothing."""
+        """The rule that a tile breaks; an empty string if none."""
         if not isinstance(value.type, TileType) or (value.type.shape and min(value.type.shape) < 1):
             return f"{value.type} is no tile"
         if value.type.shape:

@@ -1,7 +1,7 @@
-"""The words kernel authors write: decorators, parameter types, dtypes and tile operations.
+"""The names that kernel authors use: decorators, parameter types, dtypes and tile operations.
 
-Kernel files are parsed by `tilec.frontend`, never executed. These stubs exist so that a kernel file imports as plain Python
-and an editor completes, documents and type-checks it. Calling a word outside a kernel raises `NotCompiled`.
+Kernel files are parsed by `tilec.frontend`, never executed. These stubs exist so that a kernel file imports as plain Python,
+and an editor completes, documents and type-checks it. Calling one of the functions from plain Python raises `NotCompiled`.
 """
 
 from tilec.language import words

@@ -1,8 +1,8 @@
-"""What stands in a kernel's signature: dims, element types, constants and tensor access.
+"""Annotations of a kernel's signature: dims, element types, constants and tensor access.
 
-`In[E, T, H]` reads: a tensor that every block may read, of dtype `E`, with axes `T` and `H`. An extent that is a number or
-arithmetic is written `In[i32, Literal[4]]` and `In[i32, Literal["2 * N"]]` where a type checker reads the file; `In[i32, 4]`
-and `In[i32, 2 * N]` mean the same to the compiler.
+`In[E, T, H]` is a tensor that every block may read, of dtype `E`, with axes `T` and `H`. If a type checker reads the file,
+an extent that is a number or an arithmetic expression is written `In[i32, Literal[4]]` or `In[i32, Literal["2 * N"]]`; to
+the compiler they are the same as `In[i32, 4]` and `In[i32, 2 * N]`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DimType(type):
 
 
 class Dim(metaclass=DimType):
-    """Base of named extents: `class T(Dim)`. Symbolic at launch, or fixed by a `Const` parameter of the same name."""
+    """Base of named extents: `class T(Dim)`. Symbolic until launch, or fixed by a `Const` parameter of the same name."""
 
 
 class Element:
@@ -55,7 +55,7 @@ class Const(int):
 
 
 class Tensor:
-    """A tensor in global memory; kernels reach its elements with `load`, `store` and the other access words only."""
+    """A tensor in global memory; kernels access its elements only through `load`, `store` and the other access functions."""
 
     if TYPE_CHECKING:
 
@@ -84,22 +84,22 @@ class Out(Tensor, Generic[D, *Dims]):
 
 
 class InOut(Tensor, Generic[D, *Dims]):
-    """`InOut[dtype, *dims]`: a block reads and writes only elements that no other block touches while one writes them."""
+    """`InOut[dtype, *dims]`: no block accesses an element that another block writes."""
 
 
 class Scratch(Tensor, Generic[D, *Dims]):
-    """`Scratch[dtype, *dims]`: working memory; a block reads only what it has written itself."""
+    """`Scratch[dtype, *dims]`: workspace; a block reads only elements that it has written itself."""
 
 
 class Atomic(Tensor, Generic[D, *Dims]):
-    """`Atomic[dtype, *dims]`: any block may combine into any element with `atomic_add`, `atomic_max`, `atomic_min`.
+    """`Atomic[dtype, *dims]`: any block may update any element with `atomic_add`, `atomic_max`, `atomic_min`.
 
-    The dtype is f32, i32, u32 or i64; others are E0201. Floats: a NaN loses to a number, -0 is below +0, and sums may take
-    subnormal numbers as zeros."""
+    The dtype is f32, i32, u32 or i64; others are E0201. Floats: a number wins over a NaN, -0 is below +0, and sums may flush
+    subnormal numbers to zero."""
 
 
 class Align(Generic[A]):
-    """`Align[64]` after the dims: the base address is a multiple of 64 bytes (16 unless told)."""
+    """`Align[64]` after the dims: the base address is a multiple of 64 bytes (default 16)."""
 
     if not TYPE_CHECKING:
 
@@ -108,7 +108,7 @@ class Align(Generic[A]):
 
 
 class Strides(Generic[*Dims]):
-    """`Strides[S0, 1]` after the dims: strides in elements, one per axis; row-major contiguous unless told."""
+    """`Strides[S0, 1]` after the dims: strides in elements, one per axis (default: row-major contiguous)."""
 
     if not TYPE_CHECKING:
 

@@ -12,7 +12,7 @@ from tilec.language.parameters import Const, Dim, Element
 
 
 class NotCompiled(RuntimeError):
-    """A word of the kernel language was called from plain Python."""
+    """A function of the kernel language was called from plain Python."""
 
 
 def not_compiled() -> NoReturn:
@@ -21,7 +21,7 @@ def not_compiled() -> NoReturn:
 
 
 class Tile:
-    """A block's value of static shape and one dtype."""
+    """A value of one block, with a static shape and one dtype."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,17 +146,17 @@ class u32(DTypeBase):
 
 
 class boolean(DTypeBase):
-    """Truth value, one byte in memory; written `boolean` or `bool`."""
+    """Truth value, one byte in memory; also written `bool`."""
 
 
 DTypeLike = type[DTypeBase] | type[Element] | type[bool] | Const
-"""What names a dtype in a kernel: `f32`, an `Element` class, or its `Const`."""
+"""A dtype in a kernel: `f32`, an `Element` class, or its `Const`."""
 
 Scalar = Tile | int | type[Dim]
 """An integer: a literal, a constant, a dim, or a scalar tile."""
 
 Operand = Tile | float | type[Dim]
-"""Anything arithmetic takes."""
+"""An operand of arithmetic."""
 
 Index = Scalar | tuple[Scalar, ...]
 """One scalar per tensor axis; a lone scalar for a tensor of one axis."""

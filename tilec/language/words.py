@@ -1,7 +1,7 @@
 """The functions of the kernel language: launch contract, memory access, arithmetic, reductions and matrix products.
 
-Every tile shape is static. Offsets and indices count elements, tile indices count tiles. `pad` and `mask` are the only way
-past an edge: without them the compiler must prove that the access stays inside its tensor.
+Every tile shape is static. Offsets and indices count elements, tile indices count tiles. An access that may reach outside
+its tensor needs `pad` or `mask`; without them the compiler must prove that it stays inside.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ inf: Final = float("inf")
 
 
 def kernel(function: F) -> F:
-    """Mark the kernel of a file. Its body is one block's work; the file is parsed, the function never called."""
+    """Mark the kernel of a file. Its body is the work of one block; the file is parsed, the function is never called."""
     return function
 
 
 def function(function: F) -> F:
-    """Mark a tile function: inlined where a kernel calls it, importable from other kernel files."""
+    """Mark a tile function: it is inlined where a kernel calls it, and other kernel files may import it."""
     return function
 
 
 def unsafe(reason: str) -> AbstractContextManager[None]:
-    """`with unsafe("reason"):` accepts the accesses inside without proof; the reason is recorded in the artifact."""
+    """`with unsafe("reason"):` accepts the accesses inside without proof; the artifact records the reason."""
     not_compiled()
 
 
 def grid(x: Scalar, y: Scalar = 1, z: Scalar = 1, /) -> None:
-    """Number of blocks per axis, from dims, constants and integer scalar parameters. Once, at the top level."""
+    """Number of blocks per axis, computed from dims, constants and integer scalar parameters. Called once, at the top level."""
     not_compiled()
 
 
@@ -96,18 +96,19 @@ def requires(*conditions: Any) -> None:
 
 
 def resident(*tensors: Tensor) -> None:
-    """Nothing that may run beside this kernel writes these tensors, as no step of a model writes its weights: they may be read
-    before the kernels before this one are complete. One that is `InOut` this kernel may write itself. Checked where launches
-    overlap."""
+    """States that no kernel that may overlap this one writes these tensors, such as a model's weights: they may be read before
+    this kernel's grid dependency wait. This kernel may itself write one that is `InOut`. Checked where overlapping launches are
+    ordered."""
     not_compiled()
 
 
 def values(
     tensor: Tensor, low: Scalar, high: Scalar, /, *, distinct: bool = False, sorted: bool = False, ends: bool = False
 ) -> None:
-    """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. With `sorted`, of a tensor
-    of one axis, none is smaller than the one before it; with `ends` too, the first is `low` and the last `high - 1`, so that
-    `values(cu, 0, T + 1, sorted=True, ends=True)` says that rows `cu[i]` to `cu[i + 1]` are all `T` rows. Checked at launch."""
+    """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. With `sorted`, for a
+    tensor of one axis, no element is smaller than the one before it. With `ends` too, the first is `low` and the last `high -
+    1`, so that `values(cu, 0, T + 1, sorted=True, ends=True)` says that the segments from row `cu[i]` to below `cu[i + 1]`
+    together are all `T` rows. Checked at launch."""
     not_compiled()
 
 
@@ -121,11 +122,11 @@ def ensures(
     distinct: bool = False,
     sorted: bool = False,
 ) -> None:
-    """Every integer that a launch leaves in `tensor`, which it writes, lies in `low <= v < high`. With `above`, tensors of the
-    same extents that are read, it is so much more than what these held together at the same place before the launch:
-    `ensures(positions, 1, 2, above=positions)` says that each position grows by one. With `distinct`, no two are equal; with
-    `sorted`, of a tensor of one axis, none is smaller than the one before it. Proven, and in the artifact's record, so that a
-    kernel that reads `tensor` later may state it with `values`."""
+    """Every integer in `tensor`, which the kernel writes, lies in `low <= v < high` after a launch. With `above`, tensors of
+    the same extents that are read, the bounds apply to the difference between `v` and the sum of their elements at the same
+    index before the launch: `ensures(positions, 1, 2, above=positions)` says that each position grows by one. With `distinct`,
+    no two elements are equal; with `sorted`, for a tensor of one axis, no element is smaller than the one before it. Proven,
+    and recorded in the artifact, so that a kernel that reads `tensor` later may state it with `values`."""
     not_compiled()
 
 
@@ -166,7 +167,7 @@ def store(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, o
 def gather(tensor: Tensor, indices: Index, /, *, pad: float | None = None) -> Tile:
     """Read one element per position of the index tiles, one index per tensor axis, broadcast against each other.
 
-    With `pad`, positions whose index is outside the tensor read as that value.
+    With `pad`, positions with an index outside the tensor read as that value.
     """
     not_compiled()
 
@@ -178,19 +179,19 @@ def scatter(tensor: Tensor, indices: Index, tile: Operand, /, *, mask: bool = Fa
 
 def atomic_add(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
                mask: bool = False) -> None:  # fmt: skip
-    """Add a tile into a box of an `Atomic` tensor, atomically per element, in no particular order."""
+    """Add a tile to a box of an `Atomic` tensor, atomically per element, in no particular order."""
     not_compiled()
 
 
 def atomic_max(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
                mask: bool = False) -> None:  # fmt: skip
-    """Keep the larger of tile and memory, atomically per element."""
+    """Replace each element of a box of an `Atomic` tensor by the larger of itself and the tile's, atomically per element."""
     not_compiled()
 
 
 def atomic_min(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
                mask: bool = False) -> None:  # fmt: skip
-    """Keep the smaller of tile and memory, atomically per element."""
+    """Replace each element of a box of an `Atomic` tensor by the smaller of itself and the tile's, atomically per element."""
     not_compiled()
 
 
@@ -210,7 +211,7 @@ def zeros(shape: Shape, dtype: DTypeLike) -> Tile:
 
 
 def where(condition: Tile | bool, on_true: Operand, on_false: Operand, /) -> Tile:
-    """`on_true` where the condition holds, else `on_false`, element-wise."""
+    """`on_true` where the condition is true, else `on_false`, element-wise."""
     not_compiled()
 
 
@@ -290,7 +291,7 @@ def ceil(x: Operand, /) -> Tile:
 
 
 def sum(x: Tile, /, axis: int | None = None) -> Tile:
-    """Sum over an axis, which is removed; over all axes if none is named. Floats are summed in f32."""
+    """Sum over an axis, which is removed; over all axes if `axis` is None. Floats are summed in f32."""
     not_compiled()
 
 
@@ -315,8 +316,8 @@ def argmin(x: Tile, /, axis: int | None = None) -> Tile:
 
 
 def mma(a: Tile, b: Tile, acc: Tile, /) -> Tile:
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N). No target multiplies f8 yet (E0506).
-    Of three axes, so many products side by side: (S, M, K), (S, K, N), (S, M, N)."""
+    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N). No target multiplies f8 yet (E0506). With
+    three axes, a batch of products: (S, M, K), (S, K, N), (S, M, N)."""
     not_compiled()
 
 

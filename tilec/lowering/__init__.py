@@ -1,9 +1,9 @@
 """Tile IR with layouts -> MLIR text (`llvm`, `nvvm` and `scf` dialects), one `llvm.func` per kernel.
 
-In: a function from `tilec.passes.schedule.prepare`. Out: a module that code generation takes to PTX, and how to launch it. The
-text is deterministic and names no source location: where the operations have lines of the tile IR's text, a comment `// line N`
-says which one what follows came from, and `// line N replicated` that its stores bring one value from several threads
-(`tilec.codegen.locations` makes locations of them).
+In: a function from `tilec.passes.schedule.prepare`. Out: a module for code generation, and the launch parameters. The text is
+deterministic and contains no source paths. Where an operation has a line number in the tile IR text, a comment `// line N`
+gives the origin of the lines after it; `// line N replicated` marks stores in which several threads write the same value
+(`tilec.codegen.locations` turns both into locations).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _RULES_OF: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block, whether
-    the kernel waits by itself for the kernels before it, and the maps among its arguments."""
+    """MLIR text and its launch parameters: entry symbol, arguments in order, threads and dynamic shared memory (bytes) per
+    block, whether the kernel executes `griddepcontrol.wait` itself, and the tensor maps among its arguments."""
 
     mlir: str
     entry: str
@@ -55,9 +55,11 @@ class Lowered:
 
 
 def lower(function: Function, target: Target, *, min_blocks: int | None = None) -> Lowered:
-    """`min_blocks` bounds the registers so that so many blocks fit a multiprocessor (PTX ISA, `.minnctapersm`).
+    """`min_blocks` limits the registers per thread so that `min_blocks` blocks fit on a multiprocessor (PTX ISA,
+    `.minnctapersm`).
 
-    CompileError E0531 where the text would take too long to compile."""
+    CompileError E0531 if the text would take too long to compile.
+    """
     context = Context(function)
 
     def run(sequence: Sequence[Op]) -> None:

@@ -1,4 +1,4 @@
-"""Element-wise operations on what one thread holds. 16-bit floats compute in f32 and round once per operation."""
+"""Element-wise operations on the registers of one thread. 16-bit floats are computed in f32 and rounded once per operation."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ TESTS: Final[dict[str, tuple[IntegerTest, IntegerTest, FloatTest]]] = {
     "eq": ("eq", "eq", "oeq"), "ne": ("ne", "ne", "une"), "lt": ("slt", "ult", "olt"),
     "le": ("sle", "ule", "ole"), "gt": ("sgt", "ugt", "ogt"), "ge": ("sge", "uge", "oge"),
 }  # fmt: skip
-"""How a comparison is called of signed integers, of unsigned ones, and of floats."""
+"""Predicates of a comparison: for signed integers, for unsigned integers, for floats."""
 
 
 def operands_of(context: Context, op: Op) -> list[list[SsaValue]]:
-    """What this thread holds of every operand, in the result's layout (`tilec.ir.operand_layouts`)."""
+    """This thread's registers of every operand, in the result's layout (`tilec.ir.operand_layouts`)."""
     return [context.registers(value) for value in op.operands]
 
 
@@ -116,7 +116,7 @@ def lower_reshape(context: Context, op: Reshape) -> None:
 
 @lowers(Part)
 def lower_part(context: Context, op: Part) -> None:
-    """A choice of registers."""
+    """Selects registers; no data moves between threads."""
     source, target = op.operands[0].layout, op.result.layout
     assert source is not None and target is not None
     found = register_map(source, target, (op.row, op.column))
@@ -127,7 +127,7 @@ def lower_part(context: Context, op: Part) -> None:
 
 @lowers(Permute)
 def lower_permute(context: Context, op: Permute) -> None:
-    """Every element stays where it is."""
+    """No data moves: the result has the operand's registers in the same order."""
     context.assign(op.result, context.registers(op.operands[0]))
 
 
@@ -164,12 +164,12 @@ def lower_cast(context: Context, op: Cast) -> None:
 
 
 def in_f32(context: Context, values: list[SsaValue], dtype: DType, run: Callable[[list[SsaValue]], SsaValue]) -> SsaValue:
-    """`run` on f32 copies of floats of any width, the result rounded back."""
+    """`run` on f32 copies of floats of any width; the result is rounded back to `dtype`."""
     return narrowed(context, run([widened(context, value, dtype) for value in values]), dtype)
 
 
 def binary(context: Context, kind: str, left: SsaValue, right: SsaValue, dtype: DType, safe: bool = False) -> SsaValue:
-    """One element of `Binary`; `safe` where a divisor or an amount is proven to be in range."""
+    """One element of `Binary`; `safe` if a divisor or shift amount is proven to be in range."""
     if dtype.is_float:
         return in_f32(context, [left, right], dtype, lambda values: _float_binary(context, kind, *values))
     unsigned = dtype.kind != "i"
@@ -217,8 +217,9 @@ def cast(context: Context, value: SsaValue, source: DType, target: DType) -> Ssa
 
 
 def to_integer(context: Context, value: SsaValue, target: DType) -> SsaValue:
-    """An f32 as an integer: toward zero, at most the ends of the range, NaN as 0. As text: LLVM's conversion has no value out
-    of range, while the instruction saturates by itself (PTX ISA, `cvt`); only NaN as a 64-bit integer is another there."""
+    """Converts an f32 to an integer: rounds toward zero, saturates at the ends of the range, NaN gives 0. Inline PTX, because
+    LLVM's conversion is poison out of range, whereas `cvt` saturates (PTX ISA, `cvt`). Only NaN to a 64-bit integer differs in
+    `cvt` and is selected explicitly."""
     wide = max(32, target.bits)
     conversion = f"cvt.rzi.{target.kind.replace('i', 's')}{wide}.f32 $0, $1;"
     (made,) = context.inline_ptx(conversion, "=r,f" if wide == 32 else "=l,f", [value], [mlir.integer(wide)])
@@ -236,10 +237,10 @@ def to_integer(context: Context, value: SsaValue, target: DType) -> SsaValue:
 
 def _float_binary(context: Context, kind: str, left: SsaValue, right: SsaValue) -> SsaValue:
     if kind in FLOAT_KINDS:
-        # A product and the sum it goes into may be one `fma`; nothing else is reordered or assumed.
+        # A product and the sum that uses it may contract to one `fma`; nothing else is reordered or assumed.
         return context.float_op(FLOAT_KINDS[kind], left, right, contract=True)
     if kind in ("min", "max"):
-        # `llvm.minnum` leaves the order of zeros open; this is the instruction (PTX ISA, `min`, `max`).
+        # `llvm.minnum` leaves the order of +0 and -0 open; `llvm.minimumnum` and `llvm.maximumnum` match PTX `min` and `max`.
         (best,) = context.intrinsic(f"{kind}imumnum.f32", [left, right], [mlir.f32])
         return best
     assert kind == "pow", kind
@@ -250,7 +251,7 @@ def _float_binary(context: Context, kind: str, left: SsaValue, right: SsaValue) 
 def _approximate(context: Context, kind: str, value: SsaValue) -> SsaValue:
     """A special-function unit instruction on f32 (PTX ISA, `ex2`, `lg2`, `rsqrt`, `rcp`, `tanh`, `sin`, `cos`).
 
-    `ex2` gives zero for results below 2^-126: what the other form does about them costs three instructions each time.
+    `ex2` uses `.ftz` and flushes results below 2^-126 to zero: supporting subnormals costs three more instructions per element.
     """
     mode = ".ftz" if kind == "ex2" else ""
     (made,) = context.inline_ptx(f"{kind}.approx{mode}.f32 $0, $1;", "=f,f", [value], [mlir.f32])

@@ -1,7 +1,7 @@
-"""Which values follow from the block's id: a function goes in, a set of values comes out.
+"""Finds the values that depend on the block index: takes a function, returns a set of values.
 
-What is read at such a place is most likely no other block's, so that it is read once. For hints alone: a value may be left out,
-or be there without need, and nothing but speed depends on it.
+Data loaded at an offset that depends on the block index is most likely used by no other block, so it is read once. The result
+only selects cache hints: a value that is missing or superfluous affects speed, never correctness.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tilec.ir.ops import BlockId, For
 
 
 def of_the_block(function: Function) -> set[Value]:
-    """Ids of blocks, and what is computed from them, loops' variables and results included."""
+    """Block indices and everything computed from them, including loop variables and loop results."""
     found: set[Value] = set()
     for op in function.body.walk():
         if isinstance(op, BlockId) or not found.isdisjoint(op.operands):

@@ -1,7 +1,7 @@
-"""State of lowering one kernel: MLIR text so far, and what each thread holds of each value.
+"""State of lowering one kernel: the MLIR text so far, and the registers in which each thread keeps each value.
 
-Tiles are lists of per-thread SSA values in register order of their layout, scalars one value. Values are held in the MLIR type
-of their dtype (`storage`); bool is i1.
+A tile is a list of per-thread SSA values in the register order of its layout; a scalar is one value. Each SSA value has the
+MLIR type of its dtype (`storage`); bool is i1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilec.mlir.types import GLOBAL, PARAMETER, SsaValue, Type, floating, i1, i3
 
 @cache
 def storage(dtype: DType) -> Type:
-    """The MLIR type of a dtype; signedness is in the operations, f8 is carried as i8."""
+    """The MLIR type of a dtype. Signedness is a property of the operations; f8 is stored as i8."""
     if dtype.is_float and dtype.bits > 8:
         return floating(dtype.name)
     return i1 if dtype.kind == "b" else integer(dtype.bits)
@@ -45,11 +45,11 @@ def literal(out: Builder, value: float, dtype: DType) -> SsaValue:
 
 
 class Path(Enum):
-    """How a tensor may be read.
+    """How a load may read a tensor.
 
-    The read-only path (PTX ISA, `ld.global.nc`) is for data that nothing writes while the kernel runs. A kernel that began
-    while the one before it runs may not read by it what that one writes, not even behind the wait: the assembler takes it for a
-    promise, and moves such loads in front.
+    The read-only path (PTX ISA, `ld.global.nc`) requires that nothing writes the data while the kernel runs. With programmatic
+    dependent launch, a kernel must not use it for data that the previous kernel writes, not even after `griddepcontrol.wait`:
+    ptxas treats `.nc` as a promise and hoists such loads above the wait.
     """
 
     EARLY = "resident, in front of the wait: a load that has its place in the text"
@@ -59,7 +59,7 @@ class Path(Enum):
 
 
 class Context(Builder):
-    """Where the rules write."""
+    """The builder that lowering rules append to."""
 
     def __init__(self, function: Function) -> None:
         super().__init__()
@@ -70,23 +70,24 @@ class Context(Builder):
         self._thread = self.special_register("tid.x")
         self._base = self.dynamic_shared()
         self.role_number: int = 0
-        """Of the role whose region is written, from 1 on; 0 where all threads of the block run it."""
+        """Number of the role whose region is being lowered, from 1; 0 while all threads of the block execute the code."""
         self.overlaps = any(isinstance(op, WaitPrior) for op in function.body.walk())
-        """Whether the kernel may begin while earlier ones run."""
+        """Whether the kernel may start while earlier kernels still run (programmatic dependent launch)."""
         self.waits = self.overlaps
-        """Whether what is written stands in front of the wait for them."""
+        """Whether the code being lowered precedes the grid dependency wait."""
         self._of_the_block: set[Value] | None = None
         self.maps: dict[tuple[Value, Box], SsaValue] = {}
-        """Arguments that are tensor maps, in order."""
+        """Tensor map arguments, in order."""
 
     def is_read_once(self, tensor: Value, offsets: Iterable[Value]) -> bool:
-        """Whether a load is of a resident tensor at a place of the block's own: weights, of which no block has another's."""
+        """Whether a load reads a resident tensor at an offset that depends on the block index: weights that no other block
+        reads."""
         if self._of_the_block is None:
             self._of_the_block = of_the_block(self.function)
         return self.function.is_resident(tensor) and not self._of_the_block.isdisjoint(offsets)
 
     def path(self, tensor: Value) -> Path:
-        """How a tensor may be read where the rules write now."""
+        """How a load at the current point of the text may read a tensor."""
         if self.waits:
             return Path.EARLY
         if self.function.parameter_of(tensor).access is not Access.IN:
@@ -95,8 +96,9 @@ class Context(Builder):
 
     @contextmanager
     def role(self, number: int, first: int, warps: int) -> Generator[None]:
-        """What is written inside is for the role of a number, of the warps from `first` on; its threads count from 0. Where
-        roles wait for earlier kernels, each does so by itself."""
+        """Code written inside belongs to role `number`, which has the warps from `first` on; its thread index starts at 0. If
+        the roles wait for earlier kernels, each executes its own grid dependency wait, so that state is restored after the
+        role."""
         outside = self._thread, self.threads, self.role_number, self.waits
         tensors = {parameter.value: self._held[parameter.value] for parameter in self.function.parameters}
         self.threads, self.role_number = 32 * warps, number
@@ -106,34 +108,34 @@ class Context(Builder):
         self._held |= tensors
 
     def tensor_map(self, tensor: Value, box: Box) -> SsaValue:
-        """Address of the map for boxes of a tensor, i64."""
+        """Address (i64) of the tensor map for boxes of this shape and swizzle; adds a kernel argument on first use."""
         name = self.function.parameter_of(tensor).name
         argument = self.maps.setdefault((tensor, box), named(f"{name}$map{len(self.maps)}", PARAMETER))
         return self.address(argument, i64)
 
     def registers(self, value: Value) -> list[SsaValue]:
-        """What this thread holds of a value."""
+        """This thread's registers of a value."""
         return self._held[value]
 
     def scalar(self, value: Value) -> SsaValue:
-        """What stands for a scalar."""
+        """The SSA value of a scalar."""
         (held,) = self._held[value]
         return held
 
     def assign(self, value: Value, registers: list[SsaValue]) -> None:
-        """Set what this thread holds of a value."""
+        """Sets this thread's registers of a value."""
         self._held[value] = registers
 
     def pointer(self, tensor: Value) -> SsaValue:
-        """Base of a tensor or shared buffer."""
+        """Base pointer of a tensor or shared buffer."""
         return self._held[tensor][0]
 
     def thread(self) -> SsaValue:
-        """Index of this thread in its block, i32."""
+        """Index of this thread in its block or, within a role, in its role; i32."""
         return self._thread
 
     def shared_base(self) -> SsaValue:
-        """Start of the dynamic shared memory."""
+        """Start of dynamic shared memory."""
         return self._base
 
     def host(self, expr: Expr) -> SsaValue:
@@ -141,7 +143,7 @@ class Context(Builder):
         return launch_term(self, expr, self.leaves)
 
     def extent(self, tensor: Value, axis: int) -> SsaValue:
-        """Extent of an axis as i32, which holds it: the launch contract has every extent at most `MAX_DIM`."""
+        """Extent of an axis as i32; the launch contract limits every extent to `MAX_DIM`."""
         expr = tensor.tensor.dims[axis]
         if expr.op == "const":
             return self.constant(expr.value)
@@ -160,7 +162,7 @@ class Context(Builder):
         return product
 
     def stride_constant(self, tensor: Value, axis: int) -> int | None:
-        """The stride where it is known at compile time."""
+        """The stride in elements if it is a compile-time constant, else None."""
         type_ = tensor.tensor
         if type_.strides is not None:
             return type_.strides[axis].constant
@@ -186,13 +188,13 @@ class Context(Builder):
         return [coordinate or self.constant(0) for coordinate in out]
 
     def scratch(self, value: Value, size: int) -> SsaValue:
-        """Where scratch begins, of which `size` bytes are used."""
+        """Start of a scratch allocation; asserts that it has at least `size` bytes."""
         made = value.owner
         assert isinstance(made, SharedAlloc) and size <= made.bytes, f"{size} bytes of {value.type}"
         return self.offset(self._base, made.offset)
 
 
 def argument_of(parameter: Parameter) -> SsaValue:
-    """The kernel's argument: a pointer to global memory for a tensor, the value of a scalar."""
+    """The kernel's argument: a pointer to global memory for a tensor, the value for a scalar."""
     is_tensor = parameter.access is not None
     return named(parameter.name, GLOBAL if is_tensor else storage(parameter.value.tile.dtype))

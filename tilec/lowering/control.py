@@ -1,4 +1,4 @@
-"""Loops and branches. Loops with a known number of turns are unrolled, so that loads of several turns overlap."""
+"""Loops, branches and roles. Loops with a constant trip count are unrolled, so that loads of several iterations overlap."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tilec.mlir.types import SsaValue
 
 MAX_UNROLL = 8
 Lower = Callable[[Sequence[Op]], None]
-"""What a rule calls to lower the operations inside its own."""
+"""Lowers the operations of a nested region."""
 
 
 def lower_for(context: Context, op: For, lower: Lower) -> None:
-    """An scf loop over the registers of all carried values. Floats of 16 bits are carried as the words that loads bring: the
-    parts of a word that comes for the next turn would be waited for at the end of this one."""
+    """An `scf.for` over the registers of all carried values. 16-bit floats are carried as the 32-bit words that loads produce:
+    unpacking the words loaded for the next iteration would wait for those loads at the end of the current one."""
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
     factor, step, rest = _unroll(op)
@@ -56,16 +56,17 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
 
 
 def _words(context: Context, value: Value, registers: int) -> Words | None:
-    """The words that a loop carries a value as, if not element by element. Integers stay apart: where only low bits are used of
-    what follows from them, LLVM leaves the rest of a word undefined."""
+    """The words in which a loop carries a value; None if it is carried element by element. Integers are not packed: if only low
+    bits of a result are used, LLVM leaves the rest of a word undefined."""
     dtype = value.tile.dtype
     return Words(context, dtype, registers) if dtype.is_float and dtype.bits == 16 and registers % 2 == 0 else None
 
 
 def _is_share_of_tiles(op: For) -> bool:
-    """Whether a loop goes through every other of a block's tiles, or fewer of them (`tilec.passes.schedule.pingpong`): from a
-    number that is not negative, below (extent - 1 - block) // blocks + 1, which is at least 1. The last tile may be so near to
-    2^31 - 1 that the next turn is not in i32; nothing but the comparison sees it, and that is exact without a sign."""
+    """Whether a loop processes every n-th of a block's tiles, n > 1 (`tilec.passes.schedule.pingpong`). Its lower bound is not
+    negative and its upper bound is (extent - 1 - block) // blocks + 1, which is at least 1. If the upper bound is close to the
+    largest i32, the value of the loop variable after the last iteration overflows i32; only the comparison uses that value, and
+    an unsigned comparison is exact."""
     step, others = op.step.owner, op.upper.owner
     if not (isinstance(step, Constant) and step.value > 1 and isinstance(others, Binary | BinaryInRange)):
         return False
@@ -79,7 +80,7 @@ def _is_share_of_tiles(op: For) -> bool:
 
 
 def _turn(context: Context, body: Block, index: SsaValue, held: list[list[SsaValue]], lower: Lower) -> list[list[SsaValue]]:
-    """One turn of a loop's body; the carried values after it."""
+    """One iteration of a loop's body; returns the carried values after it."""
     carried = body.arguments[1:]
     context.assign(body.arguments[0], [index])
     for argument, registers in zip(carried, held, strict=True):
@@ -103,7 +104,8 @@ def lower_if(context: Context, op: If, lower: Lower) -> None:
 
 
 def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
-    """Each thread runs the region of its role; all meet behind it where there is something for them to do."""
+    """Each thread executes the region of its role. A block barrier follows if any operations other than `shared_free` come
+    after."""
     equal = wgmma.REGISTERS_OF_BLOCKS // (32 * sum(op.warps)) // 8 * 8
 
     def run(number: int, first: int) -> None:
@@ -132,20 +134,20 @@ def _joined(groups: list[list[SsaValue]]) -> list[SsaValue]:
 
 
 def _split(values: list[SsaValue], counts: list[int]) -> list[list[SsaValue]]:
-    """Groups of so many each; the opposite of `_joined`."""
+    """Splits a flat list into groups of the given sizes; the inverse of `_joined`."""
     rest = iter(values)
     return [list(islice(rest, count)) for count in counts]
 
 
 def _unroll(op: For) -> tuple[int, int, list[int]]:
-    """How many turns to put into one, the step, and the loop variable of the turns left over at the end, which follow the loop;
-    no unrolling where the number of turns is unknown or the body is pipelined."""
+    """The unroll factor, the step, and the loop variable of each remainder iteration, which follow the loop. No unrolling if
+    the trip count is unknown or the body is pipelined."""
     bounds = [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)]
     if len(bounds) < 3 or any(isinstance(inner, For | StageCopy | SharedLoad | GroupProduct) for inner in op.regions[0].walk()):
         return 1, 1, []
     lower, upper, step = (int(bound) for bound in bounds)
     turns = max(0, -(-(upper - lower) // step))
-    # The largest factor that leaves nothing over, if it is large enough, else the largest.
+    # The largest factor without a remainder if it is large enough, else `MAX_UNROLL`.
     exact = max((factor for factor in range(1, MAX_UNROLL + 1) if turns and turns % factor == 0), default=1)
     factor = exact if 2 * exact > MAX_UNROLL or turns <= MAX_UNROLL else MAX_UNROLL
     return factor, step, [lower + step * turn for turn in range(turns - turns % factor, turns)]

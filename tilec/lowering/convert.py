@@ -1,5 +1,5 @@
-"""Bring a tile into another layout: by renaming registers where a thread already holds what it needs, else through scratch in
-shared memory. The barriers before, between and behind are operations of their own."""
+"""Layout conversion: by renaming registers if each thread already has the elements it needs, else through scratch in shared
+memory. The barriers before, between and after the stores and loads are separate operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilec.mlir.types import SsaValue, i1, i8, i32
 
 @lowers(Relayout)
 def lower_relayout(context: Context, op: Relayout) -> None:
-    """Every thread holds already what it needs."""
+    """Renames registers: every thread already has the elements it needs."""
     value, target = op.operands[0], op.result.layout
     held = context.registers(value)
     assert value.layout is not None and target is not None
@@ -31,8 +31,8 @@ def lower_relayout(context: Context, op: Relayout) -> None:
 
 @lowers(Put)
 def lower_put(context: Context, op: Put) -> None:
-    """An element is stored by the threads that hold it by right, not by those with copies. Where several do, each of them
-    stores it: they hold the same value, and to find out who is the first costs more."""
+    """Stores each element from the registers that own it, not from wrapped copies (`tilec.ir.layout`). If an element is
+    replicated over several threads, all of them store the same value, because selecting one of them costs more."""
     scratch, value = op.operands
     tile, layout = value.tile, value.layout
     assert layout is not None
@@ -51,7 +51,7 @@ def lower_put(context: Context, op: Put) -> None:
 
 @lowers(Take)
 def lower_take(context: Context, op: Take) -> None:
-    """Every thread loads what it holds of the result."""
+    """Every thread loads its elements of the result."""
     tile, layout = op.result.tile, op.result.layout
     assert layout is not None
     is_bool = tile.dtype.kind == "b"

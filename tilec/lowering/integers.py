@@ -1,9 +1,9 @@
-"""Integer arithmetic that has a value for every operand (`tilec/ir/SEMANTICS.md`), from LLVM operations that do not.
+"""Integer arithmetic that is defined for every operand (`tilec/ir/SEMANTICS.md`), built from LLVM operations that are not.
 
-LLVM leaves a division by zero, the smallest value divided by -1, and a shift by the width or more undefined, and then deletes
-code that depends on them. So what reaches such an operation is selected before: `guarded` shows the pattern, which
-`tilec.lowering.total` checks. Where a pass has proven that the right operand is `safe` (a positive divisor, an amount below the
-width) the operation stands alone and says so in its text.
+In LLVM, a division by zero, the smallest value divided by -1, and a shift by the width or more are undefined, and LLVM deletes
+code that depends on them. A `select` therefore replaces such an operand first, in the pattern that `tilec.lowering.total`
+checks. If a pass has proven the right operand `safe` (a positive divisor, an amount below the width), the operation has no
+guard and its text carries a `PROVEN` mark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilec.mlir.types import SsaValue
 
 
 def floor_division(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, safe: bool) -> SsaValue:
-    """`floordiv` or `mod`, toward minus infinity; a zero divisor gives 0, the smallest value divided by -1 wraps."""
+    """`floordiv` or `mod`, rounding toward minus infinity. A zero divisor gives 0; the smallest value divided by -1 wraps."""
     if safe:
         return _floor(out, kind, left, right, unsigned, proven=True)
     type_ = left.type
@@ -24,7 +24,7 @@ def floor_division(out: Builder, kind: str, left: SsaValue, right: SsaValue, uns
         edge = out.compare("ult", out.add(right, one), out.constant(2, type_))
     divisor = out.select(edge, one, right)
     found = _floor(out, kind, left, divisor, unsigned, proven=False)
-    if kind == "mod":  # of 1: 0
+    if kind == "mod":  # the guarded divisor is 1, so the remainder is 0
         return found
     return out.select(edge, zero if unsigned else out.mul(left, right), found)
 
@@ -46,7 +46,8 @@ def _floor(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: b
 
 
 def shift(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, safe: bool) -> SsaValue:
-    """`shl` or `shr`; an amount that is negative or at least the width shifts everything out, but for the sign."""
+    """`shl` or `shr`; a negative amount, or one of at least the width, shifts out all bits (an arithmetic shift fills with the
+    sign)."""
     word: IntegerOp = "shl" if kind == "shl" else "lshr" if unsigned else "ashr"
     if safe:
         return out.integer(word, left, right, proven=True)
@@ -62,8 +63,8 @@ def shift(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bo
 
 
 def _shift_of_64(out: Builder, word: str, left: SsaValue, right: SsaValue) -> SsaValue:
-    """A shift of 64 bits in PTX, which takes an amount of 32 bits and lets every amount from 64 on shift everything out (PTX
-    ISA, `shl`, `shr`). LLVM 22 drops a selection that says so and takes the low 32 bits of the amount, whatever is above."""
+    """A 64-bit shift in PTX, whose amount has 32 bits and whose result is 0 for every amount from 64 on (PTX ISA, `shl`,
+    `shr`). LLVM 22 drops a select with that meaning and uses the low 32 bits of the amount, whatever its upper bits are."""
     moved = f"{'shl.b64' if word == 'shl' else 'shr.u64'} $0, $1, amount;"
     text = f"{{ .reg .b64 most; .reg .b32 amount; min.u64 most, $2, 64; cvt.u32.u64 amount, most; {moved} }}"
     (shifted,) = out.inline_ptx(text, "=l,l,l", [left, right], [left.type])
@@ -71,7 +72,7 @@ def _shift_of_64(out: Builder, word: str, left: SsaValue, right: SsaValue) -> Ss
 
 
 def absolute(out: Builder, value: SsaValue, unsigned: bool) -> SsaValue:
-    """`abs`: an unsigned value is its own, and so is the smallest signed one."""
+    """`abs`: an unsigned value is unchanged, and so is the smallest signed value."""
     if unsigned:
         return value
     zero = out.constant(0, value.type)

@@ -1,4 +1,4 @@
-"""Where a block waits for the kernel before it, and lets the next one come; how many tiles there are, and blocks for them."""
+"""Programmatic dependent launch (`griddepcontrol`), the number of launched blocks and the grid extent."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from tilec.lowering.rules import lowers
 from tilec.mlir.types import GLOBAL, i32, i64
 
 LAST_BLOCKS: Final = 2048
-"""Blocks that may be on the chip at once, about: earlier ones need not tell that the next kernel may come."""
+"""Approximate number of blocks that can be resident on the GPU at once. Only the last `LAST_BLOCKS` blocks of a grid issue
+`launch_dependents`; earlier blocks signal by exiting."""
 
 
 @lowers(LaunchedBlocks)
 def lower_launched_blocks(context: Context, op: LaunchedBlocks) -> None:
-    """What the hardware counts."""
+    """`%nctaid.x`."""
     context.assign(op.result, [context.special_register("nctaid.x")])
 
 
 @lowers(GridExtent)
 def lower_grid_extent(context: Context, op: GridExtent) -> None:
-    """The launch expression; the launcher has its value in i32."""
+    """The launch expression as i32; the launcher ensures that its value fits."""
     context.assign(op.result, [context.trunc(context.host(context.function.grid[op.axis]), i32)])
 
 
 @lowers(WaitPrior)
 def lower_wait_prior(context: Context, op: WaitPrior) -> None:
-    """The next kernel may come only once this one has begun: with more of them waiting, their blocks pile up where there
-    happens to be room, and run there in the end, beside idle multiprocessors. A schedule may say otherwise of a kernel that
-    has few blocks, behind which one comes that has much to read early.
+    """By default, `launch_dependents` follows this kernel's own wait. If several later kernels were resident and waiting, their
+    blocks would accumulate on whichever multiprocessors have room and finally run there, while others are idle. A schedule may
+    set `before` for a kernel with few blocks whose successor has many prologue loads.
 
-    Tensors that are not resident, or that the kernel writes, are named anew behind the wait: LLVM can then move nothing that
-    reads them in front of it, which it could where a load is text without side effects. What the assembler may move, `Path`
-    tells.
+    After the wait, tensors that are not resident, or that the kernel writes, get new names: LLVM then cannot move their loads
+    above the wait, which it could otherwise do if a load is inline PTX without side effects. `Path` describes what ptxas may
+    move.
     """
     if op.before:
         _let_next_come(context)

@@ -1,7 +1,7 @@
-"""Launch expressions - extents and strides - as i64 in the kernel.
+"""Launch expressions (extents and strides) as i64 in the kernel.
 
-The launch contract evaluates them over all integers; it refuses a launch where a divisor is zero or a part of an expression
-does not fit i64 (`tilec.passes.prover.extents`), so the kernel, which evaluates them in i64, gets the same value.
+The launch contract evaluates them over unbounded integers. It refuses a launch in which a divisor is zero or a subexpression
+does not fit i64 (`tilec.passes.prover.extents`), so the i64 evaluation in the kernel gives the same value.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from tilec.mlir.types import SsaValue, Type
 
 LARGEST: Final = 2**63 - 1
 TAKEN: Final = frozenset({DYNAMIC_SHARED, "WARP_SZ", "_"})
-"""The module's own memory; PTX's predefined constant; what PTX takes for an identifier only with a letter behind it."""
+"""The module's dynamic shared memory; PTX's predefined constant; `_`, which PTX accepts as an identifier only with a letter
+after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A launch value: the kernel's argument, how its bits are read, and what it may be at least and at most."""
+    """A launch value: the kernel's argument, the dtype that its bits are read as, and its least and largest value."""
 
     value: SsaValue
     dtype: DType
@@ -46,13 +47,13 @@ def leaves_of(function: Function) -> dict[str, Leaf]:
 
 
 def named(name: str, type: Type) -> SsaValue:
-    """The argument for a parameter, dim or stride. Names inside the kernel are numbers, so that none is taken twice."""
+    """The argument for a parameter, dim or stride. Names inside the kernel are numbers, so they cannot collide with it."""
     return SsaValue(f"%{symbol(name)}", type)
 
 
 def symbol(name: str) -> str:
-    """A Python identifier as MLIR and PTX take it; letters beyond ASCII are spelled by their numbers, and names that the module
-    or PTX has of its own, or that PTX does not take, get a letter that no identifier has."""
+    """A Python identifier as a valid MLIR and PTX symbol. Non-ASCII letters are replaced by their code points. Names that are
+    reserved in the module or in PTX, or invalid in PTX, get a character that no Python identifier contains."""
     if name in TAKEN:
         return f"{name}$"
     spelled = "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
@@ -60,7 +61,7 @@ def symbol(name: str) -> str:
 
 
 def launch_term(out: Builder, expr: Expr, leaves: Mapping[str, Leaf]) -> SsaValue:
-    """The value as i64; integer operations of dims only, which is all that a tensor's type may hold."""
+    """The value as i64. Tensor types contain only integer operations on dims."""
     if expr.op == "const":
         return out.constant(expr.value, mlir.i64)
     if expr.op == "sym":
@@ -75,13 +76,13 @@ def launch_term(out: Builder, expr: Expr, leaves: Mapping[str, Leaf]) -> SsaValu
     if expr.op in ("//", "%"):
         kind = "floordiv" if expr.op == "//" else "mod"
         low, least = (bounds(arg, leaves)[0] for arg in expr.args)
-        # Of values that are not negative, the signed quotient is the unsigned one.
+        # For nonnegative operands the signed quotient equals the unsigned one.
         return floor_division(out, kind, left, right, low >= 0 and least >= 0, least >= 1)
     return {"+": out.add, "-": out.sub, "*": out.mul}[expr.op](left, right)
 
 
 def bounds(expr: Expr, leaves: Mapping[str, Leaf]) -> tuple[int, int]:
-    """Least and largest value that an expression may have, over all integers."""
+    """Bounds of an expression's value over unbounded integers; a superset of the values it can have."""
     if expr.op == "const":
         return expr.value, expr.value
     if expr.op == "sym":

@@ -1,8 +1,8 @@
-"""Accesses to global memory: boxes as vectors where the whole box is inside its tensor, else element by element under masks.
+"""Accesses to global memory: vector accesses if the whole box is inside its tensor, else masked accesses to elements or
+vectors.
 
-Addresses are 64-bit. The test whether a box is inside is the same for all threads of a block, so the tail of a tensor costs
-the full blocks one comparison. Which threads must have met before an access is decided before
-(`tilec.passes.schedule.meetings`).
+Addresses are 64-bit. The test whether the box is inside is uniform over the block, so a tensor's tail costs full blocks only
+one comparison. The barriers that an access needs are placed earlier (`tilec.passes.schedule.meetings`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tilec.mlir.types import SsaValue, i1, i8, i64
 
 @lowers(Load)
 def lower_load(context: Context, op: Load) -> None:
-    """Vectors of `op.vector` bytes, by the read-only path where nothing can write the tensor meanwhile."""
+    """Vectors of `op.vector` bytes, through the read-only path if nothing can write the tensor while the kernel runs."""
     layout = op.result.layout or Layout(op.result.tile.rank, (), (), ())
     dtype = op.result.tile.dtype
     box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
@@ -81,7 +81,7 @@ def lower_load(context: Context, op: Load) -> None:
 
 @lowers(Store)
 def lower_store(context: Context, op: Store) -> None:
-    """Each element by the first of the threads that hold it."""
+    """Each element is stored by the first of the threads that have a copy of it."""
     dtype = op.tile.tile.dtype
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
     held = context.registers(op.tile)
@@ -110,7 +110,7 @@ def lower_store(context: Context, op: Store) -> None:
 
 @lowers(Gather)
 def lower_gather(context: Context, op: Gather) -> None:
-    """One element per position; outside positions read the pad."""
+    """One element per index; indices outside the tensor give the pad."""
     layout = op.result.layout
     assert layout is not None
     dtype = op.result.tile.dtype
@@ -135,10 +135,10 @@ def lower_gather(context: Context, op: Gather) -> None:
 
 
 def _apart(context: Context, index: Value) -> list[SsaValue]:
-    """Positions as i64 for the addresses of elements that are asked for only where the position lies in the tensor. Steps from
-    one that several have in common are added as i64, so that the address of that one is made once and the steps are part of the
-    instructions. As i32 the sum of a position and a step that is not negative wraps to a negative number if at all, which lies
-    in no tensor; where it does not wrap both sums are the same."""
+    """Indices as i64 for the addresses of loads that are predicated on the index lying in the tensor. Nonnegative steps from a
+    common index are added in i64, so the common address is computed once and constant steps become immediates of the
+    instructions. In i32, the sum of an index and a nonnegative offset that overflows wraps to a negative number, which is
+    outside every tensor; if it does not overflow, both sums are equal."""
     made = index.owner
     if isinstance(made, Binary) and made.kind == "add" and index.tile.dtype == i32:
         for common, steps in (made.operands, made.operands[::-1]):
@@ -149,7 +149,8 @@ def _apart(context: Context, index: Value) -> list[SsaValue]:
 
 
 def _most(steps: Value) -> int:
-    """The largest of a tile made of `arange`, numbers that are not negative, sums and products; -1 where made otherwise."""
+    """The largest element of a tile built from `arange`, nonnegative constants, sums and products; -1 if it is built
+    otherwise."""
     made = steps.owner
     match made:
         case Iota():
@@ -166,8 +167,8 @@ def _most(steps: Value) -> int:
 
 
 def _asked(op: Gather) -> tuple[Value | None, list[Value]]:
-    """Which elements a gather asks for, as truths, and where those are; None: all. `where(asked, i, N)` is a place outside of a
-    tensor of N elements wherever nothing is asked for: that is said without making the place."""
+    """The condition and indices of a conditional gather; condition None means all elements. In `where(asked, i, N)` for a
+    tensor of N elements, the index is outside the tensor wherever `asked` is false, so the condition replaces the select."""
     made = op.indices[0].owner
     if len(op.indices) > 1 or not isinstance(made, Select):
         return None, op.indices
@@ -181,7 +182,7 @@ def _asked(op: Gather) -> tuple[Value | None, list[Value]]:
 
 @lowers(Scatter)
 def lower_scatter(context: Context, op: Scatter) -> None:
-    """One element per position; masked positions outside are not written."""
+    """One element per index; with a mask, elements outside the tensor are not written."""
     layout = op.tile.layout
     assert layout is not None
     held = context.registers(op.tile)
@@ -215,7 +216,7 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
 
 
 class _Box:
-    """Addresses and edges of a box, for the elements this thread holds."""
+    """Addresses and bounds tests of a box, for the elements of this thread."""
 
     def __init__(self, context: Context, tensor: Value, offsets: list[Value], shape: tuple[int, ...], layout: Layout) -> None:
         self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
@@ -230,7 +231,7 @@ class _Box:
         self.base = _element(context, tensor, self.first)
         self.wrapped: dict[
             tuple[int, int], SsaValue
-        ] = {}  # places on an axis by their step from the first, of layouts that wrap
+        ] = {}  # positions on an axis by their step from the first register; only for layouts that wrap
         if layout.wraps(shape):
             for register in range(layout.num_registers):
                 for axis, step in enumerate(self.places.steps(register)):
@@ -256,12 +257,12 @@ class _Box:
         return context.offset(pointer, fixed)
 
     def whole_inside(self) -> SsaValue:
-        """Whether the whole box lies in the tensor; the same for all threads."""
+        """Whether the whole box lies in the tensor; uniform over the block."""
         context, out = self.context, None
         for axis, offset in enumerate(self.offsets):
             limit = self._extent(axis)
             out = _and(context, out, context.compare("sge", offset, context.constant(0, i64)))
-            if self.wraps[axis]:  # the end of a box at such an offset may be past the largest i64
+            if self.wraps[axis]:  # offset + shape could overflow i64
                 last = context.sub(limit, self.shape[axis])
                 out = _and(context, out, context.compare("sle", offset, last))
                 continue
@@ -271,13 +272,14 @@ class _Box:
         return out
 
     def in_pieces(self, width: int, *, ends: bool) -> bool:
-        """Whether each access of `width` neighbours is inside or outside as a whole: the box is known to lie inside along the
-        last axis, or rows end where an access does (`ends`).
+        """Whether each access of `width` consecutive elements is either entirely inside or entirely outside the tensor: the box
+        is known to be inside along the last axis, or rows end at access boundaries (`ends`).
 
-        Then the extent is a multiple of `width`, and so is where an access begins, modulo 2**64 too: `width` is a power of two
-        that divides what the offset is known to be a multiple of (`Load.vector`) and the run of neighbours that registers
-        hold, of which a layout's other strides on that axis are multiples. A place that wraps moves by the box's extent, with
-        its neighbours where `width` divides that. Between two neighbours is thus no end: neither 0 nor the extent.
+        In the second case the extent is a multiple of `width`. So is the start of each access, also modulo 2**64: `width` is a
+        power of two that divides the known divisor of the offset (`Load.vector`) and the length of a register's contiguous run,
+        and the layout's other strides on that axis are multiples of that run. Wrapping moves a position by the box's extent,
+        which `width` divides, so consecutive elements wrap together. Neither boundary, 0 or the extent, can then lie inside an
+        access.
         """
         last = self.tensor.tensor.rank - 1
         return last in self.known_inside or (ends and self.shape[last] % width == 0)
@@ -289,7 +291,7 @@ class _Box:
         return _inside(self.context, self.tensor, place, self.known_inside) or self.context.constant(1, i1)
 
     def _place(self, axis: int, step: int) -> SsaValue:
-        """Where the tensor's axis is met by a register `step` behind the first, i64."""
+        """Position on an axis of a register `step` after the first, i64."""
         at = self.first[axis]
         if step:
             at = self.context.add(at, step)
@@ -297,7 +299,8 @@ class _Box:
         return self.context.add(at, back) if back else at
 
     def _back(self, axis: int, step: int) -> SsaValue | None:
-        """What wrapping takes off an address: bytes, or bytes per element of a stride that is known at launch."""
+        """The offset that wrapping adds to an address (0 or negative): in bytes, or in bytes per element of a stride known only
+        at launch."""
         stride = self.context.stride_constant(self.tensor, axis)
         return self.places.shift(axis, step, self.tensor.tensor.dtype.bytes * (1 if stride is None else stride), i64)
 
@@ -306,7 +309,7 @@ class _Box:
 
 
 def _known_inside(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -> set[int]:
-    """Axes along which a box at a constant place lies inside a constant extent."""
+    """Axes along which a box at a constant offset lies inside a constant extent."""
     found: set[int] = set()
     for axis, (offset, extent) in enumerate(zip(offsets, shape, strict=True)):
         limit = tensor.tensor.dims[axis].constant
@@ -316,12 +319,12 @@ def _known_inside(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -
 
 
 def _inside(context: Context, tensor: Value, place: list[SsaValue], known: Set[int] = frozenset()) -> SsaValue | None:
-    """Whether an element lies in the tensor, from its place on the axes that are not `known`; None where none is left."""
+    """Whether an element lies in the tensor, tested on the axes that are not in `known`; None if no test is left."""
     out: SsaValue | None = None
     for axis, index in enumerate(place):
         if axis in known:
             continue
-        # Unsigned comparison covers negative indices too.
+        # The unsigned comparison also rejects negative indices.
         out = _and(context, out, context.compare("ult", index, context.host(tensor.tensor.dims[axis])))
     return out
 
@@ -331,7 +334,7 @@ def _and(context: Context, left: SsaValue | None, right: SsaValue | None) -> Ssa
 
 
 def _wide(context: Context, value: Value, held: list[SsaValue]) -> list[SsaValue]:
-    """Positions as i64, which addresses and masks here are both made from."""
+    """Indices as i64, from which both addresses and masks are computed."""
     return [positions.position(context, value, one).wide(context) for one in held]
 
 
@@ -349,7 +352,7 @@ def _element(context: Context, tensor: Value, place: list[SsaValue]) -> SsaValue
 
 
 def _owns(context: Context, layout: Layout) -> SsaValue | None:
-    """True in the first of the threads that hold the same elements; None where no element is held twice."""
+    """Whether this thread is the first of those that have the same elements; None if no element is replicated."""
     if not layout.lanes:
         return context.compare("eq", context.thread(), context.constant(0))
     out: SsaValue | None = None

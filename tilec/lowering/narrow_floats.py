@@ -1,7 +1,7 @@
-"""Floats narrower than f32 on their way to f32 and back, one element at a time, rounded once to nearest even.
+"""Conversions between f32 and narrower floats, one element at a time, rounded once to nearest even.
 
-16-bit floats are types of the LLVM dialect. 8-bit floats are carried as i8 and converted by instructions on pairs (PTX ISA,
-`cvt`, from sm_89 on); values beyond the largest finite one become that, as the instruction has no other mode.
+16-bit floats are types of the LLVM dialect. 8-bit floats are stored as i8 and converted by instructions on pairs (PTX ISA,
+`cvt`, from sm_89 on). Values beyond the largest finite one saturate to it, because the instruction has no other mode.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FORMATS: Final = {"f8e4m3": "e4m3x2", "f8e5m2": "e5m2x2"}
 
 
 def widened(out: Builder, value: SsaValue, dtype: DType) -> SsaValue:
-    """A float of `dtype` as f32; exact."""
+    """A float of `dtype` converted to f32; exact."""
     if dtype.bits == 32:
         return value
     if dtype.bits == 16:

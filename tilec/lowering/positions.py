@@ -1,9 +1,9 @@
-"""Where an access is on an axis: one value, in one width, that its address and its mask are both made from.
+"""The position of an access on an axis: one value of one width, from which both its address and its mask are computed.
 
-In: an offset or index of any integer dtype. Out: the same number as i32, where every number of its dtype is one, else as i64
-(`i64` and `u32`). A mask compares it, as an unsigned number of its own width, with an extent that fits i32: a negative
-position is then larger than any extent, and so is one that a step inside the box carries past the largest signed number.
-Addresses are 64-bit and extend the same value by its sign.
+In: an offset or index of any integer dtype. Out: the same number as i32 if i32 represents every value of the dtype, else as i64
+(`i64` and `u32`). A mask compares it, as an unsigned number of its own width, with an extent that fits i32: a negative position
+is then larger than any extent, and so is one that overflows the largest signed number within the box. Addresses are 64-bit and
+sign-extend the same value.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tilec.mlir.types import SsaValue, i32, i64
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """An i32 or i64; always a signed number."""
+    """An i32 or i64; always signed."""
 
     value: SsaValue
 
     def wide(self, out: Builder) -> SsaValue:
-        """As i64."""
+        """Sign-extended to i64."""
         return self.value if self.value.type is i64 else out.extended(self.value, i64, signed=True)
 
     def moved(self, out: Builder, step: SsaValue) -> Position:
-        """Further on by `step` (i32, not negative)."""
+        """Advanced by `step` (i32, not negative)."""
         return Position(out.add(self.value, self.extent(out, step)))
 
     def below(self, out: Builder, extent: SsaValue) -> SsaValue:
@@ -39,7 +39,7 @@ class Position:
 
 
 def position(out: Builder, value: Value, held: SsaValue) -> Position:
-    """The position that `held`, of the integer `value`, stands for."""
+    """The position that `held`, an integer with the dtype of `value`, represents."""
     dtype = value.tile.dtype
     if dtype.bits == 64:
         return Position(held)

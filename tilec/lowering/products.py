@@ -1,4 +1,4 @@
-"""Matrix products: which registers or stages each instruction of a family works on."""
+"""Matrix products: the registers or stages that each `mma` or `wgmma` instruction uses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilec.lowering.staging import stage_pointer
 
 @lowers(Mma)
 def lower_mma(context: Context, op: Mma) -> None:
-    """One `mma.sync.m16n8k16` per instruction tile; operands and accumulator are in their fragment layouts. Of products side by
-    side a thread has some whole ones, one after the other among its registers."""
+    """One `mma.sync.m16n8k16` per instruction tile; operands and accumulator have their fragment layouts. In a batched product
+    (rank 3) a thread has `beside` whole products, consecutive among its registers."""
     dtype = op.operands[0].tile.dtype
     a, b, total = (context.registers(value) for value in op.operands)
     left = [mma_sync.pack(context, a[i], a[i + 1], dtype) for i in range(0, len(a), 2)]
@@ -26,7 +26,7 @@ def lower_mma(context: Context, op: Mma) -> None:
     for product in range(beside):
         for k in range(steps):
             for row in range(row_tiles):
-                # Every other row runs backwards, so that neighbouring instructions share an operand.
+                # Every other row runs backwards, so that consecutive instructions share an operand.
                 columns = range(column_tiles) if row % 2 == 0 else range(column_tiles - 1, -1, -1)
                 for column in columns:
                     first_a = 4 * ((product * row_tiles + row) * steps + k)
@@ -39,7 +39,7 @@ def lower_mma(context: Context, op: Mma) -> None:
 
 @lowers(GroupMma)
 def lower_group_mma(context: Context, op: GroupMma) -> None:
-    """One `wgmma` per tile of 64 rows and 16 of depth; a group of warps takes neighbouring tiles."""
+    """One `wgmma` per 64 rows and 16 of depth; each warpgroup computes consecutive tiles of 64 rows."""
     left, right = op.operands[0].shared, op.operands[2].shared
     tiles = left.shape[0] // wgmma.GROUP_M // (context.threads // 128)
     a, b = (wgmma.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
@@ -51,7 +51,7 @@ def lower_group_mma(context: Context, op: GroupMma) -> None:
 
 @lowers(HeldGroupMma)
 def lower_held_group_mma(context: Context, op: HeldGroupMma) -> None:
-    """The same with the left operand in registers."""
+    """As `lower_group_mma`, with operand A in registers."""
     a, right = op.operands[0], op.operands[1].shared
     tiles = a.tile.shape[0] // wgmma.GROUP_M // (context.threads // 128)
     ((buffer, stage),) = op.reads
@@ -62,7 +62,7 @@ def lower_held_group_mma(context: Context, op: HeldGroupMma) -> None:
 
 @lowers(PackPairs)
 def lower_pack_pairs(context: Context, op: PackPairs) -> None:
-    """Neighbours of a row are neighbours among the registers."""
+    """Packs pairs of registers: consecutive columns are in consecutive registers."""
     held = context.registers(op.operands[0])
     context.assign(op.result, [wgmma.pack(context, held[i], held[i + 1], op.dtype) for i in range(0, len(held), 2)])
 
@@ -84,6 +84,6 @@ def _is_zero(value: Value) -> bool:
 
 @lowers(WaitMma)
 def lower_wait_mma(context: Context, op: WaitMma) -> None:
-    """Pass the accumulators through, so that nothing that uses them comes before."""
+    """Passes the accumulators through the wait, so that their uses come after it."""
     before = [value for operand in op.operands[1:] for value in context.registers(operand)]
     context.assign(op.result, wgmma.wait(context, context.registers(op.operands[0]), op.pending, before))

@@ -1,7 +1,7 @@
-"""Reductions of one axis: registers first, then lanes by shuffles, then warps through shared memory.
+"""Reductions along one axis: over registers, then over lanes by shuffles, then over warps through shared memory.
 
-Every thread that holds an element of the result ends with the same value whatever the order, NaN and zeros of either sign
-included, so no further exchange is needed and branches on a result are taken by all threads or none.
+Every thread that has an element of the result ends with the same value in any order of combination, including NaN and zeros of
+either sign. No further communication is needed, and a branch on a result is uniform.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Parts = tuple[SsaValue, ...]  # the value, and for argmax and argmin its positio
 
 @lowers(Reduce)
 def lower_reduce(context: Context, op: Reduce) -> None:
-    """Of an axis that lies within warps."""
+    """Along an axis that lies within warps."""
     _finish(context, op, op.operands[0], _within_warps(context, op, op.operands[0]))
 
 
 @lowers(ReducePut)
 def lower_reduce_put(context: Context, op: ReducePut) -> None:
-    """Every thread stores what it and its warp found, in a place of its own."""
+    """Every thread stores the partial results of its warp in its own slots of scratch."""
     scratch, source = op.operands
     results = _within_warps(context, op, source)
     width = len(results) * len(results[0]) * REDUCED_BYTES
@@ -54,7 +54,7 @@ def lower_reduce_put(context: Context, op: ReducePut) -> None:
 
 @lowers(ReduceTake)
 def lower_reduce_take(context: Context, op: ReduceTake) -> None:
-    """Every thread loads what the warps along the axis stored, and combines it."""
+    """Every thread loads and combines the partial results of all warps along the axis."""
     scratch, source = op.operands
     layout = source.layout
     assert layout is not None
@@ -63,7 +63,7 @@ def lower_reduce_take(context: Context, op: ReduceTake) -> None:
     types = [storage(dtype), mlir.i32][: 2 if op.kind.startswith("arg") else 1]
     slots = prod(digit.extent for digit in layout.registers if digit.axis not in (None, op.axis))
     width = slots * len(types) * REDUCED_BYTES
-    # This thread's warp index with the digits of the axis set to zero, then every combination of them.
+    # This thread's warp index with the digits of the axis set to zero, and the offset of every combination of those digits.
     fixed, position, steps = None, 1, [0]
     for digit in layout.warps:
         if digit.axis == op.axis:
@@ -91,12 +91,12 @@ def lower_reduce_take(context: Context, op: ReduceTake) -> None:
 
 
 def _work(dtype: DType) -> DType:
-    """What is computed in: float sums accumulate in f32 whatever the tile's dtype."""
+    """The dtype of the computation: f32 for all floats, so sums accumulate in f32."""
     return f32 if dtype.is_float else dtype
 
 
 def _within_warps(context: Context, op: Reduction, source: Value) -> list[Parts]:
-    """For each element of the result that this thread holds, what its warp finds."""
+    """The partial result of this warp for each element of the result that this thread has."""
     layout = source.layout
     assert layout is not None
     dtype = source.tile.dtype
@@ -107,7 +107,7 @@ def _within_warps(context: Context, op: Reduction, source: Value) -> list[Parts]
     positional = op.kind.startswith("arg")
     if op.kind == "sum":
         held = _each_once(context, op.axis, source, held, work)
-    groups: dict[tuple[int, ...], list[tuple[int, SsaValue]]] = {}  # place on the axis past this thread's first, and register
+    groups: dict[tuple[int, ...], list[tuple[int, SsaValue]]] = {}  # (offset along the axis, register)
     for register, value in enumerate(held):
         place = layout.coordinates(register, 0, 0)
         groups.setdefault(place[: op.axis] + place[op.axis + 1 :], []).append((place[op.axis], value))
@@ -117,11 +117,11 @@ def _within_warps(context: Context, op: Reduction, source: Value) -> list[Parts]
 
 
 def _finish(context: Context, op: Reduction, source: Value, results: list[Parts]) -> None:
-    """What all of an axis comes to, in the dtype of the result."""
+    """Assigns the complete results, converted to the result's dtype."""
     dtype = source.tile.dtype
     positional, work = op.kind.startswith("arg"), _work(dtype)
     made = [parts[-1] for parts in results]
-    if positional and work.is_float:  # where all are NaN, nothing was the best
+    if positional and work.is_float:  # if all elements are NaN, none equals the best
         zero = context.constant(0)
         made = [context.select(compared(context, "ne", best, best, work), zero, place) for best, place in results]
     if work != dtype and not positional:
@@ -130,19 +130,20 @@ def _finish(context: Context, op: Reduction, source: Value, results: list[Parts]
 
 
 def _each_once(context: Context, axis: int, source: Value, held: list[SsaValue], dtype: DType) -> list[SsaValue]:
-    """What is to be summed: copies count nothing. The other kinds may meet an element twice; of places they take the lowest."""
+    """The operands of a sum, with wrapped copies replaced by zero. The other reductions are idempotent, and argmax and argmin
+    use the lowest index."""
     assert source.layout is not None
     places = Places(context, source.layout, source.tile.shape)
     past = [places.past(axis, places.steps(register)[axis]) for register in range(len(held))]
     if not any(past):
         return held
-    nothing = literal(context, -0.0 if dtype.is_float else 0, dtype)  # the zero that keeps the sign of every other
+    nothing = literal(context, -0.0 if dtype.is_float else 0, dtype)  # -0.0 is the identity of addition for either sign of zero
     return [context.select(out, nothing, value) if out else value for value, out in zip(held, past, strict=True)]
 
 
 def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DType) -> Parts:
-    """The same for either order of the two. Of positions, those of the better value stay, and of them the lowest: both are
-    taken against the better of the two values, which no NaN equals, so that a NaN never wins over a number."""
+    """Combines two partial results; commutative. For argmax and argmin, the index of the better value is kept, and the lowest
+    on a tie: both values are compared with the better one, and a NaN never equals it, so a NaN never beats a number."""
     if len(left) == 1:
         return (binary(context, {"sum": "add"}.get(kind, kind), left[0], right[0], dtype),)
     better = binary(context, kind.removeprefix("arg"), left[0], right[0], dtype)
@@ -152,7 +153,7 @@ def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DTyp
 
 
 def _in_thread(context: Context, kind: str, group: list[tuple[int, SsaValue]], own: SsaValue | None, dtype: DType) -> Parts:
-    """What one thread holds of an axis, combined; positions, if wanted, count from `own`, that of its first element."""
+    """Combines one thread's elements of an axis; if `own` is given, indices count from it, the index of the first element."""
     best = group[0][1]
     for _, value in group[1:]:
         (best,) = _combine(context, kind.removeprefix("arg"), (best,), (value,), dtype)
@@ -178,7 +179,7 @@ def _across_lanes(context: Context, op: Reduction, layout: Layout, parts: Parts,
 
 
 def _shuffle(context: Context, value: SsaValue, mask: int) -> SsaValue:
-    """The value of the lane whose index differs in the bits of `mask`."""
+    """The value of the lane whose index differs in the bits of `mask` (butterfly shuffle)."""
     if value.type is i64:
         low = context.trunc(value, mlir.i32)
         high = context.trunc(context.lshr(value, 32), mlir.i32)

@@ -1,5 +1,5 @@
-"""What orders threads: rings of stages, barriers, fences. A ring of groups is the order of instructions, and nothing is kept of
-it; one of mbarriers lies in shared memory."""
+"""Synchronization: rings of stages, barriers, fences. A ring synchronized by `cp.async` groups relies on instruction order and
+needs no storage; a ring of mbarriers lies in shared memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilec.mlir.types import SsaValue
 
 @lowers(Ring)
 def lower_ring(context: Context, op: Ring) -> None:
-    """The first thread makes the mbarriers."""
+    """The first thread initializes the mbarriers."""
     if op.sync == "groups":
         return
     base = context.offset(context.shared_base(), op.offset)
@@ -37,12 +37,12 @@ def lower_ring(context: Context, op: Ring) -> None:
 
 @lowers(SharedFree)
 def lower_nothing(context: Context, op: Op) -> None:
-    """Bytes are free by their plan."""
+    """No code: the shared memory plan has already reused the bytes."""
 
 
 @lowers(Barrier)
 def lower_barrier(context: Context, op: Barrier) -> None:
-    """Wait for all threads of the block, or for those of the role, at a barrier of its own."""
+    """A barrier for all threads of the block, or a named barrier for those of the role."""
     if op.scope == "role" and context.role_number:
         context.part_barrier(context.role_number, context.threads)
     else:
@@ -52,8 +52,8 @@ def lower_barrier(context: Context, op: Barrier) -> None:
 
 @lowers(Acquire)
 def lower_acquire(context: Context, op: Acquire) -> None:
-    """Of mbarriers: wait until the readers of the stage's round before have arrived, and announce the bytes to come. Stages of
-    a ring of groups are free by the order of barriers."""
+    """With mbarriers: waits until the consumers have released the stage's previous phase, and sets the expected bytes. In a
+    ring of groups, barriers already guarantee that the stage is free."""
     if by_groups(op.ring):
         return
     stage, stages = context.scalar(op.stage), op.ring.ring.stages
@@ -64,14 +64,15 @@ def lower_acquire(context: Context, op: Acquire) -> None:
 
 @lowers(Commit)
 def lower_commit(context: Context, op: Commit) -> None:
-    """Of groups: the thread's copies since the last group are one. At an mbarrier the bytes themselves tell."""
+    """With groups: commits this thread's copies since the last commit as one group. With mbarriers: nothing, since the bytes
+    themselves complete the phase."""
     if by_groups(op.ring):
         context.commit_group()
 
 
 @lowers(Wait)
 def lower_wait(context: Context, op: Wait) -> None:
-    """For all groups of the thread but the newest ones, or for the bytes of the stage."""
+    """Waits for all but the newest `pending` groups of this thread, or for the bytes of the stage."""
     if by_groups(op.ring):
         context.wait_group(op.pending)
     else:
@@ -80,7 +81,7 @@ def lower_wait(context: Context, op: Wait) -> None:
 
 @lowers(Release)
 def lower_release(context: Context, op: Release) -> None:
-    """Of mbarriers: the first thread of every warp arrives, for all of it."""
+    """With mbarriers: the first thread of each warp arrives on behalf of the warp."""
     if by_groups(op.ring):
         return
     barrier = mbarrier.empty(context, context.pointer(op.ring), context.scalar(op.stage), op.ring.ring.stages)
@@ -90,14 +91,15 @@ def lower_release(context: Context, op: Release) -> None:
 
 @lowers(TakeTurn)
 def lower_take_turn(context: Context, op: TakeTurn) -> None:
-    """Who is first need not wait for its first turn: it waits for the round before."""
+    """Ping-pong: waits until the previous consumer hands over. The consumer at `place` 0 goes first: it waits for the preceding
+    parity, which a fresh mbarrier satisfies at once."""
     parity = context.scalar(op.parity)
     mbarrier.wait(context, turn(context, op, op.place), parity if op.place else context.bit_xor(parity, 1))
 
 
 @lowers(PassTurn)
 def lower_pass_turn(context: Context, op: PassTurn) -> None:
-    """The first thread of every warp arrives, for all of it."""
+    """Ping-pong: the first thread of each warp arrives at the next consumer's mbarrier, on behalf of the warp."""
     made = op.ring.owner
     assert isinstance(made, Ring)
     lane = context.bit_and(context.thread(), 31)
@@ -107,29 +109,29 @@ def lower_pass_turn(context: Context, op: PassTurn) -> None:
 
 @lowers(Drain)
 def lower_drain(context: Context, op: Drain) -> None:
-    """For all groups of the thread."""
+    """Waits for all groups of this thread."""
     op.require(by_groups(op.ring), "only groups are drained")
     context.wait_group(0)
 
 
 @lowers(ProxyFence)
 def lower_proxy_fence(context: Context, _: ProxyFence) -> None:
-    """What is written so far is there for the async proxy."""
+    """Makes earlier writes visible to the async proxy."""
     cp_async.proxy_fence(context)
 
 
 def by_groups(ring: Value) -> bool:
-    """Whether groups of copies signal a ring, not mbarriers."""
+    """Whether `cp.async` groups, not mbarriers, signal the stages of a ring."""
     made = ring.owner
     assert isinstance(made, Ring)
     return made.sync == "groups"
 
 
 def turn(context: Context, op: TurnOp, place: int) -> SsaValue:
-    """The mbarrier that gives a role its turn."""
+    """The mbarrier on which the consumer at `place` waits before its phase."""
     return mbarrier.turn(context, context.pointer(op.ring), place, op.ring.ring.stages)
 
 
 def full(context: Context, ring: Value, stage: Value) -> SsaValue:
-    """The mbarrier that the bytes of a stage complete."""
+    """The mbarrier whose phase the bytes of a stage complete."""
     return mbarrier.full(context, context.pointer(ring), context.scalar(stage))

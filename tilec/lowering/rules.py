@@ -1,7 +1,7 @@
-"""The rule of every operation without regions, where it is written: `@lowers(Unary)` above the function that lowers one.
+"""Registry of the lowering rules of operations without regions: `@lowers(Unary)` above the function that lowers a `Unary`.
 
-A rule takes the context and an operation: it asks the context for what a thread holds of the operands, appends MLIR, and
-assigns what the thread then holds of the result.
+A rule takes the context and an operation. It reads the operands' registers from the context, appends MLIR, and assigns the
+result's registers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tilec.lowering.context import Context
 Rule = TypeVar("Rule", bound=Callable[[Context, Any], None])
 
 RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {}
-"""By class of the operation; importing `tilec.lowering` fills it."""
+"""Keyed by operation class; importing `tilec.lowering` fills it."""
 
 
 def lowers(*kinds: type[Op]) -> Callable[[Rule], Rule]:
-    """Make a function the rule of operations."""
+    """Registers a function as the rule of these operations."""
 
     def register(rule: Rule) -> Rule:
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""Buffers in shared memory and what goes through them: copies into a stage, operands read out of one."""
+"""Buffers in shared memory: copies into a stage, and operand fragments loaded from one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tilec.mlir.types import SsaValue, i64
 
 @lowers(SharedAlloc)
 def lower_shared_alloc(context: Context, op: SharedAlloc) -> None:
-    """A buffer is a fixed offset into the dynamic shared memory; of scratch, the pointer is made where it is first used."""
+    """A buffer is a fixed offset into dynamic shared memory. The pointer of scratch is created at its first use."""
     scratch = isinstance(op.result.type, ScratchType)
     context.assign(op.result, [] if scratch else [context.offset(context.shared_base(), op.offset)])
 
 
 def stage_pointer(context: Context, buffer: Value, stage: Value) -> SsaValue:
-    """Where a stage of a ring begins."""
+    """Start of a stage of a ring."""
     (index,) = context.registers(stage)
     offset = context.mul(index, buffer.shared.stage_bytes)
     return context.offset(context.pointer(buffer), offset)
@@ -32,7 +32,7 @@ def stage_pointer(context: Context, buffer: Value, stage: Value) -> SsaValue:
 
 @lowers(AsyncCopy)
 def lower_async_copy(context: Context, op: AsyncCopy) -> None:
-    """Every thread copies its share of the box; with `pad` each copy's byte count ends at the tensor's edges."""
+    """Every thread copies its share of the box; with `pad`, each copy's byte count is limited at the tensor's edges."""
     tensor, size = op.source, op.source.tensor.dtype.bytes
     rank = tensor.tensor.rank
     positions = [position(context, value, context.registers(value)[0]) for value in op.offsets]
@@ -61,8 +61,8 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
 
 @lowers(TensorCopy)
 def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
-    """One thread copies the whole box, in as many parts as its rows need. Of a clipped one it copies the least box that has all
-    rows inside of the tensor, and counts the bytes of the others."""
+    """One thread copies the whole box, in as many copies as its rows need. If `clipped`, it uses the smallest box that contains
+    all rows inside the tensor, and completes the bytes of the omitted rows on the mbarrier."""
     made = op.buffer.owner
     assert isinstance(made, SharedAlloc)
     buffer = op.buffer.shared
@@ -74,8 +74,8 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     map_ = context.tensor_map(op.source, box)
     fewer = tma.fewer_rows(rows) if op.clipped else ()
     if fewer:
-        # An extent is at most 2^31 - 2^16: where this wraps, the box lies 2^16 rows or more in front of the tensor, and none of
-        # its few rows is inside.
+        # An extent is at most 2^31 - 2^16: if this subtraction wraps, the box starts at least 2^16 rows before the tensor, and
+        # none of its rows is inside.
         inside = context.sub(context.extent(op.source, op.row_axis), place[op.row_axis])
         missing = context.constant(0)
         for count in fewer:
@@ -97,7 +97,7 @@ def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:
 
 @lowers(SharedLoad)
 def lower_shared_load(context: Context, op: SharedLoad) -> None:
-    """`ldmatrix` of the operand, four matrices at a time."""
+    """Loads an operand's fragments by `ldmatrix`, four matrices at a time."""
     layout = op.result.layout
     assert layout is not None
     dtype = op.result.tile.dtype

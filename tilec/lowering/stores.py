@@ -1,4 +1,4 @@
-"""Tiles on their way to a tensor through shared memory: what is put there, and copies that one thread of a role starts."""
+"""Stores of tiles through shared memory: writing the tile to scratch, and TMA stores that one thread of a role issues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilec.lowering.rules import lowers
 
 @lowers(PutRows)
 def lower_put_rows(context: Context, op: PutRows) -> None:
-    """`stmatrix` of the columns' part of what the threads hold."""
+    """`stmatrix` of this operation's columns from the threads' registers."""
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
     at = context.scratch(op.operands[0], op.rows.bytes)
@@ -22,7 +22,7 @@ def lower_put_rows(context: Context, op: PutRows) -> None:
 
 @lowers(TensorStore)
 def lower_tensor_store(context: Context, op: TensorStore) -> None:
-    """One thread starts the copy."""
+    """One thread issues the copy."""
     row_bytes = op.columns * ELEMENT_BYTES
     map_ = context.tensor_map(op.target, tma.Box((op.rows, op.columns), row_bytes))
     *above, inner = [context.scalar(value) for value in op.offsets]
@@ -34,7 +34,7 @@ def lower_tensor_store(context: Context, op: TensorStore) -> None:
 
 @lowers(WaitStores)
 def lower_wait_stores(context: Context, op: WaitStores) -> None:
-    """The thread that started the copies waits; the others meet it."""
+    """The thread that issued the copies waits; a barrier for the others is a separate operation."""
     with _first_thread(context):
         tma.wait_stores(context, op.pending, complete=op.complete)
 

@@ -1,13 +1,14 @@
-"""The rule of lowered code, checked on its text: nothing that LLVM may take as poison or undefined leaves lowering.
+"""Checks the text of lowered code: no operation's result may be poison or undefined in LLVM.
 
-In: the MLIR text of one module, one operation a line. Out: nothing, or a VerifyError that names the operation, for the fault is
-tilec's own. What is on the lists below is total, or harmless for the reason beside it; what is not on them is refused:
+In: the MLIR text of one module, one operation per line. Out: nothing, or a VerifyError that names the operation, because a
+violation is an internal error. The lists below contain the operations that are total, or harmless for the stated reason;
+everything else is rejected:
 
-- operations by name, each with the words it may carry: no `nsw`, `nuw`, `exact`, `inbounds`, `nnan`, `ninf`, `fast`; no
+- operations by name, each with its permitted keywords: no `nsw`, `nuw`, `exact`, `inbounds`, `nnan`, `ninf`, `fast`; no
   `undef`, `poison`, `freeze`;
-- a division, remainder or shift has a constant on its right for which LLVM has a value, or one selected to be such
-  (`tilec.lowering.integers`), or the mark of a proof by ranges (`tilec.passes.schedule.in_range`);
-- inline PTX is one of the texts below, intrinsics one of the names.
+- the right operand of a division, remainder or shift is a constant for which LLVM defines the result, or is selected to be one
+  (`tilec.lowering.integers`), or the operation carries the mark of a range proof (`tilec.passes.schedule.in_range`);
+- inline PTX is one of the texts below; an intrinsic has one of the names below.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tilec.ir.core import VerifyError
 from tilec.mlir.builder import PROVEN
 
 _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
-"""A product and the sum it goes into may round once: a value either way."""
+"""A product and the sum that uses it may be rounded once: defined either way."""
 _FLOATS: Final = ("fadd", "fsub", "fmul", "fdiv")
 _PLAIN: Final = """add sub mul and or xor icmp fcmp fneg select zext sext trunc fpext fptrunc sitofp uitofp bitcast ptrtoint
     inttoptr extractelement insertelement extractvalue getelementptr return intr.fabs intr.sqrt intr.floor intr.ceil"""
@@ -33,8 +34,9 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "llvm.mlir.zero": (),
     "llvm.mlir.addressof": (),
     "llvm.mlir.global": ("external", "addr_space", "alignment"),
-    # Alignment follows from that of the tensor's base, which the launch contract checks, and of what is proven of offsets.
-    # `invariant` is only on loads of tensors that no launch in flight writes (`tilec.lowering.context.Path`, no-alias pairs).
+    # Alignment is that of the tensor's base, which the launch contract checks, and of the proven divisors of offsets.
+    # `invariant` appears only on loads of tensors that no kernel in flight writes (`tilec.lowering.context.Path`, no-alias
+    # pairs).
     "llvm.load": ("alignment", "invariant"),
     "llvm.store": ("alignment",),
     "llvm.atomicrmw": ("monotonic", "add", "fadd", "max", "min", "umax", "umin"),
@@ -49,7 +51,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "nvvm.cp.async.wait.group": (),
     **{f"nvvm.read.ptx.sreg.{name}": () for name in ("tid.x", *(f"{n}ctaid.{axis}" for n in ("", "n") for axis in "xyz"))},
 }
-"""Operations, and the words that may stand beside their operands and types."""
+"""Permitted operations, each with the keywords that may appear among its operands and types."""
 
 INTRINSICS: Final = re.compile(
     r"llvm\.(?:(?:minimum|maximum)num\.f32"
@@ -96,11 +98,11 @@ INLINE: Final = tuple(
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
 )
-"""PTX that lowering may write itself. It is opaque to LLVM, so its meaning is the PTX ISA's alone."""
+"""Inline PTX that lowering may emit. LLVM does not analyze it, so the PTX ISA alone defines its meaning."""
 
 POINTERS: Final = re.compile(r"llvm\.noalias(?:, llvm\.readonly)?")
-"""What is promised of a tensor's pointer. `noalias`: the launch contract keeps every tensor that is written apart from every
-other (`no_alias` of the manifest); two that are only read may overlap, which `noalias` allows. `readonly`: on `In` alone."""
+"""Attributes of a tensor's pointer. `noalias`: the launch contract keeps every written tensor disjoint from every other
+(`no_alias` of the manifest); two tensors that are only read may overlap, which `noalias` permits. `readonly`: only on `In`."""
 
 _COMPARISONS: Final = frozenset(
     ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge", "oeq", "une", "olt", "ole", "ogt", "oge", "uno")
@@ -108,7 +110,7 @@ _COMPARISONS: Final = frozenset(
 _HEAD: Final = re.compile(r"llvm\.func @[\w$]+\((?P<arguments>.*)\) attributes \{nvvm\.kernel, nvvm\.reqntid = array<i32: \d+>"
                           r"(?:, nvvm\.minctasm = \d+ : i32)?\} \{")  # fmt: skip
 _BYTES: Final = r"!llvm\.ptr \{llvm\.byval = !llvm\.array<128 x i8>, llvm\.align = 64 : i64, nvvm\.grid_constant\}"
-"""A tensor map: nothing writes it, and the launcher aligns it (`MAP_ALIGNMENT`)."""
+"""A tensor map: it is never written, and the launcher aligns it (`MAP_ALIGNMENT`)."""
 _ARGUMENT: Final = re.compile(rf"%[\w$]+: (?:!llvm\.ptr<1> \{{(?P<promise>[^}}]*)\}}|{_BYTES}|i\d+|f16|bf16|f32)")
 _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
 _TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
@@ -121,9 +123,9 @@ _PAIR: Final = re.compile(r' (?:"(\w+)" )?(%[\w$#]+), (%[\w$#]+)(?:, (%[\w$#]+))
 
 
 def check(mlir: str) -> None:
-    """VerifyError for the first line that breaks the rule."""
+    """Raises VerifyError for the first line that violates the rules."""
     made: dict[str, str] = {}
-    seen: set[str] = set()  # lines that are known to be allowed, without the names of their values
+    seen: set[str] = set()  # permitted lines, without the names of their values
     for line, words in zip(mlir.splitlines(), _NAME.sub("%", mlir).splitlines(), strict=True):
         if words in seen:
             result, _, text = line.partition(" = ")
@@ -145,7 +147,7 @@ def check(mlir: str) -> None:
             if name[5:] in _DIVISIONS or name[5:] in _SHIFTS:
                 _check_right(name[5:], rest, made, line)
             elif name != "llvm.inline_asm" and (result is None or line.startswith(f"{result} =")):
-                # inline PTX has names of its own in its text; several results are not what the partition above gives
+                # inline PTX contains names of its own; the partition above does not handle several results
                 seen.add(words)
         if result:
             made[result] = name + rest
@@ -181,7 +183,7 @@ def _check_words(name: str, rest: str, line: str) -> None:
 
 
 def _check_right(kind: str, rest: str, made: dict[str, str], line: str) -> None:
-    """The right operand of a division or shift."""
+    """Checks the right operand of a division or shift."""
     if f"{{{PROVEN}}}" in rest:
         return
     found = _PAIR.match(rest)
@@ -200,7 +202,7 @@ def _is_safe(kind: str, text: str, width: int) -> bool:
 
 
 def _is_guarded(kind: str, text: str, made: dict[str, str], width: int) -> bool:
-    """Whether `text` selects a safe constant wherever the other choice would have no value."""
+    """Whether `text` selects a safe constant wherever the other operand would leave the result undefined."""
     chosen = _PAIR.match(text.removeprefix("llvm.select")) if text.startswith("llvm.select ") else None
     if chosen is None:
         return False

@@ -1,7 +1,7 @@
-"""One access of a thread to global memory: an element, or neighbours as the words that they are.
+"""One access of a thread to global memory: a single element, or consecutive elements packed in 32-bit words.
 
-In: an address that is a multiple of the access, elements in registers. Out: loads and stores, as text where LLVM would take
-them apart or knows no way to say which caches are to keep what they move.
+In: an address that is a multiple of the access size, elements in registers. Out: loads and stores, as inline PTX where LLVM
+would split a vector or cannot express a cache hint.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tilec.mlir.types import SsaValue, Type, f32, i1, i8, i32, integer, vector
 
 
 class Words:
-    """Elements as they come from memory in one access: up to 32 bits of neighbours in a register, so that a branch passes
-    registers on and not their parts. `width` elements make an access; `once`: what is loaded is not loaded again."""
+    """Elements of one access, packed up to 32 bits per register, so that a branch yields whole registers. `width`: elements per
+    access; `once`: the data is not loaded again."""
 
     def __init__(self, context: Context, dtype: DType, width: int, *, once: bool = False) -> None:
         self.context, self.dtype, self.width, self.once = context, dtype, width, once
-        self.each = max(1, min(width, 4 // dtype.bytes))  # elements in a word
+        self.each = max(1, min(width, 4 // dtype.bytes))  # elements per word
         self.vector = vector(self.each, _memory_type(dtype))
         self.type = storage(dtype) if self.each == 1 else integer(self.each * dtype.bytes * 8)
         self.raw = _memory_type(dtype) if self.each == 1 else self.type
@@ -36,7 +36,7 @@ class Words:
         return words if self.each > 1 else [_from_memory(context, word, self.dtype) for word in words]
 
     def pack(self, elements: list[SsaValue]) -> list[SsaValue]:
-        """Elements, one by one, into words."""
+        """Elements to words."""
         if self.each == 1:
             return elements
         context, out = self.context, list[SsaValue]()
@@ -48,7 +48,7 @@ class Words:
         return out
 
     def elements(self, words: list[SsaValue]) -> list[SsaValue]:
-        """Words into elements."""
+        """Words to elements."""
         if self.each == 1:
             return words
         context, out = self.context, list[SsaValue]()
@@ -59,14 +59,14 @@ class Words:
 
 
 STREAMED: Final = ".L1::no_allocate.L2::128B"
-"""Of whole vectors that are read once: they leave the first cache to what is read again, and come as lines."""
+"""Cache hint for 16-byte vectors that are read once: they are not allocated in L1, and prefetch 128 bytes into L2."""
 
 
 def _load_text(
     context: Context, pointer: SsaValue, type_: Type, count: int, path: Path, hint: str
 ) -> list[SsaValue]:  # fmt: skip
-    """1, 2 or 4 words in one access of data that this kernel does not write. As text, because LLVM takes a vector load apart
-    when all that is used of it are its parts. `hint` is for the caches."""
+    """1, 2 or 4 words in one access to data that this kernel does not write. Inline PTX, because LLVM splits a vector load
+    whose elements are all used separately. `hint` is the cache hint."""
     names = ", ".join(f"${i}" for i in range(count))
     target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
     outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
@@ -77,8 +77,8 @@ def _load_text(
 def load_where(
     context: Context, inside: SsaValue, pointer: SsaValue, pad: SsaValue, dtype: DType, path: Path
 ) -> SsaValue:  # fmt: skip
-    """An element, or `pad` where it is not `inside`. A word that this kernel does not write comes by one instruction under a
-    predicate: a branch for each keeps addresses from being made in one multiplication, and loads from being issued together."""
+    """An element if `inside`, else `pad`. A 32-bit word that this kernel does not write is loaded by one predicated
+    instruction: a branch per element prevents sharing of address computations and issuing the loads together."""
     raw = _memory_type(dtype)
     if path is Path.WRITTEN or raw not in (i32, f32):
         return context.choose(inside, lambda: load_one(context, pointer, dtype, path), lambda: pad)
@@ -102,8 +102,8 @@ def load_one(context: Context, pointer: SsaValue, dtype: DType, path: Path) -> S
 
 
 def store_vector(context: Context, pointer: SsaValue, values: list[SsaValue], *, streamed: bool = False) -> None:
-    """Values of one type beside each other, in one access; `streamed`: where they are whole words, as the first data to leave
-    the caches (PTX ISA, `st`, `.cs`)."""
+    """Stores consecutive values of one type in one access. `streamed`: if they fill whole words, mark them for early eviction
+    (PTX ISA, `st`, `.cs`)."""
     type_ = values[0].type
     bytes_ = len(values) * max(1, type_.bits // 8)
     words, streamed = bytes_ // 4, streamed and bytes_ >= 4

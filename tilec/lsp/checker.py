@@ -1,8 +1,9 @@
-"""The checker: one thread that judges files in workers, the one changed last first, and never one that has changed since.
+"""The checker: one thread that checks files in workers, the most recently changed first, and reports no result for a text that
+has changed since.
 
-In: texts of open files as they change. Out: verdicts, each with the versions of the texts that it is of, handed to `report` in
-the checker's thread. A change is judged once nothing has changed for `QUIET` seconds; it stops what runs, and kills the workers
-that are at it, and what was stopped is taken up again afterwards: what was proven by then is in the store.
+In: texts of open files as they change. Out: verdicts with the versions of the texts they are based on, passed to `report` in
+the checker's thread. A file is checked once nothing has changed for `QUIET` seconds. A change stops a running check and kills
+its workers; the stopped check is restarted afterwards and finds what was proven before in the store.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tilec.project.models import Constant
 from tilec.workers.scheduler import Standing
 
 QUIET: Final = 0.2
-"""Seconds without a change after which a text is judged: a person who types on is not done yet."""
+"""Seconds without a change before a text is checked, so that typing does not start a check per keystroke."""
 LOST: Final = "E0814"
-"""Code of a server of workers that cannot be used any more."""
+"""Error code for a worker server that is no longer usable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An open file: its text, the editor's version of it, and whether it is judged or only read by others."""
+    """An open file: its text, the editor's version of it, and whether it is checked itself or only imported by others."""
 
     text: str
     version: int | None
@@ -39,7 +40,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A verdict on the file at a real path; `versions` are those of all open files that it may rest on."""
+    """A verdict on the file at a real path; `versions` are the versions of all open files that it may depend on."""
 
     path: str
     verdict: Verdict
@@ -48,14 +49,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A file that is to be judged: not before the time `due`, and of those that are due the one with the highest `number`."""
+    """A queued check: not before the time `due`; among those due, the highest `number` is next."""
 
     due: float
     number: int
 
 
 class Checker:
-    """Starts its thread; `close` ends it, and with it every worker. Paths are real paths."""
+    """The constructor starts the thread; `close` ends it and every worker. Paths are real paths."""
 
     def __init__(
         self, report: Callable[[Answer], None], constants: Mapping[str, tuple[Constant, ...]], workers: int
@@ -68,7 +69,7 @@ class Checker:
         self._waiting: dict[str, _Turn] = {}
         self._asked = 0
         self._files: dict[str, frozenset[str]] = {}
-        """What each file that was judged depends on."""
+        """Files that each checked file depends on."""
         self._running: str | None = None
         self._closed = False
         self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -77,13 +78,13 @@ class Checker:
         self._thread.start()
 
     def set(self, path: str, document: Document, *, now: bool = False) -> None:
-        """A file was opened or has changed: it and what depends on it will be judged, without a wait if `now`."""
+        """A file was opened or has changed: queues it and its dependents, without delay if `now`."""
         with self._changed:
             self._documents[path] = document
             self._ask(path, now)
 
     def forget(self, path: str) -> None:
-        """A file was closed: what the disk has counts again."""
+        """A file was closed: the version on disk is used again."""
         with self._changed:
             self._documents.pop(path, None)
             self._ask(path, True)
@@ -91,18 +92,18 @@ class Checker:
             self._files.pop(path, None)
 
     def again(self) -> None:
-        """Something on the disk has changed: judge all open files."""
+        """Files on disk have changed: queues all open files."""
         with self._changed:
             for path in [path for path, document in self._documents.items() if document.judged]:
                 self._ask(path, True)
 
     def pending(self, path: str) -> bool:
-        """Whether a file is still to be judged, or is being judged."""
+        """Whether a check of the file is queued or running."""
         with self._changed:
             return path == self._running or path in self._waiting
 
     def close(self) -> None:
-        """End the thread and all workers, in the midst of a proof too, and wait until they are gone."""
+        """Ends the thread and all workers, also during a proof, and waits until they have exited."""
         with self._changed:
             self._closed = True
             self._interrupt()
@@ -126,7 +127,7 @@ class Checker:
         self._changed.notify_all()
 
     def _next(self) -> str | None:
-        """The file to judge, once one is due; None at the end."""
+        """Waits for the next file that is due; None after `close`."""
         while not self._closed:
             now = time.monotonic()
             due = [path for path, turn in self._waiting.items() if turn.due <= now]
@@ -151,12 +152,12 @@ class Checker:
                     self._running = None
                     if not complete and path in self._documents:
                         after = max((turn.due, *(other.due for other in self._waiting.values())))
-                        self._waiting.setdefault(path, _Turn(after, turn.number))  # behind what it was stopped for
+                        self._waiting.setdefault(path, _Turn(after, turn.number))  # after the change that stopped it
         finally:
             self._drop_workers()
 
     def _judge(self, path: str, documents: Mapping[str, Document]) -> bool:
-        """Judge one file and report; whether that came to its end."""
+        """Checks one file and reports; returns whether the check was completed."""
         versions = {name: document.version for name, document in documents.items()}
         texts = {name: document.text for name, document in documents.items()}
         fresh = self._standing is None
@@ -166,7 +167,7 @@ class Checker:
                 with self._changed:
                     read = {path, *verdict.files}
                     if self._closed or any(self._documents.get(name) is not documents.get(name) for name in read):
-                        return False  # what it is of has changed, and nobody knew that it is of that
+                        return False  # a dependency that was not known before has changed
                     self._files[path] = verdict.files
                 self._report(Answer(path, verdict, versions))
             return verdict is not None and verdict.complete
@@ -174,7 +175,7 @@ class Checker:
             lost = any(item.code == LOST for item in error.diagnostics)
             self._drop_workers()
             if lost and not fresh:
-                return self._judge(path, documents)  # the server was killed, and there will be another
+                return self._judge(path, documents)  # the server was killed; the retry starts another
             failed = error.diagnostics
         except Exception as error:
             self._drop_workers()

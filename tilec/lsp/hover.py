@@ -1,7 +1,7 @@
-"""What is known of a place in a kernel, as Markdown: value, proofs, words of the language, codes.
+"""Describes a location in a kernel as Markdown: value, proofs, words of the language, codes.
 
-In: a place, and the verdicts on the text that it is in. Out: type, range and divisibility of the value there, what discharged
-the obligations of the access there, what the word or name there means. Specialisations that say the same are told once.
+In: a location, and the verdicts on its text. Out: type, range and divisibility of the value there, the proofs of the access's
+obligations, the meaning of the word or name. Specialisations with the same description are listed once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilec.passes.analysis.facts import Fact
 from tilec.project.live import Specialisation, Verdict
 
 SHOWN: Final = 4
-"""Different answers of specialisations that are shown."""
+"""Maximum number of different descriptions shown."""
 RUNGS: Final = {
     "static": "by constants alone",
     "interval": "by ranges of values",
@@ -26,11 +26,11 @@ RUNGS: Final = {
     "value": "by a check of the values in a tensor",
     "unsafe": "not proven, in an `unsafe` block",
 }
-"""How each rung of the prover's ladder reads."""
+"""Description of each rung of the prover's ladder."""
 
 
 def of_place(verdict: Verdict, file: str, line: int, column: int, word: Word | None) -> str:
-    """What is known of the smallest expression around a place; empty where nothing is."""
+    """Description of the smallest expression around a location; empty if nothing is known."""
     answers: dict[str, list[Specialisation]] = {}
     known = [one for one in verdict.specialisations if one.facts is not None]
     for one in known:
@@ -46,7 +46,7 @@ def of_place(verdict: Verdict, file: str, line: int, column: int, word: Word | N
 
 
 def of_name(verdict: Verdict, name: str) -> str:
-    """What is known of a parameter or dim of the kernel by its name; empty where nothing is."""
+    """Description of a parameter or dim of the kernel; empty if nothing is known."""
     found: dict[str, None] = {}
     for one in verdict.specialisations:
         fact = one.facts.names.get(name) if one.facts is not None else None
@@ -57,12 +57,12 @@ def of_name(verdict: Verdict, name: str) -> str:
 
 
 def of_symbol(symbol: Symbol) -> str:
-    """How something that a file defines is written, and its docstring."""
+    """The first line of a definition, and its docstring."""
     return f"```python\n{symbol.text.strip()}\n```" + (f"\n\n{symbol.doc}" if symbol.doc else "")
 
 
 def of_word(found: Outline | None, word: Word) -> str:
-    """The documentation of a word of the language; empty where a name stands for none."""
+    """The documentation of a word of the language; empty if the name is not one."""
     if found is None:
         return ""
     named = found.words.get(word.text, "") if not word.package else word.text if word.package in found.packages else ""
@@ -71,12 +71,12 @@ def of_word(found: Outline | None, word: Word) -> str:
 
 
 def of_code(code: str) -> str:
-    """The page of an error's or note's code; empty for what is none."""
+    """The page of an error or note code; empty for an unknown code."""
     return explanation(code)
 
 
 def of_diagnostics(found: Iterable[Diagnostic]) -> str:
-    """The title of the page of each code, and its first paragraph."""
+    """The title and first paragraph of the page of each code."""
     parts: list[str] = []
     for code in dict.fromkeys(item.code for item in found):
         title, _, rest = explanation(code).partition("\n\n")
@@ -105,7 +105,7 @@ def _is_at(span: Span | None, verdict: Verdict, file: str, line: int, column: in
 
 
 def _access_at(verdict: Verdict, one: Specialisation, file: str, line: int, column: int) -> Span | None:
-    """The smallest call around a place that has obligations."""
+    """The smallest call around a location that has obligations."""
     assert one.facts is not None
     located = {obligation["location"] for obligation in one.obligations}
     calls = [span for span in one.facts.accesses if str(span) in located and _is_at(span, verdict, file, line, column)]
@@ -113,7 +113,7 @@ def _access_at(verdict: Verdict, one: Specialisation, file: str, line: int, colu
 
 
 def _proofs(one: Specialisation, access: Span) -> list[str]:
-    """What discharged each obligation of an access, alike ones once."""
+    """The proof of each obligation of an access, without duplicates."""
     lines: dict[str, None] = {}
     for obligation in one.obligations:
         if obligation["location"] == str(access):
@@ -129,14 +129,14 @@ def _obligation(obligation: dict[str, Any]) -> str:
 
 
 def _named(fact: Fact, word: Word | None) -> str:
-    """What to call a value: by its name where it has one."""
+    """The name under which a value is shown: its own, else `v`."""
     span = fact.span
     is_name = span is not None and word is not None and (span.column, span.end_column) == (word.column, word.end)
     return word.text if is_name and word is not None and not word.text[0].isdigit() else "v"
 
 
 def _range_lines(fact: Fact, name: str) -> list[str]:
-    """Range and divisibility, in words."""
+    """Range and divisibility as text."""
     if fact.low is None or fact.high is None:
         return []
     if fact.low == fact.high:
@@ -149,7 +149,7 @@ def _range_lines(fact: Fact, name: str) -> list[str]:
 
 
 def _constants(told: Sequence[Specialisation], every: Sequence[Specialisation]) -> str:
-    """What tells these specialisations from the others: the constants that differ."""
+    """The constants that distinguish these specialisations from the others."""
     differ = [name for name in told[0].constants if len({repr(one.constants[name]) for one in every}) > 1]
     texts = [", ".join(f"`{name}={one.constants[name]}`" for name in differ) for one in told[:2]]
     return " or ".join(texts) + (f" or {len(told) - 2} more" if len(told) > 2 else "")

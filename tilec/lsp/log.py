@@ -1,7 +1,7 @@
-"""What goes wrong between editor and server, for its log: records of pygls and asyncio come in, lines on stderr go out.
+"""Log of communication errors between editor and server: takes records of pygls and asyncio, writes lines to stderr.
 
-Each fault is one line, printable and bounded, without a traceback: what a client sends is no defect of the server's. pygls
-reports a message that it cannot read twice, and one that it cannot send once for each layer; each exception is told once.
+Each error is one line, printable and bounded, without a traceback, because a client's message is not an internal error. pygls
+reports an unreadable message twice, and an unsendable one once per layer; each exception is logged once.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from contextlib import suppress
 from typing import Final
 
 MAX_LINE: Final = 500
-"""Characters; records of pygls hold whole messages, with the text of a file in them."""
+"""Maximum characters per line; records of pygls contain whole messages, including file texts."""
 
 
 class OneLine(logging.Handler):
-    """Writes records as lines."""
+    """Writes each record as one line."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._told: BaseException | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, but for one whose exception was told, or is told by the next."""
+        """Writes a record, unless its exception was already logged or the next record logs it."""
         error = _cause(record.exc_info[1]) if record.exc_info else None
         if (error is not None and error is self._told) or str(record.msg).startswith("Unable to deserialize"):
             return
         self._told = error
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # stderr is closed
             sys.stderr.write(line_of(record.levelname, record.getMessage(), error))
             sys.stderr.flush()
 
 
 def line_of(level: str, message: str, error: BaseException | None) -> str:
-    """The line for a message, and for what raised it."""
+    """The line for a message and its exception."""
     front = (message.splitlines() or [""])[0]
     said = " ".join(str(error).split()) if error is not None else ""
     text = f"{front[: MAX_LINE // 2]}: {type(error).__name__}: {said}" if error is not None else front
@@ -44,7 +44,7 @@ def line_of(level: str, message: str, error: BaseException | None) -> str:
 
 
 def _cause(error: BaseException | None) -> BaseException | None:
-    """What an exception comes from in the end; of a group, the first of it."""
+    """The root cause of an exception; for a group, that of its first exception."""
     if error is None:
         return None
     parts: Sequence[BaseException] = getattr(error, "exceptions", ())

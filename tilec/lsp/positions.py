@@ -1,7 +1,7 @@
 """Positions: spans count lines from 1 and columns in characters, the protocol counts lines from 0 and columns in code units.
 
-In: a text, and the encoding that client and server agreed on (UTF-16 unless the client prefers another). Lines end as Python
-and the protocol end them, at `\\n`, `\\r\\n` and `\\r`, and at nothing else that Unicode calls an end of line.
+In: a text, and the encoding that client and server agreed on (UTF-16 unless the client prefers another). Lines end at `\\n`,
+`\\r\\n` and `\\r`, as in Python and in the protocol, and at none of Unicode's other line separators.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BEFORE: Final = re.compile(r"(\w+)\s*\.\s*$")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name in a text with its columns, and the name in front of a dot before it (may be empty)."""
+    """A name in a text with its columns; `package` is the name before a preceding dot, or empty."""
 
     text: str
     line: int
@@ -39,19 +39,20 @@ class Text:
         self.lines = _END.split(text)
 
     def position(self, line: int, column: int) -> types.Position:
-        """The protocol's position of a line from 1 and a column in characters; one behind the text is its end."""
+        """The protocol position of a line (from 1) and a column in characters; a position past the text is clamped to its
+        end."""
         line = min(max(line, 1), len(self.lines))
         return types.Position(line - 1, self._units(self.lines[line - 1][: max(column, 0)]))
 
     def range(self, span: Span) -> types.Range:
-        """The protocol's range of a span; an empty one takes the character behind it, so that something can be shown."""
+        """The protocol range of a span; an empty span is extended by one character, so that it is visible."""
         end = span.end_column
         if (span.end_line, end) <= (span.line, span.column):
             end = span.column + 1
         return types.Range(self.position(span.line, span.column), self.position(max(span.end_line, span.line), end))
 
     def place(self, position: types.Position) -> tuple[int, int]:
-        """Line from 1 and column in characters of a position; one behind the text is its end."""
+        """Line (from 1) and column in characters of a position; a position past the text is clamped to its end."""
         if position.line >= len(self.lines):
             return len(self.lines), len(self.lines[-1])
         left, line = position.character, self.lines[position.line]
@@ -62,7 +63,7 @@ class Text:
         return position.line + 1, len(line)
 
     def word(self, line: int, column: int) -> Word | None:
-        """The name at a place, or right before it."""
+        """The name at a position, or directly before it."""
         text = self.lines[line - 1]
         for found in _WORD.finditer(text):
             if found.start() <= column <= found.end():
@@ -79,10 +80,10 @@ class Text:
 
 
 def holds(span: Span, line: int, column: int) -> bool:
-    """Whether a place lies in a span, its end among it."""
+    """Whether a position lies in a span, its end included."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
 
 
 def size(span: Span) -> tuple[int, int]:
-    """For the smallest of several spans around one place."""
+    """Sort key for the smallest of several spans around one position."""
     return span.end_line - span.line, span.end_column - span.column

@@ -1,8 +1,9 @@
-"""One client on two streams: which message of the protocol means what to the `Server`, and how the process ends.
+"""Serves one client on stdin and stdout: dispatches the protocol's messages to the `Server`, and determines how the process
+exits.
 
-In: stdin and stdout, which the protocol has for itself: what anything else prints to stdout goes to stderr. Out: exit status 0
-where the client asked for the end and then ended, 1 where it went without asking, does not read, or speaks another protocol. In
-all cases no worker is left. A fault of the client's is a line in the log (`tilec.lsp.log`), and the next message is read.
+The protocol owns stdout; everything else printed to stdout goes to stderr. Exit status: 0 if the client requested shutdown
+before it exited, 1 if it exited without, stopped reading, or speaks another protocol. No worker outlives the process. An error
+of the client is one line in the log (`tilec.lsp.log`), and the server reads the next message.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class NoClient(Exception):
-    """There is no client at the other end of stdin."""
+    """No client is connected to stdin."""
 
 
 class Writer:
-    """Sends messages to the client, and drops them once it is gone; `stop` is called when it does not read any more. pygls
-    would report what cannot be sent to the client, which cannot be sent either."""
+    """Sends messages to the client, and drops them once the client is gone; calls `stop` when the client no longer reads. pygls
+    would report a send failure to the client, which would fail as well."""
 
     def __init__(self, stdout: BinaryIO) -> None:
         self._stdout = stdout
@@ -43,11 +44,11 @@ class Writer:
         self.stop = lambda: None
 
     def close(self) -> None:
-        """Send nothing from now on."""
+        """Drops all further messages."""
         self._gone = True
 
     def write(self, data: bytes) -> None:
-        """Send a message."""
+        """Sends a message."""
         if self._gone:
             return
         try:
@@ -60,19 +61,20 @@ class Writer:
 
 
 def serve(workers: int) -> int:
-    """Serve the client at stdin and stdout until it ends; the exit status. NoClient where stdin is no pipe or socket."""
+    """Serves the client on stdin and stdout until it exits; returns the exit status. NoClient if stdin is not a pipe or
+    socket."""
     kind = os.fstat(sys.stdin.fileno()).st_mode
-    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # a terminal, a file: nobody there speaks the protocol
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # a terminal or a file: no protocol peer
         raise NoClient
     logging.getLogger().addHandler(OneLine())
     server = make_server(workers)
     stdout = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        with contextlib.suppress(SystemExit):  # pygls ends with it at `exit`
+        with contextlib.suppress(SystemExit):  # pygls raises it at `exit`
             asyncio.run(_serve(server, Writer(stdout)))
     finally:
-        with contextlib.suppress(OSError):  # of what could not be sent
+        with contextlib.suppress(OSError):  # flushing unsent data
             stdout.close()
     return 0 if server.ended_well else 1
 
@@ -84,14 +86,14 @@ async def _serve(server: Server, writer: Writer) -> None:
 
     def stop() -> None:
         stopped.set()
-        transport.close()  # which ends a wait for the next message
+        transport.close()  # ends a wait for the next message
 
     writer.stop = stop
     server.protocol.set_writer(writer)
     try:
         await run_async(stop_event=stopped, reader=reader, protocol=server.protocol, error_handler=server.report_server_error)
     except asyncio.IncompleteReadError:
-        pass  # the client ended in the midst of a message
+        pass  # the client exited within a message
     except ValueError as error:
         _LOG.error("the header of a message cannot be read, so where the next begins is not known: %s", error)
     finally:
@@ -100,7 +102,7 @@ async def _serve(server: Server, writer: Writer) -> None:
 
 
 def make_server(workers: int) -> Server:
-    """A server with all that it can do."""
+    """A server with all features registered."""
     server = Server(workers)
     _documents(server)
     _questions(server)
@@ -172,7 +174,7 @@ def _questions(server: Server) -> None:
 
 
 def _constants(options: object) -> dict[str, tuple[Constant, ...]]:
-    """`constants` of the client's options: a value or a list of values for each name; what is none is left out."""
+    """`constants` of the client's options: a value or a list of values for each name; invalid values are ignored."""
     given: Any = cast("Mapping[str, Any]", options).get("constants") if isinstance(options, Mapping) else None
     found: dict[str, tuple[Constant, ...]] = {}
     for name, value in cast("Mapping[str, Any]", given).items() if isinstance(given, Mapping) else ():
@@ -184,7 +186,7 @@ def _constants(options: object) -> dict[str, tuple[Constant, ...]]:
 
 
 def _watch(server: Server) -> None:
-    """Ask to be told of files that change outside of the editor, where the client can do that."""
+    """Registers for file changes outside of the editor, if the client supports it."""
     workspace = server.client_capabilities.workspace
     watched = workspace.did_change_watched_files if workspace is not None else None
     if watched is None or not watched.dynamic_registration:

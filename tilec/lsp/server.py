@@ -1,9 +1,9 @@
-"""The server: messages of an editor come in, answers and diagnostics go out, on one event loop that never waits for a proof.
+"""The server: takes messages of an editor, returns responses and diagnostics, on one event loop that never blocks on a proof.
 
-What holds. A result is of the texts that the editor has now, or it is dropped. Unsaved texts count, not the files on the disk.
-A file without a kernel or a tile function is no concern of ours, and nothing is said of it. Positions are in the encoding that
-client and server agreed on. Texts come whole with every change: pygls applies parts of texts by lines that end where Python's
-`splitlines` has them end, at a form feed too, and editors count lines otherwise.
+Invariants: a result for outdated texts is dropped. Unsaved texts take precedence over files on disk. Files without a kernel or
+tile function get no diagnostics. Positions use the encoding that client and server agreed on. Each change carries the whole
+text: pygls applies partial changes by the line ends of Python's `splitlines`, which include a form feed, and editors count
+lines differently.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KINDS: Final = {
 
 @dataclass(slots=True)
 class _File:
-    """An open file. `outline` is that of the last text that Python could parse, of those up to `parsed`."""
+    """An open file. `outline` is that of the latest text that Python could parse, among those up to `parsed`."""
 
     uri: str
     version: int | None
@@ -50,13 +50,13 @@ class _File:
     outline: Outline | None = None
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     answer: Answer | None = None
-    """The last one on it; it may be of an older text."""
+    """The latest verdict on the file; it may be for an older text."""
     published: dict[str, list[types.Diagnostic]] = field(default_factory=dict[str, list[types.Diagnostic]])
-    """What the last answer says, by the real path of the file it is in."""
+    """Diagnostics of the latest verdict, by the real path of their file."""
 
 
 class Server(LanguageServer):
-    """The language server of tilec; `run` serves one client. `workers` judge at once."""
+    """The language server of tilec. `workers` is the number of parallel check workers."""
 
     def __init__(self, workers: int) -> None:
         full = types.TextDocumentSyncKind.Full
@@ -67,12 +67,12 @@ class Server(LanguageServer):
         self._news = asyncio.Event()
         self._background: asyncio.Task[Outline | None] | None = None
         self.ended_well = False
-        """Whether the client asked for the end before it ended."""
+        """Whether the client requested shutdown before it exited."""
 
-    # What the client tells
+    # Notifications from the client
 
     def start(self, constants: Mapping[str, tuple[Constant, ...]]) -> None:
-        """The client is there; `constants` are values for files that no project has."""
+        """The client has connected; `constants` are values for files outside any project."""
         loop = asyncio.get_running_loop()
 
         def report(answer: Answer) -> None:
@@ -82,7 +82,7 @@ class Server(LanguageServer):
         self._checker = Checker(report, constants, self._workers)
 
     def stop(self) -> None:
-        """End the checker and its workers."""
+        """Ends the checker and its workers."""
         if self._checker is not None:
             self._checker.close()
             self._checker = None
@@ -101,13 +101,13 @@ class Server(LanguageServer):
             self._publish(file, path, {})
 
     def saved(self, uri: str) -> None:
-        """A file was saved: it is judged without a wait."""
+        """A file was saved: checks it without delay."""
         file = self._files.get(_path_of(uri) or "")
         if file is not None:
             self.text(file.uri, file.version, file.text.text, now=True)
 
     def closed(self, uri: str) -> None:
-        """A file was closed: its diagnostics go, and what the disk has counts."""
+        """A file was closed: removes its diagnostics; the version on disk is used again."""
         path = _path_of(uri)
         file = self._files.get(path or "")
         if path is None or file is None or self._checker is None:
@@ -118,22 +118,22 @@ class Server(LanguageServer):
         self._tell_news()
 
     def disk_changed(self) -> None:
-        """Files on the disk have changed, a build file perhaps."""
+        """Files on disk have changed, possibly a build file."""
         if self._checker is not None:
             self._checker.again()
 
-    # What the checker tells
+    # Results from the checker
 
     def take(self, answer: Answer) -> None:
-        """An answer of the checker: it counts if every text that it rests on is still the one that it is of."""
+        """Receives a result of the checker; drops it if any text that it depends on has changed."""
         file = self._files.get(answer.path)
         if file is None or not self._is_current(answer):
             return
         known = file.answer
         if not answer.verdict.complete and known is not None and known.verdict.complete and self._is_current(known):
-            return  # the same text once more: what it says is known, and a part of it is less
+            return  # a partial result for a text whose complete result is known
         file.answer = answer
-        self._background = asyncio.create_task(self._outline(answer.path))  # for when the text does not parse any more
+        self._background = asyncio.create_task(self._outline(answer.path))  # for later texts that do not parse
         if answer.verdict.complete or answer.verdict.told:
             self._publish(file, answer.path, diagnostics(answer.verdict, answer.path, self))
         self._tell_news()
@@ -147,24 +147,24 @@ class Server(LanguageServer):
         self._news = asyncio.Event()
 
     def _publish(self, file: _File, path: str, found: dict[str, list[types.Diagnostic]]) -> None:
-        """Replace what is told because of one file, here and in files that it imports."""
+        """Replaces the diagnostics that result from one file, in it and in files that it imports."""
         touched = {*file.published, *found, path}
         file.published = found
         for each in touched:
             self._send(each)
 
     def _send(self, path: str) -> None:
-        """Send all diagnostics that stand in a file, whatever file they were found for, alike ones once."""
+        """Sends all diagnostics located in a file, whichever check they come from, without duplicates."""
         told: list[types.Diagnostic] = []
         for file in self._files.values():
             told += [one for one in file.published.get(path, ()) if one not in told]
         version = self._files[path].version if path in self._files else None
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(self.uri_of(path), told, version))
 
-    # What the client asks
+    # Requests from the client
 
     def text_of(self, path: str) -> Text:
-        """The text of a file, open or not; empty where it cannot be read."""
+        """The text of a file, open or not; empty if it cannot be read."""
         file = self._files.get(path)
         if file is not None:
             return file.text
@@ -174,12 +174,12 @@ class Server(LanguageServer):
             return Text("")
 
     def uri_of(self, path: str) -> str:
-        """The URI of a file, as the editor spells it where it is open."""
+        """The URI of a file; for an open file, as the editor spells it."""
         file = self._files.get(path)
         return file.uri if file is not None else Path(path).as_uri()
 
     async def hover(self, uri: str, position: types.Position) -> types.Hover | None:
-        """What is known of a place, once the text there has been looked at."""
+        """Description of a location; waits for a pending check of its text."""
         path = _path_of(uri) or ""
         file = self._files.get(path)
         if file is None:
@@ -209,11 +209,12 @@ class Server(LanguageServer):
         found = await self._outline(path)
         inside = found.around(word.line) if found is not None else None
         if symbol.kind == "parameter" and (inside is None or inside.kind != "kernel"):
-            known = []  # a parameter of a tile function, whatever the kernel has of that name
+            known = []  # a parameter of a tile function, unrelated to the kernel's names
         return [hover.of_symbol(symbol), *known]
 
     async def definition(self, uri: str, position: types.Position) -> types.Location | None:
-        """Where the name at a place is defined: tile functions, dims, dtypes, constants, parameters; through imports too."""
+        """The definition of the name at a location: tile functions, dims, dtypes, constants, parameters; through imports
+        too."""
         path = _path_of(uri) or ""
         file = self._files.get(path)
         if file is None:
@@ -233,7 +234,7 @@ class Server(LanguageServer):
         return await asyncio.to_thread(definition, found, word.text, word.line, _project_root(path), texts)
 
     def actions(self, uri: str, range_: types.Range) -> list[types.CodeAction]:
-        """Fixes of the diagnostics that a range touches, those that are certain first."""
+        """Fixes of the diagnostics that overlap a range, certain ones first."""
         path = _path_of(uri) or ""
         found: list[types.CodeAction] = []
         for answer in self._answers(path):
@@ -244,7 +245,7 @@ class Server(LanguageServer):
         return sorted(found, key=lambda action: not action.is_preferred)
 
     async def symbols(self, uri: str) -> list[types.DocumentSymbol]:
-        """What a file defines: kernels and tile functions with their parameters, dims, dtypes, constants."""
+        """The definitions of a file: kernels and tile functions with their parameters, dims, dtypes, constants."""
         path = _path_of(uri) or ""
         found = await self._outline(path)
         if found is None or not found.holds_kernels or path not in self._files:
@@ -253,7 +254,8 @@ class Server(LanguageServer):
         return [_symbol(symbol, text) for symbol in found.symbols]
 
     async def _outline(self, path: str) -> Outline | None:
-        """What an open file defines, by the last text that Python could parse; read beside the loop, as a text may be long."""
+        """The outline of an open file, from the latest text that Python could parse; computed in a thread, because a text may
+        be long."""
         file = self._files.get(path)
         if file is None:
             return None
@@ -266,7 +268,7 @@ class Server(LanguageServer):
         return file.outline
 
     def _answers(self, path: str) -> list[Answer]:
-        """Answers that speak of a file as it is now, that on the file itself first."""
+        """Current verdicts that cover a file, its own first."""
         found = [
             (owner != path, file.answer)
             for owner, file in self._files.items()
@@ -276,7 +278,7 @@ class Server(LanguageServer):
 
 
 def _path_of(uri: str) -> str | None:
-    """The real path of a file; None for what is in no file, such as a text without a name, or a path with a null byte."""
+    """The real path of a file URI; None if it names no file, such as an unnamed text, or contains a null byte."""
     path = to_fs_path(uri) if uri.startswith("file:") else None
     return os.path.realpath(path) if path and "\0" not in path else None
 
@@ -286,7 +288,7 @@ def _project_root(path: str) -> Path | None:
 
 
 def _at(answers: Iterable[Answer], path: str, line: int, column: int) -> Iterator[Diagnostic]:
-    """Diagnostics whose underlined text holds a place."""
+    """Diagnostics whose primary span contains a location."""
     for answer in answers:
         for told in answer.verdict.told:
             primary = told.diagnostic.primary

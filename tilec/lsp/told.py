@@ -1,8 +1,8 @@
-"""Diagnostics of tilec as diagnostics of the protocol.
+"""Converts tilec diagnostics to diagnostics of the protocol.
 
-In: a verdict, and the texts of the files that its spans name. Out: diagnostics by real path: the message says what, when (the
-counterexample) and how to mend it, the places that say why are related information, the code leads to its page, and what a
-program reads is in `data`.
+In: a verdict, and the texts of the files in its spans. Out: diagnostics by real path. The message gives the error, the
+counterexample and the hint; secondary locations are related information; the code links to its page; `data` is the
+machine-readable record.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tilec.project.report import diagnostic_json
 
 SOURCE: Final = "tilec"
 NAMED: Final = 3
-"""Specialisations that a diagnostic names where it is not of all."""
+"""Maximum number of specialisations named in a diagnostic that does not apply to all."""
 
 
 class Files(Protocol):
     """Files by their real paths."""
 
     def text_of(self, path: str) -> Text:
-        """The text of a file, empty where there is none."""
+        """The text of a file; empty if it does not exist."""
         ...
 
     def uri_of(self, path: str) -> str:
@@ -40,7 +40,7 @@ class Files(Protocol):
 
 
 def diagnostics(verdict: Verdict, path: str, files: Files) -> dict[str, list[types.Diagnostic]]:
-    """Diagnostics of a verdict on the file at `path`, by the real path of the file that each stands in."""
+    """Diagnostics of a verdict on the file at `path`, by the real path of the file that contains them."""
     found: dict[str, list[types.Diagnostic]] = {path: []}
     for told in verdict.told:
         file, made = _diagnostic(told, verdict, path, files)
@@ -51,11 +51,11 @@ def diagnostics(verdict: Verdict, path: str, files: Files) -> dict[str, list[typ
 
 
 def _diagnostic(told: Told, verdict: Verdict, path: str, files: Files) -> tuple[str, types.Diagnostic]:
-    """A diagnostic, and the real path of the file that it stands in: that of the verdict where it has no place of its own."""
+    """A diagnostic, and the real path of its file; `path` if it has no location."""
     item = told.diagnostic
     file = file_of(verdict.root, item.primary.span) if item.primary is not None else path
     span = item.primary.span if item.primary is not None else Span("", 1, 0, 1, len(files.text_of(file).lines[0]))
-    decided = len(verdict.specialisations) if verdict.complete else 0  # before, nobody knows which it is not of
+    decided = len(verdict.specialisations) if verdict.complete else 0  # 0: not known yet
     return file, types.Diagnostic(
         range=files.text_of(file).range(span), message=_message(told, decided), severity=_severity(item),
         code=item.code, code_description=_page(item.code), source=SOURCE,
@@ -65,7 +65,8 @@ def _diagnostic(told: Told, verdict: Verdict, path: str, files: Files) -> tuple[
 
 
 def _elsewhere(found: dict[str, list[types.Diagnostic]], text: Text, files: Files) -> types.Diagnostic:
-    """In a kernel that cannot be judged for what is wrong with another file, such as the build file: where, and what."""
+    """A warning for a kernel that cannot be checked because of an error in another file, such as the build file; it names that
+    file and error."""
     path, first = next((path, one) for path, several in found.items() for one in several[:1])
     where = types.DiagnosticRelatedInformation(types.Location(files.uri_of(path), first.range), first.message)
     return types.Diagnostic(
@@ -75,8 +76,8 @@ def _elsewhere(found: dict[str, list[types.Diagnostic]], text: Text, files: File
 
 
 def actions(verdict: Verdict, path: str, files: Files) -> list[tuple[types.Diagnostic, types.CodeAction]]:
-    """The fixes of a verdict on the file at `path`, each an edit of the files that it is of, and the diagnostic it answers;
-    what is certain is preferred."""
+    """The fixes of a verdict on the file at `path`, each as an edit, with the diagnostic it fixes; certain fixes are
+    preferred."""
     found: list[tuple[types.Diagnostic, types.CodeAction]] = []
     for told in verdict.told:
         names = (
@@ -109,7 +110,7 @@ def file_of(root: Path, span: Span) -> str:
 
 @functools.cache
 def explanation(code: str) -> str:
-    """The page of a code, as Markdown; empty for what is no code."""
+    """The page of a code, as Markdown; empty for an unknown code."""
     page = importlib.resources.files("tilec") / "explain" / f"{code}.md"
     return page.read_text(encoding="utf-8") if code.isalnum() and page.is_file() else ""
 
@@ -149,7 +150,7 @@ def _related(root: Path, label: Label, files: Files) -> types.DiagnosticRelatedI
 
 
 def _data(told: Told, root: Path) -> dict[str, Any]:
-    """The diagnostic as `tilec check --json` has it, without what the terminal shows, and the fixes, which are actions."""
+    """The diagnostic as in `tilec check --json`, without the terminal rendering and the fixes, which are code actions."""
     record = diagnostic_json(replace(told.diagnostic, fixes=()), root)
     del record["rendered"], record["fixes"]
     return record | {"specialisations": list(told.names)}

@@ -1,7 +1,7 @@
-"""The operations of the LLVM and NVVM dialects that kernels are made of, each a method that checks what it is given.
+"""The operations of the LLVM and NVVM dialects that kernels use, each a method that checks the types of its operands.
 
-In: typed values (`tilec.mlir.types`). Out: typed values, and the text in `lines`. Operations take the
-flags that the rule of lowered code allows (`tilec.lowering.total`), which judges the text by itself.
+In: typed values (`tilec.mlir.types`). Out: typed values, and the text in `lines`. Operations have only the flags that the
+rule of lowered code allows; `tilec.lowering.total` checks the text independently.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ IntegerTest = Literal["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt
 FloatTest = Literal["oeq", "une", "olt", "ole", "ogt", "oge", "uno"]
 
 DYNAMIC_SHARED: Final = "dynamic_shared"
-"""The symbol of the dynamic shared memory, in `module` below it."""
+"""Symbol of the dynamic shared memory, which `module` defines."""
 PROVEN: Final = "tilec.proven"
-"""The attribute of an operation whose right operand is proven to be one for which LLVM gives it a value."""
+"""Attribute of an operation whose right operand is proven to be one for which LLVM defines the result."""
 _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
 _UNCHANGED: Final = frozenset({("add", 0), ("mul", 1), ("shl", 0), ("lshr", 0), ("udiv", 1)})
 _LETTERS: Final = {"r": (i32,), "l": (i64, GLOBAL, SHARED), "h": (i16,), "f": (f32,), "b": (i1,)}
-"""What a letter of a constraint stands for: a register of this type in inline PTX."""
+"""Register types of the constraint letters of inline PTX."""
 
 
 class Builder(Writer):
-    """Writes operations in the order of the calls."""
+    """Appends operations in the order of the calls."""
 
     def float_constant(self, bits: int) -> SsaValue:
-        """The f32 of these bits, so that infinities and rounding survive the text."""
+        """The f32 with these bits, so that infinities and rounding survive the text."""
         return self._constant(f"llvm.mlir.constant(0x{bits:08X} : f32) : f32", f32)
 
     def truth(self, value: bool) -> SsaValue:
@@ -41,7 +41,7 @@ class Builder(Writer):
         return self._constant(f"llvm.mlir.constant({'true' if value else 'false'}) : i1", i1)
 
     def zero(self, type: Type) -> SsaValue:
-        """The value of a vector type whose bits are all zero."""
+        """The value of a vector type with all bits zero."""
         return self._constant(f"llvm.mlir.zero : {type.text}", type)
 
     def special_register(self, name: str) -> SsaValue:
@@ -49,14 +49,14 @@ class Builder(Writer):
         return self._value(f"nvvm.read.ptx.sreg.{name} : i32", i32)
 
     def dynamic_shared(self) -> SsaValue:
-        """Where the dynamic shared memory begins."""
+        """Address of the dynamic shared memory."""
         return self._constant(f"llvm.mlir.addressof @{DYNAMIC_SHARED} : {SHARED.text}", SHARED)
 
     # Integers
 
     def integer(self, kind: IntegerOp, left: SsaValue, right: SsaValue | int, *, proven: bool = False) -> SsaValue:
-        """`left kind right`; an integer on the right that changes nothing makes no operation. `proven` says that the right
-        operand of a division, remainder or shift is one for which there is a value."""
+        """`left kind right`; no operation is emitted if an integer on the right is the neutral element. `proven`: the result of
+        the division, remainder or shift is defined for the right operand."""
         if isinstance(right, int):
             if (kind, right) in _UNCHANGED:
                 return left
@@ -85,7 +85,7 @@ class Builder(Writer):
         return self.integer("udiv", left, right)
 
     def urem(self, left: SsaValue, right: int) -> SsaValue:
-        """What that division leaves."""
+        """The remainder of unsigned numbers by a constant."""
         return self.integer("urem", left, right)
 
     def shl(self, left: SsaValue, right: int) -> SsaValue:
@@ -93,7 +93,7 @@ class Builder(Writer):
         return self.integer("shl", left, right)
 
     def lshr(self, left: SsaValue, right: int) -> SsaValue:
-        """Shifted right by a constant, zeros from the left."""
+        """Shifted right by a constant, filled with zeros."""
         return self.integer("lshr", left, right)
 
     def bit_and(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
@@ -105,11 +105,11 @@ class Builder(Writer):
         return self.integer("or", left, right)
 
     def bit_xor(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
-        """Bits set in one alone."""
+        """Bits set in exactly one."""
         return self.integer("xor", left, right)
 
     def compare(self, kind: IntegerTest, left: SsaValue, right: SsaValue) -> SsaValue:
-        """`left kind right` of integers as i1; `s` and `u` say how their bits are read."""
+        """`left kind right` of integers as i1; `s` compares them as signed, `u` as unsigned."""
         if right.type is not left.type or left.type.kind != "integer":
             raise _unlike("icmp", left, right)
         return self._value(f'llvm.icmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
@@ -126,27 +126,27 @@ class Builder(Writer):
     # Floats
 
     def float_op(self, kind: FloatOp, left: SsaValue, right: SsaValue, *, contract: bool = False) -> SsaValue:
-        """`left kind right`, rounded to nearest even. With `contract` a product and the sum it goes into may round once."""
+        """`left kind right`, rounded to nearest even. `contract` allows a product and the sum that uses it to be one `fma`."""
         if right.type is not left.type or left.type.kind != "float":
             raise _unlike(kind, left, right)
         text = f"llvm.{kind} {left.name}, {right.name}{_CONTRACT if contract else ''} : {left.type.text}"
         return self._value(text, left.type)
 
     def negated(self, value: SsaValue) -> SsaValue:
-        """A float with its sign turned."""
+        """A float with its sign flipped."""
         if value.type.kind != "float":
             raise _wrong("fneg", value)
         return self._value(f"llvm.fneg {value.name} : {value.type.text}", value.type)
 
     def float_function(self, name: Literal["fabs", "sqrt", "floor", "ceil"], value: SsaValue) -> SsaValue:
-        """A function that LLVM has an operation for."""
+        """A function for which LLVM has an intrinsic."""
         if value.type.kind != "float":
             raise _wrong(name, value)
         text = value.type.text
         return self._value(f"llvm.intr.{name}({value.name}) : ({text}) -> {text}", value.type)
 
     def float_compare(self, kind: FloatTest, left: SsaValue, right: SsaValue) -> SsaValue:
-        """`left kind right` of floats as i1; `o` is false and `u` true where one is NaN."""
+        """`left kind right` of floats as i1; with a NaN, `o` (ordered) tests are false and `u` (unordered) tests are true."""
         if right.type is not left.type or left.type.kind != "float":
             raise _unlike("fcmp", left, right)
         return self._value(f'llvm.fcmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
@@ -159,7 +159,7 @@ class Builder(Writer):
         return self._value(f"llvm.{kind} {value.name} : {value.type.text} to {type.text}", type)
 
     def extended(self, value: SsaValue, type: Type, *, signed: bool) -> SsaValue:
-        """An integer in a wider type, by its sign or by zeros."""
+        """An integer sign-extended or zero-extended to a wider type."""
         return self._converted("sext" if signed else "zext", value, type)
 
     def zext(self, value: SsaValue, type: Type) -> SsaValue:
@@ -213,14 +213,13 @@ class Builder(Writer):
         return made
 
     def insert(self, value: SsaValue, vector: SsaValue, position: int) -> SsaValue:
-        """The vector with another element at a position."""
+        """The vector with the element at a position replaced."""
         if vector.type.kind != "vector" or value.type is not vector.type.parts[0]:
             raise _unlike("insertelement", vector, value)
         at, text = self.constant(position), vector.type.text
         return self._value(f"llvm.insertelement {value.name}, {vector.name}[{at.name} : i32] : {text}", vector.type)
 
     def _fields(self, made: SsaValue) -> list[SsaValue]:
-        """The fields of a structure."""
         text = made.type.text
         return [self._value(f"llvm.extractvalue {made.name}[{i}] : {text}", type) for i, type in enumerate(made.type.parts)]
 
@@ -241,7 +240,7 @@ class Builder(Writer):
         return self._value(text, pointer.type)
 
     def load(self, pointer: SsaValue, type: Type, *, alignment: int = 0, invariant: bool = False) -> SsaValue:
-        """What memory holds at a pointer. `alignment` in bytes, 0 for that of the type; `invariant` where nothing writes it
+        """The value in memory at a pointer. `alignment` in bytes, 0 for that of the type; `invariant` if nothing writes it
         while the kernel runs."""
         if pointer.type.kind != "pointer":
             raise _wrong("load", pointer)
@@ -249,34 +248,34 @@ class Builder(Writer):
         return self._value(f"llvm.load {pointer.name}{attributes} : {pointer.type.text} -> {type.text}", type)
 
     def store(self, value: SsaValue, pointer: SsaValue, *, alignment: int = 0) -> None:
-        """Memory at a pointer holds `value`; alignment as in `load`."""
+        """Writes `value` to memory at a pointer; `alignment` as in `load`."""
         if pointer.type.kind != "pointer":
             raise _wrong("store", pointer)
         types = f"{value.type.text}, {pointer.type.text}"
         self._effect(f"llvm.store {value.name}, {pointer.name}{_alignment(alignment)} : {types}")
 
     def atomic_update(self, kind: str, pointer: SsaValue, value: SsaValue) -> SsaValue:
-        """A relaxed `add`, `fadd`, `max`, `min`, `umax` or `umin` of memory; what it held before."""
+        """A relaxed `add`, `fadd`, `max`, `min`, `umax` or `umin` on memory; returns the old value."""
         if pointer.type.kind != "pointer" or value.type.kind != ("float" if kind == "fadd" else "integer"):
             raise _unlike("atomicrmw", pointer, value)
         types = f"{pointer.type.text}, {value.type.text}"
         return self._value(f"llvm.atomicrmw {kind} {pointer.name}, {value.name} monotonic : {types}", value.type)
 
-    # What threads do together
+    # Synchronization, asynchronous copies and shuffles
 
     def barrier(self) -> None:
-        """Wait for all threads of the block."""
+        """Synchronize all threads of the block."""
         self._effect("nvvm.barrier")
 
     def part_barrier(self, number: int, threads: int) -> None:
-        """Wait for so many threads, who all come to the barrier of this number, 1 to 15; 0 is that of the block."""
+        """Synchronize `threads` threads on the named barrier `number`, 1 to 15; barrier 0 is that of the block."""
         if not 1 <= number <= 15 or threads % 32 or threads < 32:
             raise VerifyError(f"MLIR: no barrier {number} of {threads} threads")
         named, count = self.constant(number), self.constant(threads)
         self._effect(f"nvvm.barrier id = {named.name} number_of_threads = {count.name}")
 
     def commit_group(self) -> None:
-        """End this thread's group of asynchronous copies."""
+        """Commit this thread's group of asynchronous copies."""
         self._effect("nvvm.cp.async.commit.group")
 
     def wait_group(self, pending: int) -> None:
@@ -284,7 +283,7 @@ class Builder(Writer):
         self._effect(f"nvvm.cp.async.wait.group {pending}")
 
     def shuffle(self, value: SsaValue, mask: int) -> SsaValue:
-        """The i32 or f32 of the lane whose index differs in the bits of `mask` (PTX ISA, `shfl.sync.bfly`)."""
+        """The i32 or f32 of the lane whose index is this lane's xor `mask` (PTX ISA, `shfl.sync.bfly`)."""
         if value.type not in (i32, f32):
             raise _wrong("shfl.sync", value)
         members, offset, clamp = self.constant(-1), self.constant(mask), self.constant(31)
@@ -298,7 +297,7 @@ class Builder(Writer):
         return self._call(f'llvm.call_intrinsic "llvm.{name}"({_names(operands)})', operands, results)
 
     def instruction(self, name: str, operands: Sequence[SsaValue], results: Sequence[Type] = ()) -> list[SsaValue]:
-        """An intrinsic that stands for an instruction of PTX; `name` is without `llvm.nvvm.`."""
+        """An intrinsic for a PTX instruction; `name` is without `llvm.nvvm.`."""
         return self._call(f'llvm.call_intrinsic "llvm.nvvm.{name}"({_names(operands)})', operands, results)
 
     def inline_ptx(
@@ -310,7 +309,7 @@ class Builder(Writer):
         *,
         side_effects: bool = False,
     ) -> list[SsaValue]:
-        """PTX as text, in which `$i` is the i-th of results and operands; `constraints` are LLVM's: a letter for each."""
+        """PTX as text, in which `$i` is the i-th of results and operands; `constraints` are LLVM's, one letter for each."""
         _check_constraints(constraints, list(results), [value.type for value in operands])
         effects = " has_side_effects" if side_effects else ""
         names = f" {_names(operands)}" if operands else ""
@@ -344,7 +343,7 @@ def _unlike(kind: str, left: SsaValue, right: SsaValue) -> VerifyError:
 
 @cache
 def _converts(kind: str, source: Type, target: Type) -> bool:
-    """Whether the conversion `kind` leads from one type to the other."""
+    """Whether the conversion `kind` is defined from `source` to `target`."""
     kinds, wider = (source.kind, target.kind), target.bits > source.bits
     match kind:
         case "zext" | "sext":
@@ -367,7 +366,7 @@ def _converts(kind: str, source: Type, target: Type) -> bool:
 
 
 def _check_constraints(constraints: str, results: list[Type], operands: list[Type]) -> None:
-    """VerifyError unless the letters are those of the types, results before operands."""
+    """VerifyError unless the letters match the types, results before operands."""
     outputs, inputs = _letters(constraints)
     fits = len(outputs) == len(results) and len(inputs) == len(operands)
     pairs = (*zip(outputs, results, strict=False), *zip(inputs, operands, strict=False))
@@ -378,7 +377,7 @@ def _check_constraints(constraints: str, results: list[Type], operands: list[Typ
 
 @cache
 def _letters(constraints: str) -> tuple[list[str], list[str]]:
-    """The letters of results and of operands; an operand in the place of a result has that one's."""
+    """The letters of results and of operands; an operand tied to a result has that result's letter."""
     parts = [part for part in constraints.split(",") if part and not part.startswith("~")]
     outputs = [part[1:] for part in parts if part.startswith("=")]
     inputs = [outputs[int(part)] if part.isdigit() else part for part in parts if not part.startswith("=")]

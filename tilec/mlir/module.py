@@ -1,6 +1,6 @@
-"""What stands around a kernel's operations: the module, its dynamic shared memory, and the function's head.
+"""The MLIR module around a kernel's operations: dynamic shared memory and the function's signature and attributes.
 
-In: the kernel's arguments and launch bounds, and its lines. Out: the text of the module.
+In: the kernel's arguments and launch bounds, and the lines of its operations. Out: the text of the module.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tilec.mlir.types import GLOBAL, PARAMETER, SsaValue
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a kernel. What is promised of a pointer to global memory: it is the only way to what the kernel writes
-    through it, and with `read_only` nothing is written through it. What is passed as bytes has so many (`size`), aligned to
-    `alignment`, and stays where the launch put it."""
+    """An argument of a kernel. A pointer to global memory is `noalias`: memory that the kernel writes through it is accessed
+    through no other pointer; with `read_only`, nothing is written through it. An argument passed by value as bytes has `size`
+    bytes, aligned to `alignment`, and is a `grid_constant`: it stays in parameter space."""
 
     value: SsaValue
     read_only: bool = False
@@ -27,8 +27,8 @@ class Argument:
 def kernel_module(
     symbol: str, arguments: Sequence[Argument], lines: Sequence[str], *, threads: int, min_blocks: int | None, alignment: int
 ) -> str:
-    """`threads` per block; registers are bounded so that `min_blocks` blocks fit a multiprocessor (PTX ISA, `.minnctapersm`);
-    `alignment` of the dynamic shared memory in bytes."""
+    """`threads` per block. Registers are limited so that `min_blocks` blocks fit a multiprocessor (PTX ISA, `.minnctapersm`).
+    `alignment` of the dynamic shared memory is in bytes."""
     occupancy = f", nvvm.minctasm = {min_blocks} : i32" if min_blocks else ""
     made = [
         "module {",

@@ -1,6 +1,6 @@
 """Types of the LLVM dialect that kernels use, and the SSA value: a name with its type.
 
-Each type exists once, so `is` tells whether two are the same.
+Each type exists once, so they are compared with `is`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilec.ir.core import VerifyError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Type:
-    """`text` is how MLIR writes it. `bits` is the width of integers, floats and vectors, 0 of others; `parts` the types of a
+    """`text` is its MLIR syntax. `bits` is the width of integers, floats and vectors, 0 for others; `parts` are the types of a
     structure's fields, or the one type of a vector's elements."""
 
     text: str
@@ -27,7 +27,7 @@ class Type:
 
 
 class SsaValue(NamedTuple):
-    """What an operation makes or a block is given; `name` begins with `%`."""
+    """A result of an operation or an argument of a block; `name` begins with `%`."""
 
     name: str
     type: Type
@@ -44,21 +44,21 @@ f32: Final = Type("f32", "float", 32)
 GLOBAL: Final = Type("!llvm.ptr<1>", "pointer")
 SHARED: Final = Type("!llvm.ptr<3>", "pointer")
 PARAMETER: Final = Type("!llvm.ptr", "pointer")
-"""To an argument that is passed as bytes."""
+"""Pointer to an argument that is passed by value as bytes."""
 
 _INTEGERS: Final = {type.bits: type for type in (i1, i8, i16, i32, i64)}
 _FLOATS: Final = {type.text: type for type in (f16, bf16, f32)}
 
 
 def integer(bits: int) -> Type:
-    """The integer of a width; VerifyError where kernels have none."""
+    """The integer type of a width; VerifyError if kernels use none of that width."""
     if bits not in _INTEGERS:
         raise VerifyError(f"MLIR: no integers of {bits} bits are used")
     return _INTEGERS[bits]
 
 
 def floating(name: str) -> Type:
-    """The float called `name` (`f16`, `bf16`, `f32`)."""
+    """The float called `name` (`f16`, `bf16`, `f32`); VerifyError for others."""
     if name not in _FLOATS:
         raise VerifyError(f"MLIR: `{name}` is no float of the LLVM dialect that is used")
     return _FLOATS[name]
@@ -74,5 +74,5 @@ def vector(count: int, element: Type) -> Type:
 
 @cache
 def structure(*parts: Type) -> Type:
-    """What inline PTX and intrinsics give back where they have several results."""
+    """Result type of inline PTX and intrinsics with several results."""
     return Type(f"!llvm.struct<({', '.join(part.text for part in parts)})>", "structure", 0, parts)

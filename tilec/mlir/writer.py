@@ -1,8 +1,8 @@
-"""Where operations are written: lines in order, and fresh SSA names.
+"""Text of operations in order, with fresh SSA names.
 
-In: the text of an operation, made by `tilec.mlir` alone, and the type of its result. Out: the lines, and typed values. A
-constant is written once where it is in scope: asked for again, it is the value that is there. MLIR would find the same, after
-reading a text that is longer by a third. Other operations stay as they are asked for: what a pass folds depends on them.
+In: the text of an operation, made only by `tilec.mlir`, and the type of its result. Out: lines, and typed values. A constant
+is written once per scope: a second request returns the same value. MLIR would deduplicate it too, but only after reading a
+text that is longer by a third. Other operations are not deduplicated, because constant folding in passes depends on them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from tilec.ir.core import VerifyError
 from tilec.mlir.types import SsaValue, Type, i1, i32
 
 _new = cast("Callable[[type[SsaValue], tuple[str, Type]], SsaValue]", getattr(tuple, "__new__"))  # noqa: B009 typed here
-"""Makes an `SsaValue` in half the time that calling it takes; most of a kernel's text is such values."""
+"""Makes an `SsaValue` in half the time of a call of the class; these make up most of a kernel's text."""
 
 
 class Writer:
-    """Operations one a line, and the regions of `scf`. Values that a region's operations make are known in it alone."""
+    """Operations, one a line, and the regions of `scf`. Values defined in a region are in scope only there."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._count = 0
         self._constants: dict[str, SsaValue] = {}  # those in scope, by their text
-        self._entered: list[str] = []  # those texts in order, for the end of a region
-        self._found = 0  # how often a constant was in scope
-        self.line = 0  # of the tile IR's text, 0 where operations have none
+        self._entered: list[str] = []  # those texts in order of creation, so that the end of a region can drop its own
+        self._found = 0  # number of requests for a constant in scope
+        self.line = 0  # current line of the tile IR's text, 0 if none
 
     def _name(self) -> str:
-        """A fresh SSA name."""
         self._count += 1
         return f"%{self._count}"
 
@@ -42,7 +41,7 @@ class Writer:
         return _new(SsaValue, (name, type))
 
     def _constant(self, text: str, type: Type) -> SsaValue:
-        """The result of an operation without operands, which is appended where none of its text is in scope."""
+        """The result of an operation without operands, which is appended only if the same text is not in scope."""
         known = self._constants.get(text)
         if known is None:
             known = self._constants[text] = self._value(text, type)
@@ -53,16 +52,16 @@ class Writer:
 
     @property
     def operations(self) -> int:
-        """What was asked for: the lines, and the constants that were in scope."""
+        """Number of operations requested: the lines, and the constants that were in scope."""
         return len(self.lines) + self._found
 
     def _effect(self, text: str) -> None:
-        """Append an operation without results, or a part of one with regions."""
+        """Append an operation without results, or a part of an operation with regions."""
         self.lines.append(text)
 
     @contextmanager
     def _region(self) -> Generator[None]:
-        """What is written inside is in scope there alone."""
+        """Constants written inside are in scope only there."""
         outside = len(self._entered)
         yield
         for text in self._entered[outside:]:
@@ -70,27 +69,27 @@ class Writer:
         del self._entered[outside:]
 
     def at_line(self, line: int) -> None:
-        """What follows comes from this line of the tile IR's text."""
+        """Operations from here on belong to this line of the tile IR's text."""
         if line != self.line:
             self.line = line
             self.lines.append(f"// line {line}")
 
     @contextmanager
     def replicated(self) -> Generator[None]:
-        """Stores that are written inside bring the same value wherever several threads write to one place."""
+        """Stores inside write the same value wherever several threads write the same address."""
         self.lines.append(f"// line {self.line} replicated")
         yield
         self.lines.append(f"// line {self.line}")
 
     def constant(self, value: int, type: Type = i32) -> SsaValue:
-        """An integer that its type holds, as a signed or an unsigned number."""
+        """An integer constant that fits its type, as a signed or as an unsigned number."""
         if type.kind != "integer" or not -(1 << type.bits - 1) <= value < 1 << type.bits:
             raise VerifyError(f"MLIR: no constant {value} of {type}")
         return self._constant(f"llvm.mlir.constant({value} : {type.text}) : {type.text}", type)
 
     @contextmanager
     def where(self, condition: SsaValue | None) -> Generator[None]:
-        """What is written inside runs where `condition` (i1) holds; everywhere where it is None."""
+        """Operations inside run only if `condition` (i1) is true, or always if it is None."""
         if condition is None:
             yield
             return
@@ -100,7 +99,7 @@ class Writer:
         self._effect("}")
 
     def either(self, condition: SsaValue, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Writes what `then` writes to run where `condition` (i1) holds, and what `otherwise` does to run where not."""
+        """The operations of `then` run if `condition` (i1) is true, those of `otherwise` if it is false."""
         self._effect(f"scf.if {_bit(condition)} {{")
         with self._region():
             then()
@@ -110,7 +109,7 @@ class Writer:
         self._effect("}")
 
     def choose(self, condition: SsaValue, then: Callable[[], SsaValue], otherwise: Callable[[], SsaValue]) -> SsaValue:
-        """The value that one of two regions makes."""
+        """The value of one of two regions."""
         name = self._name()
         (made,) = self._branch(f"{name} = ", ", ", condition, lambda: [then()], lambda: [otherwise()])
         return SsaValue(name, made)
@@ -118,7 +117,7 @@ class Writer:
     def choose_all(
         self, condition: SsaValue, then: Callable[[], list[SsaValue]], otherwise: Callable[[], list[SsaValue]]
     ) -> list[SsaValue]:
-        """The values that one of two regions makes, as many and of the same types in both."""
+        """The values of one of two regions, which yield the same number and types."""
         name = self._name()
         types = self._branch(f"{name}:{{}} = ", ", ", condition, then, otherwise)
         return [SsaValue(f"{name}#{i}", type) for i, type in enumerate(types)]
@@ -126,7 +125,7 @@ class Writer:
     def branch(
         self, condition: SsaValue, then: Callable[[], list[SsaValue]], otherwise: Callable[[], list[SsaValue]]
     ) -> list[SsaValue]:
-        """`choose_all`, of any number of values, none included."""
+        """`choose_all` for any number of values, including none."""
         name = self._name()
         types = self._branch(f"{name}:{{}} = ", ",", condition, then, otherwise)
         return _results(name, types)
@@ -139,9 +138,9 @@ class Writer:
         then: Callable[[], list[SsaValue]],
         otherwise: Callable[[], list[SsaValue]],
     ) -> list[Type]:
-        """Types of the results; `{}` in `head` stands for how many there are."""
+        """Types of the results; `{}` in `head` stands for their number."""
         place = len(self.lines)
-        self._effect("")  # the head names types, which are known once the first region is written
+        self._effect("")  # placeholder: the head contains types that are known only after the first region
         with self._region():
             made = then()
         types = [value.type for value in made]
@@ -167,8 +166,8 @@ class Writer:
         body: Callable[[SsaValue, list[SsaValue]], list[SsaValue]],
         unsigned: bool = False,
     ) -> list[SsaValue]:
-        """The values carried by a loop over `lower .. upper` (i32), after it; `body` gets the index and the values of a turn,
-        and gives those of the next. `unsigned`: the bounds have no sign, and the step may go past 2^31 - 1."""
+        """The values carried by a loop over `lower .. upper` (i32), after it. `body` takes the index and the carried values of
+        an iteration and returns the next ones. `unsigned`: the bounds are unsigned, and the step may exceed 2^31 - 1."""
         types = [value.type for value in start]
         variable, name = self._name(), self._name()
         carried = [SsaValue(self._name(), type) for type in types]
@@ -198,12 +197,11 @@ class Writer:
 
 
 def _bit(condition: SsaValue) -> str:
-    """The name of a condition."""
     if condition.type is not i1:
         raise VerifyError(f"MLIR: {condition.name} of {condition.type} is no condition")
     return condition.name
 
 
 def _results(name: str, types: list[Type]) -> list[SsaValue]:
-    """The results of an operation that makes several; one alone goes by the name without a number."""
+    """The results of an operation; a single result has the name without a number."""
     return [SsaValue(f"{name}#{i}" if len(types) > 1 else name, type) for i, type in enumerate(types)]

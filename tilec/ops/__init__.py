@@ -1,12 +1,12 @@
-"""Kernels as functions of tensors: `tilec.op` makes one of a kernel function.
+"""Kernels as functions of tensors: `tilec.op` turns a kernel function into one.
 
-A call takes tensors and numbers by the names of the kernel's parameters, chooses the specialisation by their dtypes and shapes,
-allocates the kernel's `Out` tensors and returns them, and launches on the current stream. PyTorch's tensors go through a short
-way of their own, and PyTorch knows the op: fake tensors, `torch.compile`, CUDA graphs (`torch_op`). Other tensors, of anything
-with DLPack or the CUDA array interface, give `DeviceArray`s, which export DLPack.
+A call takes tensors and numbers by the names of the kernel's parameters, selects the specialisation by their dtypes and shapes,
+allocates the kernel's `Out` tensors and returns them, and launches on the current stream. PyTorch tensors have a fast path, and
+the op is registered with PyTorch: fake tensors, `torch.compile`, CUDA graphs (`torch_op`). For other tensors, with DLPack or
+the CUDA array interface, results are `DeviceArray`s, which export DLPack.
 
-`declaration` is what a kernel says of its arguments and results, `kernels` where compiled kernels come from. No file here needs
-a compiler where kernels are prebuilt.
+`declaration` derives arguments and results from a kernel's interface, `kernels` finds compiled kernels. No file here needs a
+compiler if kernels are prebuilt.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What an op takes and gives: a kernel's interface goes in; the arguments of a call, and from these the values of dims and
-constants and the shapes of results, come out.
+"""Arguments and results of an op. In: a kernel's interface. Out: the arguments of a call, and from these the values of dims and
+constants and the shapes of results.
 
-Values are learned from tensors in the order of the parameters: an axis that is one name gives that name its extent, one such as
-`R + 1` what makes it so where no other axis has the name, and a dtype that is an `Element` gives that its dtype. Whether they
-contradict each other is not judged here: the launch contract is.
+Values are inferred from tensors in the order of the parameters. An axis that is a single name gives that name its extent. An
+axis such as `R + 1` is solved for the name if no axis consists of the name alone. An `Element` dtype gives the `Element` its
+value. Conflicts between extents are not diagnosed here but by the launch contract.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from tilec.runtime import LaunchError
 Value = int | float | bool | str
 Values = Mapping[str, Any]
 Choice = Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]] | None
-"""Values by name, or a function from what is known (dims by name, dtypes by the name of their `Element`) to those."""
+"""Values by name, or a function that computes them from the known values (dims by name, dtypes by the name of their
+`Element`)."""
 MUTATED: Final = ("inout", "atomic")
 
 
 def refuse(kernel: str, message: str, *, argument: str = "", given: str = "", required: str = "") -> LaunchError:
-    """The error of an op that is declared or called in a way that no kernel fits."""
+    """The error for an op whose declaration or call fits no kernel."""
     return LaunchError("E0919", message, kernel=kernel, argument=argument, given=given, required=required)
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """An op of a kernel. A call takes `arguments` and returns `outputs`; `scratch` is allocated and forgotten; `mutated` names
-    the tensors among the arguments that are written."""
+    """An op of a kernel. A call takes `arguments` and returns `outputs`; `scratch` is allocated and discarded; `mutated` names
+    the tensor arguments that are written."""
 
     interface: Interface
     arguments: tuple[Declared, ...]
@@ -58,8 +59,8 @@ class Declaration:
         return tuple(one for one in self.interface.parameters if not one.access and DTYPES[one.dtype].is_float)
 
     def known(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], scalars: Values) -> dict[str, Any]:
-        """Values by name from the dtype and shape of each tensor argument and from scalars; extents may be symbolic. E0905
-        where a rank is wrong, E0904 where two tensors disagree about an `Element`."""
+        """Values by name, from the dtype and shape of each tensor argument and from scalars; extents may be symbolic. E0905 for
+        a wrong rank, E0904 if two tensors disagree about an `Element`."""
         found: dict[str, Any] = {}
         origin: dict[str, str] = {}
         for one in self.arguments:
@@ -88,7 +89,7 @@ class Declaration:
         return found | self._chosen("dims", self.dims, found)
 
     def _derive(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], found: dict[str, Any]) -> None:
-        """Add what extents such as `R + 1` say of names that no axis alone has."""
+        """Adds values solved from extents such as `R + 1`, for names that are no axis by themselves."""
         given = {} if callable(self.constants) else self._chosen("constants", self.constants, found)
         for one in self.arguments:
             for dim, extent in zip(one.dims, tensors[one.name][1] if one.access else (), strict=True):
@@ -97,7 +98,7 @@ class Declaration:
                     found[solution[0]] = solution[1]
 
     def specialisation(self, known: Values) -> dict[str, Value]:
-        """A value for each constant of the kernel; E0919 where one has none."""
+        """A value for each constant of the kernel; E0919 if one has no value."""
         chosen = self._chosen("constants", self.constants, known)
         for name in chosen:
             if name not in self.interface.constants:
@@ -114,7 +115,7 @@ class Declaration:
         return found
 
     def shapes(self, which: Iterable[Declared], known: Values) -> list[tuple[str, tuple[Any, ...]]]:
-        """Dtype and shape of each of `which`; E0919 where nothing says what an extent is."""
+        """Dtype and shape of each of `which`; E0919 if an extent cannot be determined."""
         values = dict(known) | self._chosen("constants", self.constants, known)
         found: list[tuple[str, tuple[Any, ...]]] = []
         for one in which:
@@ -139,8 +140,8 @@ class Declaration:
 
 
 def solved(dim: Expr, extent: Any, values: Values) -> tuple[str, Any] | None:
-    """The name without a value in an extent, and the value that it has there, where that is one name in one place below sums,
-    differences and products. What does not divide is refused by the launch contract."""
+    """The unknown name in an extent and its value, if the name occurs once below sums, differences and products. The launch
+    contract rejects a division with remainder."""
     if dim.op == "sym":
         return (dim.name, extent) if dim.name not in values else None
     unknown = [{*arg.symbols()} - values.keys() for arg in dim.args]
@@ -156,7 +157,7 @@ def solved(dim: Expr, extent: Any, values: Values) -> tuple[str, Any] | None:
 
 
 def evaluate(dim: Expr, values: Values) -> Any:
-    """The value of an extent, where values may be PyTorch's symbolic integers: `Expr.evaluate` would make numbers of them."""
+    """The value of an extent; values may be PyTorch's symbolic integers, which `Expr.evaluate` would convert to numbers."""
     if dim.op == "const":
         return dim.value
     if dim.op == "sym":
@@ -166,8 +167,8 @@ def evaluate(dim: Expr, values: Values) -> Any:
 
 
 def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dims: Choice) -> Declaration:
-    """An op of a kernel; `mutates` names the `Out` tensors that a call is given. E0919 where there is no such tensor, or no
-    tensor among the arguments."""
+    """An op of a kernel; `mutates` names the `Out` tensors that a call receives as arguments. E0919 if there is no such tensor,
+    or no tensor among the arguments."""
     given = frozenset(mutates)
     outs = {one.name for one in interface.parameters if one.access == "out"}
     for name in sorted(given - outs):

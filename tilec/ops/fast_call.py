@@ -1,8 +1,8 @@
-"""The function that makes a call of an op on plain tensors of PyTorch: a declaration goes in, Python of its own parameters
-comes out.
+"""Generates the call function of an op for plain PyTorch tensors: takes a declaration, returns a Python function with its
+parameters.
 
-A call has a few microseconds, so nothing in it loops over parameters: it is written out for each op, as `dataclasses` writes
-`__init__`. For `rms_norm(x, weight, eps)` it is
+A call must take only a few microseconds, so the function does not loop over parameters: its text is generated for each op, as
+`dataclasses` generates `__init__`. For `rms_norm(x, weight, eps)` it is
 
     def rms_norm(self, x, weight, eps):
         if compiling(): return overload(x, weight, eps)
@@ -22,10 +22,10 @@ A call has a few microseconds, so nothing in it loops over parameters: it is wri
         except Refused as error: recover(error, entry); entry.launch(...)
         return out
 
-`alike` is one look at all tensors, and at the state of PyTorch: whether they are as those of the last call, and it is as it was
-then. Where they are not, they are looked at one by one. The key has what the launch contract depends on, but for addresses and
-floats: integers are in it by value, after their types were looked at. Every name but those of the parameters has a prefix, so
-that parameters may be called anything.
+`alike` is a single check that all tensors, and the state of PyTorch, match those of the last call. If it fails, tensors are
+checked one by one. The key contains everything that the launch contract depends on except addresses and floats; it contains
+integers by value, after a check of their types. Every name except the parameters has a prefix, so that parameters may have any
+name.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ TYPES: Final = {"f": "float", "i": "int", "u": "int", "b": "bool"}
 
 
 def make_call(declaration: Declaration, helpers: Mapping[str, Any], *, guarded: bool) -> Callable[..., Any]:
-    """The function; `helpers` are the names that the text above has beside the parameters. With `guarded` it is a method, which
-    sends what is not a plain tensor to `dispatch` and tracing to `overload`."""
+    """The call function; `helpers` are the names that the text above uses besides the parameters. With `guarded` it is a method
+    that forwards arguments other than plain tensors to `dispatch`, and tracing to `overload`."""
     namespace: dict[str, Any] = {PREFIX + name: value for name, value in helpers.items()}
     exec(compile(call_text(declaration, guarded=guarded), f"<tilec.op {declaration.kernel}>", "exec"), namespace)
     made = namespace[declaration.kernel]
@@ -53,7 +53,7 @@ def make_call(declaration: Declaration, helpers: Mapping[str, Any], *, guarded: 
 
 
 def call_text(declaration: Declaration, *, guarded: bool) -> str:
-    """The text of the function; names in it are identifiers, since the front end read them as such."""
+    """The text of the function; all names in it are identifiers, because the front end parsed them."""
     names = [one.name for one in declaration.arguments]
     given = "".join(f"{name}, " for name in names)
     tensors = [one.name for one in declaration.arguments if one.access]
@@ -99,7 +99,7 @@ def _alike(declaration: Declaration) -> str:
 
 
 def _entry(declaration: Declaration, given: str) -> list[str]:
-    """Find what is known of a call, or make the call as the first of its kind."""
+    """Looks up the entry of a call, or makes the first call of its kind."""
     lines = [f"if {_unusual(one)}: {one.name} = @checked({one.name!r}, {one.name})" for one in _integers(declaration)]
     return [
         *lines,
@@ -116,7 +116,7 @@ def _guard(tensors: list[str]) -> str:
 
 
 def _unusual(one: Declared) -> str:
-    """Whether a scalar has to be looked at: another type than its own, or a float that may not fit."""
+    """The condition under which a scalar must be checked: another type than its own, or a float that may be out of range."""
     dtype = DTYPES[one.dtype]
     wrong = f"@type({one.name}) is not @{TYPES[dtype.kind]}"
     if not dtype.is_float:

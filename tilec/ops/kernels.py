@@ -1,8 +1,8 @@
-"""Where the kernels of an op come from: constants and a device go in, a loaded kernel comes out.
+"""Finds the kernels of an op: takes constants and a device, returns a loaded kernel.
 
-A bundle or a folder of artifacts, where the op or `TILEC_PREBUILT` names one: then from there and from nowhere else. Otherwise
-compiled as needed, where the compiler is installed; else from bundles that are installed or were pulled (`tilec.finder`). The
-trust policy that holds judges all that is prebuilt: a folder, which nobody signs, is none for it.
+If the op or `TILEC_PREBUILT` names a bundle or a folder of artifacts, kernels come only from there. Otherwise they are compiled
+on demand if the compiler is installed, else they come from installed or pulled bundles (`tilec.finder`). The trust policy in
+effect applies to everything prebuilt; it rejects a folder, which has no signature.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tilec.runtime.trust_place import find_trust
 from tilec.toolchain import PACKAGES, is_installed
 
 PREBUILT: Final = "TILEC_PREBUILT"
-"""The variable that names a bundle or a folder of artifacts for every op that names none."""
+"""Environment variable with a bundle or a folder of artifacts, for every op that names none."""
 MAX_ARTIFACTS: Final = 4096
-"""Files of a folder that are looked at for one kernel."""
+"""Maximum number of files of a folder that are read for one kernel."""
 
 
 class Kernels:
-    """The loaded kernels of one op. `path` is the kernel's file, `prebuilt` a bundle's file or a folder of artifacts."""
+    """The loaded kernels of one op. `path` is the kernel's file, `prebuilt` a bundle file or a folder of artifacts."""
 
     def __init__(self, interface: Interface, path: Path, prebuilt: str | Path | None) -> None:
         self._interface, self._path = interface, path
@@ -39,12 +39,12 @@ class Kernels:
 
     @property
     def loaded(self) -> tuple[Kernel, ...]:
-        """Those that were asked for."""
+        """The kernels loaded so far."""
         return tuple(self._loaded.values())
 
     def get(self, constants: Mapping[str, Value], device: Device) -> Kernel:
-        """The kernel at these constants. CompileError where it is refused; BundleError E0707, E0735 where what is prebuilt has
-        none, E0714 where the trust policy refuses it; LaunchError E0919 where it is of another kernel than the op."""
+        """The kernel for these constants. CompileError if it is rejected; BundleError E0707, E0735 if it is not among the
+        prebuilt ones, E0714 if the trust policy rejects them; LaunchError E0919 if it belongs to another kernel than the op."""
         key = (tuple((name, type(value), value) for name, value in constants.items()), device.ordinal)
         with self._lock:
             found = self._loaded.get(key)
@@ -61,7 +61,7 @@ class Kernels:
                 return self._of_folder(path, constants, device)
             return self._of_bundle(open_bundle(path, arch=device.architecture), constants, device)
         if all(is_installed(package) for package in PACKAGES):
-            # By name, so that reading this file does not read the compiler.
+            # Imported by name, so that importing this module does not import the compiler.
             just_in_time: Any = importlib.import_module("tilec.project.just_in_time")
             return just_in_time.compile(self._path, constants, device.architecture, device=device)
         from tilec.finder import find_kernel
@@ -73,7 +73,8 @@ class Kernels:
             return bundle.load(bundle.find(self._interface.kernel, **constants), device)
 
     def _of_folder(self, folder: Path, constants: dict[str, Value], device: Device) -> Kernel:
-        """As `tilec build` writes it: artifacts in a folder for each architecture, or those of one in the folder itself."""
+        """A folder as `tilec build` writes it: artifacts in a subfolder per architecture, or those of one architecture directly
+        in the folder."""
         policy = find_trust()
         if policy is not None:
             message = f"`{folder}` is a folder of artifacts, which nobody signs, and `{policy.source}` asks for signatures"
@@ -92,7 +93,7 @@ class Kernels:
         raise BundleError("E0707", f"`{folder}` has no kernel for {wanted}", hint="build it with `tilec build`")
 
     def _compare(self, kernel: Kernel) -> None:
-        """E0919 where parameters are not those of the kernel that the op was made of: prebuilt from another source."""
+        """E0919 if its parameters differ from those of the op's kernel: it was built from another source."""
         manifest = kernel.manifest
         tensors = [(one.name, one.access) for one in self._interface.parameters if one.access]
         scalars = [(one.name, one.dtype) for one in self._interface.parameters if not one.access]

@@ -1,5 +1,5 @@
-"""An op of tensors of any framework: arguments by the names of the kernel's parameters go in, a checked launch, and what it
-wrote, come out."""
+"""An op on tensors of any framework: takes arguments by the names of the kernel's parameters, makes a checked launch, and
+returns the tensors it wrote."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilec.runtime.values import Evidence
 
 
 class Op:
-    """A kernel as a function of tensors. Made by `tilec.op`."""
+    """A kernel as a function of tensors. Created by `tilec.op`."""
 
     def __init__(self, declaration: Declaration, kernels: Kernels, values: Mapping[str, Evidence]) -> None:
         self.declaration = declaration
@@ -33,27 +33,27 @@ class Op:
 
     @property
     def loaded(self) -> tuple[Kernel, ...]:
-        """The kernels that calls have asked for so far."""
+        """The kernels that calls have used so far."""
         return self._kernels.loaded
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any] | None = None) -> None:
-        """Give the op a gradient, as `torch.library.register_autograd` does. E0919 for an op that writes its arguments, and
-        where PyTorch is not known."""
+        """Register a gradient, as `torch.library.register_autograd` does. E0919 for an op that writes its arguments, and if
+        PyTorch was not imported before the op was created."""
         raise self._without_torch()
 
     def _without_torch(self) -> LaunchError:
         return refuse(self.__name__, "PyTorch is not known to this op", required="`import torch` before `tilec.op`")
 
     def __deepcopy__(self, memo: Any) -> Op:
-        return self  # as functions do, so that models which have one can be copied
+        return self  # as functions do, so that models with an op can be copied
 
     def __repr__(self) -> str:
         return f"<tilec.op {self.__name__}{self.__signature__}>"
 
     def __call__(self, *args: Any, stream: Any = 0, **kwargs: Any) -> Any:
-        """Launch on `stream`, a handle or an object that has one. What the kernel writes comes back as `DeviceArray`s: one, or
-        a tuple in the order of the parameters; None where it writes only arguments. E0919 for a tensor of PyTorch: import torch
-        before the op is made."""
+        """Launch on `stream`, a handle or an object that has one. Returns the `Out` tensors as `DeviceArray`s: one, or a tuple
+        in the order of the parameters; None if the kernel writes only arguments. E0919 for a PyTorch tensor: import torch
+        before the op is created."""
         given = self.bind(args, kwargs)
         device = current_device()
         views: dict[str, TensorView] = {}
@@ -73,7 +73,7 @@ class Op:
         return None if not outputs else outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by name; E0903 where one is missing, twice there or unknown."""
+        """Arguments by name; E0903 if one is missing, duplicated or unknown."""
         try:
             return self.__signature__.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -84,8 +84,8 @@ class Op:
         self, given: Mapping[str, Any], views: Mapping[str, TensorView], device: Device,
         allocate: Callable[[str, tuple[int, ...]], Any], stream: int,
     ) -> tuple[Plan, list[Any]]:  # fmt: skip
-        """A checked launch of the specialisation that fits, and the tensors that `allocate` made for it: results, then scratch.
-        `views` are the tensors among the arguments."""
+        """A checked launch of the matching specialisation, and the tensors that `allocate` created for it: results, then
+        scratch. `views` are the tensors among the arguments."""
         declared = self.declaration
         scalars = {one.name: given[one.name] for one in declared.arguments if not one.access}
         numbers = {name: check_scalar(spec, scalars[name], self.__name__) for name, spec in self._scalars.items()}
@@ -110,20 +110,21 @@ def op(
 ) -> Op:
     """Make a kernel a function of tensors.
 
-    A call takes the kernel's tensors and scalars, but for `Out` and `Scratch` tensors, which are allocated; it returns the
-    `Out` tensors, and writes `InOut` and `Atomic` ones in place. Its constants are found by dtype and shape: an `Element` is
-    the dtype of the tensors that have it, a dim the extent of its axis. The first call of its kind loads a kernel, which cannot
-    happen while a CUDA graph is captured: make it before.
+    A call takes the kernel's tensors and scalars, except `Out` and `Scratch` tensors, which it allocates; it returns the `Out`
+    tensors, and writes `InOut` and `Atomic` ones in place. Constants are inferred from dtypes and shapes: an `Element` is the
+    dtype of the tensors that use it, a dim the extent of its axis. The first call of a kind loads a kernel, which is not
+    possible during capture of a CUDA graph: make that call before.
 
-    constants: values of the others, as in `build.toml`, or a function from what is known (dims and dtypes by name) to those.
-    dims: likewise, of dims that only `Out` tensors have.
-    mutates: `Out` tensors that the call is given, and writes, instead.
-    values: what is known of integers stored in tensors, as for `Kernel.plan`; `TRUSTED` and `ValueBounds` alone.
-    prebuilt: a bundle's file or a folder of artifacts to take kernels from. Default: the one that TILEC_PREBUILT names, else
-        compiled as needed where the compiler is installed, else bundles that are installed.
+    constants: values of the other constants, as in `build.toml`, or a function that computes them from the known dims and
+        dtypes by name.
+    dims: likewise, for dims that only `Out` tensors have.
+    mutates: `Out` tensors that the call receives as arguments and writes.
+    values: facts about integers stored in tensors, as for `Kernel.plan`; only `TRUSTED` and `ValueBounds`.
+    prebuilt: a bundle file or a folder of artifacts to take kernels from. Default: the one that TILEC_PREBUILT names, else
+        compiled on demand if the compiler is installed, else installed bundles.
     name: of the op in PyTorch, such as `mine::rms_norm`. Default: the kernel's, under `tilec::`.
 
-    Raises CompileError where the kernel's file cannot be read, LaunchError E0919 where the op is not declared right.
+    Raises CompileError if the kernel's file cannot be read, LaunchError E0919 if the declaration of the op is invalid.
     """
     path = kernel_file(kernel)
     declaration = declare(read_interface(path), mutates, constants, dims)

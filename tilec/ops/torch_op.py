@@ -1,9 +1,8 @@
-"""An op as PyTorch sees it: registered with a schema, a fake, and a way to give it a gradient; and a short way for plain
-tensors.
+"""An op in PyTorch: registered with a schema, a fake implementation and autograd, with a fast path for plain tensors.
 
-PyTorch's dispatcher costs some microseconds a call, so plain CUDA tensors outside of any tracing, mode and gradient do not go
-through it: the call is made by `fast_call`, as a function of the kernel's own parameters. Everything else (fake tensors,
-subclasses, `torch.func`, autograd) does. `torch.compile` sees the registered op alone.
+PyTorch's dispatcher costs some microseconds per call. Plain CUDA tensors outside of any tracing, mode and gradient bypass it:
+`fast_call` generates their call, a function of the kernel's own parameters. Everything else (fake tensors, subclasses,
+`torch.func`, autograd) goes through it. `torch.compile` sees only the registered op.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tilec.runtime.prepared import Prepared
 from tilec.runtime.scalars import check_scalar
 from tilec.runtime.values import Evidence
 
-torch: Any = importlib.import_module("torch")  # which is no dependency, so nobody has its types
+torch: Any = importlib.import_module("torch")  # torch is not a dependency, so its types are not available
 
 DTYPES: Final[dict[str, Any]] = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn,
@@ -38,15 +37,15 @@ NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 SCALARS: Final = {"f": "float", "i": "SymInt", "u": "SymInt", "b": "bool"}
 NO_CONTEXT: Final = "CUDA_ERROR_INVALID_CONTEXT"
 MAX_ENTRIES: Final = 1024
-"""Kinds of calls that are remembered for an op."""
+"""Maximum number of cached entries of an op."""
 _numbers: dict[str, itertools.count[int]] = {}
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of calls whose tensors have the same dtypes, shapes, strides and device, and whose integers are the same:
-    their launch; shape, strides and dtype of each tensor that is allocated; the context that the kernel is in; and, once
-    learned, what says whether tensors are such."""
+    """State cached for calls whose tensors have equal dtypes, shapes, strides and device, and whose integers are equal: the
+    launch; shape, strides and dtype of each tensor to allocate; the CUDA context of the kernel; and, once learned, the check
+    that tensors match."""
 
     launch: Callable[..., None]
     device: int
@@ -58,8 +57,8 @@ class Entry:
 
 
 class TorchOp(Op):
-    """A kernel as a function of PyTorch's tensors, on the current stream. Each op is of a class of its own, whose `__call__` is
-    written for it."""
+    """A kernel as a function of PyTorch's tensors, on the current stream. Each op has its own class, whose `__call__` is
+    generated for it."""
 
     def __init__(
         self, declaration: Declaration, kernels: Kernels, values: Mapping[str, Evidence], name: str | None
@@ -77,7 +76,7 @@ class TorchOp(Op):
         self.__class__ = type("TorchOp", (TorchOp,), body)  # pyright: ignore[reportAttributeAccessIssue]
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any] | None = None) -> None:
-        """As `Op` says."""
+        """As `Op.register_autograd`."""
         if self.declaration.mutated:
             message = "an op that writes its arguments has no gradient"
             raise refuse(self.__name__, message, required="an op of `Out` tensors alone")
@@ -89,7 +88,7 @@ class TorchOp(Op):
             message = "the name of the op is not one of PyTorch's"
             raise refuse(self.__name__, message, given=f"`{qualified:.80}`", required="`namespace::name`")
         number = next(_numbers.setdefault(qualified, itertools.count(1)))
-        if number > 1:  # a kernel that is made an op again: with other constants, or in a notebook
+        if number > 1:  # another op of the same kernel: with other constants, or re-run in a notebook
             own, qualified = f"{own}_{number}", f"{qualified}_{number}"
         self._library = torch.library.Library(namespace, "FRAGMENT")
         self._library.define(own + self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
@@ -100,7 +99,7 @@ class TorchOp(Op):
         self._overload = getattr(getattr(torch.ops, namespace), own).default
 
     def schema(self) -> str:
-        """Of arguments and results, in PyTorch's schema language."""
+        """Schema of arguments and results, in PyTorch's schema language."""
         letters = iter("abcdefghijklmnopqrstuvwxyz")
         arguments: list[str] = []
         for one in self.declaration.arguments:
@@ -124,7 +123,7 @@ class TorchOp(Op):
         return tuple(made) if len(made) > 1 else made[0] if made else None
 
     def _dispatch(self, *args: Any) -> Any:
-        """Through PyTorch's dispatcher; or as `Op` does, where no argument is a tensor of PyTorch."""
+        """Calls through PyTorch's dispatcher, or as `Op` does if no argument is a PyTorch tensor."""
         if any(isinstance(arg, torch.Tensor) for arg in args):
             return self._overload(*args)
         return super().__call__(*args, stream=torch.cuda.current_stream())
@@ -134,7 +133,7 @@ class TorchOp(Op):
         return bool(number) if self._scalars[name].dtype == "bool" else number
 
     def _first(self, key: Any, args: tuple[Any, ...]) -> Any:
-        """A call that is the first of its kind."""
+        """The first call with a given key."""
         given = {one.name: arg for one, arg in zip(self.declaration.arguments, args, strict=True)}
         tensors = {one.name: given[one.name] for one in self.declaration.arguments if one.access}
         like = next(iter(tensors.values()))
@@ -173,7 +172,7 @@ class TorchOp(Op):
         return TensorView(tensor.data_ptr(), self._dtype(name, tensor), tuple(tensor.shape), tuple(tensor.stride()))
 
     def _dtype(self, name: str, tensor: Any) -> str:
-        """The name of a tensor's dtype; E0904 where tilec has none."""
+        """The name of a tensor's dtype; E0904 if tilec has none."""
         dtype = NAMES.get(tensor.dtype)
         if dtype is None:
             raise LaunchError(
@@ -183,7 +182,7 @@ class TorchOp(Op):
         return dtype
 
     def _made_dtype(self, name: str, dtype: str) -> Any:
-        """PyTorch's dtype of a result; E0919 where `constants` of the op name one that there is not."""
+        """PyTorch's dtype of a result; E0919 if the op's `constants` name a dtype that does not exist."""
         if dtype not in DTYPES:
             message = "`constants` give a result a dtype that there is not"
             raise refuse(self.__name__, message, argument=name, given=f"`{dtype:.80}`", required=f"one of {', '.join(DTYPES)}")
@@ -207,10 +206,9 @@ _NO_ENTRY: Final = SimpleNamespace(alike=_never)
 
 
 def _learn(entry: Entry, tensors: tuple[Any, ...]) -> None:
-    """Have what Dynamo guards compiled code with look at tensors: their type, dispatch keys (which tell of modes and of
-    tracing), dtype, device, extents, strides, and whether they want a gradient. It is not public; where it is gone or has
-    changed, tensors are looked at one by one. So are those that want a gradient: whether one is taken is no property of
-    theirs."""
+    """Creates the check of tensors from Dynamo's guards: type, dispatch keys (which reflect modes and tracing), dtype, device,
+    extents, strides, and requires_grad. The API is private; if it is missing or has changed, tensors are checked one by one. So
+    are tensors that require a gradient: whether it is recorded is not a property of the tensor."""
     entry.alike = _never
     if any(one.requires_grad for one in tensors):
         return
@@ -219,21 +217,21 @@ def _learn(entry: Entry, tensors: tuple[Any, ...]) -> None:
 
 
 def _recover(error: DriverError, entry: Entry) -> None:
-    """A thread that has used no CUDA yet has no context: give it the kernel's. Anything else is raised again."""
+    """Sets the kernel's context in a thread that has not used CUDA and has none. Any other error is raised again."""
     if error.name != NO_CONTEXT:
         raise error
     entry.driver.use_context(entry.context)
 
 
 def _elsewhere(entry: Entry, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """A call on another device than the current one."""
+    """A call for a device other than the current one."""
     with torch.cuda.device(entry.device):
         return call(*args)
 
 
 def helpers() -> dict[str, Any]:
-    """What `fast_call` asks of PyTorch, by its names there. PyTorch's own fast ways are not public: where one is gone, a public
-    one stands in, or every call goes through the dispatcher."""
+    """The helpers that `fast_call` uses, by their names there. PyTorch's fast functions are private: if one is missing, a
+    public one replaces it, or every call goes through the dispatcher."""
 
     def private(path: str, otherwise: Any) -> Any:
         found = torch._C

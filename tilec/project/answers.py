@@ -1,16 +1,16 @@
-"""What a farm's workers send back: who is believed, and in what.
+"""Checks what the workers of a build farm send back.
 
-In: a task, and what came for it. Out: a verdict. Nothing is believed because a worker says it:
+In: a task, and its result. Out: a verdict. Workers are not trusted:
 
-- an answer has the sha256 that was computed of it before it left (`node.framed`), and each product, manifest and summary
-  included, the one that was computed in the process which made it;
-- what this machine finds out itself in milliseconds is compared: the tile IR, which the frontend makes here of the same sources
-  (`Expected`), and with it all that the manifest says of tensors, alignment, grid and calling convention;
-- what one product says of another is held against that one (`tilec.cache.agreement`, `tilec.cache.contract`);
-- what it tells beside its products, such as times, is plain data of bounded size, and nothing is used that was not judged;
-- a kernel that a worker refuses is made here, so that no worker's word alone is an error of somebody's kernel.
+- a result must have the sha256 computed before it was sent (`node.framed`), and each product, manifest and summary included,
+  the one computed in the process that made it;
+- the tile IR is compared with the one that the local frontend makes of the same sources (`Expected`), and through it all that
+  the manifest states about tensors, alignment, grid and calling convention;
+- the products are compared with each other (`tilec.cache.agreement`, `tilec.cache.contract`);
+- other data, such as times, must be plain and of bounded size; nothing unchecked is used;
+- a kernel that a worker refuses is built here, so that a worker alone cannot cause an error in a kernel.
 
-Proofs, PTX and CUBIN are the worker's: that one of them is not what tilec would make, only making it again shows.
+Whether proofs, PTX and CUBIN are what tilec would make can only be shown by building them again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tilec.workers.verdict import printable
 from tilec.workers.worker import Runner
 
 WORKERS_OWN: Final = ("E05", "E07")
-"""How codes begin that tell of a machine, or of tilec, and not of a kernel."""
+"""Prefixes of diagnostic codes that concern a machine or tilec instead of a kernel."""
 MOST_EVENTS: Final = 1000
-"""Of an answer; and so many things in each table or list of an outcome."""
+"""Most events of an answer, and most items in each table or list of an outcome."""
 FETCH: Final = (2.0, 4.0, 8.0, 16.0)
-"""Seconds of the attempts to fetch an answer from the worker that has it."""
+"""Timeouts in seconds of the attempts to fetch an answer from its worker."""
 LARGEST_NUMBER: Final = 1 << 53
 LONGEST_TEXT: Final = 2000
-"""Characters of a name or a sentence that a worker says beside its products."""
+"""Most characters of a name or a message in an outcome, other than its products."""
 FIRST_PRELOAD: Final = ("tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.claims", "tilec.ir.spans")
 
 
 class Kind(Enum):
-    """What is to be done about an answer."""
+    """The classes of results; the value describes each."""
 
     GOOD = "every artifact of the task, and right as far as can be seen here"
     REFUSED = "the kernel is refused, or over its budget: to be made sure of here"
@@ -57,7 +57,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be made of an answer, and the reason, as the end of a sentence."""
+    """The class of a result, the reason as the end of a sentence, and the answer if it is good."""
 
     kind: Kind
     why: str = ""
@@ -65,8 +65,8 @@ class Verdict:
 
 
 def opened(future: Any, there: Callable[[], bool]) -> Verdict:
-    """What a future of Dask's holds, unopened by `judge` as yet: GOOD where it is an answer. Its bytes are with the worker, who
-    may be gone since: `there` says whether it is."""
+    """The result of a Dask future, which `judge` has not checked yet: GOOD if it is an answer. The worker keeps the bytes and
+    can be lost meanwhile; `there` says whether it is still connected."""
     if future.status != "finished":
         error = future.exception() if future.status == "error" else None
         if error is None or type(error).__name__ == "KilledWorker":
@@ -83,7 +83,7 @@ def opened(future: Any, there: Callable[[], bool]) -> Verdict:
         return Verdict(Kind.LOST, "its worker was lost before it gave its answer")
     try:
         answer = unframed(data)
-    except Exception as error:  # whatever a library says of bytes that are none
+    except Exception as error:  # libraries raise many kinds for malformed bytes
         return Verdict(Kind.CORRUPT, printable(str(error) or type(error).__name__))
     if not isinstance(answer, Answer):
         return Verdict(Kind.CORRUPT, "it is no answer")
@@ -91,15 +91,15 @@ def opened(future: Any, there: Callable[[], bool]) -> Verdict:
 
 
 def judge(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
-    """What is to be made of an answer to a task. `tile_ir` is what the frontend makes of it here, None where it refuses."""
+    """The verdict on an answer. `tile_ir` is what the local frontend makes of the task, None if it refuses the kernel."""
     try:
         return _judged(task, answer, tile_ir)
-    except Exception as error:  # of a reader, on what nobody thought of
+    except Exception as error:  # an unforeseen error of a reader
         return Verdict(Kind.CORRUPT, printable(f"it cannot be read ({type(error).__name__}: {error})"))
 
 
 def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
-    if len(answer.events) > MOST_EVENTS:  # what is judged is all that is used
+    if len(answer.events) > MOST_EVENTS:  # all events that are used are checked
         return Verdict(Kind.CORRUPT, f"it has more than {MOST_EVENTS} events")
     if not _plain_number(answer.seconds):
         return Verdict(Kind.CORRUPT, "its time is no number")
@@ -126,12 +126,12 @@ def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
         return Verdict(Kind.FAILED if own else Kind.REFUSED, f"{codes[0]!s:.10}")
     for outcome in outcomes:
         if why := fault(task, outcome, tile_ir):
-            return Verdict(Kind.CORRUPT, printable(why))  # it may quote the answer
+            return Verdict(Kind.CORRUPT, printable(why))  # the text can quote the answer
     return Verdict(Kind.GOOD, "", answer)
 
 
 def _told_plainly(outcome: Outcome) -> bool:
-    """Whether what an outcome tells of times, costs and the store, which is added up and shown, is of its type and short."""
+    """Whether times, costs, and messages and counts of the store, which are summed and printed, have their types and bounds."""
     problems: Any = outcome.problems
     return (
         _table(outcome.milliseconds, _plain_number)
@@ -160,7 +160,7 @@ def _plain_number(data: Any) -> bool:
 
 
 def fault(task: Task, outcome: Outcome, tile_ir: bytes | None) -> str:
-    """What does not hold of the products of one target; empty where all that can be seen here holds."""
+    """What is wrong with the products of one target; empty if every check that is possible here passes."""
     if outcome.products.keys() != {*ARTIFACT_PRODUCTS}:
         return "it is not that of its task"
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in outcome.products.items()}
@@ -174,7 +174,7 @@ def fault(task: Task, outcome: Outcome, tile_ir: bytes | None) -> str:
 
 
 class Expected:
-    """The tile IR of tasks, made on this machine meanwhile, in a process under the budgets of a stage."""
+    """The tile IR of tasks. This machine makes it in the background, in a process under the budgets of a stage."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -182,19 +182,19 @@ class Expected:
         self._made: dict[int, concurrent.futures.Future[bytes | None]] = {}
         self._standing: Standing | None = None
         self._closed, self._close = os.pipe()
-        """What is being made ends once there is something to read."""
+        """A byte in this pipe ends the task that is running."""
 
     def begin(self, index: int, task: Task) -> None:
-        """Make that of a task."""
+        """Start to make the tile IR of a task."""
         if index not in self._made:
             self._made[index] = self._pool.submit(self._make, task)
 
     def of(self, index: int) -> bytes | None:
-        """That of a task that was begun; None where the frontend refuses it, or does not end in its budget."""
+        """The tile IR of a task that was begun; None if the frontend refuses the kernel or exceeds its budget."""
         return self._made[index].result()
 
     def close(self) -> None:
-        """Make no more, and end what is being made."""
+        """Cancel what is running and stop."""
         os.write(self._close, b"x")
         self._pool.submit(self._stop)
         self._pool.shutdown()

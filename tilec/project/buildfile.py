@@ -1,8 +1,8 @@
-"""Read and check `build.toml`: which kernels, at which constants, for which architectures, within which budgets.
+"""Reads and checks `build.toml`: kernels with their constants, architectures, schedules and budgets.
 
-Every problem of the file is found in one go and points at its line (E0801 not readable or not TOML, E0802 a key that is
-unknown, missing or of the wrong type, E0803 a kernel without a file, E0806 one artifact asked for twice, E0514 too large).
-Models and their steps are read by `models`, caches of a team by `remotes`.
+All problems of the file are reported together, each at its line (E0801 not readable or not TOML, E0802 a key that is unknown,
+missing or of the wrong type, E0803 a kernel without a file, E0806 a duplicate artifact, E0514 too large). `models` reads models
+and their steps, `remotes` the caches of a team.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ BUDGETS: Final = {
     "shared_bytes": "shared_bytes",
 }
 LIMITS: Final = ("stage_seconds", "stage_memory_mb")
-"""Keys of `[build]`, and of a kernel that needs its own: what one stage of one specialisation may use."""
+"""Keys of `[build]`, which a kernel can override: the limits of one stage of one specialisation."""
 MOST: Final = 1 << 24
 _BUILD_KEYS: Final = ("kernels", "steps", "arch", "remote", *LIMITS)
 _KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", *LIMITS)
 _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
-"""What keys of a kernel were called before schedules had a table."""
+"""Former keys of a kernel, with the keys of `schedule` that replace them."""
 TABLES: Final = ("kernel", "model", "tuning")
 WIDE: Final = f"integers have 64 bits, strings {MAX_TEXT} characters"
 TOO_LARGE: Final = "split the project in several, each with its own build file"
@@ -52,9 +52,8 @@ TOO_LARGE: Final = "split the project in several, each with its own build file"
 
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
-    """One `[[kernel]]`: every value of each constant, budgets by name, what is fixed of its schedules, `arch` where it differs
-    from the project's (`has_arch`), `span` of the entry and `constant_spans` of each constant in the file. `only`: it is for no
-    other targets than these."""
+    """One `[[kernel]]`: the values of each constant, budgets by name, and schedule rules. `targets` are its own if `has_arch`,
+    else the project's; `only` restricts them further. `span` and `constant_spans` locate the entry and its constants."""
 
     name: str
     constants: dict[str, tuple[Constant, ...]]
@@ -68,13 +67,13 @@ class KernelEntry:
     only: tuple[Target, ...] | None = None
 
     def among(self, asked: tuple[Target, ...] | None) -> tuple[Target, ...]:
-        """The targets that it is built for where `asked` are asked for, None: those of the build file. One that names its own
-        is for no other."""
+        """The targets to build out of `asked` (None: those of the build file). An entry with its own `arch` is never built for
+        others."""
         held = self.targets if asked is None else (target for target in asked if target in self.targets or not self.has_arch)
         return tuple(target for target in held if self.only is None or target in self.only)
 
     def overrides(self, values: dict[str, Constant]) -> tuple[Overrides, ...]:
-        """What is fixed of the schedule of a specialisation, for all of its targets."""
+        """The schedule overrides of a specialisation, for all of its targets."""
         return tuple(rule.overrides for rule in self.schedule if rule.holds(values))
 
     def specialisations(self) -> list[dict[str, Constant]]:
@@ -85,9 +84,9 @@ class KernelEntry:
 
 @dataclass(frozen=True, slots=True)
 class BuildFile:
-    """A checked build file; `root` is its folder. `remotes` are caches of a team, used where the user allows it
-    (`tilec.cache.remote.address`). `entries` are what is built: those `declared`, with what `served` chose for the constants
-    that they leave out. `notes` tell of measurements that were left aside."""
+    """A checked build file; `root` is its folder. `remotes` are caches of a team, used if the user allows it
+    (`tilec.cache.remote.address`). `entries` are built: the `declared` ones, with the choices of `served` for constants that
+    they leave out. `notes` report measurements that are not used."""
 
     path: Path
     root: Path
@@ -126,7 +125,7 @@ def read_build_file(path: Path) -> BuildFile:
     except RecursionError:
         hint = "write values as numbers, strings and lists of those"
         raise CompileError(Diagnostic("E0514", f"`{path}` nests arrays or tables too deeply", hint=hint)) from None
-    except ValueError:  # Python reads no integer of more than 4300 digits
+    except ValueError:  # Python rejects integers of more than 4300 digits
         hint = "integers have at most 64 bits"
         raise CompileError(Diagnostic("E0514", f"`{path}` has an integer of thousands of digits", hint=hint)) from None
     for name in TABLES:
@@ -201,7 +200,7 @@ class _Reader:
         )
 
     def folder(self, table: dict[str, Any], key: str, root: Path, default: Path) -> Path:
-        """The folder that a key names, `default` where it is absent; the same below `root` where it is named from `/`."""
+        """The folder that a key names, `default` if it is absent. An absolute path becomes one relative to `root`."""
         value = table.get(key)
         if value is None:
             return default

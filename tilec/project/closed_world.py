@@ -1,8 +1,8 @@
-"""The closed world: every artifact that the step of a model can ask for, found in the build file or reported as missing.
+"""The closed world: every artifact that the step of a model can request, found in the build file or reported as missing.
 
-The runtime compiles nothing, so what is missing here would be missing on the machine that serves. A request names a kernel and
-the constants that the step and its tuning decide (`tilec.step.requests`); the artifact for it is the one specialisation that
-has these constants. Where several have, nothing would say which is meant, and that is reported too.
+The runtime compiles nothing, so a missing artifact would be missing at run time. A request names a kernel and the constants
+that the step and its tuning determine (`tilec.step.requests`). Its artifact is the only specialisation with these constants;
+several such specialisations are an error, since the choice would be ambiguous.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tilec.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One artifact for one operation of one model's step on one target. `requested` are the constants that the step asks for,
-    `constants` all of the artifact's."""
+    """The artifact for one operation of one model's step on one target. `requested` are the constants in the request,
+    `constants` all constants of the artifact."""
 
     model: str
     op: str
@@ -37,8 +37,8 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the models need, in the order of models, of targets that are tuned alike, and of operations; and what of it the
-    build file does not have."""
+    """The uses of all models, in the order of models, of groups of targets with equal tuning, and of operations; `problems` are
+    requests that the build file does not satisfy."""
 
     uses: tuple[Use, ...]
     problems: tuple[Diagnostic, ...]
@@ -54,7 +54,7 @@ class World:
 
 @dataclass(slots=True)
 class _Wrong:
-    """A request that no artifact fits, or several (`fitting`); for which models and targets."""
+    """A request with no matching artifact, or with several (`fitting`), and its models and targets."""
 
     family: Family
     request: Request
@@ -64,8 +64,8 @@ class _Wrong:
 
 
 def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None, models: Iterable[str] = ()) -> World:
-    """Every use, for `targets` (those of the build file) and `models` (all). A missing artifact is a diagnostic E0807, several
-    for one request are an E0810, and a step that asks a model for a number it does not have is an E0808."""
+    """Every use for `targets` (default: those of the build file) and `models` (default: all). E0807: no artifact for a request.
+    E0810: several artifacts for a request. E0808: a step uses a number that the model lacks."""
     wanted = tuple(models)
     uses: list[Use] = []
     problems: list[Diagnostic] = []
@@ -95,12 +95,12 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
                 one.models += [model.name] if model.name not in one.models else []
                 one.targets += [target.name] if target.name not in one.targets else []
     problems.extend(_diagnostic(item, by_kernel) for item in wrong.values())
-    found = {(use.model, use.op, use.artifact, use.target): use for use in uses}  # several heads ask for the same
+    found = {(use.model, use.op, use.artifact, use.target): use for use in uses}  # output modes share operations
     return World(tuple(found.values()), tuple(problems))
 
 
 def _asked(family: Family, model: Model, targets: tuple[Target, ...]) -> list[tuple[Request, tuple[Target, ...]]]:
-    """What a model asks for, and on which targets: on those with one tuning it is the same."""
+    """The requests of a model with their targets. Targets with the same tuning have the same requests."""
     alike: dict[int, list[Target]] = {}
     for target in targets:
         alike.setdefault(id(family.tunings[target]), []).append(target)
@@ -118,7 +118,7 @@ def _specialisations(build: BuildFile) -> _Specialisations:
 
 
 def _fits(requested: Mapping[str, Constant], values: Mapping[str, Constant]) -> bool:
-    # `True == 1` in Python, but a constant that is a bool is another constant than one that is an int.
+    # `True == 1` in Python, but a bool constant and an int constant are different.
     return all(name in values and (type(values[name]), values[name]) == (type(want), want) for name, want in requested.items())
 
 

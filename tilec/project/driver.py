@@ -1,4 +1,4 @@
-"""Build or check a project: find what is up to date, make the rest in workers, put the results beside each other on disk."""
+"""Builds a project: finds the artifacts that are up to date, makes the rest in workers, and writes all of them to disk."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tilec.workers.worker import Runner
 
 @dataclass(slots=True)
 class BuildResult:
-    """All results in the order of the plan, refusals of whole kernels, one line per damaged entry of the store or a remote, one
-    per remote that failed, and what the cache did."""
+    """All results in the order of the plan, and refusals of whole kernels. `problems` has one line per damaged entry of the
+    store or a remote, `troubles` one line per failed remote; `counts` are those of the cache."""
 
     results: list[Result]
     refusals: list[Refusal]
@@ -37,7 +37,7 @@ class BuildResult:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """Every diagnostic once, with the specialisations it concerns as a note."""
+        """Every diagnostic once, with a note about its specialisations."""
         found = [item for refusal in self.refusals for item in refusal.diagnostics]
         where: dict[Diagnostic, list[str]] = {}
         plain: dict[tuple[str, str, str], Diagnostic] = {}
@@ -57,7 +57,7 @@ def _hashable(diagnostic: Diagnostic) -> Any:
 
 
 Progress = Callable[[Result, int, int], None]
-"""Called with a result as it comes, how many are done, and how many there are."""
+"""Called after each result with the result, the number of finished results, and their total."""
 
 
 def output_folder(root: Path) -> Path:
@@ -81,9 +81,9 @@ def build_project(
     say: Callable[[str], None] | None = None,
     dispatch: Dispatch | None = None,
 ) -> BuildResult:
-    """Bring every artifact of `entries` up to date, and write it below `output` (`artifacts/build` of the project); lines for a
-    person, as they come, go to `say`. `dispatch` runs what has to be made: a farm's, or None for processes
-    here. CompileError only where nothing can be built at all (E07, E0814)."""
+    """Bring every artifact of `entries` up to date and write it below `output` (default: `artifacts/build` of the project).
+    Messages for a person go to `say`. `dispatch` runs the tasks, on a build farm or (None) in local processes. CompileError
+    only if nothing can be built at all (E07, E0814)."""
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, targets, store, files, toolchain)
     files.save()
@@ -148,7 +148,7 @@ def _why(item: Planned, planned: list[Planned], store: Store, output: Path, dama
 
 
 def _changed_constants(item: Planned, planned: list[Planned], store: Store, output: Path) -> list[str]:
-    """How constants differ from the closest artifact of the kernel that was built before and is no longer asked for."""
+    """How constants differ from the closest artifact of the kernel that an earlier build made and this plan lacks."""
     before = _outputs_before(store, output, item.target)
     wanted = {other.name for other in planned if other.target == item.target}
     found: list[list[str]] = []
@@ -193,19 +193,19 @@ def _outputs_note(output: Path, target: Target) -> str:
 
 
 def _outputs_before(store: Store, output: Path, target: Target) -> set[str]:
-    """Names of the artifacts that an earlier build wrote; only such that a build can have given to one, and no paths."""
+    """Names of the artifacts that an earlier build wrote. Names that no artifact can have, such as paths, are dropped."""
     names = text_list(read_json(store, _outputs_note(output, target))) or []
     return {name for name in names if is_artifact_name(name)}
 
 
 def _remove_stale(output: Output, planned: list[Planned], refusals: list[Refusal], store: Store) -> None:
-    """Remove what an earlier build left for specialisations that the build file no longer has; nothing tilec did not write."""
+    """Remove files that an earlier build wrote for specialisations no longer in the build file, and no other files."""
     unread = tuple(refusal.kernel for refusal in refusals)
     for arch in {item.target for item in planned}:
         note = _outputs_note(output.folder, arch)
         names = {item.name for item in planned if item.target == arch}
         before = _outputs_before(store, output.folder, arch)
-        # A kernel that cannot be read has no plan, but its former artifacts are still wanted.
+        # A kernel that cannot be read has no plan, but its earlier artifacts must stay.
         kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
         for name in before - names - kept:
             for suffix in reversed(FILES):

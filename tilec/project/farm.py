@@ -1,13 +1,13 @@
-"""`tilec build --on`: a Dask scheduler in place of the local one.
+"""`tilec build --on`: a Dask scheduler instead of the local one.
 
-In: an address, `dask://HOST:PORT` or `tls://HOST:PORT`. Out: a dispatch, which reports of tasks as
-`tilec.workers.scheduler.run` does. `tilec.project.farm_tasks` gives the tasks out, `tilec.project.answers` judges what comes
-back, `tilec.project.node` is what runs on a worker.
+In: an address, `dask://HOST:PORT` or `tls://HOST:PORT`. Out: a dispatch that yields the same events as
+`tilec.workers.scheduler.run`. `tilec.project.farm_tasks` submits the tasks, `tilec.project.answers` checks the results,
+`tilec.project.node` runs on a worker.
 
-What is trusted. Dask sends Python objects as pickles: whoever can talk to the scheduler can run code on every worker, and the
-scheduler and every worker can run code here. `--on` is for machines of one owner, on a network of theirs or over TLS with
-certificates of theirs (`tls://`, configured as Dask has it: `DASK_DISTRIBUTED__COMM__TLS__...`). No secret travels: neither the
-team's cache nor its key is told to workers.
+Dask sends Python objects as pickles: whoever can connect to the scheduler can run code on every worker, and the scheduler and
+every worker can run code on this machine. `--on` is therefore only for machines of one owner, on a private network or over TLS
+with the owner's certificates (`tls://`, configured by Dask's `DASK_DISTRIBUTED__COMM__TLS__...`). No secret is sent: workers
+get neither the address nor the key of the team's cache.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tilec.workers.scheduler import Crashed, Finished, Report
 from tilec.workers.worker import Runner
 
 CONNECT: Final = 20.0
-"""Seconds to reach the scheduler."""
+"""Timeout for connecting to the scheduler, in seconds."""
 CLOSE: Final = 5.0
-"""Seconds to take leave of it."""
+"""Timeout for disconnecting, in seconds."""
 
 
 def dispatch(address: str, store: Store) -> Dispatch:
-    """A dispatch on the farm at `address`; what comes back is kept in `store`. CompileError E0753 where it is no address."""
+    """A dispatch on the farm at `address`; results are stored in `store`. CompileError E0753 if the address is malformed."""
     parts = urlsplit(address)
     if parts.scheme not in ("dask", "tcp", "tls") or not parts.hostname or not _port(address):
         hint = "write `--on dask://HOST:8786`, or `tls://HOST:8786`"
@@ -52,7 +52,7 @@ def _run(
     address: str, store: Store, tasks: Sequence[Any], runner: Runner, workers: int, preload: Sequence[str],
     say: Callable[[str], None] | None,
 ) -> Generator[Report | Finished | Crashed]:  # fmt: skip
-    """`tilec.workers.scheduler.run` on a farm; how many workers is the farm's to say."""
+    """`tilec.workers.scheduler.run` on a farm. `workers` limits only the tasks that are run locally."""
     if not tasks:
         return
     try:
@@ -73,5 +73,5 @@ def _run(
         yield from farm.rest(workers)
     finally:
         farm.expected.close()
-        with contextlib.suppress(Exception):  # of a scheduler that is gone
+        with contextlib.suppress(Exception):  # the scheduler may be gone
             within(CLOSE, lambda: client.close(timeout=CLOSE), "farm")

@@ -1,11 +1,11 @@
-"""Tasks on the workers of a farm: who gets which, what is given out again, who is left out, what is made here.
+"""Distributes tasks to the workers of a build farm: submission, retries, exclusion of workers, and local fallback.
 
-In: a client of Dask's, and tasks. Out: what the tasks report. Each worker is asked who it is before it gets work; one whose
-tilec or toolchain is another is named and left out, and one that comes later refuses by itself. What a worker gives is
-judged before it is used (`tilec.project.answers`). A task whose worker is lost goes to another, one that takes much longer
-than the others is given out twice, and the first good answer counts: all of them are the same bytes. A worker with `BROKEN`
-answers that cannot be used gets no more work. What no worker does is made here, and so is what one refuses: an error of a
-kernel is never a worker's word alone. A scheduler that is silent for `SILENT` seconds ends the build.
+In: a Dask client, and tasks. Out: the reports of the tasks. Each worker must send its identity before it gets work. One with a
+different tilec or toolchain is reported and excluded; a worker also compares identities itself before it runs a task. Answers
+are checked before use (`tilec.project.answers`). A task of a lost worker is resubmitted. A task that takes much longer than the
+others is submitted a second time; the first good answer is used, since all good answers have the same bytes. A worker with
+`BROKEN` unusable answers gets no more work. Tasks that no worker finishes, or that a worker refuses, run locally: a refusal by
+a worker alone is never reported as an error in a kernel. The build ends if the scheduler is silent for `SILENT` seconds.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from tilec.workers.verdict import printable
 from tilec.workers.worker import Runner
 
 SILENT: Final = 20.0
-"""Seconds that the scheduler may take for an answer."""
+"""Timeout for an answer of the scheduler, in seconds."""
 DESCRIBE: Final = 60.0
-"""Seconds that workers may take to say who they are: the first time they read their toolchain."""
+"""Timeout for the identities of workers, in seconds: the first time, they must read their toolchain."""
 ALONE: Final = 60.0
-"""Seconds that a build waits for a worker where none is left."""
+"""Seconds for which a build waits for a worker if there is none."""
 LOOK: Final = 1.0
-"""Seconds between looks at who is there."""
+"""Seconds between checks of the connected workers."""
 AHEAD: Final = 2
-"""Tasks given out for each thread of the farm, so that none waits for the next."""
+"""Submitted tasks per thread of the farm, so that no thread waits for its next task."""
 SLOW: Final = 3.0
-"""A task that takes so many times as long as the median is given out again."""
+"""A task is submitted again after this many times the median duration."""
 SLOWEST: Final = 10.0
-"""Seconds below which no task is slow."""
+"""Seconds before which no task counts as slow."""
 TRIES: Final = 5
-"""How often a task is given out before it is made here."""
+"""Submissions of a task before it runs locally."""
 BROKEN: Final = 3
-"""Answers of a worker that cannot be used, after which it gets no more work."""
+"""Unusable answers after which a worker gets no more work."""
 
 
 def unreachable(address: str, why: str) -> CompileError:
@@ -63,7 +63,7 @@ def unreachable(address: str, why: str) -> CompileError:
 
 @dataclass(slots=True)
 class _Given:
-    """A task that is out: its futures with their workers, when it was first given out, and how often."""
+    """A submitted task: its pending futures with their workers, the time of its first submission, and the number of `tries`."""
 
     task: Task
     data: bytes
@@ -71,11 +71,11 @@ class _Given:
     futures: dict[Any, str] = field(default_factory=dict[Any, str])
     tries: int = 0
     failed: dict[str, str] = field(default_factory=dict[str, str])
-    """Workers whose answers cannot be used, and why."""
+    """Workers that failed at this task, with the reason."""
 
 
 class Farm:
-    """One build on a farm: `run`, then `rest`."""
+    """One build on a farm. Call `run`, then `rest`."""
 
     def __init__(
         self, client: Any, address: str, store: Store, tasks: Sequence[Any], runner: Runner, preload: tuple[str, ...],
@@ -86,7 +86,7 @@ class Farm:
         self.waiting = deque(range(len(tasks)))
         self.out: dict[int, _Given] = {}
         self.here: dict[int, str] = {}
-        """Tasks that are made here, and why."""
+        """Tasks that run locally, with the reason."""
         self.answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.expected = Expected(runner)
         self.me: Identity | None = None
@@ -98,7 +98,7 @@ class Farm:
         self.looked = 0.0
 
     def run(self) -> Generator[Report | Finished | Crashed]:
-        """What the farm makes."""
+        """Run tasks on the farm until each is finished or left to `rest`."""
         while self.waiting or self.out:
             if time.monotonic() - self.looked > LOOK:
                 self.look()
@@ -111,7 +111,7 @@ class Farm:
             yield from self.take(index, future)
 
     def rest(self, workers: int) -> Generator[Report | Finished | Crashed]:
-        """What the farm does not make, or refuses, made here."""
+        """Run the tasks locally that the farm did not finish or refused."""
         if self.here:
             order, why = list(self.here), next(iter(self.here.values()))
             self.say(f"{len(order)} of {len(self.tasks)} tasks are made here, as what the farm gives is not used: {why}")
@@ -121,7 +121,7 @@ class Farm:
                     yield replace(event, index=order[event.index])
 
     def ask_scheduler(self) -> dict[str, int]:
-        """Threads by worker. CompileError E0753 where the scheduler is silent, or lost."""
+        """Number of threads by worker. CompileError E0753 if the scheduler is silent or the connection is lost."""
         try:
             found: dict[str, Any] = within(SILENT, lambda: self.client.scheduler_info(n_workers=-1)["workers"], "farm")
             here = {str(name): int(item["nthreads"]) for name, item in found.items()}
@@ -138,7 +138,8 @@ class Farm:
         return here
 
     def look(self) -> None:
-        """Who is there; those that are new say who they are. CompileError E0753 where nobody has been there for `ALONE`."""
+        """Update the connected workers and identify new ones. CompileError E0753 if there was no usable worker for `ALONE`
+        seconds, or if all connected workers are excluded for other reasons than broken answers."""
         here = self.ask_scheduler()
         self.looked = time.monotonic()
         fresh = [name for name in here if name not in self.threads and name not in self.refused]
@@ -148,7 +149,7 @@ class Farm:
         if self.threads:
             self.alone = self.looked
             self.move()
-        elif here and self.strikes and self.refused.keys() >= here.keys():  # those that could work are broken
+        elif here and self.strikes and self.refused.keys() >= here.keys():  # every worker that could work gave broken answers
             for index in [*self.out, *self.waiting]:
                 self.make_here(index, "no worker is left")
             self.waiting.clear()
@@ -158,7 +159,7 @@ class Farm:
         self.double()
 
     def ask(self, names: list[str]) -> None:
-        """Leave out those whose tilec or toolchain is another."""
+        """Exclude workers with a different tilec or toolchain, or without an identity."""
         assert self.me is not None
         asked = {name: self.client.submit(node.describe, workers=[name], pure=False, retries=0) for name in names}
         start = looked = time.monotonic()
@@ -175,22 +176,22 @@ class Farm:
                 self.refuse(name, why)
 
     def refuse(self, name: str, why: str) -> None:
-        """Give a worker no work."""
+        """Exclude a worker and report it once."""
         if name not in self.refused:
             self.say(f"the worker {name} is not used: it {why}")
         self.refused[name] = why
         self.threads.pop(name, None)
 
     def strike(self, name: str, why: str) -> None:
-        """A worker gave what cannot be used; one that does so again and again is left out."""
+        """Count an unusable answer of a worker; exclude it after `BROKEN` of them."""
         self.strikes[name] += 1
         if self.strikes[name] >= BROKEN:
             self.refuse(name, f"gave {BROKEN} answers that cannot be used, the last: {why}")
 
     def give(self, index: int) -> Generator[Finished]:
-        """Give a task out, for the first time."""
+        """Submit a task for the first time."""
         task: Task = self.tasks[index]
-        if not task.targets:  # another builder makes all of it
+        if not task.targets:  # other builders make all of its artifacts
             yield Finished(index)
             return
         if self.me is None:
@@ -202,8 +203,8 @@ class Farm:
         self.submit(index)
 
     def submit(self, index: int) -> None:
-        """One future more for a task, on the worker with the least to do of those that did not fail at it; where there are
-        workers and all of them did, or it was given out `TRIES` times, it is made here."""
+        """Submit a task once more, to the least loaded worker that has not failed at it. If there are workers and all of them
+        have, or after `TRIES` submissions, the task runs locally."""
         given = self.out[index]
         names = [name for name in self.threads if name not in given.failed and name not in given.futures.values()]
         if given.tries >= TRIES or (self.threads and not names and not given.futures):
@@ -217,18 +218,18 @@ class Farm:
             future.add_done_callback(functools.partial(self.done, index))
 
     def make_here(self, index: int, why: str) -> None:
-        """Leave a task to this machine."""
+        """Cancel a task on the farm and leave it to `rest`."""
         given = self.out.pop(index, None)
         for future in given.futures if given is not None else ():
             future.cancel()
         self.here[index] = why
 
     def done(self, index: int, future: Any) -> None:
-        """A future of a task has ended; called by a thread of Dask's."""
+        """Queue a finished future of a task; a thread of Dask calls this."""
         self.answers.put((index, future))
 
     def take(self, index: int, future: Any) -> Generator[Report | Finished | Crashed]:
-        """An answer; the first good one of a task counts."""
+        """Handle a finished future; the first good answer of a task is used."""
         given = self.out.get(index)
         name = given.futures.pop(future, None) if given is not None else None
         if given is None or name is None:
@@ -241,7 +242,7 @@ class Farm:
                 other.cancel()
             del self.out[index]
             self.spent.append(time.monotonic() - given.since)
-            for other, why in given.failed.items():  # it was not the task
+            for other, why in given.failed.items():  # another worker succeeded, so the task was not at fault
                 self.strike(other, why)
             yield from self.told(index, given.task, verdict.answer)
         elif verdict.kind is Kind.REFUSED:
@@ -256,7 +257,7 @@ class Farm:
                 self.submit(index)
 
     def told(self, index: int, task: Task, answer: Answer) -> Generator[Report | Finished | Crashed]:
-        """What a task reported, with what the node took beside the stages as one more of them."""
+        """The events of a task. The node's time outside of the stages is added to the last outcome as the stage `node`."""
         rest = answer.seconds * 1000
         for event in answer.events:
             message = event.message if isinstance(event, Report) else None
@@ -265,18 +266,18 @@ class Farm:
                 last = message.position + 1 == len(task.targets)
                 spent = message.milliseconds | ({"node": max(rest, 0.0)} if last else {})
                 self.keep(task, message)
-                yield Report(index, replace(message, made=(), milliseconds=spent))  # entries of stages are the node's
+                yield Report(index, replace(message, made=(), milliseconds=spent))  # entries of stages are in the node's store
             else:
                 yield replace(event, index=index)
 
     def keep(self, task: Task, outcome: Outcome) -> None:
-        """The artifact goes into the store here, under the seal of this user."""
+        """Put the artifact into the local store, under the seal of this user."""
         target, cost = task.targets[outcome.position], sum(outcome.costs.values())
         fields, label = artifact_fields(task.request, target), f"artifact {task.name} for {target}"
         put(self.store, task.keys[outcome.position], "artifact", fields, outcome.products, label, cost)
 
     def move(self) -> None:
-        """Give out again what was given to nobody, or to workers that are gone."""
+        """Resubmit tasks without a pending future, and tasks of workers that are gone."""
         for index, given in list(self.out.items()):
             for future, name in list(given.futures.items()):
                 if name not in self.threads or future.status in ("cancelled", "lost"):
@@ -286,7 +287,7 @@ class Farm:
                 self.submit(index)
 
     def double(self) -> None:
-        """Give out again what takes much longer than the others, where somebody has nothing to do."""
+        """Submit slow tasks a second time if a thread is idle."""
         if self.waiting or len(self.spent) < 3 or len(self.out) >= sum(self.threads.values()):
             return
         most = max(SLOWEST, SLOW * statistics.median(self.spent))
@@ -296,7 +297,7 @@ class Farm:
 
 
 def _files(task: Task) -> dict[str, bytes]:
-    """The sources of a task by path. CompileError E0753 where one lies outside the project, E0713 where one has changed."""
+    """The sources of a task by path. CompileError E0753 if one lies outside the project, E0713 if one has changed."""
     found: dict[str, bytes] = {}
     for name, digest in task.request.sources.items():
         if PurePosixPath(name).is_absolute():
@@ -314,7 +315,7 @@ def _files(task: Task) -> dict[str, bytes]:
 
 
 def _stranger(me: Identity, future: Any) -> str:
-    """Why a worker is not used, by what it says it is; empty where it is used."""
+    """Why a worker is excluded, given the future of its identity; empty if it is used."""
     if future.status == "pending":
         return f"did not say who it is within {DESCRIBE:g} s"
     if future.status != "finished":
@@ -323,5 +324,5 @@ def _stranger(me: Identity, future: Any) -> str:
     try:
         found = node.unframed(future.result(timeout=SILENT))
         return me.difference(found) if isinstance(found, Identity) else printable(str(found))
-    except Exception as error:  # whatever it sent
+    except Exception as error:  # the worker can send anything
         return printable(f"does not say who it is ({type(error).__name__}: {error})")

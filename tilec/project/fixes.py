@@ -1,8 +1,8 @@
-"""Fixes as edits of the source, which a program can apply without knowing the language.
+"""Fixes as edits of the source, which a program can apply without knowledge of the language.
 
-In: a diagnostic, and the texts of the files that it names. Out: its fixes, each a title, whether it is certain, and edits:
-spans and what to write there. Edits of one fix do not overlap, are of one file, and with all of them it is Python still; a fix
-of which that is not so (a call that cannot be found, a file that has changed) is left out. Words that edits use are imported.
+In: a diagnostic, and the texts of the files that it names. Out: its fixes, each with a title, a flag for certain fixes, and
+edits (spans with their replacements). The edits of a fix are in one file, do not overlap, and leave valid Python. A fix that
+cannot satisfy this is dropped, for example if a call is not found or the file has changed. Names used by edits are imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LANGUAGE = ("tilec", "tilec.language")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What becomes of a span; an empty span is a place to insert at."""
+    """The replacement of a span; an empty span is an insertion."""
 
     span: Span
     text: str
@@ -28,7 +28,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A fix in terms of the source."""
+    """A fix as edits of the source."""
 
     title: str
     certain: bool
@@ -50,7 +50,7 @@ def resolved(diagnostic: Diagnostic, sources: Mapping[str, str]) -> list[Resolve
 
 
 def applied(text: str, edits: Sequence[Edit]) -> str:
-    """A file's text with edits made, which do not overlap."""
+    """The text of a file after edits, which must not overlap."""
     lines = text.split("\n")
     starts = [0]
     for line in lines:
@@ -73,15 +73,15 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 class _Text:
-    """One kernel file as it is edited."""
+    """The text and syntax tree of a kernel file, and the edits for it."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file, self.text, self.tree = file, text, _parsed(text)
         self.lines = text.split("\n")
 
     def edits(self, fix: Fix) -> list[Edit]:
-        """The edits that a fix asks for; none where they cannot be made."""
-        if self.tree is None or "\r" in self.text or self.text.startswith("\ufeff"):  # lines are counted otherwise there
+        """The edits of a fix; none if they cannot be made."""
+        if self.tree is None or "\r" in self.text or self.text.startswith("\ufeff"):  # positions differ in such texts
             return []
         match fix.change:
             case "replace":
@@ -100,7 +100,8 @@ class _Text:
         return all(line <= len(lines) and column <= len(lines[line - 1]) for line, column in ends)
 
     def _argument(self, fix: Fix) -> Edit | None:
-        """In front of the parenthesis that closes the call; one of the two is a call with one keyword more."""
+        """Insert a keyword argument before the closing parenthesis of a call. Each separator is tried until the call has
+        exactly one more keyword."""
         call = self._at(fix.span, ast.Call)
         name = fix.text.partition("=")[0]
         if not isinstance(call, ast.Call) or name in [one.arg for one in call.keywords]:
@@ -114,7 +115,7 @@ class _Text:
         return None
 
     def _statement(self, fix: Fix) -> Edit | None:
-        """On a line of its own behind the grid of the kernel."""
+        """Insert a statement on a new line after the kernel's `grid` call."""
         for function in ast.walk(self.tree) if self.tree is not None else ():
             if isinstance(function, ast.FunctionDef) and function.lineno <= fix.span.line <= (function.end_lineno or 0):
                 for node in function.body:
@@ -124,8 +125,8 @@ class _Text:
         return None
 
     def _imports(self, text: str, *, added: bool = False) -> list[Edit]:
-        """What brings the words in `text` into the module, where they are not. Those that Python has too are the latter, but
-        where they are to be `added`."""
+        """Import the names of the language in `text` that the module lacks. A name that is also a Python builtin is imported
+        only if `added`."""
         tree = self.tree
         assert tree is not None
         names = {node.id for node in ast.walk(_parsed(f"f({text})") or ast.Module([], [])) if isinstance(node, ast.Name)}
@@ -155,7 +156,7 @@ class _Text:
         return Edit(Span(self.file, line, column, line, column), text)
 
     def span(self, node: ast.AST) -> Span:
-        """`ast` counts columns in bytes."""
+        """The span of a node, with columns in characters; `ast` counts columns in bytes."""
         line, byte = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         end_line, end_byte = getattr(node, "end_lineno", line), getattr(node, "end_col_offset", byte)
         return Span(self.file, line, self._column(line, byte), end_line, self._column(end_line, end_byte))
@@ -164,7 +165,7 @@ class _Text:
         return len(self.lines[line - 1].encode()[:byte].decode(errors="ignore"))
 
     def _at(self, span: Span, kind: type[ast.AST]) -> ast.AST | None:
-        """The node that a span is of."""
+        """The node of a kind with exactly this span."""
         nodes = ast.walk(self.tree) if self.tree is not None else ()
         return next((node for node in nodes if isinstance(node, kind) and self.span(node) == span), None)
 
@@ -178,14 +179,14 @@ def _same_start(left: ast.AST, right: ast.AST) -> bool:
 
 
 def _called(node: ast.AST) -> str:
-    """The name of what a call calls, without its module."""
+    """The name of the called function without its module; empty if `node` is not a call."""
     if not isinstance(node, ast.Call):
         return ""
     return node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 
 def _is_rounded_up(node: ast.BinOp) -> bool:
-    """Whether a quotient is `cdiv` written out, `(N + BLOCK - 1) // BLOCK`, or with the sum as a number."""
+    """Whether a quotient is an explicit `cdiv`: `(N + BLOCK - 1) // BLOCK`, or the same with integer constants."""
     one, divisor = node.left, node.right
     if not (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Add | ast.Sub)):
         return False
@@ -196,8 +197,8 @@ def _is_rounded_up(node: ast.BinOp) -> bool:
 
 
 def _whole_grids(text: str, near: Span) -> Iterator[Fix]:
-    """`cdiv(N, BLOCK)` for `N // BLOCK` in the grid of the kernel that a span is in: the blocks of the whole tiles are the same
-    ones, and where a tile is left over it has its block too."""
+    """Fixes that replace `N // BLOCK` by `cdiv(N, BLOCK)` in the grid of the kernel at `near`. Full tiles keep their blocks,
+    and a partial last tile gets a block too."""
     source = _Text(near.file, text)
     for function in ast.walk(source.tree) if source.tree is not None else ():
         inside = isinstance(function, ast.FunctionDef) and function.lineno <= near.line <= (function.end_lineno or 0)

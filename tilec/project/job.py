@@ -1,7 +1,7 @@
-"""Make the artifacts that the local store lacks: from the team's cache, else in workers; write them beside each other on disk.
+"""Makes the artifacts that the local store lacks: fetched from the team's cache, else built in workers; writes them to disk.
 
-In: results by position, and which of them to make. Out: the results filled in as they come, the files below the output folder,
-and what was counted. A worker that dies costs the artifact it was at; what other builders make meanwhile is waited for.
+In: results by position, and the positions to make. Out: the results, completed one by one, the files below the output folder,
+and cache counts. If a worker dies, only its current artifact fails. Artifacts that other builders are making are waited for.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 Dispatch = Callable[
     [Sequence[Any], Runner, int, Sequence[str], Callable[[str], None] | None], Generator[Report | Finished | Crashed]
 ]  # fmt: skip
-"""Runs tasks somewhere, as `tilec.workers.scheduler.run` does here: tasks, what runs one, how many at once, what to load, lines
-for a person."""
+"""Runs tasks, like `tilec.workers.scheduler.run`. Parameters: tasks, the function that runs one, number of workers, modules to
+preload, and a function for messages to a person."""
 FILES: Final = ("ptx", "cubin", "json")  # in the order they are written
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of one artifact. `status` is hit, built or failed; `milliseconds` and `costs`, of CPU, by stage; `reasons`
-    why it was rebuilt."""
+    """The result of one artifact. `status` is hit, built or failed. `milliseconds` are wall time and `costs` CPU milliseconds,
+    by stage. `reasons` say why it was rebuilt."""
 
     planned: Planned
     status: str = "failed"
@@ -52,7 +52,7 @@ class Result:
 
 
 def settle(result: Result, entry: Entry, output: Output, where: str, seconds: float) -> None:
-    """An artifact that did not have to be made."""
+    """Complete the result of an artifact found in a cache: write its files, and add `seconds` under the name `where`."""
     start = time.perf_counter()
     result.status = "hit"
     result.summary = json.loads(entry.outputs["summary"])
@@ -62,7 +62,7 @@ def settle(result: Result, entry: Entry, output: Output, where: str, seconds: fl
 
 @dataclass
 class Job:
-    """Making what the local store lacks: from the team's cache, else in workers."""
+    """One run over the artifacts that the local store lacks."""
 
     results: list[Result]
     store: Store
@@ -80,7 +80,7 @@ class Job:
     def __post_init__(self) -> None:
         self.remote = self.store.remote if self.dump is None else None
         self.heard = 0.0
-        """When something last came from another builder: who is silent for `PATIENCE` is waited for no longer."""
+        """Time of the last artifact from another builder. After `PATIENCE` seconds without one, this builder stops waiting."""
 
     def make(self, todo: list[int]) -> None:
         """Make the artifacts at these positions."""
@@ -96,10 +96,11 @@ class Job:
             if not remaining:
                 mine, deferred = wait(deferred, self.planned, self.store, self.jobs, self.take, lambda: self.heard + PATIENCE)
                 remaining = [[position] for position in mine]
-            remaining, _ = self.run(remaining, None)  # claimed by now, or not to be had
+            remaining, _ = self.run(remaining, None)  # their leases are held, or waiting has timed out
 
     def run(self, groups: list[list[int]], remote: Remote | None) -> tuple[list[list[int]], list[int]]:
-        """Run tasks of `groups`, claimed at `remote` where there is one; groups to run again, and what others make."""
+        """Run the tasks of `groups`, with leases at `remote` if it is given. Returns groups to run again, and positions that
+        other builders make."""
         if not groups:
             return [], []
         turns = Turns(groups, remote, lambda position: self.planned(position).key, self.task)
@@ -107,7 +108,7 @@ class Job:
             return self.follow(events, turns.groups), turns.deferred
 
     def fetch(self, todo: list[int]) -> list[int]:
-        """Take from the team's cache what it has; the positions of the rest."""
+        """Fetch artifacts from the team's cache. Returns the positions that it lacks."""
         left: list[int] = []
         for at, entry, seconds in fetch_all([self.results[position].planned for position in todo], self.store):
             if entry is None:
@@ -117,13 +118,13 @@ class Job:
         return sorted(left)
 
     def take(self, position: int, entry: Entry, seconds: float = 0.0) -> None:
-        """An artifact of the team's cache."""
+        """Complete a result with an artifact of the team's cache."""
         self.heard = time.monotonic()
         settle(self.results[position], entry, self.output, "fetch", seconds)
         self.finish(self.results[position])
 
     def planned(self, position: int) -> Planned:
-        """What is to be made there."""
+        """The planned artifact at a position."""
         return self.results[position].planned
 
     def task(self, group: list[int]) -> Task:
@@ -137,7 +138,8 @@ class Job:
         )  # fmt: skip
 
     def follow(self, events: Iterable[Report | Finished | Crashed], remaining: list[list[int]]) -> list[list[int]]:
-        """Take in what the tasks of `remaining` report; the groups to try again without the target that ended their worker."""
+        """Process the events of the tasks of `remaining`. Returns the groups to run again, without targets whose worker
+        died."""
         at = [0] * len(remaining)
         again: list[list[int]] = []
         for event in events:
@@ -160,7 +162,7 @@ class Job:
         return again
 
     def accept(self, result: Result, outcome: Outcome) -> None:
-        """What a worker says of an artifact; what it made goes to the team's cache."""
+        """Complete a result with a worker's outcome, and write what the worker made to the team's cache."""
         raise_if_fatal(outcome)
         result.milliseconds, result.hits, result.costs = outcome.milliseconds, outcome.hits, outcome.costs
         result.diagnostics = outcome.diagnostics
@@ -180,13 +182,13 @@ class Job:
         self.finish(result)
 
     def written(self, item: Planned, made: tuple[str, ...]) -> None:
-        """Write entries back, and give the claim back after the last one."""
+        """Write entries back, and release the lease of the artifact after the last one."""
         if self.remote is not None:
             remote = self.remote
             remote.publish(made, lambda: remote.leases.release(item.key))
 
     def close(self, seconds: float | None = None) -> Statistics:
-        """Wait for the team's cache, at most as long as it says; what was counted."""
+        """Wait at most `seconds` (default: `FLUSH`) for writes to the team's cache. Returns the counts."""
         if self.remote is not None:
             self.remote.close(*([] if seconds is None else [seconds]))
             self.counts.merge(self.remote.statistics)
@@ -196,17 +198,17 @@ class Job:
 
 
 def crash(item: Planned, event: Crashed) -> Diagnostic:
-    """What to report where the worker at `item` died or raised."""
+    """The diagnostic for an artifact whose worker died or raised."""
     return diagnose(event, f"compiling `{item.request.kernel}` for {item.target}", item.entry.span)
 
 
 def _shared(event: Crashed) -> bool:
-    """Whether what ended the worker would end it again for every other target: a budget, in a stage that knows no target."""
+    """Whether the worker would fail for every other target too: it exceeded a budget in a target-independent stage."""
     death = event.death
     return death is not None and death.over != "" and death.what.startswith(tuple(f"stage `{s.name}`" for s in CHECK_STAGES))
 
 
 def write_outputs(output: Output, item: Planned, products: dict[str, bytes]) -> None:
-    """Copies in `<output>/<arch>/`; the manifest last, so that one on disk always has its CUBIN."""
+    """Write the files to `<output>/<arch>/`, the manifest last, so that a manifest on disk always has its CUBIN."""
     for name in FILES:
         output.write(f"{item.target.name}/{item.name}.{name}", products[name], durable=False)

@@ -1,8 +1,8 @@
-"""A kernel compiled where it is used: a kernel function and its constants go in, an artifact or a loaded kernel comes out.
+"""Just-in-time compilation: a kernel function and its constants go in, an artifact or a loaded kernel comes out.
 
-What the store has is taken from it; the rest is made in workers, as `tilec build` makes it, and kept there. Where the file is
-in the kernels' folder of a project whose `build.toml` has the specialisation, its schedule is the one that is used: what was
-tried out is what will ship.
+The artifact comes from the store, or is built in a worker as by `tilec build` and stored. If the file is in the kernels' folder
+of a project whose `build.toml` has the specialisation, the schedule of the build file is used, so that the same code is tried
+out and shipped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BUILD_FILE = "build.toml"
 
 
 class Refused(CompileError):
-    """A kernel that is refused; as text, what `tilec check` prints of it."""
+    """The kernel was refused; as text, the output of `tilec check`."""
 
     def __init__(self, error: CompileError, root: Path) -> None:
         super().__init__(error.diagnostics)
@@ -56,11 +56,11 @@ def compile(
     *,
     device: Device | None = None,
 ) -> Kernel:
-    """Compile a kernel, through the store, and load it on a device (the current one).
+    """Compile a kernel, through the store, and load it on a device (default: the current one).
 
-    `kernel` is a function under `@tilec.kernel`, or the path of its file; `constants` has a value for each of its `Const`
-    parameters, a dtype by its name. `arch` is what to compile for, such as `sm_90`: the device's own where it is left out.
-    CompileError, whose text is what `tilec check` prints; LaunchError where the kernel cannot be loaded.
+    `kernel` is a function under `@tilec.kernel`, or the path of its file. `constants` has a value for each `Const` parameter; a
+    dtype is given by its name. `arch` is the architecture, such as `sm_90`; the default is that of the device. Raises
+    CompileError with the output of `tilec check` as its text, and LaunchError if the kernel cannot be loaded.
     """
     if arch is None:
         device = Device() if device is None else device
@@ -77,14 +77,14 @@ def compile(
 
 
 def _artifact(build: BuildFile, target: Target) -> tuple[Manifest, bytes]:
-    """Manifest and CUBIN of the only specialisation of a project."""
+    """Manifest and CUBIN of the only specialisation of `build`."""
     outputs = products(build, target)
     return manifest_from_json(parse(outputs["json"], limit=len(outputs["json"]))), outputs["cubin"]
 
 
 def products(build: BuildFile, target: Target) -> Mapping[str, bytes]:
-    """The products of the only specialisation of a project, from the store or made now, `json` (the manifest) and `cubin` among
-    them. CompileError."""
+    """The products of the only specialisation of `build`, from the store or built now, including `json` (the manifest) and
+    `cubin`. CompileError if the kernel is refused."""
     with contextlib.closing(Store(store_root())) as store:
         files = FileDigests(store, digests_note(build.root))
         planned, refusals = plan(build, build.entries, (target,), store, files, fingerprint(store))
@@ -95,7 +95,7 @@ def products(build: BuildFile, target: Target) -> Mapping[str, bytes]:
 
 
 def _made(item: Planned, store: Store) -> Entry:
-    """The artifact, made in a worker. CompileError."""
+    """Build an artifact in a worker. CompileError if the kernel is refused."""
     result = Result(item)
     with tempfile.TemporaryDirectory(prefix="tilec-") as folder:
         output = Output(Path(folder), None)
@@ -114,7 +114,8 @@ def _made(item: Planned, store: Store) -> Entry:
 
 
 def _project(path: Path, constants: dict[str, Constant], target: Target) -> BuildFile:
-    """A build file of the specialisation alone: of the project that has it, with its schedule, else of the file."""
+    """A build file of this specialisation only: that of its project, with the schedule there, or else one for the file
+    alone."""
     kernel, file = path.stem, path.resolve()
     wide = [name for name, value in constants.items() if too_wide(value)]
     if wide:

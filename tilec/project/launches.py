@@ -1,7 +1,7 @@
-"""Launches of a kernel that nobody wrote by hand: sizes and inputs at random, within its contract.
+"""Generates launches of a kernel: random sizes and inputs within its contract.
 
-In: a contract, of a built artifact or of a kernel that was only proven. Out: values of dims, strides and scalars, and storage
-of tensors. Sizes are small, and reach past the edges of tiles where the contract allows it.
+In: the contract of a built artifact, or of a kernel that was only proven. Out: values of dims, strides and scalars, and storage
+of tensors. Small sizes, if possible just past the edges of tiles, are preferred.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _LEAST_TILE: Final = 16
 
 
 LARGEST: Final = float(1 << 63)
-"""A launch value is below this."""
+"""Launch values have a smaller magnitude than this."""
 
 
 class LaunchValuesError(ValueError):
-    """Values that a kernel has not, or for which nothing was found."""
+    """Malformed values, values that the kernel does not have, or values for which no launch was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a launch must keep. `names` are the values that decide one: dims, strides and scalars; `threads` is how many work on
-    a block."""
+    """The contract of a launch. `names` are the values that define it: dims, strides and scalars. `threads` is the number of
+    threads per block (1 if the kernel is not built)."""
 
     names: frozenset[str]
     constants: dict[str, int | float | bool | str]
@@ -53,7 +53,7 @@ class Contract:
 
     @staticmethod
     def of_manifest(manifest: Manifest) -> Contract:
-        """That of a built artifact."""
+        """The contract of a built artifact."""
         names = {slot.name for slot in manifest.abi if slot.kind not in ("pointer", "tensor_map")} | {
             name for spec in manifest.tensors for expr in (*spec.dims, *(spec.strides or ())) for name in expr.symbols()
         }
@@ -64,7 +64,7 @@ class Contract:
 
     @staticmethod
     def of_function(function: Function, proofs: Proofs) -> Contract:
-        """That of a proven kernel."""
+        """The contract of a kernel that is proven but not built."""
         tensors, scalars = parameter_specs(function)
         names = frozenset((*function.dims, *function.strides, *(spec.name for spec in scalars)))
         return Contract(
@@ -73,7 +73,7 @@ class Contract:
 
 
 def given_values(text: str | None) -> dict[str, float]:
-    """Launch values of a text such as `N=1000,eps=1e-6`. LaunchValuesError for what is none."""
+    """Parse launch values such as `N=1000,eps=1e-6`. LaunchValuesError if malformed."""
     values: dict[str, float] = {}
     for item in (text or "").split(","):
         name, equals, value = item.partition("=")
@@ -94,8 +94,8 @@ def given_values(text: str | None) -> dict[str, float]:
 
 
 def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str, float]]:
-    """Dims, strides and scalars of one launch or more: those given, and small ones that the launch checks allow, the best for
-    a test first. LaunchValuesError where none are found."""
+    """Dims, strides and scalars of at least one launch: the given values, and small ones for the rest that satisfy the launch
+    checks. The best for a test come first. LaunchValuesError if none are found."""
     floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
     names = contract.names
     for name, value in given.items():
@@ -127,7 +127,7 @@ def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str
 
 
 def _none_found(contract: Contract, given: dict[str, float], floats: set[str]) -> str:
-    """Why there is no launch: what the values that are given break by themselves, or that more of them are wanted."""
+    """The message if there is no launch: the launch check that the given values violate, or a request for more values."""
     known = {name: int(value) for name, value in given.items() if name not in floats}
     shown = ", ".join(f"{name}={value}" for name, value in known.items())
     for check in contract.launch_checks:
@@ -138,8 +138,9 @@ def _none_found(contract: Contract, given: dict[str, float], floats: set[str]) -
 
 
 def large_launch(contract: Contract, given: dict[str, float], most: int = 1 << 28) -> dict[str, float]:
-    """One launch with tensors of about `most` bytes and no more, if there is one: the values given, and large ones for the
-    rest, of those that hold half of the most at least the ones that differ least. LaunchValuesError as of `small_launches`."""
+    """One launch with tensors of at most `most` bytes in all, if there is one: the given values, and large ones for the rest.
+    Of the launches with at least half of the largest size found, it has the most balanced values. LaunchValuesError as for
+    `small_launches`."""
     small = small_launches(contract, given)
     floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
     open_ = sorted(contract.names - floats - given.keys())
@@ -164,8 +165,8 @@ def _bytes(contract: Contract, env: Mapping[str, float]) -> int:
 
 
 def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:
-    """Whether the launcher would take these values: its checks hold, tensors have values to hold, and no extent and no grid
-    axis is empty or too long."""
+    """Whether the launcher would accept these values: launch checks hold, every value check can be satisfied, and each extent
+    and grid axis is between 1 and `MAX_DIM`."""
     if not all(check.condition.evaluate(env) for check in contract.launch_checks):
         return False
     for check in contract.value_checks:
@@ -178,7 +179,7 @@ def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:
 
 
 def _rank(contract: Contract, env: dict[str, int], tiles: list[int]) -> tuple[bool, bool, int, int]:
-    """How little a launch is worth: too large, of one block only, few sizes just past a tile's edge, and its elements."""
+    """Sort key, the best launch first: not too large, more than one block, many sizes just past a tile's edge, few elements."""
     elements = sum(span_of(spec, env) for spec in contract.tensors)
     blocks = 1
     for axis in contract.grid:
@@ -197,7 +198,7 @@ def _contiguous(contract: Contract, env: dict[str, int], given: dict[str, float]
 
 
 def _solve(contract: Contract, env: dict[str, int], given: dict[str, float]) -> None:
-    """Gives a symbol that an equation defines its value."""
+    """Assign symbols that an equation among the launch checks defines."""
     for check in contract.launch_checks:
         if check.condition.op != "==":
             continue
@@ -209,7 +210,7 @@ def _solve(contract: Contract, env: dict[str, int], given: dict[str, float]) -> 
 
 
 def random_tensors(contract: Contract, values: Mapping[str, float], seed: int) -> dict[str, NDArray[Any]]:
-    """Inputs at random within the value checks, as storage (bf16 and 8-bit floats as unsigned integers)."""
+    """Random values of all tensors within the value checks, as flat storage (bf16 and 8-bit floats as unsigned integers)."""
     env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
     random = np.random.default_rng([seed, 1])
     checks = {check.tensor: check for check in contract.value_checks}
@@ -220,7 +221,7 @@ def random_tensors(contract: Contract, values: Mapping[str, float], seed: int) -
 
 
 def span_of(spec: TensorSpec, env: dict[str, int]) -> int:
-    """Elements from the first to the last of a tensor."""
+    """Number of elements from the first to the last element of a tensor in memory."""
     dims = [dim.evaluate(env) for dim in spec.dims]
     count = 1
     if spec.strides is None:
@@ -232,7 +233,7 @@ def span_of(spec: TensorSpec, env: dict[str, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a tensor of integers is to hold: the fields of its value check at one launch; small numbers where it has none."""
+    """The allowed values of an integer tensor: its value check evaluated at one launch; small numbers without one."""
 
     low: int = 0
     high: int = 100
@@ -242,19 +243,19 @@ class Stored:
 
     @classmethod
     def of(cls, check: ValueCheck | None, env: Mapping[str, int]) -> Stored:
-        """For a check at the values of a launch."""
+        """Evaluate a value check at the values of a launch."""
         if check is None:
             return cls()
         return cls(check.low.evaluate(env), check.high.evaluate(env), check.distinct, check.sorted, check.ends)
 
     @property
     def whole(self) -> bool:
-        """Whether part of such values, repeated, would be none such."""
+        """Whether a repetition of part of the values would violate the check."""
         return self.distinct or self.sorted
 
 
 def random_values(random: np.random.Generator, spec: TensorSpec, count: int, stored: Stored) -> NDArray[Any]:
-    """Storage of so many elements for a tensor; integers as `stored` says."""
+    """Random storage of `count` elements for a tensor; integers satisfy `stored`."""
     if spec.dtype in ("f32", "f16"):
         return random.normal(size=count).astype(np.float32 if spec.dtype == "f32" else np.float16)
     if spec.dtype == "bf16":

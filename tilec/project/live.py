@@ -1,9 +1,8 @@
-"""A kernel file as an editor has it, judged as `tilec check` would judge it once it is saved.
+"""Checks a kernel file with unsaved edits, as `tilec check` would check it after saving.
 
-In: the file, the texts that are not saved yet, and values of constants for a file that no project has. Out: a `Verdict` as
-often as there is more to tell, the last one `complete`: diagnostics, what is known of every value by its place, and the proofs
-of accesses. The stages run in workers under the project's budgets, and through the store, where answers of `tilec check` and of
-the editor serve each other.
+In: the file, unsaved texts, and values of constants for a file without a project. Out: a `Verdict` after each relevant new
+result, the last one `complete`. It has diagnostics, the facts about every value by source location, and the proofs of accesses.
+The stages run in workers under the project's budgets, through the store, which the editor shares with `tilec check`.
 """
 
 from __future__ import annotations
@@ -39,15 +38,16 @@ if TYPE_CHECKING:
 BUILD_FILE: Final = "build.toml"
 PRELOAD: Final = (*CHECK_PRELOAD, "tilec.project.live")
 KEPT: Final = 8
-"""Specialisations whose values and proofs are kept for a reader; of the others, what is wrong and what is slow."""
+"""Specialisations with facts and proofs for the editor; the others only have diagnostics and notes."""
 NO_VALUE: Final = "E0804"
-"""Code of a kernel that nobody gave a value of a constant: nothing is wrong with it, and nothing is proven."""
+"""Code of a kernel with a constant that has no value: it is not wrong, but nothing is proven."""
 
 
 @dataclass(frozen=True, slots=True)
 class Specialisation:
-    """What is known of one. `proven` is None until it is decided; `facts` is None where the front end refused. `obligations`
-    are the records of the proofs (`tilec.artifact.Obligation`), `launch_checks` their texts."""
+    """The results of one specialisation. `proven` is None until it is decided; `facts` is None if the frontend refused the
+    kernel. `obligations` are records of proofs (`tilec.artifact.Obligation`), `launch_checks` the texts of the launch
+    checks."""
 
     name: str
     constants: dict[str, Constant]
@@ -59,7 +59,7 @@ class Specialisation:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A diagnostic, and the names of the specialisations that it is told of: none where it is of the file as a whole."""
+    """A diagnostic, and the names of its specialisations: none if it concerns the whole file."""
 
     diagnostic: Diagnostic
     names: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a file. Spans name files relative to `root`; `files` are the real paths of all that it depends on."""
+    """The results for a file. Spans name files relative to `root`; `files` are the real paths of the file's dependencies."""
 
     root: Path
     told: tuple[Told, ...] = ()
@@ -78,7 +78,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """For a worker: a task, and whether to tell what is known of its values."""
+    """For a worker: a task, and whether to report facts about its values."""
 
     task: Task
     values: bool
@@ -86,13 +86,13 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """From a worker: what is known of the values of its specialisation."""
+    """From a worker: the facts about the values of its specialisation."""
 
     facts: Facts
 
 
 class Refused(CompileError):
-    """A project or file that cannot be judged; spans of its diagnostics name files relative to `root`."""
+    """A project or file that cannot be checked; spans of its diagnostics name files relative to `root`."""
 
     def __init__(self, error: CompileError, root: Path) -> None:
         super().__init__(error.diagnostics)
@@ -100,8 +100,8 @@ class Refused(CompileError):
 
 
 def project_of_file(path: Path, texts: Mapping[str, str], constants: Mapping[str, tuple[Constant, ...]]) -> BuildFile:
-    """The project whose kernels' folder has the file, with the entries of its kernel alone; where none has, a project of the
-    file, with those of `constants` that its kernel has. Refused."""
+    """The project whose kernels' folder contains the file, restricted to the entries of its kernel. Without one, a project of
+    the file alone, with the values in `constants`. Raises Refused."""
     file = path.resolve()
     folder = next((folder for folder in file.parents if (folder / BUILD_FILE).is_file()), None)
     if folder is not None:
@@ -137,7 +137,8 @@ def _as_text(value: Constant) -> str:
 
 
 def examine(asked: _Asked, emit: Callable[[object], None]) -> None:
-    """In a worker: run a task, and tell what is known of its values, of a proven kernel once more."""
+    """In a worker: run a task and, if asked, report the facts about its values after the frontend, and again after the
+    proof."""
     if not asked.values:
         run_stages(asked.task, emit, pipeline.STAGES)
         return
@@ -150,7 +151,7 @@ def examine(asked: _Asked, emit: Callable[[object], None]) -> None:
             function = load_kernel(root / request.path, request.constants, root=root, texts=request.texts, uses=uses)
             emit(_Known(facts(function, uses, proven=False)))
     except CompileError:
-        function = None  # the stages tell why
+        function = None  # the stages report the error
     accepted: list[bool] = []
 
     def passed(message: object) -> None:
@@ -165,7 +166,7 @@ def examine(asked: _Asked, emit: Callable[[object], None]) -> None:
 
 @dataclass(slots=True)
 class _Judgement:
-    """What comes of the groups, each a specialisation for its targets."""
+    """Collects the results of the groups; a group is one specialisation for its targets."""
 
     root: Path
     groups: list[list[Planned]]
@@ -179,21 +180,21 @@ class _Judgement:
         self.known = [Specialisation(group[0].name, group[0].request.constants) for group in self.groups]
 
     def verdict(self, *, complete: bool = False) -> Verdict:
-        """What is known by now."""
+        """The results so far."""
         slow = tuple(Told(note) for note in notes(self.notes)) if complete else ()
         return Verdict(self.root, (*self.told.values(), *slow), tuple(self.known), self.files, complete)
 
     def tell(self, item: Diagnostic, name: str = "") -> None:
-        """A diagnostic of a specialisation, or of all."""
+        """Add a diagnostic of a specialisation, or of the whole file without a `name`."""
         mark = (item.code, item.message, str(item.primary))
         told = self.told.get(mark, Told(item))
-        if name and name not in told.names[-1:]:  # a specialisation tells one thing of several targets in a row
+        if name and name not in told.names[-1:]:  # a specialisation repeats a diagnostic for its targets in a row
             told = replace(told, names=(*told.names, name))
         self.told[mark] = told
 
     def take(self, number: int, message: object) -> bool:
-        """One message of a worker; whether it is worth telling before all is known: the first that is known of values, and
-        what is refused."""
+        """Process one message of a worker. True if a verdict should be sent at once: for the first facts, and for new
+        diagnostics."""
         known = self.known[number]
         if isinstance(message, _Known):
             first = all(one.facts is None for one in self.known)
@@ -225,9 +226,10 @@ def judge(
     path: Path, texts: Mapping[str, str], constants: Mapping[str, tuple[Constant, ...]], standing: Callable[[], Standing],
     workers: int, stop: int,
 ) -> Generator[Verdict]:  # fmt: skip
-    """Judge a kernel file; a verdict as often as there is more to tell. `texts` are those that count in place of the disk's, by
-    real path; `standing` gives the server of the workers; once the descriptor `stop` can be read, it ends without a complete
-    verdict. CompileError E0814 where no worker can be started, after which the server has to be stopped."""
+    """Check a kernel file and yield a verdict after each relevant new result. `texts` replace file contents, by real path;
+    `standing` returns the server of the workers. When the descriptor `stop` becomes readable, it ends without a complete
+    verdict. If a source changes during the check, the check starts again. CompileError E0814 if no worker can be started; the
+    server must then be stopped."""
     if not _is_kernel_file(path, texts):
         yield Verdict(path.parent, files=frozenset({os.path.realpath(path)}), complete=True)
         return
@@ -257,8 +259,8 @@ def judge(
 
 
 def _is_kernel_file(path: Path, texts: Mapping[str, str]) -> bool:
-    """Whether a file has a kernel, or is being typed to have one. Others are no concern of a check: tile functions alone are
-    judged with the kernels that call them."""
+    """Whether a file has a kernel, or looks like an unfinished one. Other files are not checked: tile functions are checked
+    with the kernels that call them."""
     text = texts.get(os.path.realpath(path))
     found = outline(path, text) if text is not None else None
     return text is None or (bool(found.kernels) if found is not None else meant_for_compiler(text))
@@ -267,7 +269,7 @@ def _is_kernel_file(path: Path, texts: Mapping[str, str]) -> bool:
 def _plan(
     path: Path, texts: Mapping[str, str], constants: Mapping[str, tuple[Constant, ...]]
 ) -> tuple[_Judgement, list[_Asked]]:  # fmt: skip
-    """What is to be judged, and the tasks of the workers. Refused."""
+    """The collector of results and the tasks for the workers. Raises Refused."""
     build = project_of_file(path, texts, constants)
     try:
         with contextlib.closing(Store(store_root())) as store:

@@ -1,4 +1,4 @@
-"""`[[model]]` of the build file, the numbers of `[[tuning]]`, and the text of each family's step: what a model can ask for.
+"""Reads `[[model]]` and the numbers of `[[tuning]]` in the build file, and the step of each family: what a model can request.
 
     [[model]]
     name = "qwen3-4b"
@@ -30,7 +30,7 @@ from tilec.target import TARGETS, Target
 
 Constant = int | float | bool | str
 MAX_TEXT: Final = 200
-"""Characters of a string constant: it is part of file names."""
+"""Most characters of a string constant, which becomes part of file names."""
 Refuse = Callable[..., None]
 Locate = Callable[..., Span]
 
@@ -41,7 +41,7 @@ _WORD: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model by name; `config` are its numbers under the names of its publisher; its step is that of its `family`."""
+    """A model. `config` has its numbers under its publisher's names; `family` names its step."""
 
     name: str
     family: str
@@ -50,14 +50,14 @@ class Model:
 
 
 class Tuned(Protocol):
-    """Whose models a tuning is for; None: any."""
+    """A tuning for the models of one family; None: any family."""
 
     @property
     def family(self) -> str | None: ...
 
 
 class Serving(Protocol):
-    """What serves a kernel on a target (`tilec.project.served.Served`)."""
+    """The table of a kernel for a target (`tilec.project.served.Served`)."""
 
     @property
     def tuned(self) -> Tuned: ...
@@ -69,8 +69,8 @@ class Serving(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family's step, read from the file `path`, and by target what it leaves to measurements: `tables` as bundles carry
-    them, and read."""
+    """A family's step, read from the file `path`, and its tuning by target: `tables` as bundles contain them, `tunings`
+    parsed."""
 
     name: str
     path: Path
@@ -79,7 +79,7 @@ class Family:
     tunings: Mapping[Target, Tuning]
 
     def requests(self, model: Model, target: Target) -> Iterator[Request]:
-        """Every specialisation that the step of a model can ask for, in both dtypes; StepError where it lacks a number."""
+        """Every specialisation that the step of a model can request, in both dtypes; StepError if the model lacks a number."""
         tuning = self.tunings[target]
         numbers = {**model.config, **tuning.numbers}
         for dtype in DTYPES:
@@ -87,7 +87,7 @@ class Family:
             yield from requests(step, tuning)
 
     def span(self, node: Any) -> Span:
-        """Where something stands in the text: a node of its tree, or an error that says where."""
+        """The span of a syntax node, or of an error with a position, in the step's file."""
         line = getattr(node, "lineno", 0) or getattr(node, "line", 0) or 1
         column = getattr(node, "col_offset", None)
         column = getattr(node, "column", 0) if column is None else column
@@ -97,7 +97,7 @@ class Family:
 
 
 def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
-    """The `[[model]]` tables."""
+    """Read the `[[model]]` tables."""
     found: list[Model] = []
     for index, table in _tables(value, "model", _MODEL_KEYS, refuse, span):
         name, config = table.get("name"), table.get("config")
@@ -123,7 +123,7 @@ def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
 
 
 def too_wide(value: Any) -> bool:
-    """True for a number or string that no constant needs."""
+    """Whether an integer has more than 64 bits, or a string more than `MAX_TEXT` characters."""
     if isinstance(value, str):
         return len(value) > MAX_TEXT
     return isinstance(value, int) and value.bit_length() > 64
@@ -132,7 +132,7 @@ def too_wide(value: Any) -> bool:
 def split_tuning(
     value: Any, refuse: Refuse, span: Locate
 ) -> tuple[dict[str, list[dict[str, Any]]], list[tuple[int, dict[str, Any]]]]:
-    """The `[[tuning]]` tables: those of numbers by family, and those of kernels with their place in the file."""
+    """The `[[tuning]]` tables: those with numbers by family, and those of kernels with their index in the file."""
     numbers: dict[str, list[dict[str, Any]]] = {}
     kernels: list[tuple[int, dict[str, Any]]] = []
     for index, table in _tables(value, "tuning", _TUNING_KEYS, refuse, span):
@@ -157,7 +157,7 @@ def read_families(
     folder: Path, models: tuple[Model, ...], numbers: Mapping[str, list[dict[str, Any]]], served: Sequence[Serving],
     refuse: Refuse,
 ) -> dict[str, Family]:  # fmt: skip
-    """The families of `models`, with their numbers and what serves their kernels."""
+    """The families of `models`, with their numbers and the tables of their kernels."""
     found: dict[str, Family] = {}
     for model in {model.family: model for model in reversed(models)}.values():
         path = folder / f"{model.family}.step"
@@ -181,7 +181,7 @@ def read_families(
 
 
 def _read_once(tables: Mapping[Target, tuple[dict[str, Any], ...]]) -> dict[Target, Tuning]:
-    """The tuning of each target, one object for equal tables: what is found for one prompt after another is kept there."""
+    """The tuning of each target. Equal tables share one object, because it caches the choices made for each prompt length."""
     known: dict[str, Tuning] = {}
     for some in tables.values():
         if repr(some) not in known:

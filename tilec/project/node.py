@@ -1,9 +1,9 @@
-"""The worker's end of a distributed build: what a process of a farm runs.
+"""The worker's end of a distributed build: the functions that a process of the farm runs.
 
-In: who the builder is (`Identity`: digests of tilec's source by stage, fingerprint of its toolchain) and parcels: a task and
-the sources that it reads, by content, so that a node needs no checkout. Out: what the task reported. Before it works a node
-compares the identity with its own: another tilec or toolchain would make other bytes, so it refuses, by name. A task runs in a
-process forked from a server that stays, as on the builder's machine, under the same budgets of time and memory.
+In: the builder's identity (`Identity`: digests of tilec's source by stage, fingerprint of its toolchain) and parcels. A parcel
+is a task with the contents of its sources, so a node needs no checkout. Out: the reports of the task. A node first compares the
+identity with its own and refuses if they differ, since a different tilec or toolchain would make different bytes. A task runs
+in a process forked from a persistent server, under the same budgets of time and memory as on the builder's machine.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from tilec.workers.scheduler import Crashed, Finished, Report, Standing
 from tilec.workers.worker import Runner
 
 LARGEST_SOURCE: Final = 1 << 24
-"""Bytes of one file of a kernel."""
+"""Most bytes of one source file of a kernel."""
 DIGEST_SIZE: Final = hashlib.sha256().digest_size
 _local = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What decides the bytes of a product beside the sources."""
+    """The inputs, other than the sources, that determine the bytes of a product."""
 
     compiler: dict[str, str]
     toolchain: dict[str, str]
 
     def difference(self, other: Identity) -> str:
-        """What `other` has that this has not, as the end of a sentence; empty where both are the same."""
+        """How `other` differs from this identity, as the end of a sentence; empty if they are equal."""
         for name in sorted({*self.toolchain, *other.toolchain}):
             if self.toolchain.get(name) != other.toolchain.get(name):
                 return f"has another {name}"
@@ -56,7 +56,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A task with the files that it reads by their path, the function that runs it, and what the server loads."""
+    """A task with its source files by path, the function that runs it, and the modules that the server preloads."""
 
     task: Task
     files: dict[str, bytes] = field(repr=False)
@@ -66,7 +66,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a task reported, seconds of work, or why the node did not do it."""
+    """The events of a task and the seconds of work, or the reason why the node refused it."""
 
     events: tuple[Report | Finished | Crashed, ...] = field(default=(), repr=False)
     seconds: float = 0.0
@@ -75,26 +75,26 @@ class Answer:
 
 @functools.lru_cache(1)
 def identity() -> Identity:
-    """Who this process is."""
+    """The identity of this process."""
     with contextlib.closing(Store(store_root())) as store:
         return Identity(compiler_digests(FileDigests(store, "digests:node")), fingerprint(store))
 
 
 def framed(thing: object) -> bytes:
-    """What travels: a pickle behind the sha256 of it, so that nothing which changed on its way is unpickled."""
+    """The sha256 of a pickle followed by the pickle, so that data damaged in transit is not unpickled."""
     data = pickle.dumps(thing)
     return hashlib.sha256(data).digest() + data
 
 
 def unframed(data: object) -> Any:
-    """Inverse of `framed`; ValueError where it is not what was sent."""
+    """Inverse of `framed`; ValueError if the digest does not match."""
     if not isinstance(data, bytes) or hashlib.sha256(data[DIGEST_SIZE:]).digest() != data[:DIGEST_SIZE]:
         raise ValueError("it was changed on its way")
     return pickle.loads(data[DIGEST_SIZE:])
 
 
 def describe() -> bytes:
-    """The identity of this node, or in words why it has none, framed."""
+    """The identity of this node, or a text that says why it has none, framed."""
     try:
         return framed(identity())
     except CompileError as error:
@@ -121,7 +121,7 @@ def perform(builder: Identity, data: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _sources(parcel: Parcel) -> Any:
-    """A folder with the files of a parcel, each held against its digest. ValueError where one is not what the task names."""
+    """A folder with the files of a parcel, each checked against its digest. ValueError if one is missing or differs."""
     wanted = parcel.task.request.sources
     if parcel.files.keys() != wanted.keys():
         raise ValueError("a parcel without all of its sources")
@@ -136,7 +136,7 @@ def _sources(parcel: Parcel) -> Any:
 
 
 def _run(task: Task, runner: Runner, preload: Sequence[str]) -> list[Report | Finished | Crashed]:
-    """Run on the server of this thread, which is made where there is none."""
+    """Run a task on the server of this thread, which is started on first use."""
     standing: Standing | None = getattr(_local, "standing", None)
     if standing is None:
         standing = _local.standing = Standing([runner.__module__, *preload])

@@ -1,4 +1,4 @@
-"""What to build: one `Planned` per kernel, specialisation and target, with the digests of everything it depends on."""
+"""The build plan: one `Planned` per kernel, specialisation and target, with the digests of everything it depends on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_NAME = 120
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One artifact: its file name without suffix, what makes it, the entry it comes from and the store's key of it."""
+    """One artifact: its file name without suffix, the request that makes it, its entry in the build file and its cache key."""
 
     name: str
     request: Request
@@ -38,20 +38,20 @@ class Planned:
     key: str
 
     def products(self, store: Store) -> Entry | None:
-        """What the store has of it, held against the key and itself; None where that is nothing, or not right."""
+        """The verified products in the store; None if they are missing or refused."""
         return lookup(store, self.key, "artifact", self.fields, f"artifact {self.name} for {self.target}")
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Diagnostics that concern all artifacts of `kernel` with these constants and targets."""
+    """Diagnostics that concern all artifacts of one entry of `kernel`."""
 
     kernel: str
     diagnostics: tuple[Diagnostic, ...]
 
 
 def artifact_name(kernel: str, constants: dict[str, Constant]) -> str:
-    """File name of an artifact: the kernel and its constants, safe for any file system and unique."""
+    """File name of an artifact: the kernel and its constants, unique and safe for any file system."""
     exact = "".join(f"-{name}={value}" for name, value in constants.items())
     safe = re.sub(r"[^\w=+\-]", "_", exact, flags=re.ASCII)
     if safe != exact or len(kernel + safe) > MAX_NAME:
@@ -61,17 +61,17 @@ def artifact_name(kernel: str, constants: dict[str, Constant]) -> str:
 
 
 def is_artifact_name(name: str) -> bool:
-    """Whether `artifact_name` can have made it: a name of a file, and never a path."""
+    """Whether `artifact_name` can have made `name`: a file name, never a path."""
     return re.fullmatch(r"[\w=+\-]+", name) is not None and len(name) <= 2 * MAX_NAME
 
 
 def digests_note(root: Path) -> str:
-    """Name of the store's note that remembers digests of a project's files."""
+    """Name of the note in the store with the digests of a project's files."""
     return f"digests:{root}"
 
 
 def compiler_digests(files: FileDigests) -> dict[str, str]:
-    """Digest of tilec's own source by stage, and of what links the manifest."""
+    """Digest of tilec's own source by stage, and of the code that makes the manifest (`link`)."""
 
     @functools.cache
     def digest(packages: tuple[str, ...]) -> str:
@@ -94,9 +94,9 @@ def plan(
     files: FileDigests,
     toolchain: dict[str, str],
 ) -> tuple[list[Planned], list[Refusal]]:
-    """All artifacts of `entries`, in order, and what is wrong with kernels that cannot be read.
+    """All artifacts of `entries`, in order, and refusals of kernels that cannot be read.
 
-    `targets` None means those of the build file. Raises nothing for a kernel at fault.
+    `targets` None means those of the build file. A faulty kernel is a refusal, not an exception.
     """
     compiler = compiler_digests(files)
     planned: list[Planned] = []
@@ -122,7 +122,7 @@ def plan(
 
 
 def by_specialisation(planned: list[Planned]) -> list[list[Planned]]:
-    """Artifacts of one kernel and constants together, each for another target, in order."""
+    """Groups of artifacts with the same kernel and constants and different targets, in order."""
     groups: dict[str, list[Planned]] = {}
     for item in planned:
         groups.setdefault(item.name, []).append(item)
@@ -130,7 +130,7 @@ def by_specialisation(planned: list[Planned]) -> list[list[Planned]]:
 
 
 def _texts_of(sources: Mapping[str, str], root: Path, files: FileDigests) -> dict[str, str]:
-    """Of the texts that count in place of the disk's, those of a kernel's files."""
+    """The unsaved texts of a kernel's files, by real path."""
     if not files.texts:
         return {}
     paths = (os.path.realpath(root / name) for name in sources)
@@ -159,8 +159,8 @@ def kernel_files(
 ) -> tuple[dict[str, str], list[str]]:  # fmt: skip
     """Digest by path (relative to the root) of every file the kernel depends on, and the names of its constants.
 
-    What a file imports is remembered in the store, and valid while none of those files has changed and no file has appeared
-    where an import looked before it found its own.
+    The imports are cached in the store. They are valid until one of the files changes, or a file appears at a path that an
+    import searched before it found its file.
     """
     path = build.kernels / f"{entry.name}.py"
     note = f"files:{path}"
@@ -186,8 +186,8 @@ def kernel_files(
 
 
 def _known(data: object, build: BuildFile, files: FileDigests) -> tuple[dict[str, str], list[str]] | None:
-    """What a note says of a kernel's files and constants, where every file has the digest that it names, each import still
-    leads to its file, and nothing lies where an import would have found it instead."""
+    """The files and constants in a note. None unless every file still has its digest, each path resolves to the same file, and
+    the paths that imports searched in vain are still absent."""
     if not isinstance(data, dict):
         return None
     record = cast("dict[Any, Any]", data)

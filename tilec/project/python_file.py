@@ -1,7 +1,7 @@
-"""A Python file of a project that is executed, a reference or a baseline: its path goes in, the module comes out.
+"""Executes a Python file of a project, a reference or a baseline: its path goes in, the module comes out.
 
-It is executed from its text. Python's own loader would take bytecode that lies in `__pycache__` beside it, which may be of
-another text than the one that somebody read, and would write some there, through a link that the project brought along.
+The source text is compiled. Python's own loader would use bytecode in a neighboring `__pycache__`, which can differ from the
+text that somebody reviewed. It would also write bytecode there, possibly through a link in the project.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from types import ModuleType
 
 
 def execute(path: Path, name: str) -> ModuleType:
-    """The module `name` of a file. ImportError where it is not Python by its name; whatever the file raises."""
+    """Execute a file as the module `name`. ImportError if its name is not that of a Python file; also raises whatever the file
+    raises."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
         raise ImportError(f"`{path.name}` is not Python")

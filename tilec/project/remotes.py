@@ -1,9 +1,9 @@
-"""Reads `remote` of `[build]`: the caches that a project proposes, E0802 at the line where one cannot be.
+"""Reads `remote` of `[build]`: the remote caches that a project proposes. E0802 at the line of a malformed one.
 
     remote = ["https://cache.example/tilec", { url = "redis://cache.example:6379/0", read_only = true }]
 
-A build.toml is someone else's file: it names a URL and whether to write, and no password (it would be everybody's who has the
-file), and it is used only where the user allows it (`tilec.cache.remote.address`).
+A build.toml can be someone else's file. It gives a URL and `read_only` but no password, which everybody with the file could
+read. The remote is used only if the user allows it (`tilec.cache.remote.address`).
 """
 
 from __future__ import annotations

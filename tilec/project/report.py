@@ -1,4 +1,4 @@
-"""What a build prints: progress while it runs, the table of results, and the same as JSON."""
+"""The output of a build: progress while it runs, the table of results, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON_RIGHT = frozenset({"registers", "spills", "shared", "ms"})
 
 @contextlib.contextmanager
 def progress(total_known: bool = True) -> Generator[Progress]:
-    """Progress on stderr: a live bar at a terminal, else one line per artifact that was made or refused."""
+    """Progress on stderr: a bar on a terminal, else one line per artifact that was built or refused."""
     if not sys.stderr.isatty():
         yield _plain
         return
@@ -63,7 +63,7 @@ def row(result: Result) -> tuple[str, ...]:
 
 
 def table(results: list[Result]) -> None:
-    """The table of results on stdout."""
+    """Print the table of results on stdout."""
     rows = [row(result) for result in results]
     if sys.stdout.isatty() and wants_colour(sys.stdout):
         from rich.console import Console
@@ -88,7 +88,7 @@ def table(results: list[Result]) -> None:
 
 
 def summary_line(built: BuildResult, seconds: float) -> str:
-    """One line: how many were made, found and refused."""
+    """One line with the numbers of built, up-to-date and failed artifacts."""
     counts = {status: sum(result.status == status for result in built.results) for status in ("built", "hit", "failed")}
     failed = counts["failed"] + len(built.refusals)
     parts = [f"{counts['built']} built", f"{counts['hit']} up to date"] + ([f"{failed} failed"] if failed else [])
@@ -96,7 +96,7 @@ def summary_line(built: BuildResult, seconds: float) -> str:
 
 
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
-    """What is slower than it could be, alike ones once. In: names of artifacts, and of each a record of
+    """Performance notes as diagnostics, equal ones merged. In: pairs of an artifact's name and a record of
     `tilec.link.note_records`."""
     found: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -117,7 +117,7 @@ def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
 
 
 def named_notes(results: Iterable[Result]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The notes of built artifacts, with whose they are."""
+    """The notes of built artifacts, each with its artifact's name."""
     return [
         (f"{result.planned.name} {result.planned.target}", record)
         for result in results
@@ -127,7 +127,7 @@ def named_notes(results: Iterable[Result]) -> list[tuple[str, Mapping[str, Any]]
 
 
 def source_texts(diagnostics: list[Diagnostic], root: Path | None) -> dict[str, str]:
-    """Texts of the files that diagnostics name relative to `root`."""
+    """Texts of the files that diagnostics name, relative to `root`; unreadable ones are omitted."""
     sources: dict[str, str] = {}
     for item in diagnostics:
         for label in (*item.secondary, *([item.primary] if item.primary else [])):
@@ -164,7 +164,7 @@ def as_json(built: BuildResult, seconds: float, root: Path | None = None) -> dic
 
 
 def diagnostic_json(item: Diagnostic, root: Path | None = None) -> dict[str, Any]:
-    """A diagnostic as plain data, the interface for programs that write kernels. `rendered` is what the terminal shows."""
+    """A diagnostic as plain data, for programs that write kernels. `rendered` is the text for a terminal."""
     shown = item.counterexample
     texts = source_texts([item], root)
     return {
@@ -182,7 +182,7 @@ def diagnostic_json(item: Diagnostic, root: Path | None = None) -> dict[str, Any
 
 
 def _place(at: Label | Edit) -> dict[str, Any]:
-    """Lines and columns from 1; the end is the first column behind."""
+    """A span as plain data. Lines and columns count from 1; the end is exclusive."""
     span = at.span
     return {
         "file": span.file, "line": span.line, "column": span.column + 1, "end_line": span.end_line,

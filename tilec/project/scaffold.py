@@ -1,6 +1,6 @@
-"""A new project: one kernel, its reference, a test and a build file, which build and pass as they are; or what tilec ships.
+"""Creates a project: one kernel, its reference, a test and a build file that work unchanged, or a copy of the shipped kernels.
 
-In: a name. Out: a folder of that name, whole or as it was.
+In: a folder and a name. Out: the complete folder, or the folder as it was before.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ On a machine with the GPU and no compiler:
 """,
     ".gitignore": "artifacts/\n__pycache__/\n",
 }
-"""`NAME` in names and texts stands for the kernel's name."""
+"""The files of a new project by path; `NAME` in paths and texts stands for the kernel's name."""
 
 
 def names_used() -> set[str]:
-    """Names that the files of a new project have, or give a meaning, which its kernel cannot have."""
+    """Names that the files of a new project use or define, which its kernel therefore cannot have."""
     nodes = [node for place, text in FILES.items() if place.endswith(".py") for node in ast.walk(ast.parse(text))]
     found = {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.arg for node in nodes if isinstance(node, ast.arg)
@@ -119,12 +119,12 @@ def names_used() -> set[str]:
 
 
 def scaffold(folder: Path, name: str) -> list[str]:
-    """Write a project into `folder`, which is not there or empty; the files, in order. OSError where it cannot be written."""
+    """Write a project into `folder`, which must be missing or empty. Returns the files, in order. OSError if writing fails."""
     return _write(folder, {place.replace("NAME", name): text.replace("NAME", name) for place, text in FILES.items()})
 
 
 def copy_shipped(folder: Path) -> list[str]:
-    """The same with the project that tilec comes with."""
+    """Like `scaffold`, with the project that tilec ships."""
     source = project_folder()
     return _write(folder, {str(name): (source / name).read_text(encoding="utf-8") for name in shipped_files(source)})
 

@@ -1,10 +1,11 @@
-"""Read what the build file fixes of a kernel's schedule: a table, or a list of tables that may each say where they hold.
+"""Reads the schedule overrides of a kernel in the build file: a table, or a list of tables with optional conditions.
 
     schedule = { warps = 8, blocks = 6 }
     schedule = [{ warps = 4 }, { constants = { H = [2560, 5120] }, warps = 5 }, { arch = ["sm_90"], stages = 5 }]
 
-In: the value, the entry's constants and targets. Out: rules, of which later ones count; a problem for each key that is unknown
-or of another type, each that no target can have (E0809), and each rule that no specialisation of the entry is under (E0804).
+In: the value, the entry's constants and targets. Out: rules, of which later ones take precedence. A problem is reported for
+each key that is unknown or has the wrong type, each value that a target does not support (E0809), and each condition that no
+specialisation of the entry satisfies (E0804).
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ _ELSEWHERE: Final = {
     "split": "blocks share the depth of a product in the kernel's own text: an axis of the grid for the parts, which a second "
     "kernel adds, as `matmul_split.py` and `merge_splits.py` in tilec's `kernels_src` do"
 }
-"""What one may expect of a schedule, and where it is said."""
+"""Properties that are not part of a schedule, and the place that determines them."""
 Refuse = Callable[[str, str, Span, str], None]
 Locate = Callable[[str, str], Span]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is fixed for the specialisations whose constants are among `constants`; `overrides` name a target where it is for
-    one."""
+    """Overrides for the specialisations whose constants are among `constants`; `overrides.target` restricts them to one
+    target."""
 
     constants: dict[str, tuple[Constant, ...]]
     overrides: Overrides
 
     def holds(self, values: dict[str, Constant]) -> bool:
-        """Whether it is for a specialisation."""
+        """Whether the rule applies to a specialisation."""
         return all(_among(values[name], wanted) for name, wanted in self.constants.items())
 
 
 def read_schedule(
     value: Any, constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse, at: Locate
 ) -> tuple[Rule, ...]:  # fmt: skip
-    """The rules of one `[[kernel]]`; `at(key, inner)` is a place in its table."""
+    """The rules of one `[[kernel]]`; `at(key, inner)` is the span of a key in its table."""
     tables: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
     rules: list[Rule] = []
     for table in tables:
@@ -102,7 +103,7 @@ def _rules(
 
 
 def _alone(overrides: Overrides) -> Schedule:
-    """A schedule of what is fixed, and of what never is a problem."""
+    """A schedule with the overrides, and with other values that cause no problem by themselves."""
     stages, order = overrides.stages or 2, overrides.order or "grid"
     in_turns = order == "pingpong"
     copy = overrides.copy or (

@@ -1,7 +1,7 @@
-"""What serves each target: a kernel's choices and what was measured of them in, entries to build and tables for bundles out.
+"""Selects the choices of a tuned kernel for each target: choices and measurements in, entries and tables for bundles out.
 
-A table of `tilec tune` decides where it is for these sources, this toolchain and these choices; else the cost as it is
-declared, and a note says why. Of choices with the same constants one serves: they are one artifact.
+A table of `tilec tune` is used if it is valid for the sources, the toolchain and the declared choices. Otherwise the declared
+cost is used, and a note says why. Of several choices with the same constants one is selected: they would be one artifact.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What serves a kernel on a target: the candidates, the table of it that bundles carry, and digests of the machine code
-    that was measured, by artifact; none where the cost of build.toml decides."""
+    """The selection for a kernel on a target: the candidates, the table for bundles, and digests of the measured machine code
+    by artifact. `cubins` is empty if the declared cost is used."""
 
     tuned: Tuned
     target: Target
@@ -40,7 +40,7 @@ class Served:
 def serve(
     tuned: Tuned, entries: Sequence[KernelEntry], kernels: Path, root: Path, notes: list[Diagnostic]
 ) -> list[Served]:  # fmt: skip
-    """What serves on each target. A table that is stale, or none, is told in `notes` and left aside."""
+    """The selection for each target. A stale or malformed table is reported in `notes` and not used."""
     found: list[Served] = []
     for target in TARGETS:
         path = table_path(kernels, tuned.kernel, target.name)
@@ -67,8 +67,8 @@ def _note(tuned: Tuned, target: Target, message: str) -> Diagnostic:
 
 
 def other_code(served: Iterable[Served], output: Path) -> list[Diagnostic]:
-    """A note for each target whose artifacts in `output` are other machine code than was measured: sources and packages are the
-    same, and tilec itself is another."""
+    """A note for each target whose artifacts in `output` differ from the measured machine code. Sources and packages are then
+    the same, but tilec itself has changed."""
     found: list[Diagnostic] = []
     for one in served:
         for name, digest in one.cubins.items():
@@ -105,13 +105,13 @@ def _by_table(tuned: Tuned, entries: Sequence[KernelEntry], target: Target, tabl
     made: dict[str, Any] = {"kernel": tuned.kernel, "cost": table.cost, "choices": rows, "measured": table.words()}
     try:
         read_tuning([made])
-    except StepError:  # a hostile table: the cost is ours, its numbers are not
+    except StepError:  # a hostile table: its numbers are untrusted, the declared cost is not
         return _by_cost(tuned, entries, target)
     return Served(tuned, target, candidates, made, {name: digest for one in table.kept for name, digest in one.cubins.items()})
 
 
 def _by_cost(tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Served:
-    """The choices of a target as declared; of those with the same constants, the first."""
+    """The selection by the declared cost; of choices with the same constants, the first."""
     first: dict[str, Candidate] = {}
     for one in tuned.candidates:
         if tuned.serves(one, entries, target):
@@ -124,7 +124,7 @@ def _by_cost(tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Se
 def as_entry(
     candidate: Candidate, entry: KernelEntry, constants: Mapping[str, Constant], only: tuple[Target, ...]
 ) -> KernelEntry:  # fmt: skip
-    """An entry that builds a candidate, and at `constants` alone, for some targets and no others."""
+    """An entry that builds only a candidate, at `constants` and for the targets in `only`."""
     own = {name: (value,) for name, value in {**candidate.constants, **constants}.items()}
     spans = {name: entry.constant_spans.get(name, entry.span) for name in {**entry.constants, **own}}
     return replace(
@@ -134,7 +134,7 @@ def as_entry(
 
 
 def fixed_twice(tuned: Tuned, entries: Iterable[KernelEntry]) -> bool:
-    """Whether a choice has a schedule of its own, and constants that a `[[kernel]]` lists: it is built by that one's."""
+    """Whether a choice has its own schedule although a `[[kernel]]` lists its constants, whose schedule would be used."""
     return any(
         one.rules is not None and one.constants.keys() <= entry.constants.keys()
         for entry in entries
@@ -145,7 +145,7 @@ def fixed_twice(tuned: Tuned, entries: Iterable[KernelEntry]) -> bool:
 
 
 def expanded(entries: Sequence[KernelEntry], served: Sequence[Served]) -> list[KernelEntry]:
-    """The entries, and in place of each that leaves constants to a tuning one for each candidate that serves somewhere."""
+    """The entries. An entry that leaves constants to a tuning is replaced by one per selected candidate."""
     found: list[KernelEntry] = []
     for entry in entries:
         here = [one for one in served if one.tuned.kernel == entry.name]

@@ -1,8 +1,8 @@
-"""The team's cache in a build: what it has is fetched at once, what is missing is claimed artifact by artifact.
+"""The team's cache in a build: its artifacts are fetched first, and a lease is acquired for each artifact that it lacks.
 
-In: the artifacts that the local store lacks, by position. Out: their entries (`fetch_all`), tasks of those that this builder is
-to make (`Turns`), and, of what other builders make, either the entry or the turn to make it (`wait`). Without a remote
-everything is this builder's.
+In: the artifacts that the local store lacks, by position. Out: their entries (`fetch_all`), and tasks for those whose lease
+this builder acquires (`Turns`). For artifacts that other builders make, `wait` returns either the entry or a later lease.
+Without a remote this builder makes everything.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tilec.cache.remote.remote import Remote
 
 POLL: Final = 0.2
-"""Seconds between looks at what other builders make."""
+"""Seconds between polls for artifacts of other builders."""
 PATIENCE: Final = 300.0
-"""Seconds that a builder waits for others while nothing comes from them."""
+"""Seconds for which a builder waits for others without receiving an artifact."""
 NEEDED: Final = {"cubin", "json", "ptx", "summary"}
 
 
@@ -34,7 +34,7 @@ def fetch_one(item: Planned, store: Store, *, again: bool = False) -> Entry | No
 
 
 def fetch_all(items: Sequence[Planned], store: Store) -> Generator[tuple[int, Entry | None, float]]:
-    """Position, entry and seconds of every item, as they come; each request bounded, several at once."""
+    """Position, entry and seconds of every item, in the order of completion. Requests have timeouts and run concurrently."""
     from tilec.cache.remote.remote import READERS
 
     def timed(item: Planned) -> tuple[Entry | None, float]:
@@ -51,9 +51,10 @@ def fetch_all(items: Sequence[Planned], store: Store) -> Generator[tuple[int, En
 
 
 class Turns(Sequence[Task]):
-    """The tasks of `groups` of positions; a task is made, and its artifacts claimed, when a worker is free for it.
+    """The tasks of `groups` of positions. A task is created, and the leases of its artifacts are acquired, on first access,
+    when a worker is free for it.
 
-    What another builder makes is left out of its group and put into `deferred`; a task may so have no targets.
+    Artifacts that another builder makes are moved from their group to `deferred`, so a task can have no targets.
     """
 
     def __init__(self, groups: list[list[int]], remote: Remote | None, key: Callable[[int], str],
@@ -79,8 +80,9 @@ def wait(
     deferred: list[int], items: Callable[[int], Planned], store: Store, most: int, found: Callable[[int, Entry], None],
     deadline: Callable[[], float],
 ) -> tuple[list[int], list[int]]:  # fmt: skip
-    """Wait for other builders until there is something to make: at most `most` positions whose turn it is, and those that are
-    still others'. What comes from the team's cache goes to `found`. Nobody is waited for past the `deadline`."""
+    """Wait for other builders until this one has something to make. Returns at most `most` positions with an acquired lease,
+    and those that others still make. `found` is called for entries of the team's cache. After the `deadline` leases are
+    ignored."""
     remote = store.remote
     assert remote is not None
     turns: list[int] = []

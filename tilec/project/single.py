@@ -1,4 +1,4 @@
-"""A kernel file without a project: what a build file would say of it, from the command line.
+"""A build file for a single kernel file without a project, from the command line.
 
 In: the file and its constants as texts. Out: a `BuildFile` of one kernel, whose root is the file's folder.
 """
@@ -22,10 +22,11 @@ from tilec.target import TARGETS, Target
 def single(
     path: Path, given: Iterable[str], targets: tuple[Target, ...] | None, texts: Mapping[str, str] = MappingProxyType({})
 ) -> BuildFile:  # fmt: skip
-    """The project of a kernel file. `given` are texts `NAME=VALUE`; a name that comes again has several values. `texts` are
-    those that count in place of the disk's, by real path.
+    """The project of a kernel file. `given` are texts `NAME=VALUE`; a repeated name has several values. `texts` replace file
+    contents, by real path.
 
-    CompileError E01 where the file holds no kernel of its own name, E0804 where a constant is unknown or has no value.
+    CompileError E01 for a file without a kernel, E0803 if the kernel's name differs from the file's, E0804 for a constant that
+    is unknown or has no value, E0514 for a value out of range.
     """
     source = read_kernel(path, root=Path(os.path.realpath(path)).parent, texts=texts)
     if source.name != path.stem:
@@ -56,7 +57,7 @@ def single(
 def project_of(
     path: Path, kernel: str, values: Mapping[str, Iterable[Constant]], targets: tuple[Target, ...]
 ) -> BuildFile:  # fmt: skip
-    """The project of a kernel file that holds `kernel`, for these values of each of its constants."""
+    """The project of a kernel file that contains `kernel`, for these values of each of its constants."""
     root = Path(os.path.realpath(path)).parent
     span = Span(path.name, 1, 0, 1, 1)
     constants = {name: tuple(found) for name, found in values.items()}
@@ -65,11 +66,11 @@ def project_of(
 
 
 def constant(text: str) -> Constant:
-    """A constant's value as TOML would read it, and a string where it would read none: `1024`, `0.5`, `true`, `bf16`."""
+    """Parse a constant as an integer, float or bool, else as a string: `1024`, `0.5`, `true`, `bf16`."""
     if text in ("true", "false"):
         return text == "true"
     if len(text) > MAX_TEXT:
-        return text  # too wide, whatever it is
+        return text  # out of range for any type
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)

@@ -1,4 +1,4 @@
-"""Where a key stands in a TOML file: `tomllib` gives values without positions, and an error must point at the line."""
+"""Finds the span of a key in a TOML file: `tomllib` returns no positions, but errors must point at the line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|([\w\-]+))(?:\.[\w\-]+)*\s*=")
 
 @lru_cache(2)
 def _scanned(text: str) -> list[tuple[int, str, re.Match[str] | None, re.Match[str] | None]]:
-    """Lines from 1 on, each with the header or the key that it holds."""
+    """The lines, numbered from 1, each with its match as a table header or a key."""
     lines = enumerate(text.split("\n"), 1)
     return [(number, line, _HEADER.match(line), _KEY.match(line)) for number, line in lines]
 
 
 def locate(text: str, file: str, table: str, index: int = 0, key: str = "", inner: str = "") -> Span:
-    """Span of `inner` in the value of `key` in the `index`-th table named `table`; of as much of that path as is there."""
+    """Span of `inner` in the value of `key` in the `index`-th table named `table`, or of the last part of this path that
+    exists."""
     count, inside, best = -1, False, Span(file, 1, 0, 1, 1)
     in_key = False
     for number, line, header, found in _scanned(text):

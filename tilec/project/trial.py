@@ -1,9 +1,9 @@
-"""Launches of a kernel on the interpreter, beside its reference: what `tilec run` and `tilec test` do in a worker.
+"""Launches a kernel on the interpreter and compares it with its reference, for `tilec run` and `tilec test`, in a worker.
 
-In: a kernel file at one specialisation, and where its reference is: a function of NumPy arrays named like the kernel, whose
-parameters are named like the kernel's inputs, scalars, dims or constants (in any case), and which returns what it writes,
-in the order of its parameters; its file may have a table `TOLERANCES` of relative tolerances by kernel. Out: a `Trial` of each
-launch, plain data. The kernel is proven first. A reference is Python, and is executed.
+In: a kernel file at one specialisation, and its reference: a function of NumPy arrays with the kernel's name. Its parameters
+are named like the kernel's inputs, scalars, dims or constants (constants also in lower case). It returns the arrays that the
+kernel writes, in the order of the kernel's parameters. Its file can have a table `TOLERANCES` of relative tolerances by kernel.
+Out: a `Trial` per launch, plain data. The kernel is proven first. The reference's Python code is executed.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Array = NDArray[Any]
 TOLERANCES: Final[Mapping[str, float]] = {
     "f32": 1e-5, "bf16": 1.6e-2, "f16": 1e-3, "f8e4m3": 0.13, "f8e5m2": 0.26,
 }  # fmt: skip
-"""What a result may be off, by its dtype: this part of the element, and this part of the root mean square of the tensor, since
-sums that cancel have the error of their terms. Of bf16 and f16 it is the relative tolerance of `torch.testing.assert_close`.
-Integers are equal."""
+"""Tolerance by dtype: this fraction of the element plus this fraction of the tensor's root mean square, since a sum with
+cancellation has the error of its terms. For bf16 and f16 it is the relative tolerance of `torch.testing.assert_close`. Integers
+must be equal."""
 
 
 OUTLIER: Final = 1000
-"""Times the median: elements beyond do not count in the root mean square."""
+"""Elements above this multiple of the median magnitude are excluded from the root mean square."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to run: `launches` of other sizes, where `dims` leaves them open, and other inputs, from `seed` on. `tolerance`
-    (relative, absolute) replaces `TOLERANCES`; `limits` are of the proof, and of each launch."""
+    """What to run. Each of the `launches` has different inputs, from `seed` on, and different sizes for values not in `dims`.
+    `tolerance` (relative, absolute) replaces `TOLERANCES`; `limits` apply to the proof and to each launch."""
 
     path: Path
     root: Path
@@ -65,8 +65,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A tensor that the kernel wrote: `summary` is for a person. With a reference, `error` is the largest difference in units
-    of what is allowed there (at most 1 is right), at the element `worst`, where `found` and `expected` stand."""
+    """A tensor that the kernel wrote, with a printable `summary`. With a reference, `error` is the largest difference in units
+    of the tolerance (correct if at most 1), at the element `worst` with the values `found` and `expected`."""
 
     name: str
     dtype: str
@@ -80,7 +80,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a launch; `problem` says why there is nothing to compare."""
+    """The result of a launch; `problem` says why there is no comparison."""
 
     values: Mapping[str, float]
     seed: int
@@ -90,12 +90,12 @@ class Trial:
 
     @property
     def right(self) -> bool:
-        """Whether nothing was found wrong."""
+        """Whether the launch has no problem and no error above 1."""
         return not self.problem and all(one.error is None or one.error <= 1 for one in self.written)
 
 
 def trials(question: Question) -> tuple[Trial, ...]:
-    """Prove once; launch and compare. CompileError where the kernel is refused."""
+    """Prove the kernel once, then launch and compare. CompileError if the kernel is refused."""
     from tilec.frontend import load_kernel
     from tilec.passes.prover import prove
 
@@ -126,7 +126,7 @@ def _trial(question: Question, function: Function, contract: Contract, values: M
     blocks = math.prod(axis.evaluate(integers) for axis in contract.grid)
     try:
         run(function, arrays, scalars, dims=given)
-    except InterpreterError as error:  # a fault of the prover, or of the sizes chosen
+    except InterpreterError as error:  # an error of the prover, or of the chosen sizes
         return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
     outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
     if question.reference is None:
@@ -142,7 +142,7 @@ def _trial(question: Question, function: Function, contract: Contract, values: M
 
 
 def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
-    """Storage as the interpreter takes it."""
+    """Flat storage as an array for the interpreter, with shape and strides; an output is filled with NaN, or 0 for integers."""
     from tilec.interpreter.dtypes import numpy_dtype
     from tilec.ir.types import DTYPES
 
@@ -157,7 +157,8 @@ def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
 
 
 def own_reference(kernels: Path, kernel: str, files: str = "reference*.py") -> tuple[Path, str] | None:
-    """The function of a kernel's name in one of `files` beside the kernels; it is looked for, not executed."""
+    """The file and name of the function called like the kernel, in one of `files` next to the kernels. Files are parsed but not
+    executed."""
     for path in sorted(kernels.glob(files)):
         try:
             tree = ast.parse(read_file(path, MAX_SOURCE_BYTES))
@@ -169,18 +170,19 @@ def own_reference(kernels: Path, kernel: str, files: str = "reference*.py") -> t
 
 
 class NoReference(Exception):
-    """A reference that cannot be used."""
+    """The reference cannot be used; the text says why."""
 
 
 def reference_inputs(contract: Contract, arrays: dict[str, Array], values: Mapping[str, float]) -> dict[str, Any]:
-    """What a reference may ask for, by name; constants by their names in small letters too."""
+    """The possible arguments of a reference, by name; constants also under their lower-case names."""
     found: dict[str, Any] = {name.lower(): value for name, value in contract.constants.items()}
     found |= dict(contract.constants) | dict(values)
     return found | {spec.name: arrays[spec.name] for spec in contract.tensors if spec.access in ("in", "inout", "atomic")}
 
 
 def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: int) -> tuple[list[Array], float | None]:
-    """What it returns for these inputs, and its own relative tolerance."""
+    """Execute a reference: the arrays that it returns, and its own relative tolerance if its file has one. Raises
+    NoReference."""
     shown = f"`{path.name}:{name}`"
     with _told(shown, path):
         module = execute(path, "reference")
@@ -202,13 +204,13 @@ def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: in
         arrays = [np.asarray(one) for one in results]
         relative = own.get(name) if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for array in arrays:
-            array.astype(np.complex128)  # or it is not numbers
+            array.astype(np.complex128)  # raises if it is not numeric
     return arrays, None if relative is None else float(relative)  # pyright: ignore[reportUnknownArgumentType]
 
 
 @contextlib.contextmanager
 def _told(shown: str, path: Path) -> Any:
-    """NoReference for what a reference raises. What it prints goes to stderr: stdout may be read by a program."""
+    """Convert what a reference raises to NoReference. Its output goes to stderr, since a program may read stdout."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
@@ -227,7 +229,7 @@ def _written(spec: TensorSpec, array: Array) -> Written:
 
 
 def _typical(expected: Array) -> float:
-    """The root mean square of what is finite and no outlier, so that a few large elements excuse nothing at the others."""
+    """The root mean square of finite elements without outliers, so that a few large elements do not loosen the tolerance."""
     sizes = np.abs(expected[np.isfinite(expected)])
     middle = float(np.median(sizes)) if sizes.size else 0.0
     usual = sizes[sizes <= OUTLIER * middle] if middle else sizes
@@ -237,7 +239,7 @@ def _typical(expected: Array) -> float:
 def compared(
     spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None]
 ) -> Written | str:  # fmt: skip
-    """Where the result is farthest from the truth, in units of the tolerance there; or why they cannot be compared."""
+    """The largest error of a result in units of the tolerance, or a text that says why it cannot be compared."""
     seen = _written(spec, array)
     if truth.shape != array.shape:
         return f"`{spec.name}` has shape {array.shape}, the reference's {truth.shape}"
@@ -255,7 +257,7 @@ def compared(
         comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
         error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
         same = (found == expected) | (np.isnan(found) & np.isnan(expected))
-        if spec.dtype not in TOLERANCES:  # integers, of which float64 has not all
+        if spec.dtype not in TOLERANCES:  # float64 cannot represent all 64-bit integers
             same = array == truth
         error = np.where(same, 0.0, error)
     worst = np.unravel_index(int(np.argmax(error)), error.shape)

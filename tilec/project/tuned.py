@@ -1,4 +1,4 @@
-"""`[[tuning]]` of a kernel in the build file: its candidates, what a launch of one costs, and at which shapes to measure them.
+"""`[[tuning]]` of a kernel in the build file: its candidates, their cost model, and the shapes for measurements.
 
     [[tuning]]
     kernel = "matmul"
@@ -10,11 +10,11 @@
     constants = { E = "bf16" }
     shapes = [{ M = [16, 512, 2048], N = 6144, K = 2560 }]
 
-`cost` is an expression over extents of tensors, and the constants and numbers of a choice, or several by name, which are added;
-`at_once` are the blocks that run at the same time. Which choices serve a target, and what each costs there, comes from what
-`tilec tune` measured (`tilec.tuning`), where that is for these sources; else from `cost` as it stands. Of constants that a
-`[[kernel]]` leaves out, those of the choices that serve are built. A choice whose `schedule` or `[[kernel]]` is for other
-architectures is none for a target.
+`cost` is an expression over extents of tensors and the constants and numbers of a choice, or a table of named terms, which are
+added. `at_once` is the number of concurrent blocks. The choices for a target and their weights come from the measurements of
+`tilec tune` (`tilec.tuning`) if these are valid for the sources, else from `cost` as declared. A `[[kernel]]` that omits
+constants is built with those of the selected choices. A choice is skipped for targets that its `schedule` or `[[kernel]]`
+excludes.
 """
 
 from __future__ import annotations
@@ -42,29 +42,27 @@ WHOLE: Final = "time"
 MAX_SHAPES: Final = 1000
 NOT_MEASURED: Final = "nothing: by the cost that build.toml declares"
 MULTIPROCESSORS: Final = {"sm_90a": 132, "sm_100a": 148, "sm_120a": 170}
-"""Of an H100 or H200 (SXM), a B200 and an RTX 5090, for which a cost is computed where nothing was measured (NVIDIA's data
-sheets)."""
+"""Multiprocessors of an H100 or H200 (SXM), a B200 and an RTX 5090 (NVIDIA's data sheets), for costs without measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of `choices`: constants that are chosen with it, numbers of its cost, and what is fixed of its schedule; None: what
-    its `[[kernel]]` fixes."""
+    """One of `choices`: its constants, numbers for its cost, and schedule rules (None: those of its `[[kernel]]`)."""
 
     constants: Mapping[str, Constant]
     numbers: Mapping[str, float]
     rules: tuple[Rule, ...] | None
 
     def is_for(self, target: Target) -> bool:
-        """Whether its schedule is for it."""
+        """Whether a schedule rule of the candidate applies to the target, or it has none."""
         return self.rules is None or not self.rules or any(_for(rule, target) for rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """One table. `terms` are the parts of the cost by name; `family`: whose models it is for, None: any; `constants` at which
-    candidates are measured; `shapes`: launch values; `keep`: how many candidates may serve; `said`: what the author says of
-    where numbers come from."""
+    """One table. `terms` are the parts of the cost by name. `family` restricts it to the models of one family. Candidates are
+    measured with `constants` at `shapes` (launch values). At most `keep` candidates are selected. `said` is the author's text
+    on the origin of the numbers."""
 
     kernel: str
     family: str | None
@@ -77,18 +75,18 @@ class Tuned:
     span: Span
 
     def entry(self, candidate: Candidate, entries: Iterable[KernelEntry]) -> KernelEntry | None:
-        """The `[[kernel]]` that a candidate is measured as; None where there is none."""
+        """The `[[kernel]]` with which a candidate is measured, or None."""
         wanted = {**candidate.constants, **self.constants}
         return next((one for one in entries if one.name == self.kernel and admits(one, wanted)), None)
 
     def serves(self, candidate: Candidate, entries: Iterable[KernelEntry], target: Target) -> bool:
-        """Whether a candidate is one on a target, for which its schedule, and what builds it, may not be."""
+        """Whether the target is included by a candidate's schedule and by a `[[kernel]]` that builds it, if there is one."""
         wanted = {**candidate.constants, **self.constants}
         built = [one for one in entries if one.name == self.kernel and admits(one, wanted)]
         return candidate.is_for(target) and (not built or any(one.among((target,)) for one in built))
 
     def fixed(self, candidate: Candidate, entries: Iterable[KernelEntry], target: Target) -> dict[str, int | str | bool]:
-        """What is fixed of the schedule of a candidate on a target."""
+        """The schedule overrides of a candidate on a target."""
         entry = self.entry(candidate, entries)
         wanted = {**candidate.constants, **self.constants}
         rules = candidate.rules if candidate.rules is not None else entry.schedule if entry else ()
@@ -107,7 +105,7 @@ def _for(rule: Rule, target: Target) -> bool:
 def read_tuned(
     tables: Sequence[tuple[int, dict[str, Any]]], targets: tuple[Target, ...], refuse: Refuse, span: Locate
 ) -> list[Tuned]:
-    """The tables of kernels, by their place in the file; a problem for each that is none."""
+    """Read the tables of kernels, given with their index in the file; a malformed one is a problem."""
     found: list[Tuned] = []
     for index, table in tables:
 
@@ -175,7 +173,7 @@ def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, a
 
 
 def _check(tuned: Tuned) -> None:
-    """StepError where the cost is none for some choice."""
+    """StepError if the cost cannot be evaluated for some choice."""
     read_tuning([as_declared(tuned, TARGETS[0], tuned.candidates, {})])
     for text in tuned.terms.values():
         asked = {name for name in parse(text).names if "[" not in name} - {AT_ONCE}
@@ -185,7 +183,7 @@ def _check(tuned: Tuned) -> None:
 
 
 def _shapes(value: Any, refuse: Refuse, at: Callable[..., Span]) -> tuple[Mapping[str, int], ...]:
-    """Every combination of the values of each table, each once."""
+    """All combinations of the values of each table, without duplicates."""
     found: dict[str, dict[str, int]] = {}
     items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
     for item in items:
@@ -211,18 +209,18 @@ def _shapes(value: Any, refuse: Refuse, at: Callable[..., Span]) -> tuple[Mappin
 
 
 def cost_text(terms: Mapping[str, str]) -> str:
-    """The cost with a weight for each term, which measurements give."""
+    """The cost expression with a weight per term, to be fitted to measurements."""
     weights = {WHOLE: "scale"} if list(terms) == [WHOLE] else {name: name for name in terms}
     return f"{START} + " + " + ".join(f"{weights[name]} * ({text})" for name, text in terms.items())
 
 
 def weight_names(terms: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the weights of `cost_text`, in its order."""
+    """Names of the weights in `cost_text`, in order."""
     return (START, "scale") if list(terms) == [WHOLE] else (START, *terms)
 
 
 def at_once(candidate: Candidate, fixed: Mapping[str, int | str | bool], multiprocessors: int) -> int:
-    """Blocks of a candidate that run at the same time: what it says, or as many as share a multiprocessor on each."""
+    """Concurrent blocks of a candidate: its own number, or the schedule's blocks per multiprocessor on all of them."""
     said = candidate.numbers.get(AT_ONCE)
     return int(said) if said is not None else multiprocessors * int(fixed.get("blocks", 1))
 

@@ -1,4 +1,4 @@
-"""What runs inside a worker process: one specialisation of a kernel through the pipeline, for one target after the other."""
+"""Code of a worker process: runs one specialisation of a kernel through the pipeline, for one target after the other."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from tilec.target import Target
 if TYPE_CHECKING:
     from tilec.cache.remote.remote import Remote, Settings
 
-CHANGED = "E0713"  # the one error of its kind that concerns a kernel, and not what all of them are written to
+CHANGED = "E0713"  # the only E07 error that concerns a kernel instead of the store or an output
 CHECK_PRELOAD = (
     "tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.claims", "tilec.ir.lines", "tilec.ir.parser",
     "tilec.ir.rows", "tilec.ir.spans", "tilec.passes.prover", "tilec.passes.schedule", "tilec.passes.schedule.notes",
     "tilec.lowering",
 )  # fmt: skip
-"""Imported once, in the server that workers are forked from: what the stages that judge a kernel need."""
+"""Modules for the stages of `tilec check`; the server that forks the workers imports them once."""
 BUILD_PRELOAD = (
     *CHECK_PRELOAD, "tilec.codegen", "tilec.assemble", "cuda.bindings.nvjitlink", "llvmlite.binding", "torch_mlir.ir",
     "torch_mlir.passmanager", "torch_mlir.dialects.llvm",
 )  # fmt: skip
-"""And what the others do. A package that is missing shows up as a diagnostic of the stage that needs it."""
+"""Modules for all stages. The stage that needs a missing package reports it as a diagnostic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A request for several targets. `keys` are the store's keys of the artifacts, in order; `dump` names a stage and the
-    folder for its product of each target, after which a task with `stop` is done. With `check`, only the stages that judge the
-    kernel run, `pipeline.CHECK_STAGES`; with `first`, only the first stage, once: its tile IR is the product. `remote` is the
-    team's cache, or None."""
+    """A request for several targets. `keys` are the cache keys of the artifacts, in order. `dump` names a stage and the folder
+    for its product of each target; with `stop` the task ends after that stage. With `check` only `pipeline.CHECK_STAGES` run;
+    with `first` only the first stage runs, once, and its tile IR is the product. `remote` is the team's cache, or None."""
 
     request: Request
     name: str
@@ -56,17 +55,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The worker starts on the target at `position` of its task."""
+    """The worker starts the target at `position` of its task."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the target at `position`: diagnostics, or the products of the artifact (of a check, `CHECK_PRODUCTS`).
-    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it;
-    `spoiled` are layer and key of entries there that were refused. `digests` are the sha256 of the products of an artifact, as
-    the process that made them computed them."""
+    """The result for the target at `position`: diagnostics, or the products of the artifact (of a check: `CHECK_PRODUCTS`).
+    `made` are the keys of new entries, `counts` the statistics of the team's cache. `fetched`: the artifact came from that
+    cache. `spoiled` are layer and key of entries that were refused there. `digests` are the sha256 of an artifact's products,
+    computed in the process that made them."""
 
     position: int
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -83,18 +82,18 @@ class Outcome:
 
 
 def raise_if_fatal(outcome: Outcome) -> None:
-    """Raise CompileError where the store or an output cannot be written, which no other task would fare better with."""
+    """Raise CompileError if the store or an output cannot be written, since every other task would fail too."""
     if any(item.code.startswith("E07") and item.code != CHANGED for item in outcome.diagnostics):
         raise CompileError(outcome.diagnostics)
 
 
 def run(task: Task, emit: Callable[[object], None]) -> None:
-    """Run a task; every outcome is emitted as it comes. Refusals are outcomes, not exceptions."""
+    """Run a task and emit each outcome at once. Refusals are outcomes, not exceptions."""
     run_stages(task, emit, pipeline.STAGES)
 
 
 def run_stages(task: Task, emit: Callable[[object], None], stages: tuple[pipeline.Stage, ...]) -> None:
-    """`run` with the stages given."""
+    """`run` with other stages."""
     try:
         store = Store(Path(task.store))
     except CompileError as error:
@@ -108,14 +107,14 @@ def run_stages(task: Task, emit: Callable[[object], None], stages: tuple[pipelin
             outcome = _outcome(task, position, target, store, stages)
             emit(outcome)
             if task.first or (task.check and "proofs" not in outcome.hits):
-                break  # refused before a target matters; the others would be in the same words
+                break  # refused in a target-independent stage: other targets would repeat the diagnostics
     finally:
         store.close()
 
 
 @functools.lru_cache(1)
 def _remote(settings: Settings) -> Remote:
-    """The team's cache, read by all tasks of this process over the same connections."""
+    """The team's cache; all tasks of this process share its connections."""
     from tilec.cache.remote.remote import Remote
 
     return Remote(settings)
@@ -175,7 +174,7 @@ def _problems(store: Store, before: int) -> tuple[str, ...]:
 
 
 def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> Outcome | None:
-    """The artifact, where another builder has written it to the team's cache since this build looked."""
+    """The artifact, if another builder has written it to the team's cache since this build started."""
     assert store.remote is not None
     start, before = time.perf_counter(), len(store.problems)
     fields = pipeline.artifact_fields(task.request, target)
@@ -190,5 +189,5 @@ def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> 
 
 def _dump(task: Task, stage: pipeline.Stage, work: pipeline.Work) -> None:
     assert task.dump is not None
-    folder = f"{work.target.name}/" if work.target else ""  # which is made here: a link of that name is not the user's word
+    folder = f"{work.target.name}/" if work.target else ""  # made here, so no link is followed
     Output(Path(task.dump[1]), None).write(f"{folder}{task.name}{stage.suffix}", work.products[stage.name], durable=False)

@@ -1,19 +1,19 @@
-"""Bundles in OCI registries: bundles go in as blobs that bundles share, the same bytes come out, every one compared by digest.
+"""Bundles in OCI registries: pushes bundles as shared blobs, and pulls them with every byte verified by digest.
 
     reference      oci://HOST/REPOSITORY[:TAG|@DIGEST]
-    oci            the manifests and indexes that a push writes and a pull believes nothing of
-    parts          a bundle as its blobs, and where each lies in the file
-    connection     one exchange over HTTP, bounded in time and bytes
-    authorization  who we are: Basic, and Bearer with tokens; `credentials` asks docker's configuration
+    oci            manifests and indexes: written on push, validated as untrusted input on pull
+    parts          a bundle as blobs, and their offsets in the file
+    connection     one HTTP exchange, bounded in time and bytes
+    authorization  Basic, and Bearer with tokens; `credentials` reads docker's configuration
     client         the verbs of the distribution specification, with retries; `upload` is the longest of them
-    push, pull     what the commands do
+    push, pull     the commands
 
-It speaks the OCI distribution specification 1.1 over Python's own HTTP and TLS. oras-py 0.2.43 was read first: it takes bytes
-without comparing them with their digest, resumes neither way, answers a challenge of any realm with the user's password, and
-reads answers of any length. Requests and httpx follow redirects, keep cookies, expand bodies and read netrc unless each is
-turned off, and none of them bounds the time of a whole exchange; what remains of use below that is `http.client`, and with it a
-machine that runs bundles can pull them with no package more.
+It implements the OCI distribution specification 1.1 on Python's own HTTP and TLS. oras-py 0.2.43 was evaluated first: it
+accepts bytes without comparing their digest, cannot resume, sends the password to any realm in a challenge, and reads responses
+of any length. Requests and httpx follow redirects, keep cookies, decompress bodies and read netrc unless each is disabled, and
+none of them bounds a whole exchange. With `http.client` instead, a machine that runs bundles can pull them without another
+package.
 
-A registry is believed in nothing: it can withhold, and can serve an older index under a tag (ask by digest, or rely on signed
-attestations, where that matters); every other lie is refused before anything has the name of a bundle.
+Registries are untrusted. One can withhold bundles, or serve an older index under a tag (if that matters, pull by digest or
+require signed attestations). Any other manipulation is refused before a file gets a bundle's name.
 """

@@ -1,11 +1,11 @@
-"""Who we are, for a registry that asks: its challenges go in, an Authorization header comes out.
+"""Answers a registry's authentication challenges with an Authorization header.
 
-Basic (RFC 7617) and Bearer with a token service (the token specification of the CNCF distribution registry, which all public
-registries follow). The scope asked for is our own, never the one of the challenge or of the address in it. A password goes to
-the registry's host, to its parent domain (`registry.example.com`, `example.com`), and to a sibling where the parent has two
-dots (`registry.a.example.com`, `auth.a.example.com`), as strangers may share a shorter one (`co.uk`, `github.io`). No password,
-and no token that one was given for, goes over plain http but within this machine; a token without a password may come from
-any https host.
+Basic (RFC 7617), and Bearer with a token service (the token specification of the CNCF distribution registry, which all public
+registries implement). The scope is chosen here, never taken from the challenge or the realm URL. A password is sent only to the
+registry's host, to its parent domain (`registry.example.com`, `example.com`), and to a sibling if the parent has two dots
+(`registry.a.example.com`, `auth.a.example.com`), because strangers may share a shorter one (`co.uk`, `github.io`). Passwords,
+and tokens obtained with them, are sent over plain http only within this machine. A token without a password may come from any
+https host.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MAX_TOKEN: Final = 1 << 16
 _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
 
 Fetch = Callable[[str, urllib.parse.SplitResult, Mapping[str, str], bytes], tuple[int, bytes | None]]
-"""Method, URL, headers and body of a request; its status, and its body where that is not too long."""
+"""Performs a request with method, URL, headers and body; returns the status, and the body unless it is too long."""
 
 
 class Authorization:
-    """The Authorization header for one repository; empty until a challenge is answered."""
+    """The Authorization header for one repository; empty until a challenge was answered."""
 
     def __init__(
         self, host: str, scope: str, known: Callable[[], Credentials | None], fetch: Fetch, *, in_clear: bool = False
     ) -> None:  # fmt: skip
         self.header = ""
-        self._in_clear = in_clear  # plain http with another machine
+        self._in_clear = in_clear  # plain http to another machine
         self._host, self._scope, self._known, self._fetch = host, scope, known, fetch
         self._name = urllib.parse.urlsplit(f"//{host}").hostname or ""
 
     def answer(self, challenges: list[str]) -> None:
-        """Answer a challenge (`WWW-Authenticate`); RegistryError E0733 where that cannot be."""
+        """Answer a challenge (`WWW-Authenticate`); RegistryError E0733 if that is impossible."""
         wanted = read_challenges(challenges)
         credentials = self._known()
         if self._in_clear and ("basic" in wanted if credentials is None else wanted):
@@ -82,7 +82,7 @@ class Authorization:
         return token
 
     def _realm(self, text: str, credentials: Credentials | None) -> urllib.parse.SplitResult:
-        """The URL of the token service; RegistryError E0733 where it is none that may be asked."""
+        """The URL of the token service; RegistryError E0733 if it is invalid or not permitted."""
         try:
             realm = urllib.parse.urlsplit(text)
             host = realm.hostname or ""
@@ -102,8 +102,8 @@ class Authorization:
 
 
 def may_know(registry: str, host: str) -> bool:
-    """Whether a host may be told the password for a registry: it is the same, its parent domain, or lies in that where
-    it has two dots or is docker's."""
+    """Whether a host may receive the password for a registry: it is the same host or its parent domain, or a sibling in a
+    parent domain that has two dots or is docker's."""
     if host == registry:
         return True
     parent = registry.partition(".")[2]

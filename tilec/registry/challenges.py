@@ -1,11 +1,11 @@
-"""Reads `WWW-Authenticate` (RFC 9110, section 11): headers of anybody's go in, parameters by scheme come out.
+"""Parses `WWW-Authenticate` (RFC 9110, section 11) of untrusted origin into parameters by scheme.
 
-One pass: the reader's position only moves forward, each character is looked at a bounded number of times, and of all headers
-together no more than `MAX_CHALLENGE` characters are read. What does not fit the grammar ends the header at that place: a
-challenge that is cut short is given as far as it was read, since who answers it judges every parameter anyway.
+The parser runs in one pass: its position only moves forward, each character is read a bounded number of times, and at most
+`MAX_CHALLENGE` characters are read over all headers. Parsing of a header stops at the first syntax error. The parameters up to
+there are returned, even of an incomplete challenge, because the caller validates every parameter.
 
     challenges   scheme SPACE parameters, "," between them
-    parameters   token68, or name = value, "," between them; a value is a quoted text, or ends at "," or white space
+    parameters   token68, or name = value, "," between them; a value is a quoted string, or ends at "," or white space
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 MAX_CHALLENGE: Final = 1 << 13
-"""Characters of all headers of an answer; a longer header, and all after it, is left out."""
+"""Maximum characters of all headers of a response; a longer header, and all after it, are ignored."""
 SCHEMES: Final = ("basic", "bearer")
 _TOKEN: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _TOKEN68: Final = _TOKEN | {"/"}
@@ -27,11 +27,11 @@ class _Reader:
         self.text, self.at, self.end = text, 0, len(text)
 
     def here(self) -> str:
-        """The next character, empty at the end."""
+        """The next character; empty at the end."""
         return self.text[self.at] if self.at < self.end else ""
 
     def skip(self, letters: frozenset[str]) -> str:
-        """What stands here of some letters."""
+        """Consume and return the longest run of some characters."""
         found: list[str] = []
         while (letter := self.here()) and letter in letters:
             found.append(letter)
@@ -39,7 +39,7 @@ class _Reader:
         return "".join(found)
 
     def sign(self, sign: str) -> bool:
-        """Go over a sign and the white space around it, where it stands here."""
+        """Consume a character and the white space around it; False if another character is next."""
         self.skip(_SPACE)
         if self.here() != sign:
             return False
@@ -48,7 +48,7 @@ class _Reader:
         return True
 
     def value(self) -> str | None:
-        """A quoted text, or letters up to a comma or white space; None where there is neither."""
+        """A quoted string, or characters up to a comma or white space; None if there is neither."""
         found: list[str] = []
         if self.here() != '"':
             while (letter := self.here()) and letter not in _ENDS:
@@ -68,7 +68,7 @@ class _Reader:
 
 
 def read_challenges(headers: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Parameters by scheme (`basic`, `bearer`), of the first challenge of each; names in lower case."""
+    """Parameters of the first challenge of each scheme (`basic`, `bearer`); names in lower case."""
     found: dict[str, dict[str, str]] = {}
     left = MAX_CHALLENGE
     for header in headers:
@@ -82,7 +82,7 @@ def read_challenges(headers: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _challenges(reader: _Reader) -> list[tuple[str, dict[str, str]]]:
-    """Every challenge of a header, in order."""
+    """All challenges of a header, in order."""
     found: list[tuple[str, dict[str, str]]] = []
     while True:
         while reader.sign(","):
@@ -91,7 +91,7 @@ def _challenges(reader: _Reader) -> list[tuple[str, dict[str, str]]]:
         if not name:
             return found
         spaced = bool(reader.skip(_SPACE))
-        if reader.here() == "=" and found:  # one parameter more of the challenge before
+        if reader.here() == "=" and found:  # another parameter of the previous challenge
             reader.sign("=")
             value = reader.value()
             if value is None:
@@ -111,7 +111,8 @@ def _challenges(reader: _Reader) -> list[tuple[str, dict[str, str]]]:
 
 
 def _first(reader: _Reader, parameters: dict[str, str]) -> bool:
-    """What follows a scheme: its first parameter, or a token68, which neither scheme has a use for; False for neither."""
+    """Parse what comes after a scheme: its first parameter, or a token68, which neither scheme uses; False for anything
+    else."""
     name = reader.skip(_TOKEN68)
     if not name:
         return False

@@ -1,8 +1,8 @@
-"""The verbs of the OCI distribution specification 1.1 for one repository: bytes and their descriptors go in and out.
+"""The verbs of the OCI distribution specification 1.1 for one repository.
 
-What holds: every document and blob is compared with its size and digest before it is given away; no more is read than a
-descriptor says, and no longer than `Limits` says; a connection that breaks is taken up where it ended (`Range`); redirects are
-followed for reading alone, three at most, and to another host only over https and without credentials.
+Every document and blob is compared with its size and digest before it is returned. No more is read than a descriptor allows,
+and for no longer than `Limits` allows. A broken download resumes at its offset (`Range`). Redirects are followed only for
+reads, three at most, and to another host only over https and without credentials.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tilec.strict_json import parse
 
 MAX_REDIRECTS: Final = 3
 MAX_ERROR: Final = 1 << 14
-"""Bytes of an answer that only says what is wrong, or nothing of use."""
+"""Maximum bytes of an error response, or of a body that is ignored."""
 REDIRECTS: Final = (301, 302, 303, 307, 308)
 TRY_AGAIN: Final = (408, 429, 500, 502, 503, 504)
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 
 Result = TypeVar("Result")
 Write = Callable[[int, bytes], object]
-"""Takes bytes of a blob and where in it they lie."""
+"""Receives an offset in a blob, and the bytes there."""
 
 
 class Client:
@@ -65,11 +65,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._connections.close()
 
-    # How requests are made
+    # Requests
 
     @contextlib.contextmanager
     def together(self, size: int) -> Generator[None]:
-        """One deadline for all exchanges meanwhile, beside that of each: what `Limits` gives for them and for `size` bytes."""
+        """Set a common deadline for all exchanges in the block, in addition to that of each: `whole_seconds` plus the time for
+        `size` bytes."""
         self._due = time.monotonic() + self.limits.whole_seconds
         self.expect(size)
         try:
@@ -78,15 +79,15 @@ class Client:
             self._due = math.inf
 
     def expect(self, size: int) -> None:
-        """Put that deadline off by what so many bytes may take."""
+        """Extend the common deadline by the time for `size` bytes."""
         self._due += size / self.limits.least_rate
 
     @contextlib.contextmanager
     def request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes | memoryview = b"", size: int = 0
     ) -> Generator[Answer]:
-        """One request, authorised where the registry asks for it; `path` is below the repository, or a whole URL that the
-        registry gave. Broken where the connection breaks, or the registry says to come again."""
+        """One request, with authorization if the registry requires it; `path` is relative to the repository, or a whole URL
+        from the registry. Raises Broken if the connection breaks, or the registry asks to retry."""
         url = self._resolve(self._origin, path)
         challenged = False
         for _ in range(MAX_REDIRECTS + 2):
@@ -127,7 +128,7 @@ class Client:
             raise RegistryError("E0731", f"`{url.hostname}` does not prove who it is: {reason}", hint) from None
 
     def _resolve(self, base: urllib.parse.SplitResult, given: str) -> urllib.parse.SplitResult:
-        """Where a path or a URL of the registry leads; RegistryError E0732 where it may not lead there."""
+        """The absolute URL of a path or URL given by the registry; RegistryError E0732 if it is not permitted."""
         try:
             text = given if base is not self._origin or "://" in given or given.startswith("/") else self._base + given
             url = urllib.parse.urlsplit(urllib.parse.urljoin(base.geturl(), text))
@@ -150,7 +151,7 @@ class Client:
             return answer.status, answer.body(MAX_TOKEN)
 
     def again(self, verb: Callable[[], Result]) -> Result:
-        """Do something until it does not break, `Limits.attempts` times at most; RegistryError E0731 where it always does."""
+        """Retry a verb while it raises Broken, `Limits.attempts` times at most; then RegistryError E0731."""
         pause, last = self.limits.pause_seconds, Broken("it was never asked")
         for attempt in range(self.limits.attempts):
             try:
@@ -165,11 +166,11 @@ class Client:
         raise RegistryError("E0731", f"`{self.reference.api_host}` cannot be reached or breaks off: {foreign(str(last))}")
 
     def lie(self, what: str) -> RegistryError:
-        """The error for an answer that is not what it must be; `what` says in which way."""
+        """The error for an invalid response; `what` describes the problem."""
         return RegistryError("E0732", f"`{self.reference.api_host}` is not to be believed: {what}")
 
     def refused(self, answer: Answer, what: str) -> RegistryError:
-        """The error for an answer of another status than the verb allows; `what` was asked for."""
+        """The error for a response with an unexpected status; `what` names what was requested."""
         body = answer.body(MAX_ERROR)
         said = _words(body)
         end = f": {said}" if said else ""
@@ -180,11 +181,11 @@ class Client:
             return RegistryError("E0733", f"`{self.reference.api_host}` refuses access to {what}{end}", hint)
         return RegistryError("E0733", f"`{self.reference.api_host}` answered {answer.status} for {what}{end}")
 
-    # Reading
+    # Reads
 
     def document(self, name: str, expected: Descriptor | None = None) -> Document:
-        """The manifest or index of a tag or digest; with the size and type that `expected` says. RegistryError E0734 where it
-        is not there, E0732 where it is not what it must be."""
+        """The manifest or index of a tag or digest, with the size and type in `expected`. RegistryError E0734 if it does not
+        exist, E0732 if it is invalid."""
         return self.again(lambda: self._document(name, expected))
 
     def _document(self, name: str, expected: Descriptor | None) -> Document:
@@ -214,7 +215,7 @@ class Client:
             raise self.lie(f"its {what}: {error}") from None
 
     def referrers(self, subject: str) -> tuple[Descriptor, ...]:
-        """The manifests that refer to one: by the API, or by the tag that stands in for it where a registry has none."""
+        """The manifests that refer to `subject`, by the referrers API, or by its fallback tag if a registry lacks the API."""
         path = f"referrers/{subject}"
 
         def ask() -> Document | None:
@@ -235,7 +236,7 @@ class Client:
         return found.layers if found is not None and found.descriptor.media_type == INDEX else ()
 
     def tagged(self, tag: str) -> Document | None:
-        """The document of a tag; None where there is none."""
+        """The document of a tag; None if there is none."""
         try:
             return self.document(tag)
         except RegistryError as error:
@@ -244,7 +245,7 @@ class Client:
             raise
 
     def blob(self, wanted: Descriptor) -> bytes:
-        """A whole blob of a size that fits into memory."""
+        """A whole blob, in memory."""
         out = bytearray()
 
         def write(offset: int, data: bytes) -> None:
@@ -254,15 +255,15 @@ class Client:
         return bytes(out)
 
     def fetch(self, wanted: Descriptor, write: Write) -> None:
-        """Pass a blob to `write`, piece by piece; it may be called again from offset 0. What was written is to be dropped where
-        this raises: E0732 where it is longer or shorter, or of another digest."""
+        """Pass a blob to `write` piece by piece; it may restart from offset 0. The caller must discard what was written if this
+        raises: E0732 if the blob has another size or digest."""
         at, total = 0, hashlib.sha256()
 
         def ask() -> None:
             nonlocal at, total
             headers = {"Range": f"bytes={at}-"} if at else {}
             with self.request("GET", f"blobs/{wanted.digest}", headers=headers, size=wanted.size - at) as answer:
-                if at and answer.status in (200, 416):  # it does not resume, so from the beginning
+                if at and answer.status in (200, 416):  # the registry does not support resuming: restart
                     at, total = 0, hashlib.sha256()
                     if answer.status == 416:
                         raise Broken("it does not resume")
@@ -296,10 +297,10 @@ class Client:
         if answer.header("Content-Encoding").lower() not in ("", "identity"):
             raise self.lie(f"its {what} is compressed on the way, which was not asked for")
 
-    # Writing
+    # Writes
 
     def put_manifest(self, name: str, descriptor: Descriptor, body: bytes) -> bool:
-        """Store a document under a tag or its digest; whether the registry lists it for its `subject` by itself."""
+        """Store a document under a tag or its digest; returns whether the registry lists it as a referrer of its `subject`."""
 
         def put() -> bool:
             content = {"Content-Type": descriptor.media_type}
@@ -316,13 +317,13 @@ class Client:
 
 
 def referrers_tag(digest: str) -> str:
-    """The tag that lists what refers to a manifest where the registry has no API for that (distribution specification,
-    "Referrers Tag Schema"); cosign's tags begin with it too."""
+    """The fallback tag that lists referrers of a manifest if the registry has no API for that (distribution specification,
+    "Referrers Tag Schema"); cosign's tags have it as a prefix."""
     return digest.replace(":", "-")
 
 
 def _words(body: bytes | None) -> str:
-    """What an answer says is wrong, in the form that the specification gives errors; nothing for other forms."""
+    """The message of an error response in the format of the specification; empty for other formats."""
     try:
         data = parse(body or b"", limit=MAX_ERROR, printable=False)
         first = cast("dict[str, Any]", data)["errors"][0]

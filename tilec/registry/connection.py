@@ -1,8 +1,8 @@
-"""One exchange over HTTP/1.1: a request goes out, an answer comes in, in bounded time and bytes whatever the other side does.
+"""One HTTP/1.1 exchange, bounded in time and bytes whatever the peer does.
 
-Python's `http.client` bounds the lines and the number of headers, and waits for each piece of an answer as long as a timeout
-says. A peer that sends a byte now and then passes every such timeout; so a `Deadline` ends the whole exchange, from the TLS
-handshake to the last byte, by shutting the socket down under whatever reads it. Certificates are checked against the system's.
+Python's `http.client` bounds the lines and the number of headers, but its timeout applies to each read. A peer that sends a
+byte now and then never triggers it. So a `Deadline` ends the whole exchange, from the TLS handshake to the last byte, by
+shutting down the socket. Certificates are verified against the system's trust store.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from typing import Any, Final
 from tilec.registry.errors import RegistryError
 
 PIECE: Final = 1 << 18
-"""Bytes read or sent at once."""
+"""Bytes per read or write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a registry may take of our time; sizes are bounded by what is asked for."""
+    """Time limits for a registry; sizes are bounded by what is requested."""
 
     connect_seconds: float = 10.0
     stall_seconds: float = 30.0
-    """Between two pieces."""
+    """Maximum time between two reads."""
     seconds: float = 60.0
-    """An exchange without its body."""
+    """Maximum time of an exchange without its body."""
     whole_seconds: float = 600.0
-    """All exchanges of a pull, without their bodies."""
+    """Maximum time of all exchanges of a pull, without their bodies."""
     least_rate: int = 32 << 10
-    """Bytes per second that a body must keep, on the whole."""
+    """Minimum average rate of a body, in bytes per second."""
     attempts: int = 5
     pause_seconds: float = 0.5
-    """Before the second attempt; twice as long before each further one."""
+    """Pause before the second attempt; it doubles before each further one."""
 
     def of_body(self, size: int) -> float:
         """Seconds that an exchange with `size` bytes may take."""
@@ -49,16 +49,16 @@ class Limits:
 
 
 class Broken(Exception):
-    """The connection ended or stalled before the exchange did; trying again may help."""
+    """The connection ended or stalled before the exchange was complete; a retry may help."""
 
 
 class TooSlow(Broken):
-    """The exchange took longer than its deadline."""
+    """The exchange exceeded its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a connection leads; the port is explicit."""
+    """The peer of a connection; the port is explicit."""
 
     scheme: str
     host: str
@@ -66,14 +66,14 @@ class Address:
 
     @classmethod
     def of(cls, url: urllib.parse.SplitResult) -> Address:
-        """Of a URL; ValueError where it names none."""
+        """The address of a URL; ValueError if it has none."""
         if url.scheme not in ("http", "https") or not url.hostname or url.username is not None or url.password is not None:
             raise ValueError("is no address of a registry")
         return cls(url.scheme, url.hostname, url.port or (443 if url.scheme == "https" else 80))
 
 
 class Deadline:
-    """Shuts a socket down after some seconds, unless it is closed before."""
+    """Shuts down a socket after `seconds`, unless it is closed before."""
 
     def __init__(self, seconds: float) -> None:
         self.passed = False
@@ -83,13 +83,13 @@ class Deadline:
         self._timer.start()
 
     def watch(self, found: socket.socket) -> None:
-        """The socket to shut down. Broken where the time is over already."""
+        """Set the socket to shut down. Raises TooSlow if the deadline has passed."""
         self._socket = found
         if self.passed:
             raise TooSlow("it took too long")
 
     def close(self) -> None:
-        """The exchange is done."""
+        """Cancel the deadline."""
         self._timer.cancel()
         self._socket = None
 
@@ -98,11 +98,11 @@ class Deadline:
         found = self._socket
         if found is not None:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(found, socket.SHUT_RDWR)  # not the TLS one, which would forget its session
+                socket.socket.shutdown(found, socket.SHUT_RDWR)  # not `SSLSocket.shutdown`, which would drop the TLS session
 
 
 class _Wire(http.client.HTTPConnection):
-    """A connection to an address, through the proxy of the environment where there is one for it."""
+    """A connection to an address, through the proxy of the environment if one applies."""
 
     def __init__(self, address: Address, limits: Limits) -> None:
         proxy = _proxy_for(address)
@@ -127,15 +127,16 @@ class _Wire(http.client.HTTPConnection):
             self.sock.do_handshake()
 
     def send(self, data: Any) -> None:
-        """Send bytes, under the deadline: a proxy is asked before `connect` is through, and its answer has no other end."""
+        """Send bytes under the deadline: `connect` talks to a proxy before it returns, and nothing else bounds that
+        response."""
         if self.sock is not None and self.deadline is not None:
             self.deadline.watch(self.sock)
         super().send(data)
 
 
 def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
-    """The proxy that `https_proxy` and `no_proxy` say; plain http is for this machine or a network of one's own. RegistryError
-    E0731 where that is no address, or one of a proxy that is not spoken to by plain http."""
+    """The proxy from `https_proxy` and `no_proxy`; plain http needs none, because it is for this machine or a private network.
+    RegistryError E0731 if it is not the URL of a plain-http proxy."""
     found = urllib.request.getproxies().get("https") if address.scheme == "https" else None
     if not found or urllib.request.proxy_bypass(address.host):
         return None
@@ -143,7 +144,7 @@ def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
         proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
         if proxy.port == 0 or proxy.scheme != "http" or not proxy.hostname:
             raise ValueError("it is none of a proxy that is spoken to by http")
-    except ValueError:  # the text is not shown, as a password may be in it
+    except ValueError:  # the value is not shown: it may contain a password
         hint = "write `http://HOST:PORT`, unset it, or put the registry's host into `no_proxy`"
         raise RegistryError("E0731", "`https_proxy` is no address of a proxy that is spoken to by plain http", hint) from None
     return proxy
@@ -157,24 +158,24 @@ def _proxy_headers(proxy: urllib.parse.SplitResult) -> dict[str, str]:
 
 
 class Answer:
-    """The answer to a request: status and headers are there, the body is read in pieces."""
+    """A response: status and headers are available, the body is read in pieces."""
 
     def __init__(self, response: http.client.HTTPResponse, deadline: Deadline, *, head: bool = False) -> None:
         self._response, self._deadline, self._head = response, deadline, head
         self.status = response.status
 
     def header(self, name: str) -> str:
-        """A header, empty where it is absent or there more than once."""
+        """The value of a header; empty if it is absent or repeated."""
         found = self._response.headers.get_all(name, [])
         return found[0].strip() if len(found) == 1 else ""
 
     def headers(self, name: str) -> list[str]:
-        """Every header of a name."""
+        """All values of a header."""
         return self._response.headers.get_all(name, [])
 
     @property
     def length(self) -> int | None:
-        """Content-Length; None where the answer does not say it. Broken where it says nonsense."""
+        """Content-Length; None if absent. Broken if it is not a valid size."""
         text = self.header("Content-Length")
         if not text:
             return None
@@ -183,13 +184,13 @@ class Answer:
         return int(text)
 
     def piece(self) -> bytes:
-        """Some bytes of the body, none at its end."""
+        """The next bytes of the body; empty at its end."""
         with _breaking(self._deadline):
             return self._response.read1(PIECE)
 
     def body(self, limit: int) -> bytes | None:
-        """The whole body; None where it has more than `limit` bytes, of which no more are read. An answer to HEAD has none,
-        whatever length it says."""
+        """The whole body; None if it has more than `limit` bytes, without reading further. A response to HEAD has none,
+        whatever its Content-Length."""
         due = 0 if self._head else self.length
         if (due or 0) > limit:
             return None
@@ -208,12 +209,12 @@ class Answer:
 
 @contextlib.contextmanager
 def _breaking(deadline: Deadline) -> Generator[None]:
-    """What the network and the other side do wrong, as Broken."""
+    """Convert network and protocol errors to Broken."""
     try:
         yield
     except ssl.SSLCertVerificationError:
         raise
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: of a status or chunk that is none
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an invalid status or chunk
         if deadline.passed:
             raise TooSlow("it took too long") from None
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -223,14 +224,14 @@ def _breaking(deadline: Deadline) -> Generator[None]:
 
 
 class Connections:
-    """A connection for each address, kept for the next request as long as both sides read and wrote all of the last one."""
+    """Keep-alive connections by address. One is reused only if request and response were transferred completely."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._idle: dict[Address, _Wire] = {}
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         while self._idle:
             self._idle.popitem()[1].close()
 
@@ -239,9 +240,9 @@ class Connections:
         self, method: str, url: urllib.parse.SplitResult, headers: Mapping[str, str], body: bytes | memoryview = b"",
         *, size: int = 0, most_seconds: float = math.inf,
     ) -> Generator[Answer]:  # fmt: skip
-        """Send a request and give its answer, whose body of about `size` bytes is to be read meanwhile, in `most_seconds` at
-        most and the time that `Limits` gives it. Broken where it breaks; SSLCertVerificationError where the other side is not
-        who it says."""
+        """Send a request and yield its response; the body of about `size` bytes must be read within the block. The limit is
+        `most_seconds` and the time from `Limits`. Raises Broken, or SSLCertVerificationError if the peer's certificate is
+        invalid."""
         address = Address.of(url)
         target = url.path + (f"?{url.query}" if url.query else "")
         if most_seconds <= 0:
@@ -256,7 +257,7 @@ class Connections:
             except Broken:
                 if not kept or deadline.passed:
                     raise
-                wire.close()  # the other side may have closed it while it lay idle
+                wire.close()  # the peer may have closed the idle connection
                 wire = _Wire(address, self._limits)
                 response = self._send(wire, deadline, method, target, headers, body)
             yield Answer(response, deadline, head=method == "HEAD")

@@ -1,8 +1,8 @@
-"""Credentials as docker has them: a registry's host goes in, what `docker login` keeps for it comes out.
+"""Reads docker's stored credentials (`docker login`) for a registry's host.
 
-Read are `credHelpers`, `credsStore` and `auths` of `config.json` in `DOCKER_CONFIG` or `~/.docker`, in this order. A helper is
-the program `docker-credential-NAME` of the PATH, asked by the protocol of docker-credential-helpers. The file is the user's
-own.
+`credHelpers`, `credsStore` and `auths` of `config.json` in `DOCKER_CONFIG` or `~/.docker` are read in this order. A helper is
+the program `docker-credential-NAME` on the PATH, which is called by the docker-credential-helpers protocol. The file is
+trusted: it belongs to the user.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """The value of an Authorization header (RFC 7617)."""
+        """The Authorization header's value (RFC 7617)."""
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode("ascii")
 
 
 def docker_credentials(host: str) -> Credentials | None:
-    """What docker knows for a registry's host, which may have a port; None for nothing. RegistryError E0733 where its
+    """Docker's credentials for a registry's host, which may include a port; None if there are none. RegistryError E0733 if its
     configuration or helper fails."""
     config = _docker_config()
     keys = (_HUB_KEY,) if host == DOCKER_HUB else (host, f"https://{host}", f"https://{host}/", f"https://{host}/v1/")
@@ -89,14 +89,14 @@ def _from_entry(entry: dict[str, Any], host: str) -> Credentials | None:
         if not isinstance(both, str) or not both:
             return None
         username, _, password = base64.b64decode(both, validate=True).decode("utf-8").partition(":")
-    except ValueError:  # of base64, or of what is no UTF-8
+    except ValueError:  # invalid base64 or UTF-8
         raise RegistryError("E0733", f"docker's configuration has an `auth` of `{host}` that is none") from None
     return Credentials(username, password.rstrip("\0"))
 
 
 def _from_helper(name: str, key: str) -> Credentials | None:
     program = shutil.which(f"docker-credential-{name}") if _HELPER.fullmatch(name) else None
-    if program is None or not os.path.isabs(program):  # a relative PATH means the current folder's programs
+    if program is None or not os.path.isabs(program):  # with a relative PATH the program could come from the current folder
         raise RegistryError("E0733", f"docker's credential helper `{name:.40}` for `{key}` is not on the PATH")
     try:
         done = subprocess.run([program, "get"], input=key.encode(), capture_output=True, timeout=HELPER_SECONDS)

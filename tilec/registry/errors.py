@@ -1,4 +1,4 @@
-"""The error of everything that speaks to a registry."""
+"""The error of all registry operations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ MAX_SHOWN: Final = 300
 
 
 class RegistryError(Exception):
-    """One refusal: `code` is E073 and a digit, with a page in `tilec/explain/`; `message` one line, `hint` the fix or empty.
+    """A registry error: `code` is E073 and a digit, with a page in `tilec/explain/`; `message` is one line, `hint` a suggestion
+    or empty.
 
-    E0731 cannot be reached or breaks off, E0732 what it sent is not what it must be, E0733 it refuses us or asks for what is
-    not given to it, E0734 it has not what was asked for.
+    E0731 unreachable or connection broken, E0732 invalid response, E0733 access denied or unacceptable authentication, E0734
+    not found.
     """
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -22,5 +23,5 @@ class RegistryError(Exception):
 
 
 def foreign(text: str, limit: int = MAX_SHOWN) -> str:
-    """Words of a registry as they may stand in a message: printable, and not long."""
+    """A registry's text, made safe for a message: printable and of limited length."""
     return visible_line(text, limit)

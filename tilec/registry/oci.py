@@ -1,13 +1,13 @@
 """The documents of a registry: descriptors, image manifests and indexes of the OCI image specification 1.1.
 
-Written, they are canonical JSON without times or names of machines, so that one bundle has one manifest and one digest. Read,
-they are strict: known fields of known types, few descriptors, bounded sizes; what is unknown is ignored, as the specification
-wants, and nothing that is not what it must be is used.
+They are written as canonical JSON without times or machine names, so that one bundle has one manifest and one digest. They are
+parsed strictly: known fields have known types, bounded counts and sizes. Unknown fields are ignored, as the specification
+requires; an invalid document is not used.
 
-A bundle is a manifest whose `artifactType` and config are ours. The config is the bundle's own manifest, the layers are its
-CUBINs in the order of their digests, and last its texts. An attestation is a manifest whose `subject` is the bundle's, with the
-in-toto bundle as one layer; a second one in the layout of cosign holds each envelope as a layer under the tag
-`sha256-<hex>.att` (cosign's ATTESTATION_SPEC and SIGNATURE_SPEC; `.sig` is for its other format, which we do not make).
+A bundle is a manifest with our `artifactType` and config. The config is the bundle's own manifest; the layers are its CUBINs in
+the order of their digests, then its texts. An attestation is a manifest whose `subject` is the bundle's, with the in-toto
+bundle as its layer. A second one in cosign's layout has each envelope as a layer, under the tag `sha256-<hex>.att` (cosign's
+ATTESTATION_SPEC and SIGNATURE_SPEC; `.sig` is for its other format, which is not written).
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ ARCH: Final = "vnd.tilec.arch"
 SHA256: Final = "vnd.tilec.bundle.sha256"
 CONFIG: Final = "vnd.tilec.config"
 COSIGN_SIGNATURE: Final = "dev.cosignproject.cosign/signature"
-"""cosign reads no layer without it; it is empty where the signature is inside of the envelope."""
+"""cosign ignores layers without it; it is empty if the signature is inside the envelope."""
 COSIGN_PREDICATE: Final = "predicateType"
 
 MAX_DOCUMENT: Final = 4 << 20
-"""Bytes of a manifest or index: what the distribution specification has registries take at least."""
+"""Maximum bytes of a manifest or index: what the distribution specification requires registries to accept at least."""
 MAX_DESCRIPTORS: Final = 256
-"""In an index; a manifest may have as many as a bundle has blobs."""
+"""Maximum number in an index; a manifest may have as many as a bundle has blobs."""
 MAX_ANNOTATIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What is to be fetched: type, digest and size in bytes."""
+    """A reference to content: type, digest and size in bytes."""
 
     media_type: str
     digest: str
@@ -61,7 +61,7 @@ class Descriptor:
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def encode(self) -> dict[str, Any]:
-        """As JSON data; empty fields are left out."""
+        """The descriptor as JSON data; empty fields are omitted."""
         optional = {"artifactType": self.artifact_type, "annotations": dict(self.annotations)}
         known = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         return known | {name: value for name, value in optional.items() if value}
@@ -69,12 +69,12 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A manifest or an index as it was read: the descriptor that names it, and what it names."""
+    """A parsed manifest or index: its own descriptor, and the descriptors that it lists."""
 
     descriptor: Descriptor
     config: Descriptor | None
     layers: tuple[Descriptor, ...]
-    """Of a manifest; of an index, its manifests."""
+    """The layers of a manifest; the manifests of an index."""
 
 
 def describe(media_type: str, data: bytes | memoryview, **annotations: str) -> Descriptor:
@@ -106,7 +106,7 @@ def index(manifests: Sequence[Descriptor], artifact_type: str = "") -> bytes:
 
 
 def cosign_manifest(envelopes: Sequence[Descriptor]) -> tuple[bytes, bytes]:
-    """The manifest of attestations in cosign's layout, and its config: an image's that names the same layers."""
+    """The manifest of attestations in cosign's layout, and its config: an image config with the same layers."""
     config: dict[str, Any] = {"architecture": "", "os": "", "config": {}, "created": "0001-01-01T00:00:00Z"}
     rootfs = {"type": "layers", "diff_ids": [one.digest for one in envelopes]}
     text = canonical({**config, "rootfs": rootfs})
@@ -114,7 +114,7 @@ def cosign_manifest(envelopes: Sequence[Descriptor]) -> tuple[bytes, bytes]:
 
 
 def envelope_layer(line: bytes) -> Descriptor:
-    """How cosign wants an envelope described: with the type of its predicate, where it has one."""
+    """The descriptor of an envelope as cosign expects it: annotated with the type of its predicate, if it has one."""
     predicate = ""
     try:
         envelope = parse(line, limit=MAX_SIDECAR, printable=False)
@@ -127,7 +127,7 @@ def envelope_layer(line: bytes) -> Descriptor:
 
 
 def read_document(data: bytes, descriptor: Descriptor) -> Document:
-    """A manifest or index; ValueError, naming what is wrong, where it is not what its descriptor calls it."""
+    """Parse a manifest or index; ValueError with the reason if it is invalid or not of the descriptor's type."""
     known = _object(parse(data, limit=MAX_DOCUMENT), "it")
     if known.get("schemaVersion") != 2 or known.get("mediaType") != descriptor.media_type:
         _refuse(f"it is no `{descriptor.media_type}`")

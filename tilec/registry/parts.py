@@ -1,7 +1,7 @@
-"""A bundle as the blobs that a registry stores: its manifest, its CUBINs, its compressed texts; and where each of them lies.
+"""Splits a bundle into the blobs that a registry stores, and joins them: its manifest, its CUBINs and its compressed texts.
 
-A bundle has exactly one encoding (`tilec.bundle_format`), so these are all of it: header, gaps and trailer follow from them.
-Two bundles that hold the same CUBIN name the same blob, which a registry stores once.
+A bundle has exactly one encoding (`tilec.bundle_format`), so these determine it: header, gaps and trailer are derived from
+them. Bundles that contain the same CUBIN refer to the same blob, which a registry stores once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A blob's place in the file; `sha256` is empty for the texts, whose digest the manifest does not have."""
+    """A blob's location in the file; `sha256` is empty for the texts, whose digest is not in the manifest."""
 
     sha256: str
     offset: int
@@ -29,19 +29,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All of a bundle but its blobs: the bytes it begins with, the blobs in the order of the file, the texts last where there
-    are any, and the size of the file. The digest over everything ends it."""
+    """All of a bundle except its blobs: the bytes before them, the blobs in the order of the file (the texts last, if there are
+    any), and the size of the file. The trailer is the digest over everything before it."""
 
     front: bytes
     pieces: tuple[Piece, ...]
     size: int
     config: str
-    """The numbers of the model that it is for, as canonical JSON."""
+    """The numbers of the bundle's model, as canonical JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A bundle taken apart."""
+    """A bundle, split into blobs."""
 
     manifest: bytes
     blobs: tuple[memoryview, ...]
@@ -49,8 +49,8 @@ class Parts:
 
 
 def frame_of(manifest: bytes) -> Frame:
-    """What surrounds the blobs of the bundle with this manifest; ValueError where it is none, or asks for more than a bundle
-    may hold. What else the manifest says is for `tilec.runtime.open_bundle` to judge."""
+    """The frame of the bundle with this manifest; ValueError if it is not a manifest, or exceeds a bundle's limits. The rest of
+    the manifest is validated by `tilec.runtime.open_bundle`."""
     data = parse(manifest, limit=MAX_MANIFEST, canonical=True)
     if not isinstance(data, dict):
         raise ValueError("it is not an object")
@@ -84,7 +84,7 @@ def _size(value: Any, where: str) -> int:
 
 
 def split(data: bytes) -> Parts:
-    """The parts of a bundle that was verified; ValueError where they do not make the same bytes again."""
+    """The parts of a verified bundle; ValueError if joining them does not reproduce its bytes."""
     magic, *fields = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size + TRAILER else (b"",)
     if magic != MAGIC or fields[0] != FORMAT:
         raise ValueError(f"is not a bundle of format {FORMAT}")
@@ -99,7 +99,7 @@ def split(data: bytes) -> Parts:
 
 
 def join(frame: Frame, blobs: Iterable[bytes | memoryview]) -> bytes:
-    """The bundle of these parts."""
+    """The bundle made of these parts."""
     out = bytearray(frame.front)
     for piece, blob in zip(frame.pieces, blobs, strict=True):
         out += bytes(piece.offset - len(out))
@@ -108,7 +108,7 @@ def join(frame: Frame, blobs: Iterable[bytes | memoryview]) -> bytes:
 
 
 def is_for(config: Mapping[str, Any], numbers: Mapping[str, Any]) -> bool:
-    """Whether a bundle for a model of `config` is one for a model of these numbers: it names some, and each as it is there."""
+    """Whether a bundle's `config` matches a model's `numbers`: it is not empty, and each of its entries is equal there."""
     return bool(config) and all(
         name in numbers and isinstance(value, bool) == isinstance(numbers[name], bool) and value == numbers[name]
         for name, value in config.items()

@@ -1,10 +1,10 @@
-"""Bundles out of a registry: a reference goes in, files come out, each byte of them the one that was pushed.
+"""Pulls bundles from a registry into files; every byte is verified to be the one that was pushed.
 
-A bundle is put together in a temporary file beside its destination, from blobs that were compared with their digests; the whole
-is compared with the digest that the index names, then judged by `check` (which the caller brings: `tilec.runtime.open_bundle`,
-under the user's policy), and only then has it the name of a bundle. Its sidecar gets its name before it, so that no bundle
-stands without the attestations that came with it. A blob that two bundles share is fetched once. A bundle that is refused hides
-no other of its index: the others are pulled, and the caller is told of it.
+A bundle is assembled in a temporary file next to its destination, from blobs that were compared with their digests. The whole
+file is compared with the digest in the index, then validated by `check` (from the caller: `tilec.runtime.open_bundle` under the
+user's policy), and only then renamed. Its sidecar is renamed first, so that a bundle is never without its attestations. Blobs
+shared by two bundles are fetched once. A refused bundle does not affect the others in its index: they are pulled, and the
+caller is informed.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from tilec.strict_json import parse
 from tilec.temporary_files import locked, temporary_name
 
 MAX_CONFIG: Final = 1 << 14
-"""Bytes of the numbers of a model, in an annotation."""
+"""Maximum bytes of a model's numbers in an annotation."""
 MAX_REFERRERS: Final = 16
-"""Sidecars of one bundle that are fetched: the last that were pushed."""
+"""Maximum number of sidecars fetched per bundle: those pushed last."""
 PIECE: Final = 1 << 20
 MAX_NAME: Final = 80
-"""Characters of a model's name in a message."""
+"""Maximum characters of a model's name in a message."""
 
 Check = Callable[[Path, str], None]
-"""Judges a file that is whole, for an architecture; raises what the caller wants to see."""
+"""Validates a complete file for an architecture; it may raise any exception for the caller of `pull`."""
 OF_ONE: Final = ("E0732", "E0734")
-"""Codes of what is wrong with one bundle of an index, where the registry can be asked for the next."""
+"""Error codes that concern one bundle of an index, after which the next one can be tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which bundles of an index; empty for all. `numbers` are those of a model's configuration (`parts.is_for`)."""
+    """A filter for the bundles of an index; empty selects all. `numbers` are a model's configuration (`parts.is_for`)."""
 
     arch: str = ""
     model: str = ""
     numbers: Mapping[str, Any] | None = None
 
     def fits(self, one: Descriptor) -> bool:
-        """Whether an index says that this is what is wanted. Older programs that copy indexes drop `artifactType`."""
+        """Whether a descriptor in an index matches. `artifactType` may be empty: older tools drop it when they copy indexes."""
         said = one.annotations
         kind = one.media_type == oci.MANIFEST and one.artifact_type in ("", oci.BUNDLE) and {oci.MODEL, oci.ARCH} <= said.keys()
         named = self.arch in ("", said.get(oci.ARCH)) and self.model in ("", said.get(oci.MODEL))
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A bundle that was pulled: where it lies, and whether attestations came with it."""
+    """A pulled bundle: its path, and whether attestations came with it."""
 
     path: Path
     model: str
@@ -73,8 +73,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A bundle of an index that was passed over, by what the index says of it, and why: what `check` raised, or a
-    RegistryError."""
+    """A bundle of an index that was skipped, as described by the index, and the error: from `check`, or a RegistryError."""
 
     model: str
     arch: str
@@ -86,10 +85,10 @@ def pull(
     client: Client, wanted: Wanted, folder: Path, check: Check, *, refusals: tuple[type[Exception], ...] = (),
     tell: Callable[[Refused], None] | None = None,
 ) -> list[Pulled]:  # fmt: skip
-    """Pull every bundle that is wanted into `folder`, named `MODEL-ARCH.bundle`. RegistryError as of `Client`, E0734 where
-    there is none; OSError where a file cannot be written. All of it has one deadline, which follows from what is fetched.
-    `refusals` are what `check` raises where it refuses a bundle. `tell` gets each that was refused, once another was pulled;
-    where all are, the refusal of the first is raised."""
+    """Pull every matching bundle into `folder`, named `MODEL-ARCH.bundle`. Raises RegistryError as `Client`, E0734 if there is
+    no match, OSError if a file cannot be written. One deadline, derived from the fetched sizes, covers the whole pull.
+    `refusals` are the exception types by which `check` refuses a bundle. `tell` receives each refused bundle if another one was
+    pulled; if all were refused, the first refusal is raised."""
     with client.together(oci.MAX_DOCUMENT):
         found, refused = _pull(client, wanted, folder, check, refusals)
     if not found:
@@ -112,7 +111,7 @@ def _pull(
     folder.mkdir(parents=True, exist_ok=True)
     shared: dict[str, tuple[Path, int]] = {}
     found, refused = list[Pulled](), list[Refused]()
-    for one in chosen:  # one after the other: each may be large
+    for one in chosen:  # sequentially: each may be large
         try:
             found.append(_pull_one(client, _agreed(client, one) if listed else top, folder, check, shared))
         except (RegistryError, *refusals) as error:
@@ -124,7 +123,7 @@ def _pull(
 
 
 def _agreed(client: Client, said: Descriptor) -> Document:
-    """The manifest that an index names, which says the same of itself."""
+    """The manifest of a descriptor in an index; E0732 unless both agree."""
     client.expect(said.size)
     found = client.document(said.digest, said)
     if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != said.annotations:
@@ -185,16 +184,16 @@ def _pull_one(
         if attestations:
             sidecar_path(temporary).replace(sidecar_path(path))
         else:
-            sidecar_path(path).unlink(missing_ok=True)  # of another bundle that had this name
+            sidecar_path(path).unlink(missing_ok=True)  # left over from an earlier bundle of this name
         temporary.replace(path)
     shared.update({blob: (path, offset) for blob, offset in places.items()})
     return Pulled(path, model, arch, sha256, digest, bool(attestations))
 
 
 def _frame(client: Client, document: Document) -> Frame:
-    """What surrounds the blobs; E0732 where the layers are not those that the bundle's own manifest names."""
+    """The frame of the bundle; E0732 if the layers do not match the bundle's own manifest."""
     config = document.config
-    assert config is not None  # of a manifest
+    assert config is not None  # `document` is a manifest
     if config.media_type != oci.BUNDLE_MANIFEST or config.size > MAX_MANIFEST:
         raise client.lie(f"its manifest {document.descriptor.digest[:19]} has no bundle's manifest")
     try:
@@ -211,7 +210,7 @@ def _frame(client: Client, document: Document) -> Frame:
 def _write(
     client: Client, document: Document, frame: Frame, file: int, shared: dict[str, tuple[Path, int]]
 ) -> dict[str, int]:  # fmt: skip
-    """Write all but the trailer; the offset of each blob by digest."""
+    """Write everything except the trailer; returns the offset of each blob by digest."""
     os.ftruncate(file, frame.size)
     _put(file, 0, frame.front)
     places: dict[str, int] = {}
@@ -234,7 +233,7 @@ def _put(file: int, offset: int, data: bytes) -> None:
 
 
 def _kept(source: tuple[Path, int], wanted: Descriptor) -> bytes | None:
-    """A blob from a bundle of this pull; None where something else has that file's name by now, or its bytes changed."""
+    """A blob from an earlier bundle of this pull; None if that file was replaced or changed in the meantime."""
     path, at = source
     with contextlib.suppress(OSError), contextlib.closing(Folder.open(path.parent)) as folder:
         handle, _ = folder.open_plain(path.name)
@@ -246,7 +245,7 @@ def _kept(source: tuple[Path, int], wanted: Descriptor) -> bytes | None:
 
 
 def _seal(file: int, size: int) -> str:
-    """Write the trailer; the sha256 of the file."""
+    """Write the trailer; returns the sha256 of the file."""
     total, at, end = hashlib.sha256(), 0, size - TRAILER
     assert end >= HEADER.size
     while at < end:
@@ -262,9 +261,9 @@ def _seal(file: int, size: int) -> str:
 
 
 def _attestations(client: Client, subject: str) -> bytes:
-    """Every line of the sidecars that refer to a manifest, each once. Nothing is proved here: a policy judges them, and
-    refuses the bundle for a wrong signature by a key that it has. Each is fetched once, and no more bytes of them than one
-    sidecar may have."""
+    """All distinct lines of the sidecars that refer to a manifest. They are not verified here: a policy does that, and refuses
+    a bundle with an invalid signature by a key it trusts. Each sidecar is fetched once, and their total size is limited to that
+    of one sidecar."""
     said = {one.digest: one for one in client.referrers(subject) if one.artifact_type in ("", oci.ATTESTATIONS)}
     last = list(said.values())[-MAX_REFERRERS:]
     left = _left(client, MAX_SIDECAR, last, subject)
@@ -281,11 +280,11 @@ def _attestations(client: Client, subject: str) -> bytes:
         data = client.blob(layer)
         whole = data if not lines else b""
         lines.update(dict.fromkeys(line for line in data.split(b"\n") if line.strip()))
-    return whole or b"".join(line + b"\n" for line in lines)  # one sidecar is given as it was
+    return whole or b"".join(line + b"\n" for line in lines)  # a single sidecar is returned unchanged
 
 
 def _left(client: Client, room: int, wanted: Collection[Descriptor], subject: str) -> int:
-    """What is left of so many bytes of attestations when these were fetched; E0732 where they are more, or too many."""
+    """The remaining byte budget after these attestations; E0732 if they exceed it, or are too many."""
     left = room - sum(one.size for one in wanted)
     if left < 0 or len(wanted) > MAX_REFERRERS:
         raise client.lie(
@@ -296,7 +295,7 @@ def _left(client: Client, room: int, wanted: Collection[Descriptor], subject: st
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Generator[Path]:
-    """A temporary name; whatever still has it at the end, or the sidecar's of it, is removed."""
+    """A temporary name; a file of that name, and its sidecar, are removed at the end if they still exist."""
     name = temporary_name(path)
     try:
         yield name

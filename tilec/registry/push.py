@@ -1,8 +1,8 @@
-"""Bundles into a registry: verified bundles and their sidecars go in, one index under a tag comes out.
+"""Pushes verified bundles and their sidecars to a registry, as one index under a tag.
 
-First the blobs, each once; then a manifest for each bundle, what attests it, and last the index under the tag, so that a tag
-never names what is not there. The manifest of a bundle follows from its bytes alone, and has one digest in every registry.
-Attestations are added to those that the registry has; none is taken away.
+The order is: the blobs, each once; a manifest for each bundle; its attestations; and last the index under the tag. So a tag
+never refers to missing content. The manifest of a bundle depends only on its bytes, and has the same digest in every registry.
+Attestations are added to those in the registry; none is removed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tilec.registry.upload import upload
 
 COSIGN_SUFFIX: Final = ".att"
 MAX_ENVELOPES: Final = 256
-"""Of those that a registry has where cosign looks, how many are kept beside ours."""
+"""Maximum number of existing envelopes kept under cosign's tag, in addition to the pushed ones."""
 
 _Put = Callable[[Descriptor, bytes | memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """A verified bundle to push: its bytes, what they say they are for, and the bytes of its sidecar, empty for none."""
+    """A verified bundle to push: its bytes and metadata, and the bytes of its sidecar, empty if there is none."""
 
     data: bytes
     model: str
@@ -37,19 +37,19 @@ class Shipment:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push did; sizes in bytes."""
+    """The result of a push; sizes in bytes."""
 
     index: str
     manifests: tuple[str, ...]
     """In the order of the bundles."""
     sent: int
-    """Of blobs that the registry did not have."""
+    """Bytes of blobs that the registry did not have."""
     blobs: int
-    """Of all blobs, each counted once."""
+    """Bytes of all blobs, each counted once."""
 
 
 def push(client: Client, shipments: Sequence[Shipment], tag: str) -> Pushed:
-    """Push bundles, no two for one model and architecture, as the index `tag`. RegistryError as of `Client`."""
+    """Push bundles as the index `tag`; no two may have the same model and architecture. RegistryError as `Client`."""
     seen: dict[str, bool] = {}
     sent = total = 0
 
@@ -86,14 +86,14 @@ def _layers(parts: Parts) -> list[Descriptor]:
 
 
 def _manifest(one: Shipment, parts: Parts, layers: Sequence[Descriptor]) -> tuple[Descriptor, bytes]:
-    """The manifest of a bundle and the descriptor that an index names it by."""
+    """The manifest of a bundle, and the descriptor for the index."""
     known = {oci.MODEL: one.model, oci.ARCH: one.arch, oci.SHA256: one.sha256, oci.CONFIG: parts.frame.config}
     text = oci.manifest(oci.BUNDLE, describe(oci.BUNDLE_MANIFEST, parts.manifest), layers, known)
     return replace(describe(oci.MANIFEST, text), artifact_type=oci.BUNDLE, annotations=known), text
 
 
 def _attach(client: Client, subject: Descriptor, one: Shipment, put: _Put) -> None:
-    """The sidecar as a manifest that refers to the bundle's, and its envelopes where cosign looks for them."""
+    """Push the sidecar as a referrer of the bundle's manifest, and its envelopes under cosign's tag."""
     layer = describe(oci.ATTESTATIONS, one.attestations)
     put(layer, one.attestations)
     text = oci.manifest(oci.ATTESTATIONS, describe(oci.EMPTY, oci.EMPTY_BYTES), [layer], subject=subject)

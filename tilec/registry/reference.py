@@ -1,5 +1,5 @@
-"""`oci://HOST[:PORT]/REPOSITORY[:TAG|@DIGEST]`: a text goes in, its parts come out, each within the grammar of the OCI
-distribution specification 1.1 ("Pulling manifests"), so that none can be taken for another part of a URL."""
+"""Parses `oci://HOST[:PORT]/REPOSITORY[:TAG|@DIGEST]`. Each part matches the grammar of the OCI distribution specification 1.1
+("Pulling manifests"), so that none can be mistaken for another part of a URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCKER_HUB_API: Final = "registry-1.docker.io"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a reference names; `tag` or `digest` is empty, or both. `host` has the port where one is given."""
+    """A parsed reference; `tag` or `digest` or both are empty. `host` includes the port if one is given."""
 
     host: str
     repository: str
@@ -33,7 +33,7 @@ class Reference:
 
     @property
     def api_host(self) -> str:
-        """Where the registry answers: docker.io's API has a host of its own."""
+        """The host of the registry's API; docker.io's differs from its name."""
         return DOCKER_HUB_API if self.host == DOCKER_HUB else self.host
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Reference:
 
 
 def read_reference(text: str) -> Reference:
-    """The parts of a reference; ValueError, as the end of a sentence, where it is none."""
+    """Parse a reference; the message of a ValueError is the end of a sentence."""
     if not text.startswith(SCHEME):
         raise ValueError(f"does not begin with `{SCHEME}`")
     rest = text.removeprefix(SCHEME)
@@ -70,7 +70,7 @@ def _port_in_range(host: str) -> bool:
 
 
 def _is_address(host: str) -> bool:
-    """Whether what stands in brackets, if anything does, is an IPv6 address."""
+    """Whether the text in brackets, if there is any, is an IPv6 address."""
     inside, closed, _ = host.partition("]")
     try:
         return not closed or ipaddress.ip_address(inside.removeprefix("[")).version == 6
@@ -79,7 +79,7 @@ def _is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name without port means this machine."""
+    """Whether a host name without port is this machine."""
     if host == "localhost":
         return True
     try:

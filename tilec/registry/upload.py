@@ -1,8 +1,8 @@
-"""Puts a blob into a repository: bytes go in, nothing comes out. One that is there already is not sent.
+"""Uploads a blob to a repository, unless it exists there.
 
-A blob of one chunk is a POST and a PUT; a larger one goes in chunks (PATCH), and where a connection breaks, the registry is
-asked how much it has and the rest follows from there (distribution specification 1.1, "Pushing a blob in chunks"). A registry
-that cannot say it gets the blob anew.
+A blob of one chunk needs a POST and a PUT; a larger one is sent in chunks (PATCH). After a broken connection, the registry is
+asked for its offset and the upload resumes there (distribution specification 1.1, "Pushing a blob in chunks"). If the registry
+cannot report it, the upload restarts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 
 
 def upload(client: Client, wanted: Descriptor, data: bytes | memoryview, *, chunk: int = CHUNK) -> bool:
-    """Store a blob; False where it was there. RegistryError as of `Client`."""
+    """Store a blob; returns False if it existed. RegistryError as `Client`."""
     if client.again(lambda: _is_there(client, wanted)):
         return False
     session = _Session(client, wanted, data, chunk)
@@ -37,16 +37,16 @@ def _is_there(client: Client, wanted: Descriptor) -> bool:
 
 
 class _Session:
-    """An upload that may break off and go on."""
+    """A resumable upload."""
 
     def __init__(self, client: Client, wanted: Descriptor, data: bytes | memoryview, chunk: int) -> None:
         self._client, self._wanted, self._data, self._chunk = client, wanted, memoryview(data), chunk
         self._place, self._at, self._begun = "", 0, False
 
     def go_on(self) -> None:
-        """From the beginning, or from where it broke off, to the end."""
+        """Upload from the beginning, or resume where it broke off."""
         if self._begun and _is_there(self._client, self._wanted):
-            return  # what broke was the answer to the last request
+            return  # the upload was complete, only its last response was lost
         if self._at and not self._asked_how_far():
             self._place, self._at = "", 0
         self._begun = True
@@ -73,7 +73,7 @@ class _Session:
     def _send_chunk(self, part: memoryview) -> None:
         headers = _OCTETS | {"Content-Range": f"{self._at}-{self._at + len(part) - 1}"}
         with self._client.request("PATCH", self._place, headers=headers, body=part) as answer:
-            if answer.status == 416:  # it has another part than we think; `go_on` asks
+            if answer.status == 416:  # the registry's offset differs; `go_on` asks for it
                 answer.body(MAX_ERROR)
                 raise Broken("it lost its place")
             if answer.status not in (202, 204):
@@ -82,7 +82,7 @@ class _Session:
         self._at += len(part)
 
     def _asked_how_far(self) -> bool:
-        """Whether the registry knows how much it has; then the upload goes on from there."""
+        """Ask the registry for its offset and resume there; False if it cannot report one."""
         with self._client.request("GET", self._place) as answer:
             found = _RANGE.fullmatch(answer.header("Range"))
             if answer.status != 204 or found is None or not 0 < int(found[1]) < len(self._data):

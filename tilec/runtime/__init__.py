@@ -1,9 +1,10 @@
-"""Launches prebuilt CUBINs: artifacts and device tensors go in, checked launches come out.
+"""Launches prebuilt CUBINs, given artifacts and device tensors.
 
 `load` reads an artifact and refuses one built for another architecture. `Kernel.plan` checks every clause of the launch
-contract once, on the host, and raises a `LaunchError` that names the argument at fault; `Plan.launch` then only enqueues.
-`open_bundle` verifies a file of many artifacts, made for one model and one architecture, and loads its kernels the same way.
-Nothing here needs a compiler or a tensor framework: any object with `__cuda_array_interface__` or `__dlpack__` is a tensor.
+contract once, on the host, and raises a `LaunchError` that names the offending argument; `Plan.launch` only enqueues.
+`open_bundle` verifies a file of many artifacts, built for one model and one architecture, and loads its kernels the same way.
+The package needs neither a compiler nor a tensor framework: a tensor is any object with `__cuda_array_interface__` or
+`__dlpack__`.
 """
 
 from __future__ import annotations

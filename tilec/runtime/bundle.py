@@ -1,15 +1,14 @@
-"""Opens a bundle: every CUBIN and contract that one model needs on one architecture, checked whole before any of it is used.
+"""Opens a bundle: all CUBINs and contracts that one model needs on one architecture, verified whole before any of it is used.
 
-`open_bundle` reads the file once and refuses it (`BundleError`) unless every byte is what `bundle_format` says: sizes are
-compared with the file's before anything is allocated, the digest over all and the digest of every blob are computed, every
-value is of its type and within its bounds, and no name can be taken for a path. Nothing of it is executed or unpickled. What is
-checked and what is used is one copy in memory, so that nobody changes it in between; each blob is looked through once, however
-many kernels name it.
+`open_bundle` reads the file once and refuses it (`BundleError`) unless every byte conforms to `bundle_format`: sizes are
+compared with the file's before anything is allocated, the digest of the file and of every blob are computed, every value has
+its type and bounds, and no name is a path. Nothing in it is executed or unpickled. Checks and later uses share one copy in
+memory, so the file cannot be changed in between. Each blob is parsed once, however many kernels refer to it.
 
-The digest of a bundle is the sha256 of the whole file, which `sha256sum FILE` prints too. It shows that a bundle is whole, not
-who made it: get it from who packed the bundle, by another way than the file, and pass it to `open_bundle`, which compares it
-before it looks at anything else. Or have a policy (`tilec.runtime.trust`) that names the keys of who packs your bundles: then
-the signatures beside the file are verified, over that digest, before anything else is looked at (`tilec.runtime.signatures`).
+A bundle's digest is the sha256 of the whole file, as `sha256sum FILE` prints it. It proves integrity, not origin. For the
+origin, get the digest from the packer over a separate channel and pass it to `open_bundle`, which compares it first. Or use a
+policy (`tilec.runtime.trust`) that names the keys of the packers you trust: then the signatures in the sidecar file, which
+cover that digest, are verified before anything else is parsed (`tilec.runtime.signatures`).
 """
 
 from __future__ import annotations
@@ -45,29 +44,29 @@ if TYPE_CHECKING:
     from tilec.runtime.trust import Trust, TrustSource
 
 TEXTS: Final = ("tir", "ptx")
-"""The digests of a manifest whose texts a bundle carries."""
+"""The digests of a manifest whose texts are in the bundle."""
 
 DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
 class Bundle:
-    """A verified bundle. `digest` is the hex sha256 of the whole file, `size` its bytes, `config` the model's numbers that the
-    closed world was enumerated from. It holds a copy of the file; close it, or use it in a `with`, to let go of that. Kernels
-    that were loaded stay loaded."""
+    """A verified bundle. `digest` is the hex sha256 of the whole file, `size` its bytes, `config` the model parameters that the
+    set of kernels was enumerated from. It keeps a copy of the file in memory; `close` (or the end of a `with`) frees that.
+    Loaded kernels stay loaded."""
 
     def __init__(
         self, path: Path, data: bytes, contents: Contents, offset: int, digest: str, signed: Signed | None
     ) -> None:  # fmt: skip
         self.path = path
         self.signed = signed
-        """Who vouches for it; None where no policy asked."""
+        """The keys that signed the bundle; None if no policy applied."""
         self.model = contents.model
         self.arch = contents.arch
         self.config: Mapping[str, int | float | bool | str] = contents.config
         self.declaration = contents.declaration
-        """The step of the model's family, from which its graphs are made."""
+        """The step declaration of the model's family, from which its graphs are made."""
         self.tuning, self.tables = contents.tuning, contents.tables
-        """What is measured for that step, and the tables that say it and where it comes from."""
+        """Measured tuning of that step, and the raw tables with their provenance."""
         self.kernels: tuple[BundledKernel, ...] = contents.kernels
         self.blobs: Mapping[str, Blob] = contents.blobs
         self.digest = digest
@@ -84,7 +83,7 @@ class Bundle:
         self.close()
 
     def close(self) -> None:
-        """Let go of the copy of the file; what it says of kernels stays."""
+        """Free the copy of the file; kernel metadata stays available."""
         self._data = None
 
     def _open(self) -> bytes:
@@ -93,31 +92,31 @@ class Bundle:
         return self._data
 
     def _bytes(self, offset: int, size: int) -> bytes:
-        """Bytes from the first blob on; ValueError where the bundle is closed."""
+        """`size` bytes at an offset from the first blob; ValueError if the bundle is closed."""
         start = self._offset + offset
         return self._open()[start : start + size]
 
     @property
     def model_digest(self) -> str:
-        """What it runs, as a trust policy names it: hex sha256 of the model's numbers and the step."""
+        """Hex sha256 of the model's numbers and step, which a trust policy uses to identify the model."""
         return model_digest(self.config, self.declaration.syntax)
 
     @property
     def manifest_text(self) -> bytes:
-        """The text of the bundle's manifest; ValueError where the bundle is closed."""
+        """The text of the bundle's manifest; ValueError if the bundle is closed."""
         data = self._open()
         header = _header(data)
         return data[header.manifest_offset : header.manifest_offset + header.manifest_size]
 
     def kernel(self, name: str) -> BundledKernel:
-        """The kernel of an artifact's name, such as `rms_norm-E=bf16-H=1024`; BundleError E0707."""
+        """The kernel with an artifact's name, such as `rms_norm-E=bf16-H=1024`; BundleError E0707 if there is none."""
         found = self._by_name.get(name)
         if found is None:
             raise BundleError("E0707", f"`{self.path}` has no kernel `{name:.80}`")
         return found
 
     def find(self, kernel: str, **constants: int | float | bool | str) -> BundledKernel:
-        """The only specialisation of `kernel` that has these constants among its own; BundleError E0707 for none or several."""
+        """The unique specialisation of `kernel` whose constants include these; BundleError E0707 for none or several."""
         found = [
             one
             for one in self.kernels
@@ -138,8 +137,8 @@ class Bundle:
         return self._bytes(blob.offset, blob.size)
 
     def texts(self) -> dict[str, bytes]:
-        """Tile IR and PTX of all kernels by hex sha256, which `manifest.digests` has as `tir` and `ptx`. They are expanded and
-        compared with their digests here, not when a bundle is opened; BundleError E0705 where one is not what it must be."""
+        """Tile IR and PTX of all kernels by hex sha256, which `manifest.digests` has as `tir` and `ptx`. They are decompressed
+        and verified here, not when a bundle is opened; BundleError E0705 if one does not match its digest."""
         stream = self._bytes(self._texts.offset, self._texts.size)
         try:
             found = expand(stream, self._texts.entries)
@@ -151,7 +150,7 @@ class Bundle:
         return found
 
     def load(self, kernel: BundledKernel | str, device: Device) -> Kernel:
-        """The kernel on a device; LaunchError E0902 where the device is of another architecture."""
+        """Load the kernel on a device; LaunchError E0902 if the device has another architecture."""
         one = self.kernel(kernel) if isinstance(kernel, str) else kernel
         return Kernel(one.manifest, self.cubin(one), device)
 
@@ -159,12 +158,12 @@ class Bundle:
 def open_bundle(
     path: str | Path, *, arch: str | None = None, digest: str | None = None, trust: TrustSource = None
 ) -> Bundle:  # fmt: skip
-    """Read and verify a bundle. `arch` is the exact architecture it must be for, `digest` the hex sha256 that the whole file
-    must have, `trust` the policy that says who must have signed it: a `Trust`, the file of one, `none`, or what the environment
-    and the user's configuration say (`find_trust`).
+    """Read and verify a bundle. `arch` is the exact architecture that it must be built for, `digest` the hex sha256 that the
+    whole file must have. `trust` is the policy that names who must have signed it: a `Trust`, a policy file, `none`, or None
+    for the policy of the environment and the user's configuration (`find_trust`).
 
-    BundleError: E0703 cannot be read, E0704 no bundle or another format, E0705 damaged or of another digest, E0706 another
-    architecture, E0714 not signed as the policy asks, E0715 no policy, E0717 no package that checks signatures.
+    BundleError: E0703 cannot be read, E0704 not a bundle or another format, E0705 damaged or wrong digest, E0706 another
+    architecture, E0714 not signed as the policy requires, E0715 no valid policy, E0717 no package that verifies signatures.
     """
     place = Path(path)
     policy = find_trust(trust)
@@ -195,7 +194,7 @@ def open_bundle(
 
 
 class _Refused(BundleError):
-    """A refusal whose message lacks the name of the file."""
+    """A refusal whose message does not name the file yet."""
 
 
 def _authenticate(path: Path, digest: str, policy: Trust | None) -> Vouchers | None:
@@ -214,12 +213,12 @@ def _check_digest(found: str, wanted: str) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """A copy of the file."""
+    """A copy of the file; BundleError E0703 or E0704."""
 
     def check(size: int, head: bytes) -> None:
         if not HEADER.size + TRAILER <= size <= MAX_FILE:
             raise BundleError("E0704", f"`{path}` is not a bundle: {size} bytes")
-        if head[: len(MAGIC)] != MAGIC:  # so that no room is made for what is no bundle
+        if head[: len(MAGIC)] != MAGIC:  # checked first, so that no memory is allocated for another file
             raise BundleError("E0704", f"`{path}` is not a bundle")
 
     try:
@@ -247,7 +246,7 @@ def _header(data: bytes) -> Header:
 
 
 def _check_blobs(blobs: memoryview, contents: Contents) -> None:
-    """Hash each blob and read its headers, once; then hold every kernel against the headers of its own."""
+    """Hash each blob and parse its headers once; then check every kernel against the headers of its blob."""
     images: dict[str, Image] = {}
     users = {kernel.blob: kernel.name for kernel in reversed(contents.kernels)}
     for digest, blob in contents.blobs.items():

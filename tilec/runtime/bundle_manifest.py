@@ -1,12 +1,12 @@
-"""The manifest of a bundle: untrusted JSON in, kernels with their contracts and proofs out, or ValueError.
+"""Parses the manifest of a bundle: untrusted JSON becomes kernels with contracts and safety records, or a ValueError.
 
     {"arch": "sm_90a", "blobs": [{"offset": 0, "sha256": "...", "size": 6376}], "config": {"hidden_size": 1024},
      "kernels": [{"blob": "...", "manifest": {...}, "name": "...", "steps": ["..."]}], "model": "qwen3-4b",
      "step": ["Module", ...], "texts": {"entries": [{"sha256": "...", "size": 2048}], "size": 700},
      "tuning": [{"measured": "...", "numbers": {"parts": 32}}]}
 
-`step` is the syntax of the model's step and `tuning` what is measured for it (`tilec.step`). `offset` counts from the first
-blob. `steps` are the operations of the step that asked for the kernel.
+`step` is the syntax tree of the model's step and `tuning` its measured numbers (`tilec.step`). `offset` is relative to the
+first blob. `steps` are the operations of the step that need the kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Code by its digest; `offset` in bytes from the first blob."""
+    """A CUBIN, identified by its digest; `offset` in bytes from the first blob."""
 
     sha256: str
     offset: int
@@ -38,7 +38,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class BundledKernel:
-    """One artifact: its contract and safety record, the operations of the step that use it, and the digest of its code."""
+    """One artifact: its contract and safety record, the operations of the step that use it, and the digest of its CUBIN."""
 
     name: str
     manifest: Manifest
@@ -48,7 +48,7 @@ class BundledKernel:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Tile IR and PTX: where their stream lies (from the first blob), its bytes, and digest and size of each text in it."""
+    """Tile IR and PTX: offset of their stream (from the first blob), its bytes, and digest and size of each text in it."""
 
     offset: int
     size: int
@@ -57,7 +57,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a manifest says; `blobs` by digest in the order of the file."""
+    """The contents of a manifest; `blobs` by digest in the order of the file."""
 
     model: str
     arch: str
@@ -71,7 +71,7 @@ class Contents:
 
 
 def read_contents(text: bytes, header: Header) -> Contents:
-    """Check the manifest against the header and itself."""
+    """Parse the manifest and check it against the header and for consistency; ValueError if it is invalid."""
     data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model", "step", "texts", "tuning"), "manifest")
     arch = _matching(data["arch"], _ARCH, "arch")
     blobs = _blobs(data["blobs"])
@@ -203,7 +203,7 @@ def _step(syntax: Any, tables: Any) -> tuple[Declaration, Tuning, list[Any]]:
 
 
 def _symbols(manifest: Manifest) -> set[str]:
-    """Names in every expression that a launch evaluates."""
+    """The names in all expressions that a launch evaluates."""
     expressions = [*manifest.grid, *(check.condition for check in manifest.launch_checks)]
     for tensor in manifest.tensors:
         expressions += [*tensor.dims, *(tensor.strides or ())]

@@ -1,9 +1,9 @@
-"""The launch contract: a manifest and the arguments go in, a `Launch` whose every clause holds comes out.
+"""Checks the launch contract: a manifest and arguments become a `Launch` that satisfies every clause.
 
 Everything is checked on the host, before anything is enqueued, in this order: names, scalars, dtype and rank, dims, strides,
-launch checks, grid, alignment, aliasing. The first broken clause is raised, naming the argument, what came and what must come.
-The proofs of a kernel assume exactly these clauses, so none may be skipped; those that do not depend on where tensors lie are
-checked once for equal shapes, strides and integers.
+launch checks, grid, alignment, aliasing. The first broken clause is raised, with the argument, the given and the required
+value. The proofs of a kernel assume exactly these clauses, so none may be skipped. Clauses that do not depend on addresses are
+checked once per combination of shapes, strides and integers.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tilec.runtime.scalars import check_scalar, exact_integer
 from tilec.runtime.tensors import TensorView, view_tensor
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
-"""Most blocks per grid axis on every supported architecture (CUDA C++ programming guide, compute capabilities)."""
+"""Maximum blocks per grid axis on every supported architecture (CUDA C++ programming guide, compute capabilities)."""
 
 MAX_SPAN: Final = 2**63 - 1
-"""Most bytes from a tensor's first to its last, so that offsets of its elements fit i64 in the kernel."""
+"""Maximum distance in bytes between a tensor's first and last byte, so that element offsets fit i64 in the kernel."""
 
 ADDRESSES: Final = 2**64
-"""Addresses that a kernel's pointers can hold."""
+"""Number of addresses that a kernel's pointers can represent."""
 
 CHECKED_LIMIT: Final = 1024
-"""Combinations of shapes that are remembered for a kernel."""
+"""Maximum number of cached shape combinations per kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch that satisfies its contract: `env` holds dims, strides and integer scalars by name."""
+    """A launch that satisfies its contract: `env` has dims, strides and integer scalars by name."""
 
     views: dict[str, TensorView]
     scalars: dict[str, int | float]
@@ -43,8 +43,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What follows from shapes, strides and integers that satisfy a contract: `env` as in `Launch`, the grid, and for each
-    tensor its first byte and one past its last, from its pointer on."""
+    """Results of the checks that depend only on shapes, strides and integers: `env` as in `Launch`, the grid, and for each
+    tensor its first byte and end byte relative to its pointer."""
 
     env: dict[str, int]
     grid: tuple[int, int, int]
@@ -52,7 +52,7 @@ class Shapes:
 
 
 class Checked:
-    """The shapes that satisfied a kernel's contract before."""
+    """Cache of shapes that satisfied a kernel's contract."""
 
     def __init__(self) -> None:
         self._found: dict[Any, Shapes] = {}
@@ -60,7 +60,7 @@ class Checked:
     def get(
         self, manifest: Manifest, views: dict[str, TensorView], scalars: dict[str, int | float], dims: Mapping[str, int]
     ) -> Shapes:
-        """What follows from these shapes; checked where they are new."""
+        """The results for these shapes; checks them if they are new."""
         shapes = tuple((tuple(view.shape), tuple(view.strides)) for view in views.values())
         key = (shapes, tuple(value for value in scalars.values() if isinstance(value, int)), tuple(sorted(dims.items())))
         found = self._found.get(key)
@@ -81,9 +81,9 @@ def check_launch(
     owner: Callable[[int], int | None] | None = None,
     checked: Checked | None = None,
 ) -> Launch:
-    """Check everything but stored values. `dims` gives extents that no tensor's shape determines; `owner` tells which device
-    memory at an address belongs to, where there are several; `checked` remembers what was checked for the same manifest
-    before."""
+    """Check every clause except stored values. `dims` gives extents that no tensor's shape determines. `owner` returns the
+    device that memory at an address belongs to, for machines with several. `checked` caches results of earlier checks of the
+    same manifest."""
     kernel = manifest.kernel
     _check_names(manifest, arguments)
     scalars = {spec.name: check_scalar(spec, arguments[spec.name], kernel) for spec in manifest.scalars}
@@ -202,7 +202,7 @@ def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], k
             raise refuse(f"stride of axis {axis} is {stride}", f"`{expr}` = {wanted}")
     if spec.access == "in":
         return
-    # Ownership is proven per element, so two elements of a written tensor must not share memory.
+    # Ownership is proven per element, so two elements of a written tensor must not overlap in memory.
     reach = 1
     for stride, extent in sorted((s, e) for s, e in zip(view.strides, view.shape, strict=True) if e > 1):
         if stride < reach:

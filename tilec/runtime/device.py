@@ -1,4 +1,4 @@
-"""A device and its memory: the architecture a CUBIN must match, and a small array for callers without a tensor framework."""
+"""A device: the architecture that a CUBIN must match, and a simple device array for callers without a tensor framework."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tilec.runtime.driver import (
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView, contiguous_strides
 
-# Storage of each dtype on the host. NumPy has no bf16 or f8, so those are held as unsigned integers of the same bits; an
-# extension dtype whose name is on the right in `EXTENSION_NAMES` (ml_dtypes) is taken as what it is.
+# Host dtype of each dtype. NumPy has no bf16 or f8, so those are unsigned integers with the same bits. An extension dtype
+# (ml_dtypes) that is a key of `EXTENSION_NAMES` is accepted with its own meaning.
 HOST_STORAGE: Final = {
     "f32": "float32", "f16": "float16", "bf16": "uint16", "f8e4m3": "uint8", "f8e5m2": "uint8", "i8": "int8", "i16": "int16",
     "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "bool": "bool",
@@ -43,15 +43,15 @@ class Device:
         self.architecture = f"sm_{major}{minor}a"
         self.multiprocessors = self.driver.device_attribute(self.ordinal, MULTIPROCESSORS)
         self.shared_memory_bytes = self.driver.device_attribute(self.ordinal, SHARED_MEMORY_OPTIN)
-        # Which device memory belongs to; where there is only one, nothing has to be asked.
+        # Returns the device that memory belongs to; None if there is only one device, which needs no check.
         self.owner: Callable[[int], int | None] | None = self.driver.pointer_device if self.driver.device_count() > 1 else None
 
     def empty(self, shape: tuple[int, ...], dtype: str, *, stream: int = 0) -> DeviceArray:
-        """Uninitialised array, allocated in stream order; `dtype` is a name such as `bf16`."""
+        """An uninitialised array, allocated in stream order; `dtype` is a name such as `bf16`."""
         return DeviceArray(self, shape, dtype, stream)
 
     def from_numpy(self, array: NDArray[Any], dtype: str | None = None, *, stream: int = 0) -> DeviceArray:
-        """Copy of a host array; `dtype` names the element type where NumPy cannot (`bf16` held as uint16)."""
+        """A copy of a host array; `dtype` names the element type if NumPy cannot (`bf16` as uint16)."""
         known = EXTENSION_NAMES.get(array.dtype.name)
         if known is None:
             known = next((name for name, host in HOST_STORAGE.items() if host == array.dtype.name), None)
@@ -67,8 +67,8 @@ class Device:
 
 
 class DeviceArray:
-    """Row-major contiguous device memory that is freed, in stream order, when the array is collected. Other libraries take it
-    through DLPack (`torch.from_dlpack`), in place."""
+    """Row-major contiguous device memory, freed in stream order when the array is collected. Other libraries can use it in
+    place through DLPack (`torch.from_dlpack`)."""
 
     def __init__(self, device: Device, shape: tuple[int, ...], dtype: str, stream: int = 0) -> None:
         self.pointer = 0
@@ -83,7 +83,7 @@ class DeviceArray:
 
     def __del__(self) -> None:
         if getattr(self, "pointer", 0):
-            # At interpreter exit the driver may be gone already, and its memory with it.
+            # At interpreter exit the driver may be shut down already, which frees its memory.
             for stream in self._users:
                 with contextlib.suppress(Exception):
                     self.device.driver.synchronize(stream)
@@ -91,20 +91,20 @@ class DeviceArray:
                 self.device.driver.free(self.pointer, self.stream)
 
     def tensor_view(self) -> TensorView:
-        """Where the array lies."""
+        """The array as a `TensorView`."""
         return TensorView(self.pointer, self.dtype, self.shape, contiguous_strides(self.shape))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """CUDA, and the device's ordinal."""
+        """Device type CUDA, and the device's ordinal."""
         return dlpack.CUDA, self.device.ordinal
 
     def __dlpack__(
         self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None, copy: bool | None = None,
     ) -> Any:  # fmt: skip
-        """The array as a DLPack capsule for a consumer that works on `stream` (a handle; None and 1 are the default stream, -1
-        asks for no order): what was enqueued on the array's stream is done by then, and the memory stays until the consumer's
-        stream is. BufferError for another device, or a copy."""
+        """The array as a DLPack capsule for a consumer on `stream` (a handle; None and 1 are the default stream, -1 requests no
+        synchronization). Waits until work enqueued on the array's stream is done; the memory is freed only after the consumer's
+        stream is. BufferError if another device or a copy is requested."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("a `DeviceArray` is given away in place, on its own device")
         user = 1 if stream is None else int(stream)
@@ -120,7 +120,7 @@ class DeviceArray:
         self.device.driver.fill(self.pointer, byte, self.nbytes, self.stream)
 
     def to_numpy(self) -> NDArray[Any]:
-        """Copy on the host, in the dtype of `HOST_STORAGE`; waits for the array's stream."""
+        """A copy on the host, in the dtype of `HOST_STORAGE`; waits for the array's stream."""
         host = np.empty(self.shape, HOST_STORAGE[self.dtype])
         if self.nbytes:
             self.device.driver.copy_to_host(host.ctypes.data, self.pointer, self.nbytes, self.stream)

@@ -1,7 +1,7 @@
-"""Solves the symbolic dims of a launch: shapes, strides and integer scalars go in, one value per symbol comes out.
+"""Solves the symbolic dims of a launch: one value per symbol, from shapes, strides and integer scalars.
 
-A dim that is a bare symbol takes the tensor's extent; one that holds a single unknown under `+`, `-` and `*` is inverted;
-then every dim of every tensor must evaluate to the extent that came. Raises E0906 naming the tensor and the axis.
+A dim that is a bare symbol gets the tensor's extent. An expression with a single unknown under `+`, `-` and `*` is inverted.
+Then every dim of every tensor must evaluate to the given extent, otherwise E0906 names the tensor and the axis.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tilec.runtime.errors import LaunchError, shown
 from tilec.runtime.tensors import TensorView
 
 MAX_BITS: Final = 4096
-"""Of a value of an expression: far past every limit of a launch, and short enough to print."""
+"""Maximum bits of an expression's value: far above every limit of a launch, and short enough to print."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """`expr` equals `value` because axis `axis` of tensor `tensor` says so; `kind` is extent or stride."""
+    """`expr` must equal `value`, the extent or stride (`kind`) of axis `axis` of tensor `tensor`."""
 
     expr: Expr
     value: int
@@ -34,7 +34,7 @@ class _Equation:
 def solve_dims(
     manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Values of all dims, strides and integer scalars by name."""
+    """The values of all dims, strides and integer scalars by name."""
     kernel = manifest.kernel
     env = {spec.name: int(scalars[spec.name]) for spec in manifest.scalars if not DTYPES[spec.dtype].is_float}
     if not given and (read := _read_off(manifest, views, env)) is not None:
@@ -75,8 +75,8 @@ def solve_dims(
 
 
 def _read_off(manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int]) -> dict[str, int] | None:
-    """The values where every symbol is the whole extent of some axis or a scalar, and all extents agree: what most launches
-    are. None where there is more to solve, or something to refuse, which the equations say in full."""
+    """Fast path for most launches: every symbol is a whole extent or a scalar, and all extents agree. None if there is more to
+    solve or something to refuse; the equations then give the full error."""
     env, rest = dict(scalars), list[tuple[Expr, int]]()
     for spec in manifest.tensors:
         if spec.strides is not None:
@@ -103,13 +103,13 @@ def _equations(manifest: Manifest, views: Mapping[str, TensorView]) -> Iterator[
         for axis, (expr, extent) in enumerate(zip(spec.dims, view.shape, strict=True)):
             yield _Equation(expr, extent, spec.name, axis, "extent")
         for axis, (expr, stride) in enumerate(zip(spec.strides or (), view.strides, strict=False)):
-            # The stride of an axis of extent 1 is never used, yet a symbol must take some value.
+            # The stride of an axis of extent 1 is never used, yet a symbol needs a value.
             if view.shape[axis] != 1 or expr.op == "sym":
                 yield _Equation(expr, max(stride, 1) if view.shape[axis] == 1 else stride, spec.name, axis, "stride")
 
 
 def _solve(expr: Expr, value: int, env: Mapping[str, int]) -> int | None:
-    """The value of the one unknown of `expr` that makes it `value`, or None where that cannot be read off."""
+    """The value of the only unknown of `expr` that makes it equal `value`; None if it cannot be inverted."""
     if expr.op == "sym":
         return value
     if expr.op not in ("+", "-", "*"):
@@ -148,7 +148,7 @@ def _check_range(name: str, value: int, kernel: str, argument: str) -> None:
 
 def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping[str, str], kernel: str) -> None:
     if equation.kind == "stride":
-        return  # strides have an error of their own, raised once every symbol is known
+        return  # strides have their own error, raised once every symbol is known
     try:
         wanted = equation.expr.evaluate(env)
     except KeyError as missing:
@@ -174,8 +174,8 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
 
 
 def evaluate(expr: Expr, env: Mapping[str, int], kernel: str, what: str) -> int:
-    """Value of a launch expression; `what` says which, E0906 where a symbol has no value, E0910 on a zero divisor
-    or a value that no launch has."""
+    """The value of a launch expression; `what` names it in messages. E0906 if a symbol has no value, E0910 for a zero divisor
+    or a value outside every limit."""
     try:
         value = expr.evaluate(env)
     except KeyError as missing:
@@ -192,7 +192,7 @@ def evaluate(expr: Expr, env: Mapping[str, int], kernel: str, what: str) -> int:
 
 
 def known_values(expr: Expr, env: Mapping[str, int]) -> str:
-    """The symbols of an expression with their values, for a message; some may have none where `and` and `or` did not ask."""
+    """The symbols of an expression with their values, for a message; one may be unknown if `and` or `or` short-circuited."""
     return ", ".join(f"{name} = {env.get(name, 'unknown')}" for name in dict.fromkeys(expr.symbols()))
 
 

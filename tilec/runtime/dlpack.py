@@ -1,7 +1,7 @@
-"""Memory that another library uses in place: a view and what keeps its memory go in, a DLPack capsule comes out.
+"""Exports device memory to other libraries in place: a DLPack capsule for a view, with the owner of its memory.
 
-The structures are those of dlpack.h, version 1.1. A capsule that nobody takes frees itself; one that was taken (its name is
-then `used_...`) is freed by who took it, through `deleter`, from any thread. Until then its tensor's owner is kept.
+The structures are those of dlpack.h, version 1.1. A capsule that is never consumed frees itself. A consumed one (renamed
+`used_...`) is freed by its consumer through `deleter`, from any thread. The owner of the memory is kept alive until then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilec.runtime.tensors import DLPACK_CODES, DLTensor, TensorView
 
 VERSION: Final = (1, 1)
 CUDA: Final = 2
-"""The device type."""
+"""DLPack's device type of CUDA memory."""
 
 
 class _Version(ctypes.Structure):
@@ -35,7 +35,7 @@ class _ManagedVersioned(ctypes.Structure):
 
 
 _kept: dict[int, tuple[Any, ...]] = {}
-"""What an export needs, by its address, until it is freed."""
+"""Objects that an export keeps alive until it is freed, by its address."""
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -46,7 +46,7 @@ def _free(address: int) -> None:
 _api: Final = ctypes.pythonapi
 _Destructor: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _make: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
-# Of a capsule that is being destroyed only its address is known: no reference to it may be made.
+# A capsule under destruction is known only by its address: no reference to it may be created.
 _is: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 
@@ -62,7 +62,7 @@ NAMES: Final = (b"dltensor", b"dltensor_versioned")
 
 
 def export(view: TensorView, owner: Any, device: int, *, versioned: bool) -> Any:
-    """A capsule for the memory of `view` on CUDA device `device`, which keeps `owner`."""
+    """A capsule for the memory of `view` on CUDA device `device`; it keeps `owner` alive."""
     rank = len(view.shape)
     extents = (ctypes.c_int64 * max(1, 2 * rank))(*view.shape, *view.strides)
     managed = _ManagedVersioned() if versioned else _Managed()

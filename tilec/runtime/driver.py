@@ -1,7 +1,7 @@
-"""The CUDA driver behind one small interface: handles and integers in, named errors out.
+"""The CUDA driver behind one small interface of handles and integers; failures are named errors.
 
-This is the only file that touches `cuda.bindings`, so that a test can put another `Driver` in its place. Every call's
-return code is checked; a failure is a `DriverError` with the driver's own name for it.
+Only this file uses `cuda.bindings`, so that a test can substitute another `Driver`. Every call's return code is checked; a
+failure is a `DriverError` with the driver's own name for it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MAP_TYPES: Final = {
     "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i8": "UINT8",
     "u8": "UINT8", "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64",
 }  # fmt: skip
-"""Elements of a tensor map by dtype, as the driver names them."""
+"""The driver's element type of a tensor map, by dtype."""
 CONFIGS_KEPT: Final = 1024
-"""Descriptions of launches that are kept."""
+"""Maximum number of cached launch configurations."""
 DYNAMIC_SHARED: Final = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
 PREFERRED_SHARED: Final = "CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT"
 
 
 class DriverError(LaunchError):
-    """A driver call failed; `name` is the driver's name for the reason, such as `CUDA_ERROR_INVALID_VALUE`."""
+    """A driver call failed; `name` is the driver's name of the error, such as `CUDA_ERROR_INVALID_VALUE`."""
 
     def __init__(self, call: str, name: str, description: str = "") -> None:
         self.call = call
@@ -39,19 +39,19 @@ class DriverError(LaunchError):
 
 
 class Driver(Protocol):
-    """What the launcher asks of a driver. Pointers, streams and sizes are plain integers; sizes are bytes."""
+    """The driver interface that the launcher uses. Pointers, streams and sizes are plain integers; sizes are in bytes."""
 
     def open_device(self) -> int:
-        """Ordinal of the current context's device; makes the primary context of device 0 current where there is none."""
+        """Ordinal of the current context's device; makes the primary context of device 0 current if there is none."""
         ...
 
     def device_count(self) -> int:
-        """Devices of this machine that CUDA shows."""
+        """Number of devices visible to CUDA."""
         ...
 
     def pointer_device(self, pointer: int) -> int | None:
-        """Ordinal of the device that memory at an address belongs to; None for managed memory, which every device reaches, and
-        for memory that the driver does not know."""
+        """Ordinal of the device that owns the memory at an address. None for managed memory, which is accessible from every
+        device, and for memory unknown to the driver."""
         ...
 
     def context(self) -> Any:
@@ -77,18 +77,18 @@ class Driver(Protocol):
     def set_dynamic_shared(self, function: Any, size: int) -> None: ...
 
     def prefer_shared(self, function: Any, percent: int) -> None:
-        """Ask that so much of what can be shared memory of a multiprocessor is, while the function runs; a hint."""
+        """Set the preferred shared memory carve-out of a function, in percent of the maximum; a hint."""
         ...
 
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
     ) -> None:
-        """Enqueue; `parameters` is the address of an array of pointers to the argument values. With `overlap`, the launch does
-        not wait for the kernel before it on the stream; the kernel itself does."""
+        """Enqueue; `parameters` is the address of an array of pointers to the argument values. `overlap` sets programmatic
+        stream serialization: the launch does not wait for the previous kernel on the stream; the kernel does."""
         ...
 
     def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
-        """The 128 bytes of a tensor map; nothing is enqueued."""
+        """Encode a tensor map to its 128 bytes; nothing is enqueued."""
         ...
 
     def allocate(self, size: int, stream: int) -> int: ...
@@ -106,11 +106,11 @@ class Driver(Protocol):
     def synchronize(self, stream: int) -> None: ...
 
     def memory(self) -> tuple[int, int]:
-        """Free and total device memory."""
+        """Free and total device memory in bytes."""
         ...
 
     def allocate_host(self, size: int) -> int:
-        """Page-locked host memory, which copies run from while the host goes on."""
+        """Page-locked host memory, needed for asynchronous copies."""
         ...
 
     def free_host(self, pointer: int) -> None: ...
@@ -120,7 +120,7 @@ class Driver(Protocol):
     def destroy_stream(self, stream: int) -> None: ...
 
     def begin_capture(self, stream: int) -> None:
-        """Record what is enqueued on `stream` from here on instead of running it."""
+        """Record what is enqueued on `stream` from now on instead of running it."""
         ...
 
     def end_capture(self, stream: int) -> Any:
@@ -132,26 +132,26 @@ class Driver(Protocol):
     def destroy_graph(self, graph: Any) -> None: ...
 
     def create_event(self, *, timing: bool = False) -> Any:
-        """A mark in a stream; with `timing`, one that `elapsed` reads."""
+        """An event; with `timing`, one that `elapsed` can read."""
         ...
 
     def record_event(self, event: Any, stream: int) -> None:
-        """Mark the end of what is enqueued on `stream` so far."""
+        """Record the event after the work enqueued on `stream` so far."""
         ...
 
     def wait_event(self, event: Any) -> None:
-        """Block the host until the mark is reached."""
+        """Block the host until the event has completed."""
         ...
 
     def elapsed(self, begin: Any, end: Any) -> float:
-        """Milliseconds between two marks that were reached, made with `timing`."""
+        """Milliseconds between two completed events created with `timing`."""
         ...
 
     def destroy_event(self, event: Any) -> None: ...
 
 
 class CudaDriver:
-    """`Driver` on `cuda-bindings` (12 or 13)."""
+    """`Driver` implemented with `cuda-bindings` (12 or 13)."""
 
     def __init__(self) -> None:
         try:
@@ -160,7 +160,7 @@ class CudaDriver:
             raise LaunchError("E0915", "`cuda-bindings` is not installed", required="`pip install tilec`") from None
         try:
             (code,) = self._api.cuInit(0)
-        except Exception as error:  # the bindings raise their own types where the driver library is absent
+        except Exception as error:  # the bindings raise their own types if the driver library is absent
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise LaunchError("E0915", f"no NVIDIA driver on this machine ({reason})") from None
         self._success: Any = self._api.CUresult.CUDA_SUCCESS
@@ -186,7 +186,7 @@ class CudaDriver:
         return results[0] if results else None
 
     def open_device(self) -> int:
-        """Ordinal of the current context's device; makes the primary context of device 0 current where there is none."""
+        """Ordinal of the current context's device; makes the primary context of device 0 current if there is none."""
         code, device = self._api.cuCtxGetDevice()
         if code != self._success:
             device = self._call("cuDeviceGet", 0)
@@ -194,11 +194,11 @@ class CudaDriver:
         return int(device)
 
     def device_count(self) -> int:
-        """Devices of this machine that CUDA shows."""
+        """Number of devices visible to CUDA."""
         return int(self._call("cuDeviceGetCount"))
 
     def pointer_device(self, pointer: int) -> int | None:
-        """Ordinal of the device that memory at an address belongs to; None where every device may reach it."""
+        """Ordinal of the device that owns the memory at an address; None for managed or unknown memory."""
         attribute = self._api.CUpointer_attribute
         code, managed = self._api.cuPointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer)
         if code != self._success or managed:
@@ -227,7 +227,7 @@ class CudaDriver:
         return self._call("cuModuleLoadData", image)
 
     def unload_module(self, module: Any) -> None:
-        """Release a module; its functions are dead from then on."""
+        """Unload a module; its functions are invalid afterwards."""
         self._call("cuModuleUnload", module)
 
     def function(self, module: Any, name: str) -> Any:
@@ -239,13 +239,13 @@ class CudaDriver:
         self._call("cuFuncSetAttribute", function, getattr(self._api.CUfunction_attribute, DYNAMIC_SHARED), size)
 
     def prefer_shared(self, function: Any, percent: int) -> None:
-        """As the protocol says."""
+        """See `Driver.prefer_shared`."""
         self._call("cuFuncSetAttribute", function, getattr(self._api.CUfunction_attribute, PREFERRED_SHARED), percent)
 
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
     ) -> None:
-        """Enqueue; `parameters` is the address of an array of pointers to the argument values."""
+        """See `Driver.launch`."""
         if overlap:
             (code,) = self._launch_ex(self._overlapping(grid, block, shared, stream), function, parameters, 0)
             if code != self._success:
@@ -256,7 +256,8 @@ class CudaDriver:
             self._fail("cuLaunchKernel", code)
 
     def _overlapping(self, grid: tuple[int, int, int], block: int, shared: int, stream: int) -> Any:
-        """The driver's description of such a launch; it takes longer to make than to use, so those of late are kept."""
+        """The launch configuration for programmatic stream serialization; cached, because building it costs more than using
+        it."""
         key = grid, block, shared, stream
         found = self._configs.get(key)
         if found is not None:
@@ -278,7 +279,7 @@ class CudaDriver:
         return config
 
     def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
-        """The 128 bytes of a tensor map, whose copies read zeros outside of the tensor."""
+        """Encode a tensor map to its 128 bytes; out-of-bounds elements are filled with zeros."""
         api, number, long = self._api, self._api.cuuint32_t, self._api.cuuint64_t
         made = self._call(
             "cuTensorMapEncodeTiled",
@@ -301,11 +302,12 @@ class CudaDriver:
         return int(self._call("cuMemAllocAsync", size, stream))
 
     def free(self, pointer: int, stream: int) -> None:
-        """Stream-ordered release."""
+        """Stream-ordered free."""
         self._call("cuMemFreeAsync", pointer, stream)
 
     def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None:
-        """Copy from host memory. Page-locked bytes must stay until the copy is done, others may change on return."""
+        """Copy from host memory. Page-locked source memory must stay unchanged until the copy is done; other memory may change
+        after the call."""
         self._call("cuMemcpyHtoDAsync", pointer, host, size, stream)
 
     def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None:
@@ -313,7 +315,7 @@ class CudaDriver:
         self._call("cuMemcpyDtoHAsync", host, pointer, size, stream)
 
     def copy_on_device(self, pointer: int, source: int, size: int, stream: int) -> None:
-        """Copy from device memory."""
+        """Copy within device memory."""
         self._call("cuMemcpyDtoDAsync", pointer, source, size, stream)
 
     def fill(self, pointer: int, byte: int, size: int, stream: int) -> None:
@@ -325,7 +327,7 @@ class CudaDriver:
         self._call("cuStreamSynchronize", stream)
 
     def memory(self) -> tuple[int, int]:
-        """Free and total device memory."""
+        """Free and total device memory in bytes."""
         code, free, total = self._api.cuMemGetInfo()
         if code != self._success:
             self._fail("cuMemGetInfo", code)
@@ -336,19 +338,19 @@ class CudaDriver:
         return int(self._call("cuMemAllocHost", size))
 
     def free_host(self, pointer: int) -> None:
-        """Release page-locked memory."""
+        """Free page-locked memory."""
         self._call("cuMemFreeHost", pointer)
 
     def create_stream(self) -> int:
-        """A stream that does not wait for the default one."""
+        """A stream that does not synchronize with the default stream."""
         return int(self._call("cuStreamCreate", self._api.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
     def destroy_stream(self, stream: int) -> None:
-        """Release a stream once its work is done."""
+        """Destroy a stream; its pending work still completes."""
         self._call("cuStreamDestroy", stream)
 
     def begin_capture(self, stream: int) -> None:
-        """Record what this thread enqueues on the stream; other threads go on unhindered."""
+        """Record what this thread enqueues on the stream; other threads are unaffected."""
         self._call("cuStreamBeginCapture", stream, self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
 
     def end_capture(self, stream: int) -> Any:
@@ -360,11 +362,11 @@ class CudaDriver:
             self._call("cuGraphDestroy", graph)
 
     def launch_graph(self, graph: Any, stream: int) -> None:
-        """Enqueue all of a graph."""
+        """Enqueue a whole graph."""
         self._call("cuGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: Any) -> None:
-        """Release an executable graph."""
+        """Destroy an executable graph."""
         self._call("cuGraphExecDestroy", graph)
 
     def create_event(self, *, timing: bool = False) -> Any:
@@ -373,17 +375,17 @@ class CudaDriver:
         return self._call("cuEventCreate", flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING)
 
     def record_event(self, event: Any, stream: int) -> None:
-        """Mark the end of what is enqueued on the stream so far."""
+        """Record the event after the work enqueued on the stream so far."""
         self._call("cuEventRecord", event, stream)
 
     def wait_event(self, event: Any) -> None:
-        """Block the host until the mark is reached."""
+        """Block the host until the event has completed."""
         self._call("cuEventSynchronize", event)
 
     def elapsed(self, begin: Any, end: Any) -> float:
-        """Milliseconds between two events that were reached."""
+        """Milliseconds between two completed events."""
         return float(self._call("cuEventElapsedTime", begin, end))
 
     def destroy_event(self, event: Any) -> None:
-        """Release an event."""
+        """Destroy an event."""
         self._call("cuEventDestroy", event)

@@ -1,16 +1,16 @@
-"""The error of the launcher: one clause of the launch contract, the argument that breaks it, what came and what must come."""
+"""Errors of the launcher: the broken clause of the launch contract, the argument, the given and the required value."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 MAX_SHOWN: Final = 1000
-"""Characters of each part of a message: an expression of an untrusted manifest may have many more."""
+"""Maximum characters of each part of a message: an expression of an untrusted manifest may be much longer."""
 
 
 def shown(value: Any, limit: int = 200) -> str:
-    """`repr` of a value that someone gave, cut where it is long; its type where it cannot be printed at all, as Python refuses
-    for integers of more than 4,300 digits."""
+    """`repr` of a given value, truncated if long. The type if it cannot be printed: Python refuses to print integers of more
+    than 4,300 digits."""
     try:
         text = repr(value)
     except Exception:
@@ -23,10 +23,10 @@ def _cut(text: str, limit: int = MAX_SHOWN) -> str:
 
 
 class LaunchError(Exception):
-    """A launch that the contract forbids, or that the driver refused.
+    """A launch that violates the contract, or that the driver refused.
 
-    `code` is E09 followed by two digits and has a page in `tilec/explain/`; `argument` is the parameter at fault, empty
-    where the launch as a whole is; `given` and `required` are the two sides of the clause, as printed.
+    `code` is E09 followed by two digits and has a page in `tilec/explain/`; `argument` is the offending parameter, empty if the
+    launch as a whole is at fault; `given` and `required` are the two sides of the clause, as printed.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class LaunchError(Exception):
 
 
 class BundleError(Exception):
-    """A bundle that is refused. `code` is E07 followed by two digits and has a page in `tilec/explain/`; `hint` is what to do
-    about it, empty where the page alone says that."""
+    """A refused bundle. `code` is E07 followed by two digits and has a page in `tilec/explain/`; `hint` is a suggestion, empty
+    if that page suffices."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         self.code = code

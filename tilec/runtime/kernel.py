@@ -1,4 +1,4 @@
-"""A loaded kernel: an artifact goes in, checked launches come out.
+"""A kernel loaded from an artifact, and its checked launches.
 
 `Kernel.plan` enforces the contract and packs the arguments; `Plan.launch` is one driver call and may run inside a CUDA graph
 capture. A plan keeps its tensors alive; a captured graph does not, so keep the plan as long as the graph.
@@ -28,22 +28,22 @@ from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
 from tilec.strict_json import parse
 
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
-"""Dynamic shared memory that a launch may use without opting in, bytes."""
+"""Dynamic shared memory in bytes that a launch may use without opting in."""
 
 SHARED_SIZES: Final = tuple(1024 * size for size in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228))
-"""Sizes in bytes that the shared memory of a multiprocessor may have, up to the most of a device; the rest of the same memory
-is its first cache (CUDA programming guide, compute capability 9.0 and later)."""
+"""Possible shared memory sizes of a multiprocessor in bytes, up to the maximum of a device; the rest of the same memory is L1
+cache (CUDA programming guide, compute capability 9.0 and later)."""
 
 BLOCK_SHARED: Final = 1024
-"""Bytes of shared memory that the system takes of each block."""
+"""Shared memory in bytes that the system reserves per block."""
 
 MAX_MANIFEST: Final = 8 << 20
 MAX_CUBIN: Final = 256 << 20
-"""Bytes of the two files of an artifact."""
+"""Maximum bytes of the manifest and the CUBIN of an artifact."""
 
 ARGUMENT_FORMATS: Final = {"pointer": "Q", "dim": "i4x", "stride": "q", "tensor_map": "8x"}
-"""How `struct` packs an argument into eight bytes, by the kind of its slot; scalars come as bytes, tensor maps lie
-elsewhere."""
+"""`struct` format of an argument's eight bytes, by the kind of its slot. Scalars are packed as bytes; tensor maps are stored
+separately."""
 
 
 class Plan:
@@ -56,7 +56,7 @@ class Plan:
         self.checked = launch
         self.trusted = trusted
         self._keep = keep
-        # Eight bytes for each argument, then the array of their addresses that the driver takes, then tensor maps.
+        # Layout: eight bytes per argument, then the array of their addresses for the driver, then tensor maps.
         abi = kernel.manifest.abi
         values = packed_arguments(kernel.manifest, launch)
         maps = kernel.maps.of(launch.views)
@@ -73,10 +73,10 @@ class Plan:
     def launch(self, stream: Any = 0, *, overlap: bool = False) -> None:
         """Enqueue on `stream`: an integer handle, or an object with `cuda_stream` or `__cuda_stream__`.
 
-        `overlap` lets the blocks of this launch come while the kernel before it on the stream still runs; they wait for its
-        end before they touch memory (CUDA programming guide, programmatic dependent launch), but for tensors that the manifest
-        calls resident, which none of the kernels that they overlap may write. The kernel before must be one of tilec's too, or
-        end without triggering early. Raises E0917 where the artifact does not wait by itself.
+        `overlap` uses programmatic dependent launch (CUDA programming guide): blocks of this launch may start while the
+        previous kernel on the stream still runs, and wait for its completion before they access memory. They do not wait for
+        tensors that the manifest marks `resident`, so no overlapped kernel may write those. The previous kernel must be one of
+        tilec's too, or must not trigger early completion. Raises E0917 if the artifact does not wait by itself.
         """
         kernel = self.kernel
         handle = stream if type(stream) is int else stream_handle(stream)
@@ -114,7 +114,7 @@ class Kernel:
             device.driver.prefer_shared(self.function, percent)
 
     def launched(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The blocks that run for a grid: where they take tile after tile, as many as the device holds at once."""
+        """The launched grid: for persistent blocks, at most as many blocks as the device runs at once."""
         return grid if self.at_once is None else (min(grid[0], self.at_once), *grid[1:])
 
     def plan(
@@ -128,7 +128,7 @@ class Kernel:
     ) -> Plan:
         """Check the contract for these arguments (tensors and scalars by parameter name).
 
-        `values` says what is known of integers stored in tensors; `check_values` copies them back on `stream`
+        `values` is the caller's evidence about integers stored in tensors; `check_values` copies them back on `stream`
         instead; `dims` gives extents that no shape determines. Raises `LaunchError` at the first broken clause.
         """
         manifest, given = self.manifest, values or {}
@@ -146,27 +146,27 @@ class Kernel:
         return Plan(self, launch, tuple(arguments.values()), trusted)
 
     def __call__(self, arguments: Mapping[str, Any], *, stream: Any = 0, **options: Any) -> Plan:
-        """Plan and launch once; the plan may be launched again."""
+        """Plan and launch once; returns the plan, which can be launched again."""
         plan = self.plan(arguments, stream=stream, **options)
         plan.launch(stream)
         return plan
 
     def close(self) -> None:
-        """Unload the CUBIN; its plans are dead from then on."""
+        """Unload the CUBIN; its plans are invalid afterwards."""
         self.device.driver.unload_module(self._module)
 
 
 def load(path: str | Path, device: Device | None = None) -> Kernel:
-    """Load an artifact from disk on the current device; see `load_artifact` for what `path` may be."""
+    """Load an artifact from disk on the current device; `path` as in `load_artifact`."""
     manifest, cubin = load_artifact(path)
     return Kernel(manifest, cubin, Device() if device is None else device)
 
 
 def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
-    """Manifest and CUBIN of `path`: the manifest file `NAME.json` (with `NAME.cubin` beside it) or `NAME.cubin`.
+    """Manifest and CUBIN of `path`: the manifest file `NAME.json` (with `NAME.cubin` in the same folder) or `NAME.cubin`.
 
-    Raises E0901 where a file is missing, too large or malformed, or the CUBIN is not the one the manifest describes: its
-    sha256, its architecture and its entry are compared.
+    Raises E0901 if a file is missing, too large or malformed, or if the CUBIN is not the one that the manifest describes: its
+    sha256, architecture and entry are compared.
     """
     place = Path(path)
     manifest_path, cubin_path = place.with_suffix(".json"), place.with_suffix(".cubin")
@@ -211,10 +211,10 @@ def stream_handle(stream: Any) -> int:
 
 
 def preferred_shared(manifest: Manifest, most: int) -> int | None:
-    """How much of a multiprocessor's memory should be shared memory, in percent of the most that it can be on a device whose
-    blocks have `most` bytes each at most: the smallest size with room for the blocks that the schedule wants at once. The rest
-    holds what loads bring, those of other kernels there too. None leaves it to the driver: where the schedule does not say how
-    many blocks, and where operands come by `tma`, past the first cache."""
+    """Preferred shared memory carve-out, in percent of the maximum on a device whose blocks have at most `most` bytes: the
+    smallest size with room for the blocks that the schedule wants resident at once. The rest is L1 cache for loads, also for
+    other kernels on the multiprocessor. None leaves the choice to the driver: if the schedule does not set the number of
+    blocks, or if operands are copied by TMA, which bypasses L1."""
     blocks = manifest.schedule.get("blocks")
     if not blocks or any(loop["copy"] == "tma" for loop in manifest.schedule["pipelines"]):
         return None
@@ -234,12 +234,12 @@ def _check_architecture(manifest: Manifest, device: Device) -> None:
 
 
 def packed_arguments(manifest: Manifest, launch: Launch) -> list[int | bytes]:
-    """What `argument_format` packs."""
+    """The values that `argument_format` packs."""
     return [argument(manifest, launch, slot.kind, slot.name) for slot in manifest.abi if slot.kind != "tensor_map"]
 
 
 def addresses(manifest: Manifest, pointers: int, others: int, maps: int) -> Iterator[int]:
-    """Where each argument lies: its eight bytes in one of two storages, or the next of the tensor maps."""
+    """The address of each argument: its eight bytes in one of two storages, or the next tensor map."""
     for place, slot in enumerate(manifest.abi):
         if slot.kind == "tensor_map":
             yield maps
@@ -249,7 +249,7 @@ def addresses(manifest: Manifest, pointers: int, others: int, maps: int) -> Iter
 
 
 def argument(manifest: Manifest, launch: Launch, kind: str, name: str) -> int | bytes:
-    """An argument as `argument_format` takes it."""
+    """An argument in the form for `argument_format`."""
     if kind == "pointer":
         return launch.views[name].pointer
     if kind in ("dim", "stride"):

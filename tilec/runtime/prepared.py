@@ -1,8 +1,8 @@
-"""Launches of one kernel at shapes that were checked before: addresses and floats go in, a checked launch comes out.
+"""Launches of one kernel at shapes that were checked before: only addresses and floats are given, and checked, per launch.
 
-A `Plan` is for tensors at their places. A `Prepared` is for any tensors of the same shapes, strides and integers: what depends
-on those was checked when it was made, and `launch` checks what depends on addresses (alignment, overlaps, memory at all), so
-every clause of the contract still holds for every launch. Several threads may use it, and it may be captured in a CUDA graph.
+A `Plan` is for tensors at fixed addresses. A `Prepared` is for any tensors of the same shapes, strides and integers: clauses
+that depend on those were checked when it was made, and `launch` checks those that depend on addresses (alignment, overlaps,
+valid memory). So every launch satisfies the whole contract. It is thread-safe and may be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tilec.runtime.kernel import Kernel, Plan, addresses, packed_arguments
 from tilec.runtime.scalars import pack_scalar
 
 KEPT: Final = 64
-"""Launches with tensor maps that are remembered: maps take the host longer than all else, and addresses come again."""
+"""Maximum number of cached launches with tensor maps: encoding maps dominates the host's time, and addresses recur."""
 
 
 class Prepared:
-    """`launch` is that of a checked plan. `fresh` names tensors that the caller allocates for every launch, so that
-    nothing else can overlap them."""
+    """`launch` is that of a checked plan. `fresh` names tensors that the caller allocates anew for every launch, so that no
+    other tensor can overlap them."""
 
     def __init__(self, kernel: Kernel, launch: Launch, fresh: Collection[str] = ()) -> None:
         manifest = kernel.manifest
@@ -35,7 +35,7 @@ class Prepared:
         self._mapped: dict[tuple[Any, ...], Plan] = {}
         self._image = struct.pack(kernel.argument_format, *packed_arguments(manifest, launch))
         self.floats = tuple(spec for spec in manifest.scalars if DTYPES[spec.dtype].is_float)
-        """The scalars that `launch` takes."""
+        """The scalars that `launch` accepts."""
         tensors = {spec.name: index for index, spec in enumerate(manifest.tensors)}
         order = {spec.name: (index, spec.dtype) for index, spec in enumerate(self.floats)}
         slots = list(enumerate(manifest.abi))
@@ -51,12 +51,13 @@ class Prepared:
             if left not in fresh and right not in fresh
         )
         self._unaligned = max((spec.align for spec in manifest.tensors), default=1) - 1
-        # No address is beyond what all of them have together; those before the first byte of a tensor are looked at every time.
+        # Limit of the OR of all addresses, valid for every tensor. Tensors with bytes before their pointer are always checked.
+        # checked.
         self._highest = -1 if any(low for low, _ in spans.values()) else ADDRESSES - max(end for _, end in spans.values())
 
     def launch(self, stream: int, pointers: Sequence[int], floats: Sequence[float] = ()) -> None:
-        """Enqueue on a stream's handle. `pointers` are addresses in the order of the manifest's tensors, `floats` the scalars
-        of a floating dtype in that of its scalars. LaunchError E0908, E0909, E0914 where an address breaks the contract."""
+        """Enqueue on a stream handle. `pointers` are addresses in the order of the manifest's tensors, `floats` the scalars of
+        a floating dtype in manifest order. LaunchError E0908, E0909 or E0914 if an address violates the contract."""
         bits = 0
         for pointer in pointers:
             bits |= pointer
@@ -67,7 +68,7 @@ class Prepared:
             if first + a < second + d and second + c < first + b:
                 self._check(pointers)
         if self.kernel.maps.any:
-            key = (*pointers, *map(repr, floats))  # in which zeros differ by their sign
+            key = (*pointers, *map(repr, floats))  # `repr` distinguishes the sign of zero
             plan = self._mapped.get(key)
             (self._plan(key, pointers, floats) if plan is None else plan).launch(stream)
             return
@@ -83,14 +84,14 @@ class Prepared:
             else:
                 words[place] = int.from_bytes(pack_scalar(dtype, floats[index]), "little")
         self._enqueue(self._function, self.grid, self._block, self._shared, stream, parameters, False)
-        self._free.append(kept)  # the driver has copied the arguments; a launch that failed leaves its storage to nobody
+        self._free.append(kept)  # the driver has copied the arguments; if the launch raised, the storage is dropped
 
     def _views(self, pointers: Sequence[int]) -> dict[str, Any]:
         found = zip(self._launch.views.items(), pointers, strict=True)
         return {name: replace(view, pointer=pointer) for (name, view), pointer in found}
 
     def _check(self, pointers: Sequence[int]) -> None:
-        """The whole contract; it raises what is wrong, or nothing where a tensor is aligned enough for itself."""
+        """Check the whole contract; passes if each tensor meets its own alignment, which the fast path does not distinguish."""
         manifest, device, known = self.kernel.manifest, self.kernel.device, self._launch
         scalars = {spec.name: known.scalars[spec.name] for spec in manifest.scalars}
         bools = {spec.name: bool(scalars[spec.name]) for spec in manifest.scalars if spec.dtype == "bool"}
@@ -99,7 +100,7 @@ class Prepared:
         check_launch(manifest, arguments, dims=dims, device=device.ordinal, checked=self.kernel.checked)
 
     def _plan(self, key: tuple[Any, ...], pointers: Sequence[int], floats: Sequence[float]) -> Plan:
-        """The plan of a launch with tensor maps, remembered; nothing in it changes, so threads may share it."""
+        """The cached plan of a launch with tensor maps; it is immutable, so threads may share it."""
         scalars = self._launch.scalars | {spec.name: value for spec, value in zip(self.floats, floats, strict=True)}
         plan = Plan(self.kernel, replace(self._launch, views=self._views(pointers), scalars=scalars), (), ())
         if len(self._mapped) >= KEPT:
@@ -108,8 +109,8 @@ class Prepared:
         return plan
 
     def _storage(self) -> tuple[memoryview[int], memoryview[float], int, Any]:
-        """Eight bytes for each argument, and behind them the array of their addresses that the driver takes: the former as
-        words and as floats of four bytes, the address of the latter, and what keeps both."""
+        """Storage of one launch, eight bytes per argument followed by the array of their addresses: the arguments as 64-bit
+        words and as f32, the address of the array, and the buffer that keeps both alive."""
         count = len(self.kernel.manifest.abi)
         room = 8 * max(1, count)
         buffer = ctypes.create_string_buffer(self._image.ljust(room, b"\0"), 2 * room)

@@ -1,4 +1,4 @@
-"""Scalar arguments: a Python or NumPy number goes in, a value of the declared dtype and its bytes come out."""
+"""Checks scalar arguments: converts a Python or NumPy number to the declared dtype and its bytes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LARGEST_FLOAT: Final = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.
 
 
 def exact_integer(value: Any) -> int:
-    """An integer of any kind (Python's, NumPy's, an array of rank 0) as Python's, which never wraps; TypeError for what is no
-    integer: floats, bools, arrays of other ranks."""
+    """An integer of any kind (Python, NumPy, an array of rank 0) as a Python integer, which never wraps. TypeError for floats,
+    bools and arrays of other ranks."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") or str(getattr(value, "dtype", "")) == "bool":
@@ -31,7 +31,7 @@ def exact_integer(value: Any) -> int:
 
 
 def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:
-    """The value as a Python number; E0912 where it has another type or does not fit."""
+    """The value as a Python number; E0912 if it has another type or does not fit."""
     dtype = DTYPES[spec.dtype]
 
     def refuse(message: str, required: str) -> LaunchError:

@@ -1,8 +1,8 @@
-"""Launches of one kernel that are alike in all but where their tensors lie: the same operation in every layer of a model.
+"""Launches of one kernel that differ only in their tensors' addresses: the same operation in every layer of a model.
 
-Each is checked whole once, at the largest extents. `at` checks other extents and scalars, once for all of them: what does not
-depend on where tensors lie is checked as for any launch; and as no tensor reaches beyond the bytes that it was checked with,
-alignment and overlaps are as they were. `use` then puts the numbers where every launch of the series reads them.
+Each launch is checked fully once, at the largest extents. `at` checks other extents and scalars once for all launches: clauses
+that do not depend on addresses are checked as for any launch. No tensor may extend beyond the bytes checked before, so
+alignment and overlap need no new check. `use` then stores the parameters that all launches of the series share.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tilec.runtime.tensors import TensorView, contiguous_strides
 from tilec.runtime.values import Evidence, check_evidence
 
 _NOWHERE: Final = TensorView(0, "u8", (), ())
-"""Stands for all tensors where only numbers are packed."""
+"""Stands in for all tensors if only numbers are packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a series is launched with: its arguments but for pointers, eight bytes each, its grid, and the tensor maps of every
-    launch where it has any."""
+    """The shared parameters of a series: its arguments without pointers, eight bytes each, its grid, and the tensor maps of
+    every launch, if it has any."""
 
     packed: bytes
     grid: tuple[int, int, int]
@@ -35,7 +35,7 @@ class Numbers:
 
 
 class Series:
-    """Launches by number. `arguments` are those of each, alike in shapes and scalars; `values` as in `Kernel.plan`."""
+    """Launches by index. `arguments` has those of each launch, with equal shapes and scalars; `values` as in `Kernel.plan`."""
 
     def __init__(
         self, kernel: Kernel, arguments: Sequence[Mapping[str, Any]], values: Mapping[str, Evidence] | None = None
@@ -65,8 +65,8 @@ class Series:
     def at(
         self, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int | float], values: Mapping[str, Evidence]
     ) -> Numbers:
-        """The numbers for contiguous tensors of these shapes, where those of the series begin. LaunchError where the contract
-        does not hold, or a tensor reaches beyond what the series was checked with."""
+        """The parameters for contiguous tensors of these shapes at the series' addresses. LaunchError if the contract is
+        violated, or a tensor extends beyond what the series was checked with."""
         manifest, device = self.kernel.manifest, self.kernel.device
         given: dict[str, Any] = dict(scalars)
         for name, shape in shapes.items():
@@ -77,7 +77,7 @@ class Series:
             check_evidence(
                 check, launch.env, launch.views[check.tensor], values.get(check.tensor), kernel=manifest.kernel, read_back=None
             )
-        for name, shape in shapes.items():  # tensors are contiguous, so as many elements are as many bytes
+        for name, shape in shapes.items():  # tensors are contiguous, so elements determine bytes
             if prod(shape) > self._elements[name]:
                 raise LaunchError(
                     "E0914", "the tensor reaches beyond what was checked", kernel=manifest.kernel, argument=name,
@@ -86,7 +86,7 @@ class Series:
         return self._packed(launch)
 
     def use(self, numbers: Numbers) -> None:
-        """Let every launch from now on have these numbers."""
+        """Set the parameters of all launches from now on."""
         if numbers is self._used:
             return
         ctypes.memmove(self._numbers, numbers.packed, len(numbers.packed))
@@ -96,7 +96,7 @@ class Series:
         self.grid, self._used = numbers.grid, numbers
 
     def launch(self, index: int, stream: int, *, overlap: bool = False) -> None:
-        """Enqueue one; see `Plan.launch`."""
+        """Enqueue one launch; see `Plan.launch`."""
         kernel = self.kernel
         if overlap and not kernel.manifest.dependent_launch:
             raise LaunchError("E0917", "cannot overlap the kernel before it", kernel=kernel.manifest.kernel)

@@ -1,16 +1,16 @@
-"""Holds the signatures beside a bundle against a policy: its digest and the policy go in, who signed comes out, or a refusal.
+"""Verifies the signatures of a bundle against a policy: returns who signed the digest, or refuses.
 
-The sidecar (`tilec.signature_format`) is read once, as one copy, like the bundle. In this order, and each before the next:
+The sidecar (`tilec.signature_format`) is read once, into one copy, like the bundle. Checks run in this order:
 
-1. The sidecar is bounded, whole, and in its one form.
-2. Every signature by a key of the policy is right. A wrong one refuses the bundle, also where others would suffice; those of
-   keys that the policy does not have count for nothing.
-3. What such a key signed is a statement, and about the sha256 of the whole file. Only now is anything read that was signed, and
-   only after `threshold` keys stand behind it is the bundle itself read (`authenticate`).
-4. What the bundle runs, its model's numbers and its step, is what its name stands for in the policy. Of provenance and of bill
-   of materials, `threshold` different keys remain each that the policy lets sign for the model. For provenance they must
-   besides name the bundle's model and architecture, a builder that the policy lets them sign for, and a release that it takes;
-   a bill of materials names none of these (`Vouchers.admit`).
+1. The sidecar is bounded, complete and canonical.
+2. Every signature by a key of the policy is valid. An invalid one refuses the bundle even if others would suffice; signatures
+   by keys outside the policy do not count.
+3. What such a key signed is a statement about the sha256 of the whole file. Only now is signed content parsed, and the bundle
+   itself only after `threshold` keys signed (`authenticate`).
+4. The bundle's model digest (model numbers and step) is one that the policy lists for its name. For provenance, and for the
+   bill of materials, there are `threshold` different keys that the policy permits for the model. Provenance must also name the
+   bundle's model and architecture, a builder permitted for the key, and an accepted release; a bill of materials names none of
+   these (`Vouchers.admit`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilec.signature_format import (
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Who vouches for a bundle under a policy: id and name of each key, the release and the builder that they name."""
+    """Who signed a bundle under a policy: id and name of each key, and the release and builder in the provenance."""
 
     keys: tuple[tuple[str, str], ...]
     release: int
@@ -54,15 +54,15 @@ class _Voucher:
 
 @dataclass(frozen=True, slots=True)
 class Vouchers:
-    """Verified statements about a file whose contents were not looked at yet."""
+    """Verified statements about a file whose contents have not been parsed yet."""
 
     path: Path
     trust: Trust
     found: tuple[_Voucher, ...]
 
     def admit(self, model: str, arch: str, digest: str) -> Signed:
-        """Who signed the bundle of this model and architecture, which runs the numbers and step of a digest; BundleError E0714
-        where that is not enough."""
+        """Who signed the bundle of this model, architecture and model digest; BundleError E0714 if the signatures do not
+        suffice."""
         try:
             oldest = self.trust.oldest(model, digest)
         except ValueError as error:
@@ -86,7 +86,7 @@ class Vouchers:
 
 
 def authenticate(path: Path, digest: str, trust: Trust) -> Vouchers:
-    """What trusted keys say of the file of a digest, read from `path`; BundleError E0714 where they say too little."""
+    """The statements of trusted keys about the file with a digest, read from `path`; BundleError E0714 if there are too few."""
     signing_keys()
     envelopes = _envelopes(path, trust)
     found, others = list[_Voucher](), set[str]()
@@ -118,7 +118,7 @@ def _envelopes(path: Path, trust: Trust) -> list[Envelope]:
 
 
 def _vouchers(path: Path, envelope: Envelope, digest: str, trust: Trust, others: set[str]) -> Iterator[_Voucher]:
-    """One for each trusted key that signed an envelope about the file; keys that signed one about another go to `others`."""
+    """One voucher per trusted key that signed an envelope about this file; keys that signed for another file go to `others`."""
     known = [(trust.keys[one.key_id], one.value) for one in envelope.signatures if one.key_id in trust.keys]
     if not known:
         return
@@ -141,7 +141,7 @@ def _vouchers(path: Path, envelope: Envelope, digest: str, trust: Trust, others:
 
 
 def _objection(one: _Voucher, model: str, arch: str, oldest: int) -> str:
-    """Why a statement that is right does not count, or nothing."""
+    """Why a valid statement does not count; empty if it does."""
     made = one.provenance
     if not one.key.signs_for(model):
         return f"the key {one.key} may not sign for `{model}`"

@@ -1,8 +1,8 @@
-"""Maps of tensors among the arguments of a launch: a manifest and tensors that satisfy its contract go in, 128 bytes for each
-map come out, which the driver encodes (CUDA driver API, `cuTensorMapEncodeTiled`).
+"""Encodes the tensor maps of a launch: 128 bytes each, from a manifest and tensors that satisfy its contract (CUDA driver API,
+`cuTensorMapEncodeTiled`).
 
-A map is of the whole tensor and of nothing beside it, so a kernel reaches through it what the contract has checked, and zeros
-elsewhere. What no map can be made of is refused (E0918), naming the tensor. Maps are kept by place and shape.
+A map covers exactly the whole tensor, so a kernel accesses only memory that the contract checked, and reads zeros elsewhere. A
+tensor that cannot have a map is refused (E0918). Maps are cached by address and shape.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView
 
 KEPT: Final = 1024
-"""Maps that are remembered for a kernel."""
+"""Maximum number of cached maps per kernel."""
 UNIT: Final = 16
-"""Bytes that the base and the strides of a mapped tensor are multiples of."""
+"""Required alignment in bytes of the base and the strides of a mapped tensor."""
 MAX_STRIDE: Final = 1 << 40
-"""Bytes from one index to the next that a map cannot count."""
+"""Upper bound (exclusive) of a map's stride in bytes."""
 MAX_EXTENT: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMapRequest:
-    """What a map is made of, the innermost axis first, as the driver wants it: `strides` (bytes) are those of all other axes,
-    `box` elements of a copy, `swizzle` the bytes of its row."""
+    """The driver's parameters of a map, innermost axis first: `strides` (bytes) of all axes but the innermost, `box` in
+    elements per copy, `swizzle` in bytes."""
 
     pointer: int
     dtype: str
@@ -39,7 +39,7 @@ class TensorMapRequest:
 
 
 class Encoder(Protocol):
-    """The part of a driver that makes maps."""
+    """The part of a driver that encodes maps."""
 
     def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
         """The 128 bytes of a map."""
@@ -47,7 +47,7 @@ class Encoder(Protocol):
 
 
 class TensorMaps:
-    """The maps of one kernel."""
+    """The tensor maps of one kernel."""
 
     def __init__(self, manifest: Manifest, driver: Encoder) -> None:
         self._kernel, self._specs, self._driver = manifest.kernel, manifest.tensor_maps, driver
@@ -56,13 +56,12 @@ class TensorMaps:
         self._columns: dict[tuple[Any, ...], tuple[bytes, ...]] = {}
 
     def of(self, views: Mapping[str, TensorView]) -> bytes:
-        """All maps of a launch one behind the other, in the order of the manifest. LaunchError E0918 where a tensor can have
-        none."""
+        """All maps of a launch, concatenated in the order of the manifest. LaunchError E0918 if a tensor cannot have one."""
         return b"".join([self._encoded(request_of(spec, views[spec.tensor], self._kernel)) for spec in self._specs])
 
     def of_each(self, views: Mapping[str, TensorView], places: Mapping[str, tuple[int, ...]]) -> tuple[bytes, ...]:
-        """The same for launches whose tensors are as `views`, each at places of its own (the addresses of all launches, by
-        name): a tensor that came before at the same places is not looked at again. Nothing where there are no maps."""
+        """The same for several launches whose tensors equal `views` except for their addresses (`places`: the addresses of all
+        launches, by name). Cached per tensor and addresses. Empty if the kernel has no maps."""
         columns = [self._column(spec, views[spec.tensor], places[spec.tensor]) for spec in self._specs]
         return tuple(map(b"".join, zip(*columns, strict=True)))
 
@@ -75,7 +74,7 @@ class TensorMaps:
             made: dict[int, bytes] = {}
             for pointer in dict.fromkeys(pointers):
                 if pointer % UNIT:
-                    request_of(spec, replace(view, pointer=pointer), self._kernel)  # which refuses it
+                    request_of(spec, replace(view, pointer=pointer), self._kernel)  # raises for the misaligned address
                 made[pointer] = self._encoded(replace(like, pointer=pointer))
             found = tuple(made[pointer] for pointer in pointers)
             if len(self._columns) >= KEPT:
@@ -96,7 +95,7 @@ class TensorMaps:
 
 
 def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapRequest:
-    """What the driver is asked for; LaunchError E0918 where a tensor can have no map."""
+    """The parameters of a tensor's map; LaunchError E0918 if it cannot have one."""
 
     def refuse(given: str, required: str) -> LaunchError:
         return LaunchError(
@@ -114,7 +113,7 @@ def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapR
     row = view.shape[-1] * size
     for stride, extent in reversed(list(zip(view.strides, view.shape, strict=True))[:-1]):
         fits = (stride * size) % UNIT == 0 and 0 < stride * size < MAX_STRIDE
-        # The stride of an axis of extent 1 is never used: where it is none that a map has, that of a dense tensor stands in.
+        # The stride of an axis of extent 1 is never used; if it is not valid for a map, the dense stride replaces it.
         strides.insert(0, stride * size if fits or extent != 1 else -(-row // UNIT) * UNIT)
         row = max(row, strides[0] * extent)
     if any(stride % UNIT or not 0 < stride < MAX_STRIDE for stride in strides):

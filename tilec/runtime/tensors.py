@@ -1,7 +1,7 @@
-"""Reads where a tensor lies: any device tensor goes in, a `TensorView` of pointer, dtype, shape and strides comes out.
+"""Converts any device tensor to a `TensorView` of pointer, dtype, shape and strides.
 
-Three spellings are read: our own `DeviceArray` (through its `view`), `__cuda_array_interface__`, and `__dlpack__`. The CUDA
-array interface has no bf16 or f8 dtype, so an opaque element there is looked up through DLPack.
+Three protocols are supported: `DeviceArray` (its `tensor_view`), `__cuda_array_interface__`, and `__dlpack__`. The CUDA array
+interface has no bf16 or f8 dtype, so opaque elements are resolved through DLPack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilec.ir.types import DTYPES
 from tilec.runtime.errors import LaunchError, shown
 from tilec.runtime.scalars import exact_integer
 
-# Type strings of the CUDA array interface (the NumPy array interface's).
+# Type strings of the CUDA array interface (those of the NumPy array interface).
 TYPE_STRINGS: Final = {
     "<f4": "f32", "<f2": "f16", "<i8": "i64", "<i4": "i32", "<i2": "i16", "|i1": "i8", "<i1": "i8",
     "<u4": "u32", "<u2": "u16", "|u1": "u8", "<u1": "u8", "|b1": "bool", "<b1": "bool",
@@ -29,7 +29,7 @@ DLPACK_TYPES: Final = {
 }  # fmt: skip
 DLPACK_CODES: Final = {name: code for code, name in DLPACK_TYPES.items()}
 DLPACK_CUDA: Final = frozenset({2, 13})
-"""Device types of DLPack that a kernel can address: CUDA and CUDA managed memory."""
+"""DLPack device types that a kernel can address: CUDA and CUDA managed memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class TensorView:
         return DTYPES[self.dtype].bytes
 
     def byte_range(self) -> tuple[int, int]:
-        """First byte touched and one past the last; empty where a dim is 0."""
+        """First byte accessed and one past the last; empty if a dim is 0."""
         first, end = self.span()
         return self.pointer + first, self.pointer + end
 
     def span(self) -> tuple[int, int]:
-        """The same from the pointer on."""
+        """`byte_range` relative to the pointer."""
         if 0 in self.shape:
             return 0, 0
         if min(self.shape, default=1) > 0 and self.strides == contiguous_strides(tuple(self.shape)):
@@ -64,7 +64,7 @@ class TensorView:
         return low * self.item_bytes, (high + 1) * self.item_bytes
 
     def is_contiguous(self) -> bool:
-        """Row-major without gaps; the stride of a dim of extent 1 does not matter."""
+        """Whether it is row-major without gaps; the stride of a dim of extent 1 is ignored."""
         expected = contiguous_strides(tuple(self.shape))
         return self.strides == expected or all(
             e == 1 or s == w for e, s, w in zip(self.shape, self.strides, expected, strict=True)
@@ -83,7 +83,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int = 0) -> TensorView:
-    """The view of a device tensor; E0914 where `value` is none, or lies in host memory or on another device."""
+    """The view of a device tensor; E0914 if `value` is not one, or is in host memory or on another device."""
 
     def refuse(message: str, given: str) -> LaunchError:
         required = "a device tensor (`__cuda_array_interface__`, `__dlpack__` or `DeviceArray`)"
@@ -95,7 +95,7 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
     if own is not None:
         return _exact(own(), refuse)
     kind = type(value).__module__ + "." + type(value).__qualname__
-    # Frameworks raise errors of several types for a tensor, or an element type, that one of the two protocols cannot carry.
+    # Frameworks raise errors of several types for a tensor or element type that one of the two protocols cannot represent.
     interface: Any = None
     failure = ""
     try:
@@ -115,7 +115,7 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
             raise refuse("the tensor is in host memory", f"`{kind}` on DLPack device type {place}")
         if ordinal != device:
             raise refuse("the tensor is on another device", f"device {ordinal}, the kernel is loaded on device {device}")
-        # Stream -1 asks the producer not to synchronise: order on the stream is the caller's, as with every other argument.
+        # Stream -1 asks the producer not to synchronise: as for every other argument, the caller orders work on the stream.
         try:
             capsule = value.__dlpack__(stream=-1)
         except Exception as error:
@@ -128,11 +128,11 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
 
 _PLAIN: Final = {int}
 _LARGEST: Final = 1 << 127
-"""Of an address, extent or stride: past 64 bits in any unit, and printable."""
+"""Bound of addresses, extents and strides: above 64 bits in any unit, and printable."""
 
 
 def _exact(view: TensorView, refuse: Any) -> TensorView:
-    """The same in Python's integers: those of NumPy wrap, and every clause of a contract is over all integers."""
+    """The view with Python integers: NumPy's wrap, and the clauses of a contract are about unbounded integers."""
     if len(view.shape) != len(view.strides):
         raise refuse("it has not one stride per dim", f"{len(view.strides)} strides for {len(view.shape)} dims")
     numbers = (view.pointer, *view.shape, *view.strides)
@@ -164,7 +164,7 @@ def _from_interface(interface: dict[str, Any], refuse: Any, kind: str) -> Tensor
 
 
 class DLTensor(ctypes.Structure):
-    """A tensor in dlpack.h."""
+    """The `DLTensor` of dlpack.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),

@@ -1,31 +1,31 @@
-"""Whose bundles are taken: a `trust.toml` goes in, the keys and rules of it come out, or nothing where there is no policy.
+"""Trust policies for bundles: parses a `trust.toml` into keys and rules.
 
     [trust]
     format = 2                          # of this file
-    threshold = 1                       # how many of the keys must have signed; 1 where left out
-    minimum = 0                         # oldest release taken; 0 where left out
+    threshold = 1                       # how many of the keys must have signed; default 1
+    minimum = 0                         # oldest release accepted; default 0
 
     [[trust.models]]
     name = "qwen3-4b"                   # of bundles
-    digests = ["8b1f..."]               # what may run under the name: numbers and step (`tilec.bundle_format.model_digest`)
-    minimum = 7                         # oldest release of it that is taken; that above where left out
+    digests = ["8b1f..."]               # model digests allowed for the name: numbers and step (`tilec.bundle_format`)
+    minimum = 7                         # oldest release accepted for it; default: that above
 
     [[trust.keys]]
     key = "release.pub"                 # a file, relative to this one, or the PEM text itself
-    name = "release"                    # for messages; the name of the file where left out
-    models = ["qwen3-*"]                # models above that it may sign for, with `*` and `?`; all of them where left out
-    builders = ["urn:tilec:builder:*"]  # builders whose provenance it may sign; all where left out
+    name = "release"                    # for messages; default: the name of the file
+    models = ["qwen3-*"]                # models above that it may sign for, with `*` and `?`; default: all
+    builders = ["urn:tilec:builder:*"]  # builders whose provenance it may sign; default: all
 
-An engine runs what has its model's numbers, whatever its signer called it, so a rule for a model goes by both: under a policy
-with models a bundle must have the name of one and a digest of that one. A policy without models trusts its keys for every model
-alike, and has no rule that goes by one. `keys = ["release.pub", "other.pub"]` is the short form.
+An engine runs any bundle with its model's numbers, whatever name its signer chose. So model rules use name and digest: if a
+policy has models, a bundle must have the name of one and a digest listed for it. A policy without models trusts its keys for
+every model and has no rules per model. `keys = ["release.pub", "other.pub"]` is the short form.
 
-A policy is found, first match first, as the argument given, in the file that `TILEC_TRUST` names, in `tilec/trust.toml` of the
-user's configuration folder; the word `none` instead of a file is no policy. Where one is found and cannot be read, or says
-anything that is not in the list above, nothing is opened: a mistake in it must not mean less than was meant. Policies of before
-`format`, whose rules went by names alone, are among these. Without a policy, bundles are opened as far as they are intact.
+The policy is the first of: the argument, the file named by `TILEC_TRUST`, `tilec/trust.toml` in the user's configuration
+folder; `none` instead of a file means no policy. If the policy cannot be read, or has an entry not listed above, no bundle is
+opened: a mistake in it must not weaken it. That includes older policies without `format`, whose rules used names only. Without
+a policy, bundles are only checked for integrity.
 
-A policy and the files it names are the user's word: they belong to the user or to root, and nobody else may write to them.
+A policy and the files it names must belong to the user or to root, and must not be writable by anyone else.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from tilec.signing_keys import PublicKey
 
 POLICY_FORMAT: Final = 2
-"""1 had no `format`, and took a signer's word for what a name stands for."""
+"""Format 1 had no `format` entry, and trusted the signer for what a name stands for."""
 MAX_POLICY: Final = 1 << 16
-"""Bytes of a policy."""
+"""Maximum bytes of a policy."""
 MAX_KEYS: Final = 64
 MAX_MODELS: Final = 256
 MAX_DIGESTS: Final = 64
 MAX_PATTERNS: Final = 64
 MAX_TEXT: Final = 200
-"""Characters of a name or pattern."""
+"""Maximum characters of a name or pattern."""
 _RULES: Final = frozenset({"format", "keys", "threshold", "minimum", "models"})
 _MODEL_RULES: Final = frozenset({"name", "digests", "minimum"})
 _KEY_RULES: Final = frozenset({"key", "name", "models", "builders"})
@@ -65,7 +65,7 @@ _ALL: Final = ("*",)
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A key that is trusted to sign for these models of its policy, as built by these builders; `name` is for messages."""
+    """A key trusted to sign for these models of its policy, built by these builders; `name` is for messages."""
 
     key: PublicKey
     name: str
@@ -86,7 +86,7 @@ class TrustedKey:
 
 @dataclass(frozen=True, slots=True)
 class TrustedModel:
-    """What a name stands for: the model digests (`tilec.bundle_format`) that may run under it, and the oldest release taken."""
+    """The model digests (`tilec.bundle_format`) allowed for a name, and the oldest accepted release."""
 
     digests: frozenset[str]
     minimum: int = 0
@@ -94,9 +94,9 @@ class TrustedModel:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """A policy: keys by id, how many of them must have signed, models by name, where it comes from (for messages), and the
-    oldest release that is taken where there are no models. ValueError where a key is for a model that is not there, or one
-    digest is that of two models."""
+    """A policy: keys by id, number of required signatures, models by name, its source (for messages), and the oldest release
+    that is accepted if there are no models. ValueError if a key is for a model that is not listed, or two models have the same
+    digest."""
 
     keys: Mapping[str, TrustedKey]
     threshold: int
@@ -116,8 +116,8 @@ class Trust:
                     raise ValueError(f"has the digest {digest} for `{names[digest]}` and for `{name}`")
 
     def oldest(self, model: str, digest: str) -> int:
-        """The oldest release that is taken of what a bundle calls `model` and runs the digest; ValueError, as the end of a
-        sentence about the policy, where it has no such model."""
+        """The oldest accepted release of a bundle with this model name and model digest. ValueError if the policy has no such
+        model; its message is the end of a sentence about the policy."""
         if not self.models:
             return self.minimum
         known = self.models.get(model)
@@ -130,17 +130,17 @@ class Trust:
 
 
 TrustSource = Trust | str | os.PathLike[str] | None
-"""A policy, the file of one, `none`, or what the environment and the user's configuration say."""
+"""A policy, a policy file, `none`, or None for the policy of the environment and the user's configuration."""
 
 
 def trust_keys(paths: Sequence[str]) -> Trust:
-    """The policy that each of these public keys has signed; BundleError E0715 where one is none, or there twice."""
+    """The policy that requires a signature of each of these public keys; BundleError E0715 if one is invalid or a duplicate."""
     keys = [TrustedKey(_key_of(path, _read(Path(path), "key")), Path(path).name) for path in paths]
     return _policy("--key", keys, len(keys), {}, 0)
 
 
 def read_trust(path: Path) -> Trust:
-    """The policy of a file; BundleError E0715 where it is none, E0717 where `cryptography` is missing."""
+    """The policy of a file; BundleError E0715 if it is invalid, E0717 if `cryptography` is missing."""
     import tomllib
 
     try:
@@ -164,7 +164,7 @@ def read_trust(path: Path) -> Trust:
 
 
 def _check_format(path: Path, rules: Any) -> None:
-    """A refusal of a policy of another format, before anything else in it is judged."""
+    """Refuse a policy of another format before anything else in it is checked."""
     if not isinstance(rules, dict):
         return
     if "format" in rules:
@@ -214,7 +214,7 @@ def _key_of(shown_as: str, pem: bytes) -> PublicKey:
 
 
 def signing_keys() -> Any:
-    """The module `tilec.signing_keys`; BundleError E0717 where what it needs is not installed."""
+    """The module `tilec.signing_keys`; BundleError E0717 if its dependencies are not installed."""
     try:
         from tilec import signing_keys
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Which trust policy holds: what a caller gave goes in; the policy, or None, comes out.
+"""Finds the trust policy that applies, given the caller's argument; None if there is none.
 
-It is apart from `tilec.runtime.trust`, which reads policies, so that a program without one loads nothing for them.
+Separate from `tilec.runtime.trust`, which parses policies, so that programs without a policy do not import that.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ NO_POLICY: Final = "none"
 
 
 def find_trust(given: TrustSource = None) -> Trust | None:
-    """The policy that holds, or None; BundleError E0715 where it cannot be read, E0717 where `cryptography` is missing. Its
-    place is looked up once."""
+    """The policy that applies, or None. BundleError E0715 if it cannot be read, E0717 if `cryptography` is missing. Its
+    location is determined once."""
     place = policy_place(given)
     if not isinstance(place, Path):
         return place
-    from tilec.runtime.trust import read_trust  # here, as most bundles are opened without a policy
+    from tilec.runtime.trust import read_trust  # late: most bundles are opened without a policy
 
     return read_trust(place)
 
 
 def policy_place(given: TrustSource) -> Trust | Path | None:
-    """The policy that is given, or the file of the one that holds: the one given, that of `TILEC_TRUST`, or the user's. None
-    only where there is none for sure; BundleError E0715 where it is not known in which folder the user's would be."""
+    """The given policy, or the file of the one that applies: the given one, that of `TILEC_TRUST`, or the user's. None only if
+    there certainly is none; BundleError E0715 if the user's configuration folder is unknown."""
     if given is None:
         named = os.environ.get(VARIABLE, "")
         if not named:
@@ -45,7 +45,7 @@ def policy_place(given: TrustSource) -> Trust | Path | None:
 
 
 def _of_the_user() -> Path:
-    """The policy of the configuration folder (XDG Base Directory Specification: a relative one is ignored)."""
+    """The policy file of the configuration folder (XDG Base Directory Specification: a relative one is ignored)."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(folder):
         folder = os.path.expanduser("~/.config")
@@ -60,7 +60,8 @@ def _of_the_user() -> Path:
 
 
 def _is_absent(path: Path) -> bool:
-    """Whether there is nothing of this name. Where that cannot be seen, or a link on the way leads nowhere, there may be."""
+    """Whether there certainly is no file of this name. False if that cannot be determined, or a link on the path is
+    dangling."""
     for place in (path, *path.parents):
         try:
             os.lstat(place)

@@ -1,8 +1,8 @@
-"""Value obligations: what the caller knows of the integers stored in a tensor goes in, an E0913 or silence comes out.
+"""Checks value obligations, which are bounds of the integers stored in a tensor; raises E0913 if one is not satisfied.
 
-A kernel that indexes with loaded integers is proven under `values(tensor, low, high, ...)`. The launcher cannot see
-device memory for free, so the caller says how it knows: the values on the host, bounds that the host knows, a callback that
-checks, or `TRUSTED`. With `check_values` the launcher copies the tensor back and looks.
+A kernel that indexes with loaded integers is proven under `values(tensor, low, high, ...)`. Reading device memory back is
+costly, so the caller gives evidence: the values on the host, bounds known on the host, a callback that checks, or `TRUSTED`.
+With `check_values` the launcher copies the tensor back and checks it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TRUSTED = Trust.TRUSTED
 
 @dataclass(frozen=True, slots=True)
 class ValueBounds:
-    """Bounds known on the host: every stored value v has `low <= v < high`; no two are equal if `distinct`, none is smaller
-    than the one before it if `sorted`, the first is `low` and the last `high - 1` if `ends`."""
+    """Bounds known on the host: every stored value v satisfies `low <= v < high`; the values are distinct if `distinct`,
+    ascending (not strictly) if `sorted`; with `ends`, the first is `low` and the last `high - 1`."""
 
     low: int
     high: int
@@ -47,7 +47,7 @@ class ValueBounds:
 
 
 Evidence = ValueBounds | Trust | Callable[..., bool] | NDArray[Any] | list[int]
-"""A callback gets (low, high, distinct), and `sorted=True` and `ends=True` where the kernel declares these; it returns whether
+"""A callback gets (low, high, distinct), plus `sorted=True` and `ends=True` if the kernel declares these; it returns whether
 every value complies."""
 
 

@@ -1,7 +1,7 @@
-"""The project that tilec comes with: build.toml, the kernels it names, and the steps of its models.
+"""The project shipped with tilec: build.toml, the kernels it names, and the steps of its models.
 
-In a checkout these lie at its root. A wheel carries copies of them in this folder (`ci/wheel.py` puts them there), so that who
-installed tilec can build what it ships: `tilec new --shipped` copies them to a folder of one's own.
+In a checkout these files lie at the repository root. A wheel carries copies in this folder (`ci/wheel.py` puts them there), so
+that users of the wheel can build what it ships: `tilec new --shipped` copies them to a folder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SHIPPED: Final = (BUILD_FILE, "kernels_src/*.py", "kernels_src/tuning/*.json", "
 
 
 def project_folder() -> Path:
-    """Where the shipped project is."""
+    """The folder of the shipped project."""
     here = Path(__file__).resolve().parent
     return here if (here / BUILD_FILE).is_file() else here.parents[1]
 
 
 def shipped_files(folder: Path) -> Iterator[Path]:
-    """The files of the shipped project in `folder`, relative to it."""
+    """The files of the shipped project in `folder`, as relative paths."""
     for pattern in SHIPPED:
         yield from sorted(path.relative_to(folder) for path in folder.glob(pattern))

@@ -1,7 +1,8 @@
-"""Expressions of a step's text: Python's syntax tree in, a function of named values out.
+"""Expressions of a step's text: takes Python's syntax tree, returns a function of named values.
 
-Numbers, names, extents of tensors (`out[0]`), strings, `+ - * // %`, comparisons, `and or not`, `a if b else c`, and `cdiv`,
-`min`, `max`, `rsqrt`: nothing that could run for long or reach anything. Integers are bounded: a text may come from anywhere.
+Allowed are numbers, names, extents of tensors (`out[0]`), strings, `+ - * // %`, comparisons, `and or not`, `a if b else c`,
+and `cdiv`, `min`, `max`, `rsqrt`: nothing that could run for long or have side effects. Integers are bounded, because the text
+is untrusted input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tilec.ir.expr import ARITHMETIC, COMPARISONS
 Evaluate = Callable[[Mapping[str, Any]], Any]
 
 LARGEST: Final = 1 << 62
-"""Integers of an expression are below this."""
+"""Exclusive bound on the magnitude of integers in an expression."""
 
 MAX_DEPTH: Final = 50
 MAX_TEXT: Final = 500
@@ -45,7 +46,7 @@ _FUNCTIONS: Final[dict[str, tuple[int, Callable[..., Any]]]] = {
 
 
 def parse(text: str) -> Expression:
-    """The expression in a text of at most `MAX_TEXT` characters; StepError for what is none."""
+    """The expression in a text of at most `MAX_TEXT` characters; StepError if it is not one."""
     try:
         node = ast.parse(text, mode="eval").body if len(text) <= MAX_TEXT else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -56,7 +57,7 @@ def parse(text: str) -> Expression:
 
 
 class StepError(ValueError):
-    """A text or value that makes no step; `line` and `column` are where in the text, from 1 and 0, or 0."""
+    """An invalid step text or value; `line` (from 1) and `column` (from 0) locate it in the text, or are 0."""
 
     def __init__(self, what: str, node: ast.AST | None = None) -> None:
         super().__init__(what)
@@ -67,18 +68,18 @@ class StepError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A function of the values of `names`; `node` is where it stands."""
+    """A function of the values of `names`; `node` is its location."""
 
     evaluate: Evaluate
     names: frozenset[str]
     node: ast.expr
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again from its node in a worker: functions of no module have no pickle."""
+        """Rebuilt from its node in a worker: closures cannot be pickled."""
         return expression, (self.node,)
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """The value; StepError for a name that has none, a zero divisor, or a number too large."""
+        """The value; StepError for an undefined name, a zero divisor, or a number that is too large."""
         try:
             return self.evaluate(values)
         except KeyError as error:
@@ -90,7 +91,7 @@ class Expression:
 
 
 def divisors(node: ast.expr, extent: str) -> frozenset[str] | None:
-    """The names that an extent such as `out[0]` is divided by, rounded up; None where it is used in another way too."""
+    """The names by which an extent such as `out[0]` is divided with `cdiv`; None if the extent is also used in another way."""
     found: set[str] = set()
     uses = [one for one in ast.walk(node) if isinstance(one, ast.Subscript) and ast.unparse(one) == extent]
     for one in ast.walk(node):
@@ -104,13 +105,13 @@ def divisors(node: ast.expr, extent: str) -> frozenset[str] | None:
 
 
 def expression(node: ast.expr) -> Expression:
-    """An expression; StepError for what is none."""
+    """The expression of a node; StepError if it is not one."""
     names: set[str] = set()
     return Expression(_made(node, names, MAX_DEPTH), frozenset(names), node)
 
 
 def _made(node: ast.expr, names: set[str], depth: int) -> Evaluate:
-    """A function of the values; its names are added to `names`."""
+    """The evaluation function of a node; adds its names to `names`."""
     if depth == 0:
         raise StepError("an expression is nested too deeply", node)
 
@@ -154,7 +155,8 @@ def _bounded(value: Any) -> bool:
 
 
 def _number(value: Any) -> Any:
-    """A result; OverflowError where it is no number that a step has, so that nothing grows."""
+    """The result itself; OverflowError if it is not a number below `LARGEST`, so that no intermediate value can grow without
+    bound."""
     if not isinstance(value, int | float) or not abs(value) < LARGEST:
         raise OverflowError
     return value

@@ -1,7 +1,7 @@
-"""The launches of a step before it is said how many tokens there are: statements and flags in, graphs of any length out.
+"""The launches of a step before the number of tokens is known: takes statements and flags, returns graphs of any length.
 
-No condition may depend on a length but as `few`, which is said beforehand (`tilec.step.reader`), so a `Form` has the operations
-and buffers of every length that it is for: graphs of one differ in extents, scalars and constants, and in nothing else.
+Conditions depend on a length only through `few`, which is fixed beforehand (`tilec.step.reader`). A `Form` therefore has the
+same operations and buffers for every length it covers: its graphs differ only in extents, scalars and constants.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
 from tilec.step.reader import DTYPE, LENGTHS, Condition, Declared, Launch, Statement
 
 MAX_ELEMENTS: Final = 1 << 48
-"""Of a buffer."""
+"""Maximum number of elements of a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An operation: its name, the launch in the text, and for each of its tensors the parameter, what is declared, and the name
-    of the buffer."""
+    """An operation: its name, its launch in the text, and for each tensor the parameter, its declaration, and the buffer's
+    name."""
 
     name: str
     launch: Launch
@@ -31,7 +31,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """A launch at one set of values, the same in every layer; shapes of its tensors in order."""
+    """A launch evaluated for one set of values; the same in every layer. `shapes` are those of its tensors, in order."""
 
     constants: dict[str, Constant]
     scalars: dict[str, int | float]
@@ -39,22 +39,22 @@ class _Evaluated:
 
 
 class Form:
-    """Operations of `mode` in order, and the values that they are made at but for lengths. `tied` gives the weight that holds a
-    declared one."""
+    """Operations of `mode` in order, and their values except lengths. `tied` maps a declaration to the name of the weight that
+    stores it."""
 
     def __init__(
         self, mode: str, placed: tuple[Placed, ...], values: Mapping[str, Any], tied: Callable[[Declared], str]
     ) -> None:
         self.mode, self.placed, self._values, self._tied = mode, placed, values, tied
-        self._buffers: dict[str, Buffer] = {}  # those that no length changes
+        self._buffers: dict[str, Buffer] = {}  # buffers that do not depend on a length
         self._operations: dict[str, Op] = {}  # likewise, by name
 
     def only(self, placed: tuple[Placed, ...]) -> Form:
-        """Some of the operations."""
+        """The form restricted to some of the operations."""
         return Form(self.mode, placed, self._values, self._tied)
 
     def at(self, tokens: int, past: int = 0) -> StepGraph:
-        """The graph that takes in so many tokens behind so many others; StepError where an extent is none."""
+        """The graph for `tokens` new tokens after `past` cached ones; StepError for an invalid extent."""
         values = {**self._values, "tokens": tokens, "past": past}
         graph = StepGraph(self.mode, tokens, sequences=tokens if self.mode == "batch" else 1)
         buffers, operations = graph.buffers, graph.ops
@@ -68,7 +68,7 @@ class Form:
         return graph
 
     def _buffer(self, declared: Declared, name: str, values: Mapping[str, Any], likes: dict[int, Buffer]) -> Buffer:
-        """A buffer of what is declared; `likes` are those of other layers."""
+        """The buffer of a declaration; `likes` caches the corresponding buffers of other layers."""
         like = likes.get(id(declared))
         if like is None:
             facts = {name: value.value(values) for name, value in declared.facts.items()}
@@ -84,7 +84,7 @@ class Form:
     def _operation(
         self, one: Placed, values: Mapping[str, Any], buffers: Mapping[str, Buffer], launches: dict[int, _Evaluated]
     ) -> Op:
-        """An operation; `launches` are those of other layers, evaluated."""
+        """One operation; `launches` caches the evaluated launches of other layers."""
         launch = one.launch
         found = launches.get(id(launch))
         if found is None:
@@ -100,14 +100,14 @@ class Form:
 
 
 def _depends(expressions: Iterable[Expression]) -> bool:
-    """Whether a length changes one of some expressions."""
+    """Whether any of the expressions depends on a length."""
     return any(one.names & LENGTHS for one in expressions)
 
 
 def placed(
     statements: tuple[Statement, ...], values: dict[str, Any], layers: Callable[[], int], tied: Callable[[Declared], str]
 ) -> tuple[Placed, ...]:
-    """The operations of statements in order, at values that say all but lengths."""
+    """The operations of statements in order; `values` contains everything except lengths."""
     found: list[Placed] = []
 
     def run(inner: tuple[Statement, ...], layer: int | None) -> None:
@@ -126,7 +126,7 @@ def placed(
         tensors: list[tuple[str, Declared, str]] = []
         for parameter, reference in one.tensors.items():
             declared = reference.declared
-            here = layer if layer is not None else layers() if declared.per_layer else 0  # `previous` is then the last
+            here = layer if layer is not None else layers() if declared.per_layer else 0  # so `previous` is the last
             tensors.append((parameter, declared, in_layer(tied(declared), here - reference.previous)))
         return Placed(one.name if layer is None else f"layers.{layer}.{one.name}", one, tuple(tensors))
 
@@ -148,7 +148,7 @@ def _evaluated(one: Placed, values: Mapping[str, Any], buffers: Mapping[str, Buf
 
 
 def shape_at(shape: tuple[Expression, ...], values: Mapping[str, Any]) -> tuple[int, ...]:
-    """Extents; StepError where they are none of a tensor."""
+    """The extents; StepError if they are not valid for a tensor."""
     found = tuple([axis.value(values) for axis in shape])
     if any(type(extent) is not int or extent < 1 for extent in found) or prod(found) > MAX_ELEMENTS:
         raise StepError(f"the shape {list(found)} is none of a tensor", shape[0].node)
@@ -163,7 +163,7 @@ def shape_of(declared: Declared, values: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def merged(rows: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[int, ...]:
-    """The shape of tensors one after the other; StepError where their columns are not as many."""
+    """The shape of tensors concatenated by rows; StepError if their other extents differ."""
     (_, first), *others = rows
     if any(shape[1:] != first[1:] for _, shape in others):
         raise StepError(f"the rows of `{rows[0][0]}` and those beside it are not as long")
@@ -171,5 +171,5 @@ def merged(rows: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[int, ...]:
 
 
 def in_layer(name: str, layer: int) -> str:
-    """The full name of what is declared with `*` for a layer."""
+    """The full name of a declaration with `*` for a layer."""
     return name.replace("*", str(layer)) if "*" in name else name

@@ -1,8 +1,8 @@
-"""Buffers and operations of one step. A step is described for a given number of tokens, so that every shape is a number.
+"""Buffers and operations of one step for a given number of tokens, so that every shape is a number.
 
-An operation is one launch of an artifact: the kernel and the constants that its specialisation must have, and for each of its
-parameters a view of a buffer or a scalar. What a kernel reads and writes, and what it takes for granted, is in the artifact's
-manifest, not repeated here; the loader holds the two against each other when a launch is planned.
+An operation is one launch of an artifact: the kernel, the constants that its specialisation must have, and for each parameter a
+view of a buffer or a scalar. The artifact's manifest states what a kernel reads and writes and what it assumes; the loader
+checks the operation against it when it plans a launch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 Constant = int | float | bool | str
 
 ITEM_BYTES: Final = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4}
-"""Bytes of an element of each dtype that buffers have."""
+"""Bytes per element of each dtype that buffers have."""
 
 
 class Kind(Enum):
@@ -24,18 +24,18 @@ class Kind(Enum):
 
     WEIGHT = "weight"  # loaded once, never written
     TABLE = "table"  # computed on the host at load, never written
-    CACHE = "cache"  # lives from step to step: keys and values
+    CACHE = "cache"  # persists across steps: keys and values
     INPUT = "input"  # written by the host before each step
-    SETTING = "setting"  # written by the host before an answer begins, then the same for all of its steps
+    SETTING = "setting"  # written by the host before a generation begins, then constant for all of its steps
     OUTPUT = "output"  # read by the host after each step
     ACTIVATION = "activation"  # lives within a step; the memory plan reuses its bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Row-major contiguous device memory. A weight's `name` is Hugging Face's, a merged one's as in
-    `engine.checkpoint.weights`. `low` and `high` bound the integers that a buffer holds whenever a kernel reads it
-    (`low <= v < high`), `distinct` says no two are equal: the host sees to it of what it sets, and a kernel that writes the
+    """Row-major contiguous device memory. A weight has its Hugging Face `name`; a merged one is named as in
+    `engine.checkpoint.weights`. `low` and `high` bound the integers in the buffer whenever a kernel reads it (`low <= v <
+    high`); `distinct` states that no two are equal. The host ensures this for values it writes, and a kernel that writes the
     buffer promises it."""
 
     name: str
@@ -53,7 +53,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A buffer as a kernel sees it: the same bytes, from element `offset` on, under another row-major shape."""
+    """A buffer as a kernel accesses it: the same bytes, starting at element `offset`, with another row-major shape."""
 
     buffer: str
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One launch: `constants` are those its specialisation must have; tuning constants are left to the bundle."""
+    """One launch: `constants` are those that its specialisation must have; tuning constants are left to the bundle."""
 
     name: str
     kernel: str
@@ -77,8 +77,9 @@ class Op:
 
 @dataclass(slots=True)
 class StepGraph:
-    """Buffers by name and operations in order. `tokens` is how many tokens the step takes in, `sequences` of how many
-    sequences they are: of several, each has a cache of its own, which is its place on the first axis of every cache."""
+    """Buffers by name and operations in order. `tokens` is the number of input tokens of the step, `sequences` the number of
+    sequences they belong to. With several sequences, each has its own cache, at its index on the first axis of every cache
+    buffer."""
 
     name: str
     tokens: int
@@ -87,22 +88,22 @@ class StepGraph:
     sequences: int = 1
 
     def buffer(self, name: str, dtype: str, shape: tuple[int, ...], kind: Kind, **facts: int | bool) -> Buffer:
-        """Add a buffer; ValueError where one of this name is there already with other properties."""
+        """Adds a buffer; ValueError if one of this name exists with other properties."""
         made = Buffer(name, dtype, shape, kind, **facts)  # pyright: ignore[reportArgumentType]
         if self.buffers.setdefault(name, made) != made:
             raise ValueError(f"buffer `{name}` is {self.buffers[name]}, not {made}")
         return made
 
     def view(self, name: str, *shape: int, offset: int = 0) -> View:
-        """A view of a buffer, whole in its own shape unless another is given."""
+        """A view of a whole buffer, in its own shape unless another is given."""
         return View(name, shape or self.buffers[name].shape, offset)
 
     def add(
         self, name: str, kernel: str, constants: Mapping[str, Constant], tensors: Mapping[str, View], **scalars: int | float
     ) -> None:
-        """Append an operation."""
+        """Appends an operation."""
         self.ops.append(Op(name, kernel, constants, tensors, scalars))
 
     def of_kind(self, kind: Kind) -> Iterator[Buffer]:
-        """Buffers of a kind in the order they were added."""
+        """Buffers of a kind in the order of insertion."""
         return (buffer for buffer in self.buffers.values() if buffer.kind is kind)

@@ -1,6 +1,7 @@
-"""Reads the step of a family: its text or its syntax tree in, a `Declaration` out, or StepError with the line that is wrong.
+"""Reads the step of a model family: takes its text or syntax tree, returns a `Declaration`, or raises StepError with the
+offending line.
 
-A text is parsed as Python and never run; whatever is not in the language (`tilec/step/__init__.py`) is refused.
+The text is parsed as Python and never run; anything outside the language (`tilec/step/__init__.py`) is rejected.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from tilec.step.graph import ITEM_BYTES, Kind
 from tilec.step.syntax import decode, encode
 
 MAX_TEXT: Final = 1 << 17
-"""Bytes of a text; that of Qwen3 has some 10,000."""
+"""Maximum number of characters of a text; that of Qwen3 has some 10,000."""
 
 DTYPE: Final = "dtype"
-"""In place of a dtype: the one that the model is run in."""
+"""Used in place of a dtype: the dtype that the model runs in."""
 
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
@@ -32,8 +33,8 @@ PREVIOUS: Final = "previous."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declared:
-    """A buffer or weight under its full name, `*` for a layer in it; `rows` are the tensors of a checkpoint that a weight is
-    merged of, itself where it is not."""
+    """A buffer or weight under its full name, with `*` for the layer. `rows` are the checkpoint tensors that a merged weight
+    concatenates; for an unmerged weight, itself."""
 
     name: str
     kind: Kind
@@ -49,7 +50,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tensor argument: what is declared, of the layer before where `previous`, in another shape where one is given."""
+    """A tensor argument: its declaration; `previous` selects the previous layer's; `shape` is another shape, if given."""
 
     declared: Declared
     previous: bool
@@ -58,7 +59,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launch:
-    """One launch of a kernel; `line` is where it stands in the text."""
+    """One launch of a kernel; `node` is its location in the text."""
 
     name: str
     kernel: str
@@ -70,7 +71,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Condition:
-    """Statements where `test` holds, and others where not."""
+    """Statements for the case that `test` is true, and for the case that it is false."""
 
     test: Expression
     then: tuple[Statement, ...]
@@ -79,7 +80,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Statements once for each layer."""
+    """Statements repeated for each layer."""
 
     body: tuple[Statement, ...]
 
@@ -101,7 +102,7 @@ class Declaration:
 
 
 def read_declaration(text: str) -> Declaration:
-    """The declaration in a text; StepError at the first thing that is wrong."""
+    """The declaration in a text; StepError at the first error."""
     if len(text) > MAX_TEXT:
         raise StepError(f"a step has more than {MAX_TEXT} characters")
     try:
@@ -110,13 +111,13 @@ def read_declaration(text: str) -> Declaration:
         found = StepError(f"not the syntax of a step: {error.msg}")
         found.line, found.column, found.end = error.lineno or 0, max(0, (error.offset or 1) - 1), error.offset or 1
         raise found from None
-    except (ValueError, RecursionError, MemoryError):  # a NUL; nested too deeply
+    except (ValueError, RecursionError, MemoryError):  # a NUL character, or nesting that is too deep
         raise StepError("not the syntax of a step: it has a NUL or is nested too deeply") from None
     return _read(tree)
 
 
 def decode_declaration(syntax: Any) -> Declaration:
-    """The declaration whose `syntax` this is; StepError where it is none."""
+    """The declaration with this `syntax`; StepError if it is invalid."""
     return _read(decode(syntax))
 
 
@@ -134,7 +135,7 @@ class _Reader:
         self.buffers: dict[str, Declared] = {}
         self.tied: dict[str, str] = {}
         self.modes: dict[str, tuple[Statement, ...]] = {}
-        self.known: dict[tuple[bool, str], Declared] = {}  # by whether it is of a layer, and its short name
+        self.known: dict[tuple[bool, str], Declared] = {}  # keyed by whether it is per layer, and its short name
 
     def read(self, tree: ast.Module) -> Declaration:
         for node in tree.body:
@@ -188,7 +189,8 @@ class _Reader:
         return str(node.value)
 
     def statements(self, nodes: list[ast.stmt], layer: bool | None) -> tuple[Statement, ...]:
-        """Statements of a mode; `layer` is whether they are in the loop, None where one may come."""
+        """Statements of a mode. `layer` is True inside the layer loop, False where the loop is not allowed, None where it
+        is."""
         found: list[Statement] = []
         for node in nodes:
             match node:
@@ -226,7 +228,7 @@ class _Reader:
         return Launch(name, kernel, constants, tensors, scalars, node)
 
     def reference(self, node: ast.expr, layer: bool) -> Reference | None:
-        """The tensor that an argument names, or None."""
+        """The tensor that an argument refers to, or None."""
         shape: tuple[Expression, ...] | None = None
         if isinstance(node, ast.Subscript):
             axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -243,7 +245,7 @@ class _Reader:
 
 
 def _items(table: ast.Dict) -> list[tuple[str, ast.expr]]:
-    """Names and values of a table of names."""
+    """Names and values of a dict with string keys."""
     found: dict[str, ast.expr] = {}
     for key, value in zip(table.keys, table.values, strict=True):
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str) or not 0 < len(key.value) < 200:
@@ -273,7 +275,7 @@ def _shape(node: ast.expr) -> tuple[Expression, ...]:
 
 
 def _of_a_step(node: ast.expr) -> Expression:
-    """An expression that is the same in every layer."""
+    """An expression that has the same value in every layer."""
     found = expression(node)
     if found.names & FLAGS:
         raise StepError("only a condition may ask for the first or last layer, for short caches, or for few tokens", node)
@@ -281,7 +283,7 @@ def _of_a_step(node: ast.expr) -> Expression:
 
 
 def _of_a_length(node: ast.expr) -> Expression:
-    """An expression that is the same wherever a chunk of so many tokens begins, as shapes and constants must be."""
+    """An expression that does not depend on the position of a chunk in its sequence, as required of shapes and constants."""
     found = _of_a_step(node)
     if "past" in found.names:
         raise StepError("only a scalar may depend on how many tokens came before", node)

@@ -1,8 +1,7 @@
-"""The closed world of a model: every specialisation that its step can ask for, at any length of a prompt or a cache, whatever
-its head.
+"""Every specialisation that a model's step can request, for all prompt lengths, cache lengths and output modes.
 
-The launches are those that `Step.graph` makes, reached through the same statements; so what is missing from a bundle that has
-all requests is asked for by no graph, and what a graph never asks for is not there.
+The launches are those of `Step.graph`, derived from the same statements. No graph requests a kernel that is missing from a
+bundle with all requests, and every request is used by some graph.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from tilec.step.step import BATCHES, CHUNK_TOKENS, HEADS, Step
 from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
-"""Whether a layer is the first, and the last."""
+"""(first, last) for each kind of layer."""
 SHORT: Final = (False, True)
-"""Whether no cache has more slots filled than the short form of a step is for."""
+"""Whether the step is the variant for short contexts."""
 Flags = Mapping[str, Any]
-"""What conditions may ask for, beside a step's numbers."""
+"""Values that conditions may use, in addition to a step's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A specialisation of `kernel` that operation `op` of a mode asks for, and the line of the text where it does."""
+    """A specialisation of `kernel` that operation `op` of a mode requests, and the launch in the text that does so."""
 
     op: str
     kernel: str
@@ -50,7 +49,7 @@ def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the tuning chooses for operation `op` of a mode, a launch of `kernel`, from `first` to `last` tokens."""
+    """The tuned constants of operation `op` of a mode, a launch of `kernel`, from `first` to `last` tokens."""
 
     op: str
     kernel: str
@@ -60,7 +59,7 @@ class Chosen:
 
 
 def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
-    """Which constants serve which lengths, for every launch that is left to the tuning, in the order of the text."""
+    """The tuned constants for each range of lengths, for every tuned launch, in the order of the text."""
     for mode, statements in step.declaration.modes.items():
         for launch, lengths in _reached(step, mode, statements):
             if launch.kernel in tuning.choices:
@@ -69,7 +68,7 @@ def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
 
 
 def _lengths(step: Step, mode: str) -> dict[bool, Sequence[int]]:
-    """Tokens of a step, by whether they are `few`."""
+    """Numbers of tokens of a step, keyed by `few`."""
     if mode != "prefill":
         return {False: {"decode": (1,), "batch": BATCHES}[mode]}
     most = step.prefills(CHUNK_TOKENS)
@@ -78,8 +77,8 @@ def _lengths(step: Step, mode: str) -> dict[bool, Sequence[int]]:
 
 
 def _reached(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[tuple[Launch, Sequence[int]]]:
-    """Launches that some head reaches, in a form for short caches or long ones, in the order of the text, and the numbers of
-    tokens that reach each."""
+    """Launches that are reachable in some output mode, for short or long contexts, in the order of the text, each with the
+    numbers of tokens for which it is."""
     found: list[tuple[Launch, Sequence[int]]] = []
     lengths = _lengths(step, mode)
 
@@ -104,13 +103,13 @@ def _reached(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[t
 
 
 def _joined(lengths: Mapping[bool, Sequence[int]], flags: Iterable[Flags]) -> Sequence[int]:
-    """The numbers of tokens of those forms that some flags name; one range where both are ranges, which follow each other."""
+    """The numbers of tokens of all forms selected by some flags; if there are two ranges, they are adjacent and form one."""
     first, *others = [found for few, found in lengths.items() if any(values["few"] is few for values in flags)]
     return range(first[0], others[-1][-1] + 1) if others else first
 
 
 def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int]) -> Iterator[dict[str, Constant]]:
-    """The constants of a launch, for each number of tokens that changes them."""
+    """The constants of a launch, once per combination that occurs over its numbers of tokens."""
     values = step.values()
     choice = tuning.choices.get(launch.kernel)
     chosen: list[dict[str, Constant]] = [{}]
@@ -128,7 +127,7 @@ def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int
 
 
 def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) -> list[tuple[int, int, dict[str, Constant]]]:
-    """What is chosen for a launch, from a first length to a last, found once for equal shapes."""
+    """The tuned constants of a launch for ranges of lengths; cached for launches with equal shapes."""
     values = step.values(tokens=1)
     shapes = {name: step.axes(launch.tensors[name]) for name in choice.tensors if name in launch.tensors}
     if len(shapes) < len(choice.tensors):
@@ -153,8 +152,8 @@ def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) 
 def _spans(
     choice: Choice, shapes: Mapping[str, Sequence[Expression]], lengths: Sequence[int]
 ) -> Iterable[tuple[int, int]]:  # fmt: skip
-    """Lengths from a first to a last that cost the same. A cost that knows the number of tokens as `cdiv(out[0], BM)` alone
-    changes behind multiples of BM; of any other each length is looked at."""
+    """Ranges of lengths with equal cost. If the cost depends on the number of tokens only as `cdiv(out[0], BM)`, it changes
+    only after multiples of BM; otherwise each length is evaluated."""
     steps: set[int] = set()
     for name, axes in shapes.items():
         for place, axis in enumerate(axes):

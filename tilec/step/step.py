@@ -1,6 +1,6 @@
-"""A step of a model: a declaration and the model's numbers in; graphs, weights and what the build must make out.
+"""A step of a model: takes a declaration and the model's numbers, returns graphs, weights and build requests.
 
-What holds: graphs and requests come from the same statements at the same values, so that a bundle has what its step asks for.
+Invariant: graphs and requests come from the same statements and the same values, so a bundle has everything its step needs.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration, Declared, Reference
 
 Head = Literal["argmax", "sample", "logits", "none"]
-"""How a step ends: with the most likely token, one drawn by chance, the logits, or nothing but the filled cache."""
+"""Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
 
 HEADS: Final[tuple[Head, ...]] = ("argmax", "sample", "logits", "none")
 Mode = Literal["decode", "prefill", "batch"]
-"""What a step takes in: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences."""
+"""Input of a step: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences."""
 
 BATCHES: Final = (2, 4, 8)
-"""Sequences of a batch: they divide the eight columns that tensor cores multiply by."""
+"""Supported batch sizes; they divide the N = 8 columns of an `mma` instruction."""
 
 DTYPES: Final = ("bf16", "f16")
-"""Dtypes that a model runs in."""
+"""Dtypes that a model can run in."""
 
 CHUNK_TOKENS: Final = 2048
-"""Tokens of a prefill step at most: enough for matrix products to be bound by arithmetic, few enough for small activations."""
+"""Maximum number of tokens of a prefill step: enough for matrix products to be compute-bound, few enough for small
+activations."""
 
 ALL_KINDS: Final = 3
-"""Layers of which one is the first, one the last and one neither."""
+"""Number of layers with one first, one last and one inner layer."""
 
 ALL_PAIRS: Final = 4
-"""Layers that have every pair of neighbours: the first and a middle one, two middle ones, a middle one and the last."""
+"""Number of layers with every kind of adjacent pair: first and inner, two inner, inner and last."""
 
 MAX_LAYERS: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor on the device and the tensors of the checkpoint that are its rows, in order; all by full names."""
+    """A tensor on the device and the checkpoint tensors that are its rows, in order; all by full names."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +50,7 @@ class Weight:
 
 
 class Step:
-    """The step of one model: `numbers` are the model's, and measured ones; `chosen` are dtype and `max_seq_len`."""
+    """The step of one model. `numbers` are the model's numbers and the measured ones."""
 
     def __init__(
         self, declaration: Declaration, numbers: Mapping[str, Any], *, tied: bool, dtype: str, max_seq_len: int
@@ -62,7 +63,7 @@ class Step:
 
     @property
     def layers(self) -> int:
-        """How many there are; StepError where the model does not say."""
+        """The number of layers; StepError if the model does not define it."""
         found = self._values.get("num_hidden_layers")
         if type(found) is not int or not 1 <= found <= MAX_LAYERS:
             raise StepError("`num_hidden_layers` is not a number of layers")
@@ -70,22 +71,22 @@ class Step:
 
     @property
     def short_slots(self) -> int:
-        """Filled slots of a cache up to which the short form of a step is the faster one; 0 where nothing was measured. Either
-        form is right for any number of slots."""
+        """Filled cache slots up to which the variant for short contexts is faster; 0 if it was not measured. Both variants are
+        correct for any number of slots."""
         return self._measured("short_slots", "slots")
 
     @property
     def few_tokens(self) -> int:
-        """Tokens of a prefill up to which its form for few tokens is taken; 0 where nothing was measured."""
+        """Prefill tokens up to which the variant for small M is used; 0 if it was not measured."""
         return self._measured("few_tokens", "tokens")
 
     def is_short(self, filled: int) -> bool:
-        """Whether the short form is the one for caches of which `filled` slots at most are filled."""
+        """Whether to use the variant for short contexts if caches have at most `filled` filled slots."""
         return filled <= self.short_slots
 
     def prefills(self, most: int) -> tuple[int, ...]:
-        """The most tokens of each form of a prefill that takes in at most so many, in ascending order: a form serves what is
-        longer than those of the one before."""
+        """The largest number of tokens of each form of a prefill with at most `most` tokens, ascending: each form covers the
+        lengths above the previous form's."""
         return (self.few_tokens, most) if 0 < self.few_tokens < most else (most,)
 
     def graph(
@@ -98,15 +99,15 @@ class Step:
         layers: int | None = None,
         short: bool = False,
     ) -> StepGraph:
-        """The step that takes in `tokens` tokens, of a batch one of each sequence; `past` is how many the cache holds before a
-        prefill. `layers` makes one of fewer layers: those that remain are the first, some of the middle, and the last. `short`
-        makes the form for caches of which `short_slots` at most are filled. StepError where the text has no such step."""
+        """The step with `tokens` input tokens; in a batch, one per sequence. `past` is the number of tokens in the cache before
+        a prefill. `layers` reduces the number of layers: the first, some inner ones, and the last remain. `short` selects the
+        variant for caches with at most `short_slots` filled slots. StepError if the text does not define such a step."""
         return self.form(mode, head, tokens=tokens, layers=layers, short=short).at(tokens, past)
 
     def form(
         self, mode: Mode, head: Head = "argmax", *, tokens: int = 1, layers: int | None = None, short: bool = False
     ) -> Form:  # fmt: skip
-        """What the graphs have in common of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
+        """The form shared by the graphs of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
         few = mode == "prefill" and tokens <= self.few_tokens
         key = mode, head, layers, short, few
         if key not in self._forms:
@@ -119,15 +120,15 @@ class Step:
         return self._forms[key]
 
     def values(self, **given: Any) -> dict[str, Any]:
-        """All values of a step, some of them given."""
+        """All values of a step, with overrides."""
         return self._values | given
 
     def has_layer(self, first: bool, last: bool) -> bool:
-        """Whether one of the layers is the first and the last as said."""
+        """Whether some layer is first and last as given."""
         return (self.layers == 1) if first and last else self.layers > 1 if first or last else self.layers > 2
 
     def weights(self) -> Iterator[Weight]:
-        """What a model needs on the device, in the order of the text; those of a layer are together."""
+        """The weights that a model needs on the device, in the order of the text; those of a layer are consecutive."""
         pending: list[Declared] = []
         for declared in [*self.declaration.weights.values(), None]:
             if declared is not None and declared.per_layer:
@@ -140,7 +141,7 @@ class Step:
                 yield self._weight(declared, 0)
 
     def name_of(self, declared: Declared) -> str:
-        """The name of the weight that holds it: another's where the two are tied."""
+        """The name of the weight that stores a declaration: the other weight's if the two are tied."""
         return self.declaration.tied.get(declared.name, declared.name) if self.tied else declared.name
 
     def _measured(self, name: str, of: str) -> int:
@@ -154,5 +155,5 @@ class Step:
         return Weight(in_layer(declared.name, layer), merged(rows), rows)
 
     def axes(self, reference: Reference) -> tuple[Expression, ...]:
-        """The extents of an argument that is no merged weight."""
+        """The extents of an argument other than a merged weight."""
         return reference.shape or reference.declared.shape

@@ -1,8 +1,8 @@
-"""The syntax tree of a step as JSON, so that a bundle carries a step that no parser has to read.
+"""The syntax tree of a step as JSON, so that no parser is needed to read the step in a bundle.
 
-A tree goes in, lists come out, and the reverse; each node is the name of its class and its parts in the order of `PARTS`.
-Comments, texts that stand alone and places are left out. Only the classes that steps are made of are known, and what they may
-say together is checked by `reader`, whether the tree came from a text or from here.
+`encode` takes a tree and returns lists, `decode` the reverse; each node is the name of its class and its parts in the order of
+`PARTS`. Comments, string statements and locations are omitted. Only the node classes that steps use are accepted. `reader`
+checks their combinations, whether the tree came from a text or from JSON.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
         ("Add", "Sub", "Mult", "FloorDiv", "Mod", "Not", "And", "Or", "Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"), ()
     ),
 }  # fmt: skip
-"""The parts of each class."""
+"""Fields of each node class, in order."""
 
 MAX_DEPTH: Final = 100
 MAX_NODES: Final = 1 << 16
 
 
 def encode(node: Any) -> Any:
-    """The JSON of a node of a tree that `reader` has read, or of a part of one."""
+    """The JSON of a tree that `reader` has accepted, or of a part of one."""
     if isinstance(node, list):
         items = cast("list[Any]", node)
         return [encode(item) for item in items if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))]
@@ -41,7 +41,7 @@ def encode(node: Any) -> Any:
 
 
 def decode(data: Any) -> ast.Module:
-    """The tree of some JSON; StepError where it is none."""
+    """The tree of some JSON; StepError if it is invalid."""
     nodes = 0
 
     def read(item: Any, depth: int) -> Any:
@@ -77,7 +77,7 @@ TEXTS: Final = frozenset({"id", "attr", "name", "arg"})
 
 
 def _sound(tree: ast.Module) -> bool:
-    """Whether every part is of its kind: a list of nodes, a name, a constant, or a node."""
+    """Whether every field has its kind: a list of nodes, a name, a constant, or a node."""
     for node in ast.walk(tree):
         name = type(node).__name__
         for part in PARTS.get(name, ()):

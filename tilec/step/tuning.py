@@ -1,12 +1,12 @@
-"""What a step leaves to measurements: tables that bundles carry in; numbers and constants of launches out.
+"""Tuning of a step: takes the tables that bundles carry, returns numbers and launch constants.
 
     {"numbers": {"parts": 32}, "measured": "where the values come from"}
     {"kernel": "matmul", "cost": "cdiv(cdiv(out[0], BM) * cdiv(out[1], BN), at_once) * time", "measured": "...",
      "choices": [{"BM": 64, "BN": 64, "at_once": 264, "time": 5.0}, {"BM": 128, "BN": 256, "at_once": 132, "time": 15.8}]}
 
-The build makes them of `[[tuning]]` in build.toml and of what `tilec tune` measured (`tilec.project.served`). `numbers` are
-names that the text of a step uses. A kernel with `choices` is launched at the constants (in capitals) of the one that costs
-least for the extents of its tensors; the first of equal ones.
+The build creates them from `[[tuning]]` in build.toml and from the measurements of `tilec tune` (`tilec.project.served`).
+`numbers` are names that the text of a step uses. A kernel with `choices` is launched with the constants (in capitals) of the
+cheapest choice for the extents of its tensors; the first on a tie.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ MAX_MEASURED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a kernel may be launched at: the constants and the other numbers of each, and what the least of is taken. What was
-    chosen is remembered: steps of one family ask for the same again and again."""
+    """The choices for a kernel: the constants and the other numbers of each, and the cost to minimize. Results are cached,
+    because the steps of a family repeat the same queries."""
 
     cost: Expression
     of: tuple[tuple[dict[str, Constant], dict[str, Any]], ...]
     tensors: tuple[str, ...]
-    """The parameters whose extents the cost asks for."""
+    """Parameters whose extents the cost uses."""
     sizes: Mapping[str, tuple[int, ...]]
-    """The extents that the cost asks for; of those that it knows as `cdiv(out[0], BM)` alone, all values of such a BM."""
+    """Extents that the cost uses; for those used only as `cdiv(out[0], BM)`, all values of BM."""
     over_lengths: dict[tuple[Any, ...], list[tuple[int, int, dict[str, Constant]]]] = field(default_factory=dict[Any, Any])
-    """What was found for prompts of all lengths (`requests`): from one to another, the constants."""
+    """Cached results over all lengths (`requests`): constants for each range (first, last)."""
     known: dict[tuple[int, ...], dict[str, Constant]] = field(default_factory=dict[tuple[int, ...], "dict[str, Constant]"])
 
     def least(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Constant]:
-        """The constants for tensors of these shapes, by parameter."""
+        """The cheapest constants for tensors of these shapes, given by parameter."""
         key = tuple([extent for name in self.tensors for extent in shapes[name]])
         found = self.known.get(key)
         if found is None:
@@ -54,7 +54,7 @@ class Choice:
         return found
 
     def _least_alike(self, name: str, extent: int) -> int:
-        """The least extent that costs what this one does, as far as tiles tell; 0 where the cost does not ask for it."""
+        """The smallest extent with the same cost, based on tile counts; 0 if the cost does not use the extent."""
         sizes = self.sizes.get(name)
         if sizes is None:
             return 0
@@ -69,12 +69,12 @@ class Tuning:
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
 
     def constants(self, kernel: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, Constant]:
-        """The constants that are chosen for a launch; none for a kernel without choices."""
+        """The constants chosen for a launch; empty for a kernel without choices."""
         return self.choices[kernel].least(shapes) if kernel in self.choices else {}
 
 
 def read_tuning(tables: Iterable[Any]) -> Tuning:
-    """The tuning that tables say; StepError names the key that is wrong."""
+    """The tuning that tables define; StepError names the invalid key."""
     numbers: dict[str, int | float] = {}
     choices: dict[str, Choice] = {}
     for table in tables:
@@ -115,7 +115,8 @@ def _choice(entry: Mapping[str, Any]) -> Choice:
 
 
 def _sizes(cost: Expression, extent: str, rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> tuple[int, ...]:
-    """What an extent is divided by and rounded up; nothing where the cost uses it in another way, or by another number."""
+    """The divisors with which the cost uses an extent in `cdiv`; empty if the cost uses it in another way, or with another
+    number."""
     names = divisors(cost.node, extent) or ()
     found: set[Any] = {{**constants, **numbers}.get(one) for constants, numbers in rows for one in names}
     return tuple(sorted(found)) if all(type(one) is int and one > 0 for one in found) else ()

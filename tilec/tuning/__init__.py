@@ -1,7 +1,7 @@
-"""Measures candidates of a kernel on a GPU, and decides by it which of them serves which shape.
+"""Autotuning: measures candidates of a kernel on a GPU and fits a cost model that selects one of them for each shape.
 
-In: the candidates that `[[tuning]]` of build.toml declares, built. `measure` runs them in a process of its own (`child`), which
-checks each (`check`) and times them at each shape (`clock`); every answer is a line of the records beside the kernels
-(`records`), so that what was measured is not measured again. `fit` makes of them weights of the cost that build.toml declares,
-and `table` is what the build reads: a few candidates with their weights, and where they come from. Out: that table.
+In: the built candidates of a `[[tuning]]` in build.toml. `measure` runs them in a separate process (`child`), which checks each
+(`bench`) and times them at each shape (`clock`). Every result is appended to the records next to the kernels (`records`), so
+nothing is measured twice. `fit` fits the weights of the cost that build.toml declares. Out: the table that the build reads
+(`table`): a few candidates with their weights and the origin of the measurements.
 """

@@ -1,8 +1,9 @@
-"""A callable of PyTorch that a kernel is timed beside: the function of its name in a file `baseline*.py` beside the kernels.
+"""The PyTorch baseline of a kernel: the function with the kernel's name in a file `baseline*.py` next to the kernels.
 
 In: the file, the function's name, and the arguments of a launch on a device. Its parameters are named like those of a
-reference: the kernel's inputs, scalars, dims or constants; tensors are those of PyTorch, in place. What it returns is what the
-kernel writes, in that order. Out: something that is launched and captured as a plan is, and its results. It is executed.
+reference: the kernel's inputs, scalars, dims or constants; tensors are PyTorch views of the same memory. It returns what the
+kernel writes, in the same order. Out: an object that is launched and captured like a plan, and its results. The file's code is
+executed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from tilec.tuning.bench import Arguments
 
 
 class NoBaseline(Exception):
-    """Why there is nothing to time beside."""
+    """The baseline cannot be used; the text says why."""
 
 
 def torch_here() -> Any:
-    """PyTorch with a GPU; NoBaseline."""
+    """The module `torch`; NoBaseline if it is missing or has no CUDA device."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
@@ -35,7 +36,7 @@ def torch_here() -> Any:
 
 
 def load_baseline(path: Path, name: str) -> Any:
-    """The function; NoBaseline."""
+    """The function `name` of the file; NoBaseline if it cannot be loaded."""
     try:
         return getattr(execute(path, "baseline"), name)
     except (Exception, SystemExit) as error:
@@ -43,7 +44,7 @@ def load_baseline(path: Path, name: str) -> Any:
 
 
 class Baseline:
-    """One launch of it: what `clock.timed` takes beside plans."""
+    """One launch of a baseline with fixed arguments, which `clock.timed` accepts like a plan."""
 
     def __init__(
         self, torch: Any, function: Any, contract: Contract, arguments: Arguments, values: Mapping[str, float]
@@ -62,12 +63,12 @@ class Baseline:
         self._given = {name: given[name] for name in wanted}
 
     def launch(self, stream: int = 0) -> None:
-        """Enqueue it on a stream's handle. The results are kept until the next launch, so that those of other argument sets get
-        memory of their own, as the kernel's have: one piece of memory that all write to would stay in the L2 cache."""
+        """Enqueue it on the stream with this handle. The results stay allocated until the next launch, so that each argument
+        set has its own output memory, as it has for the kernel. Output memory shared by all sets would stay in the L2 cache."""
         self._kept = self.results(stream)
 
     def results(self, stream: int = 0) -> Sequence[Any]:
-        """Enqueue it; the tensors that it returns."""
+        """Enqueue it and return its result tensors."""
         on = self._torch.cuda.stream(self._torch.cuda.ExternalStream(stream)) if stream else contextlib.nullcontext()
         with on, self._torch.no_grad():
             found: Any = self._function(**self._given)

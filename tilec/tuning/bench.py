@@ -1,9 +1,9 @@
-"""Candidates of one kernel on a device: checked against the kernel's reference and against each other, and timed.
+"""Checks and times the candidates of one kernel on a device.
 
-In: artifacts by name, and a reference where the project has one. Out: what is wrong with a candidate, and times at a shape.
-Inputs are random within the contract, never zeros, which take less power; results are filled with what no kernel writes (NaN)
-before each check. At the shapes that are timed, where no reference in NumPy would end, results of all candidates are compared
-element by element with the median over the candidates, at places across the whole tensor.
+In: artifacts by name, and the project's reference if there is one. Out: errors of a candidate, and its times at a shape. Inputs
+are random within the contract, since zeros would draw less power. Outputs are filled with 0xFF bytes (NaN for floats) before
+each check. Small launches are compared with the reference. The shapes to be timed are too large for NumPy: there each
+candidate's results are compared with the element-wise median over all candidates, at samples across the whole tensor.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tilec.tuning.clock import Starts, timed
 from tilec.tuning.records import Shape, Time
 
 CHECKS: Final = 3
-"""Small launches that each candidate is checked at."""
+"""Number of small launches at which each candidate is checked."""
 TIMES_L2: Final = 3
-"""How much more than the L2 cache the argument sets hold together."""
+"""Total size of the argument sets, as a multiple of the L2 cache."""
 MOST_SETS: Final = 32
 BLOCK: Final = (1 << 22) + 7919
-"""Random elements of a type that are made; larger tensors repeat them, each from another place on."""
+"""Random elements generated per dtype; larger tensors repeat them, each tensor from a different offset."""
 PLACES: Final = 64
 PLACE_BYTES: Final = 4096
 POISON: Final = 0xFF
@@ -39,20 +39,20 @@ POISON: Final = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What one launch is given: tensors by name, their extents and where they lie, scalars, and extents that no shape says."""
+    """The arguments of one launch: tensors and scalars by name, and dims that no tensor's shape determines."""
 
     tensors: Mapping[str, DeviceArray]
     scalars: Mapping[str, float]
     dims: Mapping[str, int]
 
     def plan(self, kernel: Kernel) -> Plan:
-        """The launch; LaunchError where the contract does not hold."""
+        """The launch plan; LaunchError if the arguments violate the contract."""
         vouched = {check.tensor: TRUSTED for check in kernel.manifest.value_checks}
         return kernel.plan({**self.tensors, **self.scalars}, values=vouched, dims=self.dims)
 
 
 class Bench:
-    """Kernels are loaded once, when they are first asked for."""
+    """The candidates on one device. Each kernel is loaded on first use."""
 
     def __init__(self, device: Device, artifacts: Mapping[str, Path], reference: tuple[Path, str] | None) -> None:
         self.device, self.artifacts, self.reference = device, artifacts, reference
@@ -60,14 +60,14 @@ class Bench:
         self._blocks: dict[tuple[Any, ...], NDArray[Any]] = {}
 
     def kernel(self, name: str) -> Kernel:
-        """A candidate on the device."""
+        """The candidate, loaded on the device."""
         if name not in self._kernels:
             self._kernels[name] = load(self.artifacts[name], self.device)
         return self._kernels[name]
 
     def problem(self, name: str) -> str:
-        """What is wrong with a candidate at small launches; empty where nothing is, or there is no reference. DriverError where
-        it faults: the device is lost to this process."""
+        """What is wrong with a candidate at small launches; empty if nothing is, or without a reference. DriverError if it
+        faults: this process cannot use the device any more."""
         kernel = self.kernel(name)
         contract = Contract.of_manifest(kernel.manifest)
         if self.reference is None:
@@ -113,8 +113,8 @@ class Bench:
         return array
 
     def times(self, names: Sequence[str], shape: Shape, starts: Starts) -> tuple[dict[str, Time], dict[str, str]]:
-        """Times of candidates at a shape, and what is wrong with some, which are then not timed. LaunchError where the contract
-        does not hold there; DriverError as above."""
+        """Times of candidates at a shape, and the errors of wrong candidates, which are not timed. LaunchError if the shape
+        violates the contract; DriverError as above."""
         contract = Contract.of_manifest(self.kernel(names[0]).manifest)
         sets = self.sets(contract, dict(shape))
         plans = {name: [arguments.plan(self.kernel(name)) for arguments in sets] for name in names}
@@ -133,7 +133,7 @@ class Bench:
         return (timed(self.device.driver, left, starts) if left else {}), wrong
 
     def sets(self, contract: Contract, values: dict[str, Any]) -> list[Arguments]:
-        """Argument sets that hold more than the L2 cache together."""
+        """Argument sets that together exceed the L2 cache, as far as memory allows. LaunchError if `values` lacks a dim."""
         driver = self.device.driver
         missing = sorted(contract.names - values.keys() - {one.name for one in contract.scalars})
         missing = [name for name in missing if not any(name in map(str, spec.strides or ()) for spec in contract.tensors)]
@@ -156,7 +156,7 @@ class Bench:
         return found
 
     def _fill(self, contract: Contract, spec: TensorSpec, array: DeviceArray, values: dict[str, int], shift: int) -> None:
-        """Random values, from another place of a block of them for each `shift`; a result is poisoned."""
+        """Fill an input with random values, at a different offset of a random block for each `shift`; poison an output."""
         driver = self.device.driver
         if spec.access == "out":
             array.fill(POISON)
@@ -178,7 +178,7 @@ class Bench:
             done, begin = done + part, 0
 
     def sampled(self, spec: TensorSpec, array: DeviceArray) -> NDArray[Any]:
-        """Elements at places across a tensor, its end among them."""
+        """The values of a tensor at `places`."""
         item = DTYPES[spec.dtype].bytes
         places = self.places(spec, array.nbytes)
         held = np.empty((len(places), places[0][1] * item), np.uint8)
@@ -189,7 +189,7 @@ class Bench:
 
     @staticmethod
     def places(spec: TensorSpec, nbytes: int) -> list[tuple[int, int]]:
-        """The places of a tensor of so many bytes: first elements, and how many."""
+        """Evenly spread samples of a tensor of `nbytes` bytes, including its start and end: (first element, count)."""
         item = DTYPES[spec.dtype].bytes
         part = min(PLACE_BYTES // item * item, nbytes)
         firsts = sorted({(nbytes - part) // item * number // (PLACES - 1) for number in range(PLACES)})
@@ -197,11 +197,11 @@ class Bench:
 
 
 def differing(outputs: Sequence[TensorSpec], results: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, str]:
-    """Candidates whose results are not those of most, and how."""
+    """What is wrong with each candidate whose results differ from the median over all candidates."""
     wrong: dict[str, str] = {}
     for spec in outputs:
         middle = np.median(np.stack([one[spec.name] for one in results.values()]).astype(np.float64), axis=0)
-        if np.isnan(middle).any():  # some left an element unwritten: compare with those that did not
+        if np.isnan(middle).any():  # some candidate left an element unwritten: use the others
             whole = [one[spec.name] for one in results.values() if not np.isnan(one[spec.name].astype(np.float64)).any()]
             middle = np.median(np.stack(whole).astype(np.float64), axis=0) if whole else middle
         for name, one in results.items():
@@ -212,7 +212,7 @@ def differing(outputs: Sequence[TensorSpec], results: Mapping[str, Mapping[str, 
 
 
 def _wrong(found: Written | str) -> str:
-    """What a comparison found wrong; empty where nothing."""
+    """The error that a comparison found; empty if there is none."""
     if isinstance(found, str):
         return found
     if found.error is None or found.error <= 1:
@@ -222,7 +222,7 @@ def _wrong(found: Written | str) -> str:
 
 
 def _open_dims(contract: Contract, values: Mapping[str, int]) -> dict[str, int]:
-    """Extents that no tensor's shape says."""
+    """Dims that no tensor's shape determines."""
     said = {name for spec in contract.tensors for dim in spec.dims for name in dim.symbols() if dim.op == "sym"}
     scalars = {one.name for one in contract.scalars}
     strides = {name for spec in contract.tensors for stride in spec.strides or () for name in stride.symbols()}
@@ -230,7 +230,7 @@ def _open_dims(contract: Contract, values: Mapping[str, int]) -> dict[str, int]:
 
 
 def widened(spec: TensorSpec, storage: NDArray[Any]) -> NDArray[Any]:
-    """Values of storage in a dtype that NumPy has; ValueError for one of 8 bits, which it has not."""
+    """Storage as a NumPy dtype with the same values. NoReference for 8-bit floats, which NumPy lacks."""
     if spec.dtype == "bf16":
         return (storage.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     if spec.dtype == "f16":

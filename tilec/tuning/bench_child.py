@@ -1,6 +1,6 @@
-"""The process of `tilec bench` that runs a kernel: beside a copy and a baseline, at each of some launches.
+"""The process of `tilec bench` that times a kernel, a copy and a baseline at several launches.
 
-It greets as `tilec.tuning.child` does, with what the chip's data say of its rates, reads one line, and answers in lines:
+It sends the greeting of `tilec.tuning.child` with the chip's clock rates and bus width, reads one line, and answers in lines:
 
     {"artifact": "PATH", "copy": "PATH" or null, "reference": [...], "baseline": [...], "launches": [{"N": 1000}]}
     {"at": "kernel"}, {"checked": "kernel", "wrong": ""}, {"note": "why there is no baseline"}
@@ -28,7 +28,7 @@ from tilec.tuning.clock import timed
 from tilec.tuning.records import Time
 
 COPY_ELEMENTS: Final = 1 << 26
-"""Of the copy, i32: 256 MiB read and as many written, beyond every L2 cache there is."""
+"""i32 elements of the copy: 256 MiB are read and 256 MiB written, which exceeds every L2 cache."""
 ATTRIBUTES: Final = {
     "memory_khz": "CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE",
     "bus_bits": "CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH",
@@ -37,19 +37,19 @@ ATTRIBUTES: Final = {
 
 
 def chip(device: Device) -> dict[str, int]:
-    """The chip's data, where the driver tells them."""
+    """Clock rates in kHz and bus width in bits; 0 for an attribute that the driver lacks."""
     found: dict[str, int] = {}
     for name, attribute in ATTRIBUTES.items():
         try:
             found[name] = device.driver.device_attribute(device.ordinal, attribute)
-        except (DriverError, KeyError):  # a driver that knows none
+        except (DriverError, KeyError):  # the driver does not know the attribute
             found[name] = 0
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _DriverCopy:
-    """A copy on the device that is launched and captured as a plan is."""
+    """A device-to-device copy that is launched and captured like a plan."""
 
     device: Device
     source: DeviceArray
@@ -72,7 +72,7 @@ class Run:
         self.function: Any = None
 
     def work(self) -> None:
-        """Check, then time. DriverError after which the device is lost."""
+        """Check, then time. After a DriverError this process cannot use the device any more."""
         self.say({"at": "kernel"})
         wrong = self.bench.problem("kernel")
         self.say({"checked": "kernel", "wrong": wrong})
@@ -94,7 +94,7 @@ class Run:
                 self.say({"launch": values, "us": {}, "wrong": "", "refused": str(error)})
 
     def _copy(self) -> Time:
-        """The time of a copy: by the kernel that copies, or by the driver where there was no compiler to build it."""
+        """The time of a copy: by `copy_kernel` if it was built, else by the driver."""
         if "copy" in self.bench.artifacts:
             return self.bench.times(["copy"], (("N", COPY_ELEMENTS),), lambda _: None)[0]["copy"]
         pair = [self.device.empty((COPY_ELEMENTS,), "i32") for _ in range(2)]
@@ -114,14 +114,14 @@ class Run:
                 self.say({"note": str(error)})
             except DriverError:
                 raise
-            except Exception as error:  # it is the author's, and may raise anything
+            except Exception as error:  # the author's code can raise anything
                 self.say({"note": f"the baseline fails: {type(error).__name__}: {error}"})
         times = timed(self.device.driver, alternatives, lambda _: None)
         return {"us": times, "wrong": wrong}
 
     def _differs(self, plan: Any, baseline: Baseline, tensors: Mapping[str, Any]) -> str:
-        """How the results of the baseline are others than the kernel's, at places across each; in place ones are not looked at,
-        as both have changed them."""
+        """The first difference between the results of the kernel and the baseline, at samples of each tensor. In-place results
+        are not compared, since both have changed them."""
         outputs = [spec for spec in self.contract.tensors if spec.access not in ("in", "scratch")]
         plan.launch()
         self.device.driver.synchronize(0)
@@ -147,7 +147,7 @@ class Run:
 
 
 def main() -> int:
-    """Greet, read, work; the exit status."""
+    """Run the process; returns the exit status."""
     return serve(lambda job, device, say: Run(job, device, say).work(), chip)
 
 

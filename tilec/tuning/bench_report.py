@@ -1,7 +1,7 @@
-"""What `tilec bench` shows: a table, JSON, and a figure.
+"""The output of `tilec bench`: a table, JSON, and a figure.
 
-In: a manifest, what was measured, launches with their work, and published rates where nothing was. Out: lines, plain data,
-bytes of a figure. What was not measured says so in the table's heading and under `measured` in the JSON.
+In: a manifest, the measurements, launches with their work, and published rates if nothing was measured. Out: lines, plain data,
+bytes of a figure. The heading of the table and `measured` in the JSON say whether the numbers were measured.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _resources(manifest: Manifest) -> dict[str, int]:
 
 
 def as_json(manifest: Manifest, found: Compared, launches: Launches, published: Rates | None) -> dict[str, Any]:
-    """Plain data; times in microseconds, rates in units per second."""
+    """The result as plain data; times in microseconds, rates in bytes or operations per second."""
     rows: list[dict[str, Any]] = []
     for number, (launch, one) in enumerate(launches):
         row = found.rows[number] if number < len(found.rows) else Row(launch, None, None)
@@ -63,7 +63,7 @@ def _spread(time: tuple[float, float, float] | None) -> dict[str, float] | None:
 
 
 def lines(manifest: Manifest, found: Compared, launches: Launches, published: Rates | None) -> list[str]:
-    """The table for a person."""
+    """The printed table."""
     constants = " ".join(f"{name}={value}" for name, value in manifest.constants.items())
     used = _resources(manifest)
     told = [
@@ -118,7 +118,7 @@ def _aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def check_plot(path: Path) -> None:
-    """click's usage error where `path` has another suffix or matplotlib is not installed; before anything is measured."""
+    """click's usage error if `path` has another suffix or matplotlib is missing; called before anything is measured."""
     if path.suffix not in SUFFIXES:
         raise click.UsageError(f"`--plot {path}` is no {' or '.join(SUFFIXES)}")
     try:
@@ -128,7 +128,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw(manifest: Manifest, found: Compared, launches: Launches, suffix: str) -> bytes:
-    """Microseconds of kernel and baseline at each launch, from the 10th to the 90th percentile, above the floor."""
+    """A bar chart of kernel and baseline at each launch in microseconds, with 10th to 90th percentile and the lower bound."""
     matplotlib: Any = importlib.import_module("matplotlib")
     figures: Any = importlib.import_module("matplotlib.figure")
     shown = [(row, one) for row, (_, one) in zip(found.rows, launches, strict=False) if row.kernel is not None]

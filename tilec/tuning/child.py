@@ -1,10 +1,10 @@
-"""The process that runs candidates: a wrong one may hang it or lose its device, and then it alone ends.
+"""The process that runs candidates. A wrong candidate can hang it or make its device unusable; then only this process ends.
 
-It says what device it has, reads one line of JSON that says what to do, and answers in lines of JSON as it goes:
+It writes a greeting that describes its device, reads its job as one line of JSON, and writes results as lines of JSON:
 
     {"device": "NVIDIA H200", "driver": "580.159", "arch": "sm_90a", "multiprocessors": 132}     or {"failed": "..."}
     {"artifacts": {"NAME": "PATH"}, "reference": ["FILE", "FUNCTION"], "check": ["NAME"], "time": [[SHAPE, ["NAME"]]]}
-    {"at": "NAME"}   before a candidate runs something for the first time; an empty name where all have run
+    {"at": "NAME"}   before a candidate first runs at a shape or in a check; an empty name after all have run
     {"checked": "NAME", "wrong": ""}
     {"shape": SHAPE, "us": {"NAME": [54.1, 53.9, 54.6]}, "wrong": {"NAME": "..."}}
 """
@@ -24,7 +24,7 @@ from tilec.tuning.bench import Bench
 from tilec.tuning.records import Shape
 
 LOST: Final = 70
-"""Status of a process whose device is lost."""
+"""Exit status after a DriverError: the device is unusable in this process."""
 VERSION: Final = Path("/proc/driver/nvidia/version")
 Say = Callable[[dict[str, Any]], None]
 
@@ -33,7 +33,7 @@ Work = Callable[[dict[str, Any], Device, Say], None]
 
 
 def greet(say: Say, driver: Driver | None = None, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}) -> Device | None:
-    """Open the device and say which it is, and what else there is to say `about` it."""
+    """Open the device and write the greeting, with what `about` adds to it. None if there is no device."""
     try:
         device = Device(driver)
     except LaunchError as error:
@@ -52,7 +52,7 @@ def greet(say: Say, driver: Driver | None = None, about: Callable[[Device], Mapp
 
 
 def work(job: dict[str, Any], device: Device, say: Say) -> None:
-    """Check and time what a job says. DriverError after which the device is lost."""
+    """Check and time the candidates of a job. After a DriverError this process cannot use the device any more."""
     reference = job["reference"]
     artifacts = {name: Path(path) for name, path in job["artifacts"].items()}
     bench = Bench(device, artifacts, (Path(reference[0]), reference[1]) if reference else None)
@@ -82,7 +82,7 @@ def work(job: dict[str, Any], device: Device, say: Say) -> None:
 
 
 def driver_version() -> str:
-    """Of the kernel module, such as 580.159.03; empty where it cannot be told."""
+    """Version of NVIDIA's kernel module, such as 580.159.03; empty if unknown."""
     try:
         found = re.search(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)", VERSION.read_text(encoding="utf-8"))
     except OSError:
@@ -91,7 +91,8 @@ def driver_version() -> str:
 
 
 def serve(work: Work, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}) -> int:
-    """Greet, read, work; the exit status. What a reference or a baseline prints is no answer, and goes to stderr."""
+    """Greet, read the job, run `work`; returns the exit status. Output of a reference or a baseline goes to stderr, so that
+    stdout has only answers."""
     answers = sys.stdout
 
     def say(line: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Times launches on a device: alternatives of one problem go in, microseconds of a launch with their spread come out.
+"""Times alternatives of one problem on a device. Out: microseconds per launch, with their spread.
 
-Each alternative is captured into a CUDA graph that walks through its argument sets, so that neither gaps between launches nor
-the L2 cache flatter it, and the graphs run in turns, so that a drifting clock hits all of them alike.
+Each alternative is captured into a CUDA graph that cycles through its argument sets, which removes gaps between launches and
+hits in the L2 cache. The graphs run alternately, so that clock drift affects all of them equally.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from tilec.runtime import Driver
 from tilec.tuning.records import Time
 
 GRAPH_MICROSECONDS: Final = 2000.0
-"""How long one run of a graph takes at least: what an event is off is then below a thousandth."""
+"""Least duration of one run of a graph (as far as `MOST_LAUNCHES` allows): the error of an event is then below 0.1 %."""
 ROUNDS: Final = 11
 MOST_LAUNCHES: Final = 600
 Starts = Callable[[str], None]
-"""Called with the name of an alternative that runs for the first time, and with an empty text when all have run."""
+"""Called with the name of each alternative before its first run, and with an empty string after all have run."""
 
 
 class Launchable(Protocol):
-    """What is timed: a plan, or what is launched as one is."""
+    """What can be timed: a plan, or an object with the same `launch`."""
 
     def launch(self, stream: int) -> object:
-        """Enqueue it."""
+        """Enqueue one launch on a stream."""
         ...
 
 
 def timed(driver: Driver, alternatives: Mapping[str, Sequence[Launchable]], starts: Starts) -> dict[str, Time]:
-    """The times of each; its launches are one for an argument set. DriverError where one faults."""
+    """The times of each alternative, which has one launchable per argument set. DriverError if a launch faults."""
     stream = driver.create_stream()
     begin, end = driver.create_event(timing=True), driver.create_event(timing=True)
     graphs: dict[str, tuple[Any, int]] = {}
@@ -74,7 +74,7 @@ def timed(driver: Driver, alternatives: Mapping[str, Sequence[Launchable]], star
 
 
 def spread(samples: Sequence[float]) -> Time:
-    """Median, and the 10th and 90th percentile."""
+    """Median, 10th and 90th percentile."""
     ordered = sorted(samples)
     tenth = len(ordered) // 10
     return statistics.median(ordered), ordered[tenth], ordered[-1 - tenth]

@@ -1,7 +1,7 @@
-"""A kernel timed beside a copy and a baseline by a process of its own, and what the times are worth.
+"""Times a kernel, a copy and a baseline in a separate process.
 
-In: where the artifacts lie, the reference and the baseline, launches, and the work of each. Out: `Compared`, plain data. The
-process (`bench_child`) may hang or lose its device, and then it alone ends. NoDevice where there is no GPU.
+In: paths of the artifacts, the reference and the baseline, and launches. Out: `Compared`, plain data. If the process
+(`bench_child`) hangs or its device becomes unusable, only that process ends. NoDevice if there is no GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMAND: Final = (*CHILD[:-1], "tilec.tuning.bench_child")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run; paths of manifests. `copy` is None where it is not built: then the driver copies."""
+    """What to run. `artifact` and `copy` are paths of manifests; without a `copy` kernel the driver copies."""
 
     artifact: Path
     copy: Path | None
@@ -31,7 +31,7 @@ class Order:
     launches: tuple[Mapping[str, float], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """One line of work."""
+        """The job of `bench_child`."""
         pairs = {name: [str(one[0]), one[1]] if one else None for name, one in
                  (("reference", self.reference), ("baseline", self.baseline))}  # fmt: skip
         return {
@@ -42,8 +42,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A launch: microseconds of the kernel and of the baseline, each median, 10th and 90th percentile; what is wrong with a
-    result, or why it was not launched."""
+    """A launch: microseconds of the kernel and of the baseline, each as median, 10th and 90th percentile. `wrong` describes a
+    wrong result, `refused` says why the kernel was not launched."""
 
     launch: Mapping[str, float]
     kernel: Time | None
@@ -54,8 +54,8 @@ class Row:
 
 @dataclass(slots=True)
 class Compared:
-    """What was measured. `copy` is in bytes per second, read and written ones together, and `nominal` what the chip's data say;
-    None where it is not known. `wrong` is what the check beside the reference found, or why the process ended."""
+    """The measurements. `copy` is in bytes per second, the sum of those read and written; `nominal` are rates computed from the
+    chip's clocks; either is None if unknown. `wrong` is the error found by the reference check, or why the process ended."""
 
     device: str = ""
     driver: str = ""
@@ -67,14 +67,15 @@ class Compared:
     notes: list[str] = field(default_factory=list[str])
 
     def floor(self, work: Work) -> float | None:
-        """Microseconds of a launch by the measured rate of copies, and the chip's data for products; None without a copy."""
+        """Roofline bound of a launch in microseconds, from the measured copy rate and the chip's nominal MMA rate; None if
+        either is unknown."""
         if self.copy is None or self.nominal is None:
             return None
         return work.floor(self.copy, self.nominal.products_per_second)
 
 
 def greeting(command: Sequence[str] = COMMAND) -> dict[str, Any]:
-    """What the process says of the device of this machine; NoDevice."""
+    """The greeting of the process, which describes this machine's device; NoDevice if there is none."""
     with process(command, hears) as (_, lines):
         return _greeted(next(lines, None))
 
@@ -86,7 +87,7 @@ def _greeted(line: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def compare(order: Order, command: Sequence[str] = COMMAND, hears: Hears = hears) -> Compared:
-    """Have the process do it; a process that ends early is told in `wrong`, with what came before it."""
+    """Run the process. If it ends early, `wrong` says why, and the results before that are kept."""
     with process(command, hears) as (child, lines):
         found = _described(_greeted(next(lines, None)))
         assert child.stdin is not None
@@ -109,7 +110,7 @@ def _described(line: Mapping[str, Any]) -> Compared:
     if clock and width and chip and found.arch in PRODUCTS:
         products = PRODUCTS[found.arch] * line["multiprocessors"] * chip * 1e3
         source = "the chip's clocks, bus and multiprocessors"
-        found.nominal = Rates(found.device, found.arch, 2 * clock * 1e3 * width / 8, products, source)  # two transfers a clock
+        found.nominal = Rates(found.device, found.arch, 2 * clock * 1e3 * width / 8, products, source)  # 2 transfers per clock
     return found
 
 

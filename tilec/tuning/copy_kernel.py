@@ -1,4 +1,4 @@
-"""A copy: what memory gives to a kernel that does nothing else, on the GPU and in the run that others are held against."""
+"""A copy kernel: it measures the attainable memory bandwidth on the same GPU in the same run as other kernels."""
 
 import tilec
 from tilec import Const, Dim, In, Out, bid, cdiv, grid, i32, load, store

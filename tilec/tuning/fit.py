@@ -1,10 +1,10 @@
-"""Which few of many measured candidates to ship, and what a launch of each costs: times at shapes in, weights of a cost out.
+"""Selects a few of many measured candidates and fits a cost model for each: times at shapes in, weights out.
 
-The cost of a candidate is `start` and its terms (expressions over extents, such as turns of the blocks times depth), each times
-a weight. Weights are fitted to the measured times, relative errors squared, none below zero; where few shapes were measured
-they are drawn toward those that all candidates share, whose terms say already how large their tiles are. How strongly, and how
-many candidates are kept, is what has the least regret on shapes that were held out, one after the other. The regret of a shape
-is how much longer the candidate that the cost picks takes there than the fastest of all candidates, as a part of the latter.
+The cost of a candidate is a weighted sum of a constant (`start`) and its terms (expressions over extents, such as waves of
+blocks times depth). The weights are a non-negative least-squares fit of relative errors. They are regularized toward weights
+shared by all candidates, because few shapes are measured and the terms already depend on the tile sizes. The strength of the
+regularization and the number of candidates minimize the regret in leave-one-out cross-validation over the shapes. The regret of
+a shape is the relative slowdown of the candidate that the cost selects against the fastest candidate.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 PULLS: Final = (0.01, 1.0, 3.0, 10.0, 100.0)
-"""How strongly weights are drawn toward the shared ones, in units of the errors of one measured shape each."""
+"""Strengths of the regularization toward the shared weights, relative to the squared error of one average measured shape."""
 ENOUGH: Final = 0.001
-"""Regret, in the mean over the shapes, that another artifact is not worth."""
+"""An additional artifact must reduce the mean regret by more than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Candidates by number: `times` in microseconds and values of the `terms` (the first is 1), `[candidate, shape]` and
-    `[candidate, shape, term]`. Of candidates in one of the groups `alike` at most one can be kept."""
+    """`times[candidate, shape]` in microseconds and `terms[candidate, shape, term]` (the first term is 1). At most one of the
+    candidates with equal `alike` can be kept."""
 
     times: Array
     terms: Array
@@ -37,8 +37,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`kept` candidates and the `weights` of each; regret on the shapes themselves and on held-out ones, mean and worst. The
-    latter are None where there are too few shapes."""
+    """The `kept` candidates and the `weights` of each. `regret` (training) and `held_out` (cross-validation) are (mean, worst);
+    `held_out` is None with fewer than three shapes."""
 
     kept: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
@@ -47,7 +47,7 @@ class Fit:
 
 
 def fit(measured: Measured, keep: int) -> Fit:
-    """The best of at most `keep` candidates; ValueError where nothing was measured."""
+    """The best fit with at most `keep` candidates; ValueError if nothing was measured."""
     if not measured.times.size:
         raise ValueError("no candidate was measured at all of the shapes")
     best = measured.times.min(axis=0)
@@ -71,7 +71,7 @@ def fit(measured: Measured, keep: int) -> Fit:
 
 
 def _order(measured: Measured, keep: int, best: Array) -> list[int]:
-    """Candidates, each the one with which those before it leave least regret."""
+    """Greedy selection: each next candidate minimizes the regret together with those before it."""
     chosen: list[int] = []
     current = np.full_like(best, np.inf)
     while len(chosen) < keep:
@@ -88,14 +88,14 @@ def _order(measured: Measured, keep: int, best: Array) -> list[int]:
 
 
 def _least(measured: Measured, kept: Sequence[int], best: Array) -> float:
-    """What even the right choice among `kept` regrets."""
+    """Mean regret of the best choice among `kept` at each shape: a lower bound."""
     times: Array = measured.times[list(kept)]
     ratios: Array = np.min(times, axis=0) / best
     return float(ratios.mean()) - 1
 
 
 def _weights(measured: Measured, kept: Sequence[int], pull: float, shapes: Sequence[int]) -> Array:
-    """Weights of each of `kept`, fitted to these shapes."""
+    """Weights of each of `kept`, fitted to `shapes`."""
     rows = {one: measured.terms[one][list(shapes)] / measured.times[one][list(shapes), None] for one in kept}
     together = np.concatenate([rows[one] for one in kept])
     shared = _solve(together, np.ones(len(together)))
@@ -108,7 +108,7 @@ def _weights(measured: Measured, kept: Sequence[int], pull: float, shapes: Seque
 
 
 def _solve(matrix: Array, wanted: Array) -> Array:
-    """The least squares with no weight below zero: the best of those in which some are zero and the others free."""
+    """Non-negative least squares, by enumeration of the subsets of weights that are not zero."""
     count = matrix.shape[1]
     size = np.sqrt(np.sum(matrix**2, axis=0))
     scaled = matrix / np.where(size > 0, size, 1)
@@ -132,7 +132,7 @@ def _regrets(measured: Measured, kept: Sequence[int], weights: Array, shapes: Se
 
 
 def _held_out(measured: Measured, kept: Sequence[int], pull: float, best: Array) -> list[float]:
-    """The regret of each shape, where the weights know all others only."""
+    """The regret of each shape with weights fitted to all other shapes."""
     found: list[float] = []
     for shape in range(len(best)):
         others = [one for one in range(len(best)) if one != shape]

@@ -1,4 +1,4 @@
-"""The table of what was measured: records and artifacts of candidates in, the few that serve and their costs out."""
+"""Makes the tuning table: records and artifacts of candidates in, the selected candidates and their costs out."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from tilec.tuning.records import Records, Shape
 from tilec.tuning.table import Kept, Table
 
 CODE_MAKERS: Final = ("tilec", "torch-mlir", "llvmlite", "nvidia-nvjitlink")
-"""What of a manifest's toolchain decides the machine code; the rest proves."""
+"""The distributions of a manifest's toolchain that determine the machine code; the others are used for proofs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A candidate as it was built: what is fixed of its schedule, its manifest and where that lies, and the sources by path."""
+    """A built candidate: its schedule overrides (`fixed`), its manifest and the path of it, and digests of the sources by
+    path."""
 
     candidate: Candidate
     fixed: Mapping[str, int | str | bool]
@@ -34,15 +35,15 @@ class Built:
 
     @property
     def cubin(self) -> str:
-        """The digest it goes by."""
+        """The digest that identifies the candidate in the records."""
         return self.manifest.digests["cubin"]
 
     def words(self) -> str:
-        """For a person."""
+        """Constants and schedule as text."""
         return " ".join(f"{name}={value}" for name, value in {**self.candidate.constants, **self.fixed}.items())
 
     def facts(self) -> dict[str, Any]:
-        """What the records say of it."""
+        """The description of the candidate in the records."""
         return {
             "constants": dict(self.manifest.constants), "schedule": dict(self.fixed), "source": self.manifest.digests["source"],
             "toolchain": makers(self.manifest),
@@ -50,12 +51,12 @@ class Built:
 
 
 def makers(manifest: Manifest) -> dict[str, str]:
-    """The part of a manifest's toolchain that decides machine code."""
+    """The part of a manifest's toolchain that determines the machine code."""
     return {name: text for name, text in manifest.toolchain.items() if name in CODE_MAKERS}
 
 
 def features(tuned: Tuned, built: Built, shape: Shape, multiprocessors: int) -> list[float]:
-    """1, and the value of each term of the cost."""
+    """1, followed by the value of each term of the cost."""
     values: dict[str, Any] = {**built.candidate.constants, **built.candidate.numbers}
     values[AT_ONCE] = at_once(built.candidate, built.fixed, multiprocessors)
     launch = dict(shape)
@@ -68,7 +69,7 @@ def features(tuned: Tuned, built: Built, shape: Shape, multiprocessors: int) -> 
 def made(
     tuned: Tuned, built: Sequence[Built], shapes: Iterable[Shape], records: Records
 ) -> Table | None:  # fmt: skip
-    """The table, None where no shape was measured with a candidate that is right. StepError where the cost has no value."""
+    """The table; None if no shape was measured with a correct candidate. StepError if the cost cannot be evaluated."""
     whole = [one for one in built if not records.wrong.get(one.cubin, "unchecked")]
     whole, known = _together(whole, {shape: records.times.get(shape, {}).keys() for shape in shapes})
     place = records.last
@@ -98,8 +99,8 @@ def made(
 def _together(
     built: Sequence[Built], measured: Mapping[Shape, Collection[str]]
 ) -> tuple[list[Built], list[Shape]]:  # fmt: skip
-    """Candidates, and shapes at which each of them was measured: at half of all that some was at least; candidates that were
-    measured at too few for that are left out."""
+    """Candidates, and the shapes at which all of them were measured. The candidates with the fewest shapes are dropped until
+    these are at least half of the shapes at which any was measured."""
     left = list(built)
     while True:
         some = [shape for shape, names in measured.items() if any(one.cubin in names for one in left)]
@@ -110,8 +111,8 @@ def _together(
 
 
 def write_table(path: Path, table: Table, root: Path) -> bool:
-    """Write a table into the project at `root`, where it is another than the one there; whether it was written. CompileError
-    E0702."""
+    """Write a table into the project at `root` if it differs from the existing file; returns whether it was written.
+    CompileError E0702."""
     text = (json.dumps(table.to_json(), indent=1, ensure_ascii=False) + "\n").encode()
     return Output(path.parent, root).write(path.name, text)
 
@@ -119,7 +120,7 @@ def write_table(path: Path, table: Table, root: Path) -> bool:
 def shape_rows(
     tuned: Tuned, built: Sequence[Built], shapes: Mapping[Shape, str], records: Records, table: Table
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """What the table chooses at each measured shape, beside the fastest: for a person, and for `--json`."""
+    """The candidate that the table selects at each measured shape and the fastest one: for the printed table and `--json`."""
     by_cubin = {one.cubin: one for one in built}
     serving = [(by_cubin[cubin], kept) for kept in table.kept for cubin in kept.cubins.values()]
     names = weight_names(tuned.terms)

@@ -1,8 +1,8 @@
-"""Has candidates checked and timed by processes of their own, and keeps every answer as it comes.
+"""Checks and times candidates in separate processes, and records every result at once.
 
-In: candidates, the shapes, and the records of what was measured before. Out: the records, with what was missing of them. A
-process that ends or falls silent while a candidate runs for the first time costs that candidate; one that does so later costs
-the shape it was at. Within `budget` seconds shapes are begun; what is left is for another run.
+In: candidates, shapes, and earlier records. Out: the records with the missing measurements added. If a process ends or stops
+responding during the first run of a candidate, that candidate is rejected; if this happens later, the current shape is skipped.
+No shape is started after `budget` seconds; the rest is left to another run.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import tilec
 from tilec.tuning.records import Place, Records, Shape, shape_of
 
 SILENCE: Final = 60.0
-"""Seconds after which a process that says nothing counts as hung: loading, checking against NumPy and one shape take less."""
+"""Seconds without output after which a process counts as hung: loading, a check against NumPy and one shape each take less."""
 CHILD: Final = (sys.executable, "-P", "-m", "tilec.tuning.child")
 Clock = Callable[[], float]
 Hears = Callable[[threading.Event], bool]
 
 
 def hears(heard: threading.Event) -> bool:
-    """Wait until a process said something, which sets the event; False where it fell silent."""
+    """Wait until the process writes a line, which sets the event; False after `SILENCE` seconds without one."""
     return heard.wait(SILENCE)
 
 
 class NoDevice(Exception):
-    """There is no GPU that could measure, or none of the right architecture."""
+    """There is no usable GPU, or none of the right architecture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What measures."""
+    """The GPU that measures: its name, driver version, architecture and number of multiprocessors."""
 
     name: str
     driver: str
@@ -50,8 +50,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Where the artifacts of candidates lie, by the digest of their machine code, and the candidates in words; the kernel's
-    reference if there is one; the shapes, and those in words."""
+    """`artifacts` are manifest paths and `names` the candidates as text, both by the digest of the machine code; `reference` is
+    the kernel's, if it has one; `shapes` maps each shape to its text."""
 
     artifacts: Mapping[str, Path]
     names: Mapping[str, str]
@@ -61,7 +61,8 @@ class Job:
 
 @dataclass(slots=True)
 class Progress:
-    """What a run did. `left` shapes are not measured yet; `refused` ones no candidate takes, or end its process."""
+    """What a run did. `left` counts shapes not measured yet; `refused` are shapes that violate the contract or at which a
+    process failed, with the reason."""
 
     checked: int = 0
     timed: int = 0
@@ -70,7 +71,7 @@ class Progress:
 
 
 def todo(job: Job, records: Records) -> tuple[list[str], list[tuple[Shape, list[str]]]]:
-    """Candidates that are not checked yet, and shapes with the candidates that are right, or not checked, and not timed."""
+    """Unchecked candidates, and for each shape the candidates still to be timed, without those known to be wrong."""
     unchecked = [name for name in job.artifacts if name not in records.wrong]
     right = [name for name in job.artifacts if not records.wrong.get(name)]
     shapes = [(shape, [name for name in right if name not in records.times.get(shape, {})]) for shape in job.shapes]
@@ -93,7 +94,7 @@ class Session:
     done: Progress = field(default_factory=Progress)
 
     def run(self) -> Progress:
-        """Check and time what is missing; a process for each time one ends early."""
+        """Check and time what is missing, with a new process after each one that ends early."""
         end = self.clock() + self.budget
         while True:
             check, shapes = todo(self.job, self.records)
@@ -106,7 +107,7 @@ class Session:
         return self.done
 
     def _process(self, check: list[str], shapes: list[tuple[Shape, list[str]]], end: float) -> bool:
-        """Hand out work to a process until it ends; False where the time is over."""
+        """Run one process on the remaining work until it ends; False if the budget is spent."""
         running, current = "", shapes[0][0] if shapes else None
         place = Place(self.device.name, self.device.driver, self.device.multiprocessors, self.date)
         order = {
@@ -174,7 +175,7 @@ class Session:
 
 
 def device_here(command: Sequence[str] = CHILD) -> Device:
-    """The device of this machine; NoDevice where there is none."""
+    """The device of this machine; NoDevice if there is none."""
     with process(command, hears) as (_, lines):
         try:
             line: dict[str, Any] = next(lines)
@@ -189,7 +190,7 @@ def device_here(command: Sequence[str] = CHILD) -> Device:
 def process(
     command: Sequence[str], hears: Hears
 ) -> Generator[tuple[subprocess.Popen[str], Generator[dict[str, Any]]]]:  # fmt: skip
-    """A process and the lines it says; it is killed where it falls silent, and at the end."""
+    """A process and its output lines. It is killed when `hears` returns False, and at the end."""
     path = os.pathsep.join([str(Path(tilec.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     child = subprocess.Popen(
         list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
@@ -211,7 +212,7 @@ def process(
         over.set()
         heard.set()
         child.kill()
-        with contextlib.suppress(OSError):  # what is not written yet of its work
+        with contextlib.suppress(OSError):  # the job may not be written completely
             child.stdin.close() if child.stdin else None
         child.stdout.close()
         child.wait()

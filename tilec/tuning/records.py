@@ -1,12 +1,12 @@
-"""What was measured: lines of JSON, appended as they come, so that a run that ends early loses nothing.
+"""The records of measurements: lines of JSON, appended at once, so that a run that ends early loses nothing.
 
     {"candidate": "CUBIN", "constants": {...}, "schedule": {...}, "source": "...", "toolchain": {...}}
     {"checked": "CUBIN", "wrong": "", "device": "NVIDIA H200", "driver": "580.159", "multiprocessors": 132, "date": "..."}
     {"shape": {"M": 512, "N": 2560, "K": 9728}, "us": {"CUBIN": [54.1, 53.9, 54.6]}, "device": ..., ...}
 
-A candidate goes by the sha256 of its machine code: another kernel, schedule, compiler or toolchain that makes the same code is
-the same candidate, and one that makes other code is not measured yet. Times are microseconds of a launch: median, and the 10th
-and 90th percentile of the rounds.
+A candidate is identified by the sha256 of its machine code. A different kernel, schedule, compiler or toolchain that makes the
+same code is the same candidate; different code is a new candidate. Times are microseconds per launch: median, 10th and 90th
+percentile of the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilec.strict_json import parse
 MAX_RECORDS: Final = 64 << 20
 MAX_LINE: Final = 1 << 18
 Shape = tuple[tuple[str, int], ...]
-"""Launch values by name, in the order of the names."""
+"""Launch values by name, sorted by name."""
 Time = tuple[float, float, float]
 
 
@@ -44,9 +44,9 @@ class Place:
 
 @dataclass(slots=True)
 class Records:
-    """What the file at `path` says of one device: what is wrong with checked candidates (empty: nothing) and times at shapes,
-    by digest of the machine code. `lost` lines were none of ours. `root`: as of `Output`. `last` is where something
-    was timed last, `dates` are all the days."""
+    """The records of one device in the file `path`. `wrong` are errors of checked candidates (empty: none) and `times` those at
+    each shape, both by digest of the machine code. `lost` counts malformed lines. `root` is that of `Output`. `last` describes
+    the latest timing, `dates` are the days of all timings."""
 
     path: Path
     device: str
@@ -59,37 +59,37 @@ class Records:
     root: Path | None = None
 
     def describe(self, cubin: str, facts: Mapping[str, Any]) -> None:
-        """Say once what a candidate is."""
+        """Record the description of a candidate, once."""
         if cubin not in self.described:
             self.described.add(cubin)
             self._append({"candidate": cubin, **facts})
 
     def checked(self, cubin: str, wrong: str, place: Place) -> None:
-        """Keep a verdict."""
+        """Record the result of a check."""
         self.wrong[cubin] = wrong
         self._append({"checked": cubin, "wrong": wrong[:500], **asdict(place)})
 
     def timed(self, shape: Shape, times: Mapping[str, Time], place: Place) -> None:
-        """Keep the times of candidates at a shape."""
+        """Record the times of candidates at a shape."""
         self.times.setdefault(shape, {}).update(times)
         self.note(place)
         rounded = {cubin: [float(f"{value:.6g}") for value in time] for cubin, time in times.items()}
         self._append({"shape": dict(shape), "us": rounded, **asdict(place)})
 
     def note(self, place: Place) -> None:
-        """Remember where something was timed."""
+        """Update `last` and `dates`."""
         self.last = place
         self.dates.add(place.date)
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """Keep a line; CompileError E0702."""
+        """Append a line to the file; CompileError E0702."""
         text = json.dumps(line, separators=(",", ":"), ensure_ascii=False)
         Output(self.path.parent, self.root).append_line(self.path.name, text.encode())
 
 
 def read_records(path: Path, device: str = "", root: Path | None = None) -> Records:
-    """The records of a device, or of the one that was measured last where none is named; none where there is no file. `root`:
-    as of `Output`. OSError where it cannot be read or is too large."""
+    """The records of `device`, or of the device measured last if it is empty; empty records if there is no file. `root` is that
+    of `Output`. OSError if the file cannot be read or is too large."""
     try:
         data = Output(path.parent, root).read(path.name, MAX_RECORDS)
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def read_records(path: Path, device: str = "", root: Path | None = None) -> Reco
 
 
 def _line(data: Any) -> dict[str, Any]:
-    """A line of one of the three kinds; ValueError for another."""
+    """Checks that a line is of one of the three kinds; ValueError if not."""
     line: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if type(line.get("candidate")) is str:
         return line

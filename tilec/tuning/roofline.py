@@ -1,8 +1,8 @@
-"""What a launch costs at least: the bytes that it has to move and the products that it makes, over what a GPU can do.
+"""Roofline bound of a launch: its bytes and MMA operations over the rates of a GPU.
 
-In: a launch contract, the tile IR where it is at hand, and launch values. Out: `Work`, and its floor in microseconds for rates
-that were measured, that the chip's data name, or that were published. Bytes count every tensor once (twice where it is read and
-written), whole: of a tensor of which a launch reads a part, they are more than it needs.
+In: a launch contract, the tile IR if available, and launch values. Out: `Work`, and its lower bound in microseconds for
+measured, nominal or published rates. Every tensor counts once and completely (twice if it is both read and written). For a
+tensor that a launch reads only partly, this overestimates the bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tilec.ir.core import Function, Op, Value
 
 PRODUCTS: Final = {"sm_90a": 4096, "sm_100a": 8192, "sm_120a": 512}
-"""Operations of bf16 products with sums in f32 that a multiprocessor makes in a clock, a multiplication and an addition being
-two: 989 TFLOP/s over 132 multiprocessors at 1.83 GHz (H100 and H200 datasheets, dense), 2.25 PFLOP/s over 148 at 1.85 GHz (B200
-datasheet), 209.5 TFLOP/s over 170 at 2.41 GHz (RTX 5090, NVIDIA RTX Blackwell architecture whitepaper)."""
+"""bf16 MMA operations (f32 accumulator) per multiprocessor and clock; a multiply-add counts as two. 989 TFLOP/s over 132
+multiprocessors at 1.83 GHz (H100 and H200 datasheets, dense), 2.25 PFLOP/s over 148 at 1.85 GHz (B200 datasheet),
+209.5 TFLOP/s over 170 at 2.41 GHz (RTX 5090, NVIDIA RTX Blackwell architecture whitepaper)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes and operations of products in a second, and where the numbers are from."""
+    """Memory bandwidth and MMA operations per second, and the `source` of the numbers."""
 
     name: str
     arch: str
@@ -41,23 +41,23 @@ PUBLISHED: Final[Mapping[str, Rates]] = {
     "b200": Rates("B200", "sm_100a", 8.0e12, 2250e12, "NVIDIA DGX B200 datasheet, dense bf16"),
     "rtx5090": Rates("RTX 5090", "sm_120a", 1.792e12, 209.5e12, "NVIDIA RTX Blackwell whitepaper, dense bf16"),
 }  # fmt: skip
-"""GPUs whose floor can be told without one, by the names that `--gpu` takes."""
+"""Published rates by the names that `--gpu` accepts, for bounds without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Bytes to move, and operations of products; None where their number depends on more than the launch values."""
+    """Bytes to move, and MMA operations; `products` is None if their number depends on more than the launch values."""
 
     bytes: int
     products: int | None
 
     def floor(self, bytes_per_second: float, products_per_second: float) -> float:
-        """The microseconds below which no launch stays."""
+        """Lower bound of a launch in microseconds."""
         return 1e6 * max(self.bytes / bytes_per_second, (self.products or 0) / products_per_second)
 
 
 def work(contract: Contract, values: Mapping[str, float], function: Function | None) -> Work:
-    """Of one launch."""
+    """The work of one launch; without `function` the MMA operations are unknown."""
     env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
     moved = 0
     for spec in contract.tensors:
@@ -72,7 +72,7 @@ def work(contract: Contract, values: Mapping[str, float], function: Function | N
 
 
 def _products(ops: Sequence[Op], env: Mapping[str, int]) -> int | None:
-    """Operations of products in one run of a block; None where loops run as often as a block or memory says."""
+    """MMA operations of one block; None if they depend on a branch, or on trip counts that vary by block or data."""
     from tilec.ir.ops import For, Mma
 
     total = 0
@@ -89,12 +89,12 @@ def _products(ops: Sequence[Op], env: Mapping[str, int]) -> int | None:
                 return None
             total += inner[0] * max(0, -(-(upper - lower) // step))
         else:
-            return None  # a branch: which arm runs is not known
+            return None  # it is unknown which arm of a branch runs
     return total
 
 
 def _scalar(value: Value, env: Mapping[str, int]) -> int | None:
-    """A scalar that only launch values decide; else None."""
+    """The value of a scalar if it depends only on launch values and constants, else None."""
     from tilec.ir.core import Parameter
     from tilec.ir.ops import Binary, Constant, DimValue
 

@@ -1,8 +1,8 @@
-"""The table that `tilec tune` leaves for the build: which candidates serve, what a launch costs, and whence it is known.
+"""The table that `tilec tune` writes for the build: the selected candidates, their costs, and the origin of the measurements.
 
-One file for a kernel and an architecture, in the folder `tuning` beside the kernels: `matmul-sm_90a.json`, and the measurements
-it was made of in `matmul-sm_90a.jsonl` (`records`). It is read with every build file, so reading it is cheap, and what it says
-is held against what it was made of: a table of other sources or another toolchain is stale, and the build goes without it.
+There is one file per kernel and architecture, in the folder `tuning` next to the kernels: `matmul-sm_90a.json`, with its
+measurements in `matmul-sm_90a.jsonl` (`records`). Every read of a build file reads it, so this is kept cheap. A table of other
+sources or another toolchain is stale, and the build ignores it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Value = int | float | bool | str
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A candidate that serves: its constants, what is fixed of its schedule, the numbers of its cost, and the digests of its
-    machine code by artifact."""
+    """A selected candidate: its constants, schedule overrides, numbers of its cost, and digests of its machine code by
+    artifact."""
 
     constants: Mapping[str, Value]
     schedule: Mapping[str, Value]
@@ -37,8 +37,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`cost` is over extents, constants and numbers of `kept`. `sources` are sha256 of files relative to the project,
-    `toolchain` what the manifests say of it. `regret` and `held_out` are a mean and a worst, as parts (`tilec.tuning.fit`)."""
+    """`cost` is an expression over extents, constants and numbers of `kept`. `sources` maps paths relative to the project to
+    sha256; `toolchain` is that of the manifests. `regret` and `held_out` are (mean, worst) fractions (`tilec.tuning.fit`)."""
 
     kernel: str
     arch: str
@@ -59,7 +59,7 @@ class Table:
         return {"format": FORMAT, **asdict(self)}
 
     def words(self) -> str:
-        """Whence it is known, in a line."""
+        """The origin of the measurements and the regret, as one line."""
         first, last = self.dates
         when = first if first == last else f"{first} to {last}"
         mean, worst = (100 * part for part in self.held_out or self.regret)
@@ -71,12 +71,13 @@ class Table:
 
 
 def table_path(kernels: Path, kernel: str, arch: str) -> Path:
-    """Where the table of a kernel lies; its records are beside it, as `.jsonl`."""
+    """Path of a kernel's table; its records have the suffix `.jsonl` in the same folder."""
     return kernels / FOLDER / f"{kernel}-{arch}.json"
 
 
 def read_table(path: Path) -> Table | None:
-    """A table, None where there is no file; ValueError, in words that follow its name, where it is none."""
+    """A table; None if there is no file. ValueError if it is malformed; the text continues a sentence that begins with the
+    file's name."""
     try:
         data = parse(read_file(path, MAX_TABLE), limit=MAX_TABLE)
     except FileNotFoundError:
@@ -128,8 +129,8 @@ def _pair(data: Any, kind: type) -> Any:
 
 
 def stale(table: Table, root: Path) -> str:
-    """Why a table does not hold for the sources in `root` and what is installed, as words behind `because`; empty where it
-    does. What is not installed says nothing: a machine may read tables and build nothing."""
+    """Why a table is not valid for the sources in `root` and the installed toolchain, as the end of a sentence; empty if it is.
+    Packages that are not installed are skipped: a machine can use tables without a compiler."""
     if not table.sources:
         return "it names no sources"
     for name, digest in table.sources.items():

@@ -1,6 +1,6 @@
-"""Processes that run what may abort, hang or eat memory, and that die with the one who started them.
+"""Worker processes for code that can abort, hang or exhaust memory. They end when their parent process ends.
 
-`scheduler.run` takes tasks and gives what they report. It starts one server (`bootstrap`, then `server`), which loads the
-compilers once and forks the workers (`worker`), keeps each stage within its budget, and removes what a killed worker left half
-written. `death` ties lives together: command -> server -> worker. `verdict` says of a worker that died what a user needs.
+`scheduler.run` runs tasks and yields their reports. It starts one server (`bootstrap`, then `server`), which loads the
+compilers once, forks the workers (`worker`), kills stages over their budget, and removes partial files of killed workers.
+`death` makes each process end with its parent: command -> server -> worker. `verdict` makes a diagnostic of a worker's death.
 """

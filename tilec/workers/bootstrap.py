@@ -1,8 +1,8 @@
-"""The script of the server process: `python -P bootstrap.py SOCKET PARENT`, then modules from where the parent has them.
+"""The script of the server process: `python -P bootstrap.py SOCKET PARENT`. It imports tilec from the parent's folder.
 
 In: a socket on which the parent sends `path` (its `sys.path`), `package` (the folder of its tilec) and `preload`. The package
-is loaded from that folder whatever the path says, so that a worker never runs another tilec than its parent. Nothing but
-Python's own modules is imported before that. What goes wrong is sent back; nothing is printed.
+is loaded from that folder regardless of the path, so that a worker always runs the tilec of its parent. Only standard library
+modules are imported before that. Errors are sent back; nothing is printed.
 """
 
 import importlib
@@ -15,10 +15,10 @@ import sys
 
 
 def main() -> None:
-    """Start, or say why not."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent gets them too, and then ends us in order
+    """Start the server, or send the error to the parent and exit with status 1."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent receives them too and stops the server
         signal.signal(ignored, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent blocked them while we could not ignore them
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent blocked them until they are ignored here
     control = socket.socket(fileno=int(sys.argv[1]))
     control.setblocking(True)
     try:

@@ -1,8 +1,7 @@
-"""Functions run in workers, each under its budget: for commands that need an answer and not a build.
+"""Calls functions in workers, each under its budget: for commands that need a result instead of a build.
 
-In: a function that can be imported by name, and arguments that can be pickled. Out: what it returns; CompileError where it
-raises one, and where the worker dies (`verdict`). Functions that run stages of the pipeline have their budgets there, and need
-no `limits` here.
+In: a function that can be imported by name, and arguments that can be pickled. Out: its return value. CompileError if the
+function raises one or the worker dies (`verdict`). Functions that run pipeline stages need no `limits`: stages have budgets.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tilec.workers.verdict import diagnose
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`function(*arguments)` under `limits`. `what`: such as "drawing `k`"; `span`: where it was asked for."""
+    """`function(*arguments)` under `limits`. `what` describes it, such as "drawing `k`"; `span` locates the request."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -39,7 +38,7 @@ def call(
     function: Callable[..., Any], *arguments: Any, what: str, limits: Limits | None = None, span: Span | None = None,
     preload: Sequence[str] = (), say: Callable[[str], None] | None = None,
 ) -> Any:  # fmt: skip
-    """`function(*arguments)` in a worker. `what` says what that is, such as "drawing `k`"; `span` is where it was asked for."""
+    """The result of `function(*arguments)` in a worker. `what` and `span` are those of `Call`."""
     one = Call(function, arguments, what, limits, span)
     for _, answer in calls([one], 1, preload, say):
         if isinstance(answer, CompileError):
@@ -51,8 +50,7 @@ def call(
 def calls(
     wanted: Sequence[Call], jobs: int, preload: Sequence[str] = (), say: Callable[[str], None] | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Many calls on `jobs` workers: the position of each and what it returned, or the CompileError that it ended in, as they
-    come."""
+    """Many calls on `jobs` workers, in the order of completion: the index of each and its result or CompileError."""
     with contextlib.closing(run(list(wanted), _run, jobs, preload, say)) as events:
         for event in events:
             if isinstance(event, Crashed):

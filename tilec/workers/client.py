@@ -1,7 +1,7 @@
-"""The parent's end of a server: start it, ask it for workers, hear how they ended, end it.
+"""The parent's end of a server: start it, request workers, receive how they ended, stop it.
 
-In: names of modules that workers need. Out: pipes to workers, and messages as `server` lists them. After `stop` no process is
-left and no file half written; where the parent cannot call it any more, the server does the same by itself.
+In: names of modules that workers need. Out: pipes to workers, and the messages listed in `server`. After `stop` there is no
+process and no partial file left. If the parent dies before `stop`, the server cleans up by itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilec.workers.death import PARENT_DIED
 
 PACKAGE: Final = Path(startup.__file__).absolute().parent
 PATIENCE: Final = 30.0
-"""Seconds that a server has to kill its workers and end; the kernel ends them at once if it is killed itself."""
+"""Seconds for a server to kill its workers and exit. If it is killed itself, the operating system ends its workers at once."""
 _INHERITED: Final = (
     "isolated",
     "ignore_environment",
@@ -39,7 +39,7 @@ _OPTIONS: Final = ("-I", "-E", "-s", "-S", "-B", "-Xdev", "-Xutf8")
 
 
 class Server:
-    """One server process. CompileError E0814 where it cannot be started."""
+    """One server process. CompileError E0814 if it cannot be started."""
 
     def __init__(self, preload: Sequence[str]) -> None:
         try:
@@ -47,7 +47,7 @@ class Server:
         except OSError as error:
             raise cannot_start(error.strerror or str(error)) from None
         environment = startup.child_environment()
-        environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # there is a worker per core
+        environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers already use every core
         options = [option for name, option in zip(_INHERITED, _OPTIONS, strict=True) if getattr(sys.flags, name)]
         script = [bootstrap.__file__, str(theirs.fileno()), str(os.getpid())]
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -62,11 +62,11 @@ class Server:
             theirs.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         asked = {"path": startup.safe_path(), "package": str(PACKAGE), "preload": list(preload)}
-        with contextlib.suppress(OSError):  # it has ended, as `receive` will tell
+        with contextlib.suppress(OSError):  # the server has ended; `receive` reports that
             self.control.send(json.dumps(asked).encode())
 
     def start(self, number: int) -> Connection:
-        """Ask for a worker; the pipe to it, which ends at once where there is none. Whether it started is a message."""
+        """Request a worker and return the pipe to it, which ends at once if none starts. A message says whether it started."""
         try:
             ours, theirs = Pipe()
         except OSError as error:
@@ -80,12 +80,12 @@ class Server:
         return ours
 
     def kill(self, number: int) -> None:
-        """End a worker at what it does; that it has ended is a message."""
+        """Kill a worker; a message reports its end."""
         with contextlib.suppress(OSError):
             self.control.send(json.dumps({"kill": number}).encode())
 
     def receive(self) -> dict[str, Any]:
-        """The next message. CompileError E0814 where the server has ended."""
+        """The next message. CompileError E0814 if the server has ended."""
         try:
             data = self.control.recv(1 << 16)
         except OSError:
@@ -96,9 +96,9 @@ class Server:
         return message
 
     def stop(self) -> None:
-        """End the server and all of its workers, and wait until they are gone."""
+        """Stop the server and all of its workers, and wait until they have exited."""
         self.control.close()
-        self.process.send_signal(PARENT_DIED)  # while it loads modules it has no workers, and this ends it at once
+        self.process.send_signal(PARENT_DIED)  # ends it at once if it still loads modules: it then has no workers
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -113,7 +113,7 @@ def cannot_start(why: str) -> CompileError:
 
 
 def describe(status: int) -> str:
-    """An exit status in words."""
+    """An exit status as text; the signal's name if it is negative."""
     if status < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-status).name

@@ -1,8 +1,8 @@
-"""A process that dies with its parent (Linux, prctl(2), PR_SET_PDEATHSIG).
+"""Ends a process when its parent dies (Linux, prctl(2), PR_SET_PDEATHSIG).
 
-The kernel sends the signal when the thread that made the process ends, for whatever reason, SIGKILL included; what was made
-before a parent died is told by its parent's id. Elsewhere than on Linux nothing happens here, and the end of the pipe to the
-parent has to do.
+The operating system sends the signal when the thread that forked the process ends for any reason, SIGKILL included. A parent
+that died before the call is detected by the parent's process id. On other systems only that check is made, and a process
+notices its parent's death at the end of the pipe to it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from typing import Final
 
 PARENT_DIED: Final = signal.SIGUSR1
-"""What the kernel tells the server when the command dies, and the command when it wants no more."""
+"""The signal that the operating system sends to the server when the command dies, and that the command sends to stop it."""
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int, told: int) -> None:
-    """Send this process the signal `told` when its parent dies; ends it where `parent` is no longer its parent."""
+    """Have the signal `told` sent to this process when its parent dies; exits if `parent` is no longer its parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, told, 0, 0, 0)
     if os.getppid() != parent:

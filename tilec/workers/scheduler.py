@@ -1,9 +1,9 @@
-"""Run tasks in worker processes that load the compilers once, and survive the death of a worker.
+"""Runs tasks in worker processes and survives the death of a worker.
 
-In: tasks, and the function that runs one. Out: what the tasks report, as it comes, and how each ended. A worker that dies (LLVM
-aborts its process, a budget ends it) costs the task it was at: the owner is told (`Crashed`), a new worker takes the next.
-Leaving `run` early, by Ctrl-C too, kills the workers and leaves nothing half-written; close it (`contextlib.closing`) to have
-that done at once.
+In: tasks, and the function that runs one. Out: the tasks' reports as they arrive, and how each task ended. If a worker dies
+(LLVM aborts its process, or it exceeds a budget), only its current task is lost: `Crashed` is yielded, and a new worker starts
+with the next task. Leaving `run` early, also by Ctrl-C, kills the workers and leaves no partial file. Close the generator
+(`contextlib.closing`) to do that at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tilec.workers.client import Server, cannot_start, describe
 from tilec.workers.worker import Runner
 
 MOST_SECONDS: Final = 86400.0
-"""Of one wait for a message: what the system counts in milliseconds has an end."""
+"""Longest single wait for a message: the system call has a bounded timeout in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something the task at `index` said."""
+    """A message that the task at `index` emitted."""
 
     index: int
     message: Any
@@ -41,9 +41,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker ended: its exit `status` (negative: a signal), the stage it was at (`what`) and the last `note` there, and
-    the budget that ended it (`over`: cpu, still, memory, or nothing) with what was `used` of what `limit`, in seconds or
-    bytes."""
+    """How a worker ended: its exit `status` (negative: a signal), its stage (`what`) and that stage's last `note`, and the
+    budget that it exceeded (`over`: cpu, still, memory, or empty) with `used` and `limit` in seconds or bytes."""
 
     status: int
     what: str = ""
@@ -55,7 +54,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The worker died at the task at `index` (`death` says how), or the task raised what it must not: `text` says what."""
+    """The worker of the task at `index` died (see `death`), or the task raised an unexpected exception; `text` describes it."""
 
     index: int
     text: str
@@ -73,9 +72,9 @@ def run(
     tasks: Sequence[Any], runner: Runner, workers: int, preload: Sequence[str] = (), say: Callable[[str], None] | None = None,
     *, deadline: float = math.inf,
 ) -> Generator[Report | Finished | Crashed]:  # fmt: skip
-    """Run `tasks` on up to `workers` processes, in order of start; yields what they report as it comes, and passes lines for a
-    person to `say`. `tasks[i]` is asked for when a worker is free for it. At the `deadline` (of `time.monotonic`) it ends,
-    whatever is still running. CompileError E0814 where no process can be started."""
+    """Run `tasks` on up to `workers` processes and start them in order. Yields reports as they arrive; messages for a person go
+    to `say`. `tasks[i]` is evaluated when a worker is free for it. At the `deadline` (of `time.monotonic`) it kills running
+    tasks and ends. CompileError E0814 if no process can be started."""
     if not tasks:
         return
     server = Server([runner.__module__, *preload])
@@ -86,7 +85,7 @@ def run(
 
 
 class Standing:
-    """A server that is kept for many runs, one at a time. It ends with the thread that made it."""
+    """A server that serves many runs, one at a time. It ends when the thread that created it ends."""
 
     def __init__(self, preload: Sequence[str]) -> None:
         self._server = Server(preload)
@@ -95,8 +94,8 @@ class Standing:
     def run(
         self, tasks: Sequence[Any], runner: Runner, workers: int = 1, stop: int | None = None
     ) -> Generator[Report | Finished | Crashed]:  # fmt: skip
-        """`run` on up to `workers`. It ends early once the descriptor `stop` can be read, or it is closed, and then kills its
-        workers at what they do. After a CompileError E0814 the server has to be stopped."""
+        """`run` on up to `workers` processes. It ends early when the descriptor `stop` becomes readable or the generator is
+        closed, and then kills its workers. After a CompileError E0814 the server must be stopped."""
         pool = _Pool(self._server, tasks, runner, lambda line: None, self._started)
         try:
             yield from pool.run(min(workers, len(tasks)), math.inf, stop)
@@ -117,7 +116,7 @@ class _Pool:
         self.waiting = deque(range(len(tasks)))
         self.workers: dict[int, _Worker] = {}
         self.started = started
-        """Number of the last worker: the server tells of the end of former ones, too."""
+        """Number of the last worker. Numbers are never reused, since the server also reports the end of earlier workers."""
 
     def run(self, workers: int, deadline: float, stop: int | None = None) -> Generator[Report | Finished | Crashed]:
         for _ in range(workers):
@@ -133,15 +132,15 @@ class _Pool:
                 worker = busy.get(ready)  # pyright: ignore[reportArgumentType, reportCallIssue]
                 if worker is None:
                     yield from self.hear()
-                    break  # what it told may concern the others that are ready
+                    break  # the message can concern other ready workers
                 with contextlib.suppress(EOFError, OSError):
                     yield from self.take(worker)
                     continue
-                while worker.number in self.workers:  # its pipe has ended: the server knows why
+                while worker.number in self.workers:  # its pipe has ended: the server reports why
                     yield from self.hear()
 
     def kill(self) -> None:
-        """Kill the workers that are still at a task."""
+        """Kill the workers that are still running a task."""
         for worker in self.workers.values():
             self.server.kill(worker.number)
             worker.pipe.close()
@@ -164,11 +163,11 @@ class _Pool:
             self.workers.pop(worker.number)
 
     def give(self, worker: _Worker, thing: Any) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server tells why
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server reports why
             worker.pipe.send(thing)
 
     def take(self, worker: _Worker, *, more: bool = True) -> Generator[Report | Finished | Crashed]:
-        """One message of a worker, which gets another task at the end of one if `more`; EOFError at the end of its pipe."""
+        """Handle one message of a worker. With `more` it gets another task after a finished one. EOFError if its pipe ended."""
         kind, message = worker.pipe.recv()
         task = worker.task
         assert task is not None
@@ -183,7 +182,7 @@ class _Pool:
             yield Finished(task) if kind == "done" else Crashed(task, message)
 
     def hear(self) -> Generator[Report | Finished | Crashed]:
-        """One message of the server."""
+        """Handle one message of the server."""
         message = self.server.receive()
         if "refused" in message:
             worker = self.workers.pop(message["refused"])
@@ -191,11 +190,11 @@ class _Pool:
             if not self.workers:
                 raise cannot_start(message["why"])
             assert worker.task is not None
-            self.waiting.appendleft(worker.task)  # the others get to it
+            self.waiting.appendleft(worker.task)  # another worker will run it
         elif message.get("ended") in self.workers:
             worker = self.workers[message["ended"]]
             with contextlib.suppress(EOFError, OSError):
-                while True:  # what it said before
+                while True:  # messages that it sent before it ended
                     yield from self.take(worker, more=False)
             self.workers.pop(worker.number)
             worker.pipe.close()

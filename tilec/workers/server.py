@@ -1,9 +1,9 @@
-"""The server: forks workers on request, keeps their budgets, tells how each ended, and takes all of them along when it goes.
+"""The server: forks workers on request, enforces their budgets, reports how each ended, and kills all of them when it ends.
 
-In, on a socket of messages: `{"start": ID}` with the worker's pipe, and `{"kill": ID}`. Out: `{"ready"}` when everything is
+In, on a message socket: `{"start": ID}` with the worker's pipe, and `{"kill": ID}`. Out: `{"ready"}` when everything is
 loaded, `{"started": ID, "pid"}` or `{"refused": ID, "why"}`, and for each worker that ended `{"ended": ID, "status", "what",
-"note", "over", "used", "limit"}`. The end of the socket ends the server: workers are killed, and the files that they had half
-written are removed. Should the server itself be killed, the kernel kills its workers (`death`).
+"note", "over", "used", "limit"}`. At the end of the socket the server kills its workers, removes their partial files and exits.
+If the server itself is killed, the operating system kills its workers (`death`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from tilec.workers import death, worker
 from tilec.workers.death import PARENT_DIED
 
 LOOK: Final = 0.1
-"""Seconds between looks at what workers use."""
+"""Seconds between checks of what workers use."""
 GAP: Final = 1.0
-"""Seconds of the clock that one look counts at most: a machine may have slept in between, or the command been stopped."""
+"""Most seconds that one check adds: the machine may have slept in between, or the command may have been stopped."""
 WAITING: Final = ("S", "D")
-"""States in which a process stands still; one that could run and is not let, on a busy machine, does not."""
+"""Process states (proc(5)) that count as idle: sleeping and disk sleep. A runnable process on a busy machine is not idle."""
 COLLECTED: Final = 20_000
-"""Objects that a worker makes between collections of its youngest: a stage makes graphs of as many, and drops them whole."""
+"""Threshold of the youngest garbage collection in a worker: a stage makes graphs of about so many objects and drops them
+together."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -52,11 +53,11 @@ class _Child:
 
 def serve(control: socket.socket, parent: int, preload: Sequence[str]) -> NoReturn:
     """Main of the server process."""
-    death.die_with(parent, PARENT_DIED)  # which ends us, until there is something to do before
+    death.die_with(parent, PARENT_DIED)  # the default action ends the process until `_Server` installs a handler
     for name in preload:
-        with contextlib.suppress(Exception):  # the stage that needs it meets it again, and has a diagnostic for it
+        with contextlib.suppress(Exception):  # the stage that needs the module fails again and has a diagnostic for it
             importlib.import_module(name)
-    gc.freeze()  # what was loaded stays: no worker's collector looks at it, or writes to pages that all share
+    gc.freeze()  # no worker's collector visits the loaded modules, so their copy-on-write pages stay shared
     gc.set_threshold(COLLECTED)
     _Server(control, parent).run()
     os._exit(0)
@@ -92,7 +93,7 @@ class _Server:
                 now = time.monotonic()
                 self.look(min(now - before, GAP))
                 before = now
-        except OSError:  # the parent has gone
+        except OSError:  # the parent has exited
             return
         finally:
             self.stop()
@@ -101,7 +102,7 @@ class _Server:
         self.control.send(json.dumps(message).encode())
 
     def ask(self) -> bool:
-        """Take one message; False at the end."""
+        """Handle one message; False at the end of the socket."""
         data, handles, _, _ = socket.recv_fds(self.control, 4096, 1)
         if not data:
             return False
@@ -125,7 +126,7 @@ class _Server:
         sys.stderr.flush()
         server = os.getpid()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # libraries have threads, which the child does not need
+            warnings.simplefilter("ignore")  # fork warns about threads of libraries, which the child does not need
             pid = os.fork()
         if pid == 0:
             self.become_worker(slot, handle, server)
@@ -147,13 +148,13 @@ class _Server:
             os._exit(status)
 
     def kill(self, number: int) -> None:
-        """End a worker; nothing where it has ended by itself. That it has is told like any other end."""
+        """Kill a worker if it is still running; `reap` reports its end."""
         for pid, child in self.children.items():
             if child.number == number:
                 os.kill(pid, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Tell of every worker that has ended."""
+        """Report every worker that has ended."""
         while self.children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -171,14 +172,14 @@ class _Server:
             )  # fmt: skip
 
     def look(self, passed: float) -> None:
-        """Kill every worker whose stage is over its budget."""
+        """Kill every worker whose stage exceeds its budget; `passed` are the seconds since the last check."""
         for pid, child in self.children.items():
             running = child.slot.running()
             if running is None or child.over is not None:
                 continue
             if running.number != child.stage:
                 child.stage, child.still = running.number, 0.0
-            with contextlib.suppress(OSError, IndexError):  # it has just ended
+            with contextlib.suppress(OSError, IndexError):  # the worker has just ended
                 state, spent = usage(pid)
                 child.still += passed if state in WAITING else 0.0
                 child.over = over_budget(pid, running, spent, child.still)
@@ -189,7 +190,7 @@ class _Server:
                 child.over = None
 
     def stop(self) -> None:
-        """Kill and reap all, remove what they had half written."""
+        """Kill and reap all workers and remove their partial files."""
         for pid in self.children:
             os.kill(pid, signal.SIGKILL)
         for pid, child in self.children.items():
@@ -199,7 +200,7 @@ class _Server:
 
 
 def _woken(*_: object) -> None:
-    """The number of the signal is in the pipe."""
+    """Do nothing: the wakeup descriptor receives the signal number."""
 
 
 def _remove_scratch(slot: Slot) -> None:
@@ -210,14 +211,15 @@ def _remove_scratch(slot: Slot) -> None:
 
 
 def usage(pid: int) -> tuple[str, float]:
-    """State of a process and its CPU time, all threads (proc(5)); OSError where it is gone."""
+    """State of a process and the CPU seconds of all its threads (proc(5)); OSError if it has exited."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         words = file.read().rpartition(b")")[2].split()
     return words[0].decode(), (int(words[11]) + int(words[12])) / _TICKS
 
 
 def over_budget(pid: int, running: Running, spent: float, still: float) -> tuple[str, float, float] | None:
-    """Which budget the stage is over, what it used and what it may use; None while it is within all."""
+    """The budget that the stage exceeds, what it used and the limit; None if it is within all budgets. `spent` are CPU seconds,
+    `still` idle seconds."""
     if running.bytes:
         used = progress.private_bytes(pid) - running.bytes_before
         if used > running.bytes:

@@ -1,7 +1,8 @@
-"""What to tell about a task whose worker died: over its budget, killed from outside, aborted, or a defect of tilec.
+"""The diagnostic for a task whose worker died.
 
-In: how it ended (`Crashed`), what was being done, and where that was asked for. Out: one diagnostic: E0811 over its time, E0812
-over its memory, E0813 killed by somebody else, E0504 ended by itself or raised what it must not.
+In: how it ended (`Crashed`), a description of the task, and the source of the request. Out: one diagnostic. E0811: over its
+time budget. E0812: over its memory budget. E0813: killed from outside. E0504: it aborted or raised an unexpected exception,
+which is an internal error.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from tilec.workers.client import describe
 from tilec.workers.scheduler import Crashed, Death
 
 FROM_OUTSIDE: Final = tuple(-known for known in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
-"""Exit statuses of a worker that did nothing to end itself."""
+"""Exit statuses of a worker that another process killed."""
 
 
 def diagnose(crashed: Crashed, what: str, span: Span | None = None) -> Diagnostic:
-    """The diagnostic for a task; `what` names it, such as "compiling `k` for sm_90a", `span` is where it was asked for."""
+    """The diagnostic for a task. `what` describes it, such as "compiling `k` for sm_90a"; `span` locates the request."""
     death, lines = crashed.death, tuple(crashed.text.strip().splitlines()[-3:])
     hint = "this is a defect of tilec; please report it with the kernel"
     if death is None:
@@ -38,7 +39,7 @@ def diagnose(crashed: Crashed, what: str, span: Span | None = None) -> Diagnosti
 
 
 def over_budget(death: Death, what: str, span: Span | None) -> Diagnostic:
-    """E0811 or E0812 for a worker that its budget ended, or whose stage ran into the limit of its memory."""
+    """E0811 or E0812 for a worker that exceeded its budget of time or memory."""
     stage = death.what or what
     primary = Label(span, "its budget is set for this") if span is not None else None
     if death.over == "memory":
@@ -53,11 +54,11 @@ def over_budget(death: Death, what: str, span: Span | None) -> Diagnostic:
 
 
 def where(death: Death, stage: bool = True) -> tuple[str, ...]:
-    """What the worker was at, as notes."""
+    """The stage (if `stage`) and last note of the worker, as notes of a diagnostic."""
     found = [f"at {death.what}"] if stage and death.what else []
     return (*found, f"it was at: {printable(death.note)}") if death.note else tuple(found)
 
 
 def printable(text: str, most: int = 300) -> str:
-    """One line of text that came from another process, safe for a terminal."""
+    """Text from another process as one line that is safe for a terminal, at most `most` characters."""
     return visible_line(text, most)

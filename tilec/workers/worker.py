@@ -1,7 +1,7 @@
-"""The worker: takes tasks from its pipe, one after the other, and reports on it, until the pipe ends.
+"""The worker: receives tasks from its pipe one by one and sends reports back, until the pipe ends.
 
-In: first the function that runs a task, by name, then tasks. Out: `("report", message)` as often as the function emits,
-`("say", line)` for what a person should read now, and `("done", None)` or `("crash", traceback)` at the end of each task.
+In: first the function that runs a task, pickled by name, then tasks. Out: `("report", message)` for each message that the
+function emits, `("say", line)` for a line to show at once, and `("done", None)` or `("crash", traceback)` after each task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Runner = Callable[[Any, Emit], None]
 
 
 def serve(pipe: Connection, slot: Slot, command: int) -> int:
-    """Main of a worker of the command with the process id `command`; its exit status."""
+    """Main function of a worker. `command` is the process id of the command; returns the exit status."""
     progress.attach(slot, lambda line: pipe.send(("say", line)), command)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         runner: Runner | None = None

@@ -1,4 +1,4 @@
-"""What the kernels of this folder compute, in float64."""
+"""The results of this folder's kernels, in float64."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ Array = NDArray[Any]
 
 
 def transpose(x: Array) -> Array:
-    """The matrix, turned."""
+    """The transposed matrix."""
     return x.T
 
 
 def head_permute(x: Array) -> Array:
-    """Heads of rows."""
+    """The rows of each head."""
     return x.swapaxes(0, 1).reshape(-1, x.shape[2])
 
 

@@ -1,5 +1,5 @@
-"""`python -m engine.bench`: tokens per second of a model on this GPU, beside what the GPU's memory allows.
+"""`python -m engine.bench`: tokens per second of a model on this GPU, next to the rooflines of the GPU's memory.
 
-`policy` says what is measured, `measure` runs it, `bandwidth` takes the GPU's own speed in the same run, `result` holds what
-was found and its JSON; `table` and `plot` show it, with or without a GPU.
+`policy` defines what is measured and `measure` runs it; `engine.tools.head_read` measures the GPU's bandwidth in the same run.
+`result` has the samples and their JSON; `table` and `plot` show them, with or without a GPU.
 """

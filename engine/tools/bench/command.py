@@ -1,4 +1,4 @@
-"""The command: options in, a table on stdout, JSON and a plot in files; progress and errors on stderr."""
+"""The command line: prints a table to stdout, writes JSON and a plot to files; progress and errors go to stderr."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Exit status: 0 done, 1 a result cannot be written, 2 wrong usage (also: --plot w
 or damaged, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
 
 WIDTH: Final = 200
-"""Columns that the table may take; a narrower terminal breaks its lines, so that no number is cut."""
+"""Maximum width of the table in columns; a narrower terminal wraps its lines, so that no number is truncated."""
 
 LIMIT_BYTES: Final = 64 << 20
-"""Bytes of a result that is read back at most."""
+"""Maximum bytes of a result that is read back."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,7 +69,7 @@ def command(
     batch: int, full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float,
     json_path: str | None, plot_path: str | None, from_json: str | None,
 ) -> None:  # fmt: skip
-    """Measure tokens per second, end to end and decode only, beside the rooflines of this GPU's memory."""
+    """Measure tokens per second, end to end and decode only, with the rooflines of this GPU's memory."""
     plot = Path(plot_path) if plot_path is not None else None
     if plot is not None:
         check_plot(plot)
@@ -110,7 +110,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def _room(policy: Policy, config: ModelConfig, max_seq_len: int | None) -> int:
-    """Slots of the cache; UsageError where the longest answer does not fit it or the model."""
+    """Slots of the cache; UsageError if the longest generation does not fit the cache or the model."""
     longest = policy.longest()
     room = longest if max_seq_len is None else max_seq_len
     if not 1 <= room <= config.max_position_embeddings:
@@ -157,8 +157,8 @@ def _measured(
 
 @contextmanager
 def _bar(title: str) -> Generator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """A line of progress at a terminal: functions that tell words, and bytes of how many. It is drawn when it is told
-    something and by no thread, which would take time from what is measured."""
+    """A progress line at a terminal. Yields a function that shows a text, and one that shows bytes done and total. The line is
+    drawn only when one of them is called: a refresh thread would take time from the measurement."""
     console = Console(file=unguarded(sys.stderr))
     bytes_shown = (BarColumn(), DownloadColumn(), TransferSpeedColumn()) if title == "loading" else ()
     columns = (TextColumn("{task.description}"), *bytes_shown)
@@ -185,14 +185,14 @@ def _read(path: Path) -> Report:
 
 
 def _show(report: Report, plot: Path | None) -> None:
-    """Print the table, and draw where that is asked for."""
+    """Print the table, and write the plot if `plot` is given."""
     print_table(report, Console(file=unguarded(sys.stdout), highlight=False, width=WIDTH))
     if plot is not None:
         write_whole(plot, draw(report, plot.suffix))
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command; returns the exit status."""
     try:
         command.main(arguments, prog_name="python -m engine.bench", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -209,7 +209,7 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(DeviceError("the host has too little memory", fix="take a smaller model"))
     except OSError as error:
         return _fail(EngineError(f"the table cannot be written: {error.strerror or error}"))
-    except SystemExit:  # click's end when the reader of the table has gone
+    except SystemExit:  # click raises it when stdout is a closed pipe
         return EngineError.exit_code
     return 0
 

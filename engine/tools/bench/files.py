@@ -1,4 +1,4 @@
-"""Results on disk, whole or not at all: written beside their place and renamed into it. A stream is written to as it is."""
+"""Writes results atomically, to a temporary file in the same folder that is then renamed. Streams are written to directly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilec.output import OpenOutput, Output, is_stream, open_stream, write_all, 
 
 
 def check_writable(path: Path) -> None:
-    """EngineError where no file can be made beside `path`, or a folder lies there; before anything is measured."""
+    """EngineError if no file can be created at `path`, or a folder is there. Called before anything is measured."""
     if os.path.isdir(path):
         raise EngineError("is a folder", where=path, fix="name a file")
     if is_stream(str(path)):
@@ -24,7 +24,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, or leave what was there, or write to a stream (`tilec.output.is_stream`); EngineError where that fails."""
+    """Write a file atomically, or write to a stream (`tilec.output.is_stream`); EngineError if that fails."""
     try:
         handle = open_stream(str(path))
         if handle is not None:

@@ -1,4 +1,4 @@
-"""The machine that was measured."""
+"""Facts about the measured machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from engine.backends.cuda import CudaBackend
 
 DRIVER_FILE: Final = Path("/proc/driver/nvidia/version")
-"""Where the kernel module tells its version."""
+"""The file in which the kernel module reports its version."""
 
 
 def machine_facts(backend: CudaBackend) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def machine_facts(backend: CudaBackend) -> dict[str, Any]:
 
 
 def driver_version(file: Path) -> str | None:
-    """The version of the NVIDIA kernel module, such as `580.65.06`; None where there is none."""
+    """The version of the NVIDIA kernel module, such as `580.65.06`; None if it is not loaded."""
     try:
         found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", file.read_text(encoding="utf-8", errors="replace"))
     except OSError:

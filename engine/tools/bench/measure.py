@@ -1,7 +1,7 @@
-"""Runs the cells of a policy on a backend and takes the time of each.
+"""Runs and times the cells of a policy on a backend.
 
-The clock is read three times a run: before the prompt is given, when the first token is on the host, and when the last is.
-Nothing is printed in between. Stop tokens are not heeded, so that every answer has its length.
+A run reads the clock three times: before prefill, when the first token is on the host, and when the last one is. Nothing is
+printed in between. Stop tokens are ignored, so that every generation has its full length.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from engine.tools.bench.result import CellResult, Statistic
 from tilec.step.graph import StepGraph
 
 Clock = Callable[[], float]
-"""Seconds since any moment."""
+"""Seconds since an arbitrary origin."""
 
 HOST_CLOCK: Final[Clock] = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds until the first and until the last token of one answer, and its tokens."""
+    """Seconds until the first and until the last token of one run, and its tokens."""
 
     prefill_seconds: float
     seconds: float
@@ -42,7 +42,7 @@ class _Samples:
 
 
 def answer(backend: Backend, ids: Sequence[int], tg: int, clock: Clock = HOST_CLOCK) -> Run:
-    """One greedy answer of `tg` tokens; DeviceError where the backend gives another number of them."""
+    """Generate `tg` tokens greedily; DeviceError if the backend returns another number of tokens."""
     sequence = backend.begin()
     began = clock()
     backend.prefill(sequence, ids)
@@ -56,7 +56,8 @@ def answer(backend: Backend, ids: Sequence[int], tg: int, clock: Clock = HOST_CL
 
 
 def answers(batch: Batch, prompts: Sequence[Sequence[int]], tg: int, clock: Clock = HOST_CLOCK) -> Run:
-    """Greedy answers of `tg` tokens to all of some prompts at once; `tokens` are those of the first, then of the second."""
+    """Generate `tg` tokens greedily for all prompts as a batch; `tokens` lists those of the first prompt, then of the
+    second."""
     began = clock()
     found = dict(batch.add(ids) for ids in prompts)
     first = clock()
@@ -78,8 +79,8 @@ def measure(
     bandwidth: Callable[[], float] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[CellResult, ...], Statistic | None]:
-    """Every cell of `policy`, and the samples of `bandwidth` (bytes per second; taken once a repetition, before the cells).
-    `progress` is told what comes next, between runs."""
+    """Measure every cell of `policy`; also returns the samples of `bandwidth` (bytes per second, one per repetition, before the
+    cells). `progress` is called between runs with what comes next."""
     cells = policy.cells()
     vocabulary, several = backend.config.vocab_size, policy.batch > 1
     prompts = {cell.pp: [policy.prompt(cell.pp, vocabulary, number) for number in range(policy.batch)] for cell in cells}
@@ -116,8 +117,9 @@ def measure(
 
 
 def step_bytes(graph: StepGraph, cell: Cell, contracts: Contracts) -> float:
-    """Bytes that the decode step `graph` has to read and write in a cell, the mean over its `tg - 1` steps: the weights, and
-    the filled slots of the cache, from `pp + 1` to `pp + tg - 1`. They grow by the same amount each step."""
+    """Bytes that the decode step `graph` must read and write in a cell, as the mean over its `tg - 1` steps: the weights, and
+    the filled slots of the cache, from `pp + 1` to `pp + tg - 1`. They grow linearly, so the mean is that of the first and last
+    step."""
     ends = (graph.sequences * filled for filled in (cell.pp + 1, cell.pp + cell.tg - 1))
     first, last = (sum(streamed(graph, filled, contracts)) for filled in ends)
     return (first + last) / 2

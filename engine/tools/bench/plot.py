@@ -1,5 +1,5 @@
-"""A report as a figure of two panels: tokens per second by length of the answer under the rooflines, and prefill by length of
-the prompt. Drawn with matplotlib, which the extra `bench` brings, without a display."""
+"""Draws a report as a figure of two panels: tokens per second by generation length under the rooflines, and prefill time by
+prompt length. Uses matplotlib (extra `bench`) without a display."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS: Final = {
 
 
 def check_plot(path: Path) -> None:
-    """UsageError where `path` has another suffix or matplotlib is not installed; before anything is measured."""
+    """UsageError if `path` has another suffix or matplotlib is not installed. Called before anything is measured."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"a plot is {' or '.join(SUFFIXES)}", where=path, fix="name it so")
     try:
@@ -32,10 +32,10 @@ def check_plot(path: Path) -> None:
 
 
 def draw(report: Report, suffix: str) -> bytes:
-    """The figure as PNG or SVG; the same bytes for the same report and the same matplotlib."""
+    """The figure as PNG or SVG; deterministic for the same report and version of matplotlib."""
     matplotlib: Any = importlib.import_module("matplotlib")
     figures: Any = importlib.import_module("matplotlib.figure")
-    # Sweeps share one cell: the first prompt length with the first answer length.
+    # Both sweeps include the cell of the first prompt length and the first generation length.
     first = report.cells[0]
     answers = sorted((cell for cell in report.cells if cell.pp == first.pp), key=lambda cell: cell.tg)
     prompts = sorted((cell for cell in report.cells if cell.tg == first.tg), key=lambda cell: cell.pp)
@@ -57,7 +57,7 @@ def draw(report: Report, suffix: str) -> bytes:
 
 
 def _rates(axes: Any, report: Report, cells: list[CellResult]) -> None:
-    """Tokens per second by `tg`, from 0, so that heights compare."""
+    """Tokens per second by `tg`; the axis starts at 0, so that heights compare."""
     tg = [cell.tg for cell in cells]
     nominal = [cell.roofline(report.nominal) for cell in cells]
     axes.plot(tg, nominal, color=ROOF, linestyle="--", marker="_", label=f"roofline, {report.nominal / 1e12:.2f} TB/s nominal")
@@ -103,7 +103,7 @@ def _points(axes: Any, x: list[int], statistics: list[Statistic], color: str, ma
 
 
 def _lengths(axes: Any, lengths: list[int]) -> None:
-    """A logarithmic axis whose marks are the lengths measured."""
+    """A logarithmic axis with ticks at the measured lengths."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.minorticks_off()

@@ -1,8 +1,8 @@
-"""What is measured, in what order: lengths of prompts and answers, repetitions, prompts.
+"""What is measured, and in what order: prompt and generation lengths, repetitions, prompts.
 
-The policy is that of Grout's sweeps, so that numbers stand side by side: greedy, batch 1, clocks as they are found, no outlier
-is dropped; answers of many lengths behind the first prompt length, prompts of many lengths before the first answer length.
-Repetitions are the outer loop and cells the inner one, so that a drift of the clocks meets all cells alike.
+The policy is that of Grout's sweeps, so that numbers are comparable: greedy, batch 1, clocks unchanged, no outlier dropped; all
+generation lengths with the first prompt length, all prompt lengths with the first generation length. Repetitions are the outer
+loop and cells the inner one, so that clock drift affects all cells alike.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from engine.errors import UsageError
 from tilec.step.step import BATCHES
 
 PROMPTS: Final = (18, 128, 512, 2048, 8192)
-"""Tokens of prompts, `pp`."""
+"""Default prompt lengths in tokens, `pp`."""
 
 ANSWERS: Final = (36, 128, 512, 2048)
-"""Tokens of answers, `tg`."""
+"""Default generation lengths in tokens, `tg`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing measured: an answer of `tg` tokens to a prompt of `pp`."""
+    """One measurement: `tg` tokens generated after a prompt of `pp` tokens."""
 
     pp: int
     tg: int
@@ -32,8 +32,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`pp` and `tg` as above; `full` takes every pair. `warmup_reps` repetitions of every cell are thrown away first. `batch`
-    sequences are answered at once, each with a prompt of its own."""
+    """`pp` and `tg` as above; `full` measures every pair. The first `warmup_reps` repetitions of every cell are discarded.
+    `batch` sequences are generated at once, each with its own prompt."""
 
     pp: tuple[int, ...] = PROMPTS
     tg: tuple[int, ...] = ANSWERS
@@ -44,7 +44,7 @@ class Policy:
     batch: int = 1
 
     def check(self) -> None:
-        """UsageError for numbers that measure nothing."""
+        """UsageError for values with which nothing can be measured."""
         for option, numbers, lowest in (("--pp", self.pp, 1), ("--tg", self.tg, 2)):
             if not numbers:
                 raise UsageError("the list is empty", where=option, fix="give numbers of tokens, such as 18,128")
@@ -64,16 +64,16 @@ class Policy:
             raise UsageError(f"{self.seed} is below 0", where="--seed")
 
     def cells(self) -> tuple[Cell, ...]:
-        """Every cell once: answers of each length to the first prompt, then each other prompt with the first answer."""
+        """Every cell once: all generation lengths with the first prompt length, then the other prompts with the first `tg`."""
         if self.full:
             return tuple(Cell(pp, tg) for pp in self.pp for tg in self.tg)
         return (*(Cell(self.pp[0], tg) for tg in self.tg), *(Cell(pp, self.tg[0]) for pp in self.pp[1:]))
 
     def longest(self) -> int:
-        """Tokens of prompt and answer together in the longest cell."""
+        """Tokens of prompt plus generation in the longest cell."""
         return max(cell.pp + cell.tg for cell in self.cells())
 
     def prompt(self, pp: int, vocab_size: int, number: int = 0) -> list[int]:
-        """Token ids drawn evenly from the vocabulary, the same for the same seed, length and number."""
+        """Token ids drawn uniformly from the vocabulary, deterministic for a seed, length and number."""
         seeds = [self.seed, pp, number] if number else [self.seed, pp]
         return [int(token) for token in np.random.default_rng(seeds).integers(0, vocab_size, pp)]

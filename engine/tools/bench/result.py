@@ -1,7 +1,7 @@
-"""What a measurement found, and its JSON, which the table and the plot are made from.
+"""Results of a measurement, and their JSON, from which the table and the plot are made.
 
-Every sample is kept. Rates and shares are derived from the samples here and nowhere else; the JSON repeats them for readers
-without this module, and `Report.from_json` derives them again.
+Every sample is kept. Rates and shares are derived from the samples only here. The JSON repeats them for readers without this
+module, and `Report.from_json` derives them again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MOST: Final = 1e18
 
 MOST_TOKENS: Final = 1 << 24
 TEXT_LIMIT: Final = 500
-"""Characters of a line that is read back."""
+"""Maximum characters of a line of text that is read back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """Samples in the order they were taken. Quartiles are interpolated linearly between samples, as NumPy's percentiles."""
+    """Samples in the order of measurement. Quartiles are linearly interpolated, as in NumPy's percentiles."""
 
     samples: tuple[float, ...]
 
@@ -45,7 +45,7 @@ class Statistic:
         return float(np.percentile(self.samples, percent))
 
     def map(self, change: Callable[[float], float]) -> Statistic:
-        """Each sample changed."""
+        """A function applied to each sample."""
         return Statistic(tuple(change(sample) for sample in self.samples))
 
     def to_json(self) -> dict[str, Any]:
@@ -58,9 +58,9 @@ class Statistic:
 class CellResult:
     """Seconds of each repetition of a cell, by the host's clock.
 
-    `seconds` run from the call until the last token is on the host, `prefill_seconds` until the first is; `step_bytes` is
-    what a decode step has to move, the mean over the cell's steps; `repeatable` says that all repetitions gave the same tokens.
-    `batch` answers are made at once; rates are those of all together.
+    `seconds` is the time from the call until the last token is on the host, `prefill_seconds` until the first one is;
+    `step_bytes` is what a decode step must move, the mean over the cell's steps; `repeatable` is whether all repetitions gave
+    the same tokens. `batch` sequences are generated at once; rates are totals over all of them.
     """
 
     pp: int
@@ -79,22 +79,22 @@ class CellResult:
 
     @property
     def rate(self) -> Statistic:
-        """Tokens per second of the whole, prefill included."""
+        """Tokens per second, prefill included."""
         return self.seconds.map(lambda seconds: self.batch * self.tg / seconds)
 
     @property
     def decode_rate(self) -> Statistic:
-        """Tokens per second behind the first token."""
+        """Tokens per second after the first token."""
         return self.decode_seconds.map(lambda seconds: self.batch * (self.tg - 1) / seconds)
 
     def roofline(self, bytes_per_second: float) -> float:
-        """Tokens per second at which a decode step's bytes take all of a bandwidth."""
+        """Tokens per second at which the decode steps' bytes use the whole bandwidth."""
         return self.batch * bytes_per_second / self.step_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes per second that were read in the same run on the same GPU; `what` says how, for people."""
+    """Read bandwidth in bytes per second, measured in the same run on the same GPU; `what` describes how, for readers."""
 
     what: str
     bytes_per_second: Statistic
@@ -102,7 +102,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A measurement: free facts about the machine, the model and the policy, the bandwidths in bytes per second, the cells."""
+    """A measurement: free-form facts about machine, model and policy; bandwidths in bytes per second; the cells."""
 
     date: str
     machine: Mapping[str, Any]
@@ -126,7 +126,7 @@ class Report:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Everything; numbers in seconds, bytes, tokens per second and percent."""
+        """The whole report; numbers in seconds, bytes, tokens per second and percent."""
         measured: dict[str, Any] | None = None
         if self.bandwidth is not None:
             measured = {"what": self.bandwidth.what, "bytes_per_second": self.bandwidth.bytes_per_second.to_json()}
@@ -150,7 +150,7 @@ class Report:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Report:
-        """Inverse of `to_json`. Trusts nothing: ValueError names the first field that is not what it must be."""
+        """Inverse of `to_json` for untrusted input: ValueError names the first invalid field."""
         if data.get("format") != FORMAT:
             raise ValueError(f"`format` is not {FORMAT!r}")
         date = _text(data, "date")

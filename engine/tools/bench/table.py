@@ -1,4 +1,4 @@
-"""A report as a table of text."""
+"""Prints a report as a text table."""
 
 from __future__ import annotations
 

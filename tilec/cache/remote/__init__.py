@@ -1,15 +1,15 @@
-"""The cache that a team shares: layers behind the local store, read through and written back.
+"""The cache that a team shares: remote layers behind the local store, read-through and write-back.
 
 In: remotes that the user named, or that a build.toml names and the user allowed (`address`), and a key of the team (`signer`).
-Out: verified products of a key (`remote.Remote.fetch`), and what this build made, written back behind its back.
+Out: verified products of a key (`remote.Remote.fetch`). What this build makes is written back in the background.
 
-What holds. A remote can make a build slower, and can do nothing else to it. One object of a remote is one entry (`envelope`):
-a record that names the key and the sha256 of every product, signed where there is a key, and then the products. Before
-anything of it is used, or kept in the local store, the size, the signature, the key, every digest and the agreement of the
-products with the key (`tilec.cache.products`) are checked; what fails one of them is counted, told and dropped. The local
-store then seals the entry with the user's own secret: no seal of anybody else enters it. Every operation is bounded in time,
-a layer that fails is left alone for a while (`guard`), and at the end of a build nothing waits longer than `remote.FLUSH`.
+A remote can only slow a build down. One object of a remote is one entry (`envelope`): a record of the key and the sha256 of
+every product, signed if there is a key, followed by the products. Size, signature, key, every digest, and the agreement of the
+products with the key (`tilec.cache.products`) are checked before anything is used or stored locally. An entry that fails a
+check is counted, reported and dropped. The local store seals entries with the user's own secret and accepts no other seal.
+Every operation has a timeout, a failing layer is skipped for a while (`guard`), and the end of a build waits for at most
+`remote.FLUSH`.
 
-Who is believed: with a key, those who have the secret (HMAC), or the private key (Ed25519). Without one, everybody who can
-write to the remote, and everybody on the way to it: digests find damage, and no forgery.
+With a key, the owners of the secret (HMAC) or of the private key (Ed25519) are trusted. Without one, everybody who can write to
+the remote, or to the connection, is trusted: digests detect damage but no forgery.
 """

@@ -1,9 +1,9 @@
-"""Which remotes a build uses: texts of the user and of a build.toml go in, addresses come out.
+"""Selects the remotes of a build: settings of the user and of a build.toml go in, addresses come out.
 
-The rule. A remote is used where the user named it: in `TILEC_REMOTE_CACHE`, or with `--remote`. One that a build.toml names is
-used only where the user allowed it: its URL is one of `TILEC_REMOTE_ALLOW` or lies below one, or `--remote project` was given
-for this command. So a project that somebody else wrote reaches no host, sends no credentials and writes no file by itself; and
-a build.toml can give a URL and `read_only`, and no password, option of a library, or URL that chains others.
+A remote is used if the user named it in `TILEC_REMOTE_CACHE` or with `--remote`. A remote from a build.toml is used only if the
+user allowed it: its URL equals or lies below one of `TILEC_REMOTE_ALLOW`, or the command has `--remote project`. A project from
+someone else can therefore contact no host, send no credentials and write no file by itself. A build.toml can give a URL and
+`read_only`, but no password, library option, or chained URL.
 
     TILEC_REMOTE_CACHE="redis://cache:6379/0 https://cache/tilec|read_only|timeout=2"
     TILEC_REMOTE_ALLOW="https://cache.example/"
@@ -26,19 +26,19 @@ HTTP: Final = ("http", "https")
 FILES: Final = (
     "file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "sftp", "ssh", "smb", "hdfs", "oss",
 )  # fmt: skip
-"""Schemes that `fsspec` opens; the library behind each is the user's to install."""
+"""Schemes that `fsspec` opens; the user installs the library behind each."""
 SCHEMES: Final = (*REDIS, *HTTP, *FILES)
 TIMEOUT: Final = 5.0
-"""Seconds of one operation, unless an address says otherwise."""
+"""Default timeout of one operation, in seconds."""
 MOST_REMOTES: Final = 8
 LONGEST_URL: Final = 2000
 PROJECT, OFF = "project", "off"
-"""Words of `--remote` beside URLs: those of the build.toml, and none at all."""
+"""Values of `--remote` other than URLs: the remotes of the build.toml, and no remote at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One remote. `url` may hold a password, `shown` does not. `seconds` bounds one operation."""
+    """One remote. `url` can contain a password, `shown` does not. `seconds` is the timeout of one operation."""
 
     url: str
     read_only: bool = False
@@ -57,14 +57,14 @@ class Address:
 
 
 def fault(url: str) -> str:
-    """What is wrong with a URL, as the end of a sentence; empty where nothing is."""
+    """What is wrong with a URL, as the end of a sentence; empty if nothing is."""
     if not 0 < len(url) <= LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
         return "is not a URL"
     if "::" in url:
         return "chains other URLs"
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  # a port that is no number is found here
+        parts.port  # noqa: B018  # raises for an invalid port
     except ValueError as error:
         return f"is not a URL: {error}"
     if parts.scheme not in SCHEMES:
@@ -78,11 +78,11 @@ def fault(url: str) -> str:
 
 
 def parse(text: str) -> Address:
-    """An address as the user writes it: a URL, then `|read_only` and `|timeout=SECONDS`. ValueError says what is wrong."""
+    """Parse an address as the user writes it: a URL, then `|read_only` and `|timeout=SECONDS`. ValueError if malformed."""
     url, *options = text.split("|")
     read_only, seconds = False, TIMEOUT
     if found := fault(url):
-        raise ValueError(f"{'the URL' if '@' in url else f'`{url[:200]}`'} {found}")  # what holds a password is not shown
+        raise ValueError(f"{'the URL' if '@' in url else f'`{url[:200]}`'} {found}")  # a URL with a password is not shown
     for option in options:
         name, _, value = option.partition("=")
         if name == "read_only" and value in ("", "true"):
@@ -95,7 +95,7 @@ def parse(text: str) -> Address:
 
 
 def allowed(url: str, prefixes: Iterable[str]) -> bool:
-    """Whether `url` is one of `prefixes` or lies below one: same scheme, host and port, a path that begins with its parts."""
+    """Whether `url` equals or lies below one of `prefixes`: same scheme, host and port, and its path parts come first."""
     wanted = urlsplit(url)
     return any(_below(wanted, urlsplit(prefix)) for prefix in prefixes if not fault(prefix))
 
@@ -110,7 +110,7 @@ def _below(url: SplitResult, prefix: SplitResult) -> bool:
 def chosen(given: Sequence[str], project: Sequence[Address]) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
     """The remotes to use, and those of the build.toml that are not allowed. `given` are the values of `--remote`.
 
-    CompileError E0751 for a text that is no remote, and for more than `MOST_REMOTES`.
+    CompileError E0751 for a malformed remote, and for more than `MOST_REMOTES`.
     """
     if OFF in given:
         return (), ()

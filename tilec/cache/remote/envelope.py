@@ -1,16 +1,16 @@
-"""One entry as a remote holds it: a signed record of the key and the digests, then the products.
+"""The format of an entry on a remote: a signed record of the key and the digests, then the products.
 
     tilec remote entry 1
     key <64 hex digits>
-    cost <milliseconds of CPU that it took to make>
-    output <name> <sha256> <size>          one line a product, in the order of the bytes
-    signature <what the signer says>       over all lines above
+    cost <CPU time to make it, in milliseconds>
+    output <name> <sha256> <size>          one line per product, in the order of the bytes
+    signature <text of the signer>         over all lines above
     <blank line>
-    <the products, one after the other, deflated>
+    <the products, concatenated and deflated>
 
-One object a key, and not a record and blobs: it is one round trip, it is there whole or not at all on every kind of server, and
-nothing has to be collected. Products are named by the sha256 of their bytes and are read back by it. The reader is strict, and
-bounded: it inflates no more than the record says, and the record no more than `LARGEST`.
+A key has one object instead of a record and blobs: it needs one round trip, every kind of server stores it completely or not at
+all, and there is no garbage to collect. Products are identified by the sha256 of their bytes. The reader is strict and bounded:
+it inflates at most the total size in the record, which is at most `LARGEST`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilec.cache.remote.signer import Signer
 
 FIRST: Final = "tilec remote entry 1"
 LARGEST: Final = 1 << 26
-"""Bytes of an entry, as it is sent and with its products inflated; what is larger is not shared."""
+"""Bytes of an entry, both as it is sent and with its products inflated; a larger entry is not shared."""
 LONGEST_HEAD: Final = 1 << 14
 _KEY = re.compile(r"key ([0-9a-f]{64})", re.ASCII)
 _COST = re.compile(r"cost (0|[1-9][0-9]{0,9})", re.ASCII)
@@ -35,8 +35,8 @@ _OUTPUT = re.compile(r"output ([\w.-]{1,64}) ([0-9a-f]{64}) (0|[1-9][0-9]{0,9})"
 
 
 class Refused(ValueError):
-    """An entry that is not used: `kind` is damaged, oversized, unsigned, foreign (another's signature) or swapped (another
-    key's)."""
+    """An entry that is not used. `kind` is damaged, oversized, unsigned, foreign (signed by another key) or swapped (the entry
+    of another cache key)."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The products of an entry with their digests, and the milliseconds of CPU that making them took."""
+    """The products of an entry with their digests, and the CPU time to make them in milliseconds."""
 
     outputs: dict[str, bytes] = field(repr=False)
     digests: dict[str, str]
@@ -53,7 +53,7 @@ class Received:
 
 
 def pack(key: str, outputs: Mapping[str, bytes], cost: int, signer: Signer) -> bytes | None:
-    """The bytes of an entry; None where it is too large to be shared."""
+    """The bytes of an entry; None if it is too large to be shared or the format cannot hold it."""
     if len(outputs) > MOST_OUTPUTS or sum(map(len, outputs.values())) > LARGEST:
         return None
     lines = [FIRST, f"key {key}", f"cost {max(0, min(cost, 10**10 - 1))}"]
@@ -67,7 +67,7 @@ def pack(key: str, outputs: Mapping[str, bytes], cost: int, signer: Signer) -> b
 
 
 def unpack(key: str, data: bytes, signer: Signer) -> Received:
-    """The products of the entry of `key`; Refused where `data` is not that entry, whole, and signed as the signer asks."""
+    """The products of the entry of `key`; Refused unless `data` is that entry, complete, and `signer` accepts its signature."""
     if len(data) > LARGEST:
         raise Refused("oversized", "it is larger than any entry")
     end = data.find(b"\n\n", 0, LONGEST_HEAD)

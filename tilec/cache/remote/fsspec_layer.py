@@ -1,9 +1,9 @@
-"""Folders and object stores, through `fsspec`: files and NFS, S3, Google Cloud Storage, Azure, SFTP and what else is installed.
+"""Folders and object stores, through `fsspec`: files and NFS, S3, Google Cloud Storage, Azure, SFTP and others.
 
-An entry is one object `URL/<key>`. Where a store is a file system, an object is written under another name and renamed; object
-stores show an object whole or not at all. Credentials and endpoints come from where each library looks for them (for S3 the
-`AWS_...` variables and `~/.aws`, which also name the endpoint: `AWS_ENDPOINT_URL`), never from a build.toml. A key is lent by
-an object that is created only where none is; stores that cannot do that lend nothing.
+An entry is one object `URL/<key>`. On a file system an object is written under a temporary name and renamed; object stores
+write atomically. Credentials and endpoints come from each library's own configuration (for S3 the `AWS_...` variables, with
+`AWS_ENDPOINT_URL`, and `~/.aws`), never from a build.toml. A lease is an object that is created only if it does not exist;
+stores without exclusive creation have no leases.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tilec.cache.remote.address import Address
 from tilec.cache.remote.layer import Nonsense, Oversized, entry_bytes
 
 RENAMED: Final = ("file", "sftp", "ssh", "smb", "hdfs")
-"""Schemes of file systems."""
+"""Schemes of file systems, on which a renamed temporary file makes the write atomic."""
 CREATES: Final = ("s3", "s3a", "gs", "gcs")
-"""Schemes of object stores whose client creates an object only where none is, in one step."""
+"""Schemes of object stores whose client can create an object atomically only if it does not exist."""
 LONGEST_LEASE: Final = 200
 
 
@@ -36,19 +36,19 @@ class FsspecLayer:
             options["config_kwargs"] = {"connect_timeout": seconds, "read_timeout": seconds, "retries": {"max_attempts": 0}}
         elif scheme == "file":
             options["auto_mkdir"] = True
-        # Any: the library has no types
+        # Any: the library is untyped
         open_url: Any = vars(fsspec)["url_to_fs"]
         self._files, folder = open_url(address.url, **options)
         if hasattr(self._files, "retries"):
-            self._files.retries = 1  # `guard` tries again
+            self._files.retries = 1  # `guard` retries
         self._base = str(folder).rstrip("/")
         self._scheme = scheme
 
     def get(self, key: str, limit: int) -> bytes | None:
-        """A read of a range: no more than `limit` bytes are asked for."""
+        """Reads a range of `limit + 1` bytes: the last byte shows that the object is too large."""
         path = f"{self._base}/{key}"
         try:
-            if self._scheme == "file" and self._files.size(path) > limit:  # free to ask, and not to read
+            if self._scheme == "file" and self._files.size(path) > limit:  # the size is cheap, the read is not
                 raise Oversized
             found = self._files.cat_file(path, start=0, end=limit + 1)
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class FsspecLayer:
         return entry_bytes(found, limit)
 
     def put(self, key: str, data: bytes, *, replace: bool) -> bool:
-        """Without `replace` it is looked at first."""
+        """Without `replace` a separate, non-atomic check for the object precedes the write."""
         path = f"{self._base}/{key}"
         if not replace and self._files.exists(path):
             return False
@@ -76,7 +76,7 @@ class FsspecLayer:
         return True
 
     def claim(self, key: str, holder: str, seconds: float) -> bool | None:
-        """The object holds who has the key and until when; one that is over is removed, by whoever comes first."""
+        """The lease object contains the holder and the expiry; the next builder removes an expired one."""
         if self._scheme != "file" and self._scheme not in CREATES:
             return None
         path = f"{self._base}/lease-{key}"
@@ -87,7 +87,7 @@ class FsspecLayer:
         if known == holder:
             self._files.pipe_file(path, text)
             return True
-        if time.time() < until < time.time() + 2 * seconds:  # one that never ends is nobody's
+        if time.time() < until < time.time() + 2 * seconds:  # an expiry too far ahead is invalid
             return False
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(path)
@@ -117,11 +117,11 @@ class FsspecLayer:
             return "", 0.0
 
     def release(self, key: str, holder: str) -> None:
-        """Removes the object of the holder."""
+        """Remove the lease object if it is the holder's."""
         path = f"{self._base}/lease-{key}"
         if self._lease(path)[0] == holder:
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(path)
 
     def close(self) -> None:
-        """Nothing of ours: the library closes its own sessions."""
+        """Do nothing: the library closes its own sessions."""

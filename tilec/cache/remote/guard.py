@@ -1,9 +1,9 @@
-"""Holds a layer to its time: every operation bounded, a few tried again, and a layer that fails left alone for a while.
+"""Timeouts, a retry and a circuit breaker for a layer.
 
-An operation runs in a thread of its own, so that a server which accepts and never answers, or answers a byte at a time, costs
-`seconds` and no more; the thread is left behind and keeps no process alive. After `FAILURES` in a row the circuit is open: for
-`REST` seconds every operation fails at once; then one is tried. What comes late is used, and counts as a failure, so that a
-layer which always is just in time does not slow a build down for long.
+An operation runs in its own thread, so a server that never answers, or answers a byte at a time, costs at most `seconds`. The
+thread is a daemon and is abandoned. After `FAILURES` consecutive failures the circuit opens: for `REST` seconds every operation
+fails at once; then one is tried. A late answer is used but counts as a failure, so that a layer which is always just in time
+does not slow a build down for long.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tilec.cache.remote.opening import open_layer
 FAILURES: Final = 3
 REST: Final = 30.0
 LATE: Final = 0.5
-"""The part of `seconds` after which an answer is late."""
+"""Fraction of `seconds` after which an answer is late."""
 ATTEMPTS: Final = 2
 PAUSE: Final = 0.05
 """Seconds before the second attempt, on average."""
 QUICK: Final = 0.5
-"""Seconds within which a failure must come for a second attempt: what took long will again."""
+"""Only a failure within so many seconds is retried: a slow one would be slow again."""
 OPENING: Final = 20.0
-"""Seconds that opening a layer may take: libraries are imported, and nothing is sent, or not much."""
+"""Timeout for opening a layer, in seconds: it imports libraries and sends little or nothing."""
 _USER: Final = re.compile(r"//[^/\s@]*@")
-"""User and password of a URL, which no message shows."""
+"""User and password of a URL, which are removed from messages."""
 T = TypeVar("T")
 
 
 class Unavailable(Exception):
-    """The layer did not do it: in time, or at all."""
+    """The operation failed, timed out, or was not tried because the circuit is open."""
 
 
 class Guard:
-    """A layer under guard. `failures` counts operations that did not come about, `trouble` is the first reason."""
+    """A guarded layer. `failures` counts failed and late operations, `trouble` is the reason of the first."""
 
     def __init__(self, address: Address, open_: Callable[[Address], Layer] = open_layer) -> None:
         self.address = address
@@ -58,11 +58,11 @@ class Guard:
 
     @property
     def resting(self) -> bool:
-        """Whether the circuit is open: it is not asked now."""
+        """Whether the circuit is open, so that operations fail at once."""
         return self._in_a_row >= FAILURES and time.monotonic() < self._until
 
     def call(self, operation: Callable[[Layer], T]) -> T:
-        """What `operation` gives; Unavailable where it does not, in time; Unusable as it is."""
+        """The result of `operation`. Unavailable if it fails or times out; Unusable passes through."""
         with self._lock:
             if self._in_a_row >= FAILURES:
                 if self._probing or time.monotonic() < self._until:
@@ -86,7 +86,7 @@ class Guard:
                 raise Unavailable from None
             except Exception as error:
                 if isinstance(error, Nonsense):
-                    self.hang_up()  # what comes next on that connection may be the answer to something else
+                    self.hang_up()  # the next bytes of this connection may answer another request
                 final = attempt + 1 == ATTEMPTS or isinstance(error, Missing) or time.monotonic() - start > QUICK
                 if final:
                     self._failed(f"{type(error).__name__}: {error}")
@@ -113,7 +113,7 @@ class Guard:
         with self._opening:
             layer = self._layer
             if layer is None and self.resting:
-                raise TimeoutError  # who came first waited for nothing
+                raise TimeoutError  # a thread before this one failed to open it
             if layer is None:
                 layer = self._layer = self._opened()
         try:
@@ -126,7 +126,7 @@ class Guard:
         try:
             return within(max(OPENING, self.address.seconds), lambda: self._open(self.address), self.name)
         except (Missing, TimeoutError):
-            with self._lock:  # neither gets better by asking again now
+            with self._lock:  # a retry now would not help
                 self._in_a_row = FAILURES
                 self._until = time.monotonic() + REST
             raise
@@ -140,7 +140,7 @@ class Guard:
 
 
 def within(seconds: float, run: Callable[[], T], name: str) -> T:
-    """What `run` gives or raises; TimeoutError after `seconds`, when its thread is left behind."""
+    """What `run` returns or raises. TimeoutError after `seconds`; its thread is then abandoned."""
     box: list[tuple[T | None, BaseException | None]] = []
     done = threading.Event()
 
@@ -157,6 +157,6 @@ def within(seconds: float, run: Callable[[], T], name: str) -> T:
     found, error = box[0]
     if isinstance(error, Exception):
         raise error
-    if error is not None:  # a library's own way to give up, which would end the build
+    if error is not None:  # such as SystemExit of a library, which would end the build
         raise OSError(f"{type(error).__name__}: {error}")
     return found  # pyright: ignore[reportReturnType]

@@ -1,7 +1,7 @@
-"""HTTP: GET, HEAD and PUT of `URL/<key>`, as WebDAV servers and the caches of other build tools take them (RFC 9110).
+"""HTTP: GET, HEAD and PUT of `URL/<key>`, as supported by WebDAV servers and the caches of other build tools (RFC 9110).
 
-User and password of the URL are sent as Basic authentication. Redirects are not followed: they could lead what is sent to
-another host. A plain server lends nothing, so builders that start together make some entries twice, which is counted.
+User and password of the URL are sent as Basic authentication. Redirects are not followed, because they could send data to
+another host. There are no leases: builders that start together make some entries twice, which is counted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tilec.cache.remote.layer import Oversized
 ABSENT = (404, 410)
 DONE = (200, 201, 204)
 PIECE: Final = 1 << 18
-"""Bytes read at once."""
+"""Bytes per read."""
 
 
 class HttpLayer:
-    """One folder of a server. Connections are kept and used again."""
+    """One folder of a server. Connections are reused."""
 
     def __init__(self, address: Address) -> None:
         parts = urlsplit(address.url)
@@ -40,7 +40,7 @@ class HttpLayer:
         self._busy: set[http.client.HTTPConnection] = set()
 
     def get(self, key: str, limit: int) -> bytes | None:
-        """404 and 410 are nothing."""
+        """Status 404 and 410 mean that there is no entry."""
         status, data = self._request("GET", key, limit=limit)
         if status in ABSENT:
             return None
@@ -49,7 +49,7 @@ class HttpLayer:
         return data
 
     def put(self, key: str, data: bytes, *, replace: bool) -> bool:
-        """Without `replace` two requests: servers of files ignore `If-None-Match`."""
+        """Without `replace` a HEAD request comes first, since file servers ignore `If-None-Match`."""
         if not replace and self._request("HEAD", key)[0] == 200:
             return False
         status, _ = self._request("PUT", key, data)
@@ -58,14 +58,14 @@ class HttpLayer:
         return True
 
     def claim(self, key: str, holder: str, seconds: float) -> bool | None:
-        """It cannot."""
+        """Not supported."""
         return None
 
     def release(self, key: str, holder: str) -> None:
-        """Nothing was lent."""
+        """Do nothing: there are no leases."""
 
     def close(self) -> None:
-        """Ends requests that still go on, too."""
+        """Also aborts requests in progress."""
         with self._lock:
             connections = [*self._idle, *self._busy]
             self._idle.clear()
@@ -76,7 +76,7 @@ class HttpLayer:
             connection.close()
 
     def _request(self, method: str, key: str, body: bytes | None = None, limit: int = 1 << 16) -> tuple[int, bytes]:
-        """Status and body of one request; a kept connection that the server closed meanwhile is replaced once."""
+        """Status and body of one request. If the server has closed an idle connection, the request is retried once."""
         connection, used = self._take()
         try:
             try:
@@ -128,8 +128,8 @@ class HttpLayer:
 
 
 def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
-    """The body, of one that is longer than `limit` some bytes more. Piece by piece: asked for many bytes at once, `http.client`
-    reads a chunk that says to have -1 of them up to the end of what the server sends."""
+    """The body, or its first bytes, more than `limit`, if it is longer. It is read in pieces: one large read would make
+    `http.client` read a chunk with the declared size -1 up to the end of the stream."""
     parts: list[bytes] = []
     size = 0
     while size <= limit and (part := response.read1(PIECE)):

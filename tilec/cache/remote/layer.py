@@ -1,7 +1,7 @@
-"""What a server of entries can do.
+"""The interface of a remote layer.
 
-A layer keeps bytes by key (64 hex digits), and may be able to lend a key for a while, so that one builder makes it. Its methods
-may raise anything and take any time: `guard` bounds both. None is called after `close`, which ends what still goes on.
+A layer stores bytes by key (64 hex digits). It can support leases, so that only one builder makes a key. Its methods can raise
+any exception and take any time: `guard` handles both. `close` aborts operations in progress; no method is called after it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from typing import Protocol
 
 
 class Unusable(ValueError):
-    """What lies under the key is no entry, and a good one may replace it; the text says why, as a sentence."""
+    """The object under the key is not an entry, and a good one may replace it; the text says why, as a sentence."""
 
 
 class Oversized(Unusable):
-    """What lies under the key is longer than any entry."""
+    """The object under the key is longer than any entry."""
 
     def __init__(self) -> None:
         super().__init__("it is larger than any entry")
 
 
 class Nonsense(Exception):
-    """The server answers what its protocol has no such answer for; the connection is of no more use."""
+    """The server's answer violates its protocol; the connection must be closed."""
 
 
 class Missing(Exception):
-    """The library or the folder that a remote needs is not there: the text says what to install."""
+    """The library that a remote needs is not installed; the text says what to install."""
 
 
 def entry_bytes(found: object, limit: int) -> bytes | None:
-    """What a library gave for an entry: bytes, or None for nothing. Nonsense for anything else, Oversized for too many."""
+    """Checks what a library returned for an entry: bytes, or None for no entry. Nonsense for another type, Oversized for more
+    than `limit` bytes."""
     if found is None:
         return None
     if not isinstance(found, bytes):
@@ -43,22 +44,22 @@ class Layer(Protocol):
     """One remote."""
 
     def get(self, key: str, limit: int) -> bytes | None:
-        """What lies under the key, None where nothing does; Oversized where it is longer than `limit` bytes, Unusable where it
-        is of another kind than bytes, Nonsense where the answer is none to this question."""
+        """The bytes under the key, None if there are none. Oversized if they are more than `limit`, Unusable if the value is
+        not bytes, Nonsense if the answer violates the protocol."""
         ...
 
     def put(self, key: str, data: bytes, *, replace: bool) -> bool:
-        """Keep bytes under the key; without `replace` only where nothing is. False where something was."""
+        """Store bytes under the key; without `replace` only if the key has none. False if it had some."""
         ...
 
     def claim(self, key: str, holder: str, seconds: float) -> bool | None:
-        """Lend the key to `holder`, or lend it for longer; False where another has it, None where the layer cannot."""
+        """Acquire or renew the lease of the key for `holder`. False if another builder holds it, None if unsupported."""
         ...
 
     def release(self, key: str, holder: str) -> None:
-        """Take the key back from `holder`, if it has it."""
+        """Release the lease of the key if `holder` holds it."""
         ...
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection and abort operations in progress."""
         ...

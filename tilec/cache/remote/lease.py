@@ -1,8 +1,7 @@
-"""One builder makes a key: the others wait for it, as long as it lives.
+"""Leases: one builder makes a key, and the others wait for it while it is alive.
 
-A loan lasts `LEASE` seconds and is renewed while its holder lives, so a builder that is killed is waited for no longer than
-that. A layer that cannot lend, or does not answer, lends everything to everybody: work may then be done twice, and nothing
-stops.
+A lease lasts `LEASE` seconds and is renewed while its holder is alive, so others wait at most that long for a killed builder.
+If no layer supports leases or answers, every claim is granted: work can then be done twice, but no build stops.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LEASE: Final = 30.0
 
 
 class Leases:
-    """The loans of one builder, at the first layer that can lend."""
+    """The leases of one builder, at the first layer that supports them."""
 
     def __init__(self, guards: Sequence[Guard]) -> None:
         self._guards = [guard for guard in guards if not guard.address.read_only]
@@ -31,7 +30,7 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def claim(self, key: str) -> bool:
-        """Whether this builder is to make `key` now."""
+        """Acquire the lease of `key`. True if this builder is to make it now."""
         for guard in self._guards:
             if guard.name in self._unable or guard.resting:
                 continue
@@ -50,17 +49,17 @@ class Leases:
         return True
 
     def release(self, key: str) -> None:
-        """Give a key back: it is made and written back, or will not be."""
+        """Release the lease of a key: its entry is written back, or will not be made."""
         with self._lock:
             guard = self._held.pop(key, None)
         if guard is not None:
             try:
                 guard.call(lambda layer: layer.release(key, self._holder))
             except Unavailable:
-                return  # it expires
+                return  # the lease expires by itself
 
     def close(self, deadline: float) -> None:
-        """Give back what is held, until `deadline` (of `time.monotonic`)."""
+        """Release all leases, until `deadline` (of `time.monotonic`)."""
         self._closed.set()
         for key in list(self._held):
             if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""Which class speaks to which URL; its library is imported when it is asked for."""
+"""Selects the layer class for a URL scheme and imports its library on demand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tilec.cache.remote.layer import Layer, Missing
 
 
 def open_layer(address: Address) -> Layer:
-    """The layer at an address; nothing is sent yet. Missing where its library is not installed."""
+    """The layer at an address; nothing is sent yet. Missing if its library is not installed."""
     package = "redis" if address.scheme in REDIS else "fsspec"
     try:
         if address.scheme in REDIS:

@@ -1,8 +1,8 @@
-"""`Remote`: the layers of a team together: find an entry, write one back, lend a key.
+"""`Remote`: all remote layers of a build. It fetches entries, writes them back, and holds leases.
 
-Layers are asked in their order. What a later one has is written to the ones before it, what is made here to all that may be
-written; both by threads of their own, in the background, from the local store or from what was received. `close` waits for them
-at most `FLUSH` seconds and counts what is left. A worker process only reads: it keeps no thread.
+Layers are tried in order. An entry found in a later layer is written to the earlier ones; an entry made here is written to all
+writable ones. Background threads write them, from the received bytes or from the local store. `close` waits for these at most
+`FLUSH` seconds and counts the rest as late. A worker process only reads and starts no writer.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tilec.cache.remote.signer import signer_of
 from tilec.cache.statistics import Statistics
 
 FLUSH: Final = 10.0
-"""Seconds that the end of a build waits for what is not written back yet."""
+"""Seconds for which the end of a build waits for pending writes."""
 LONGEST_REASON: Final = 300
 WRITERS: Final = 4
 READERS: Final = 8
 """Threads that fetch several entries at once."""
 
 Check = Callable[[Received], None]
-"""Raises ValueError where the products are not those of their key; the text ends a sentence."""
+"""Raises ValueError if the products do not belong to their key; the text ends a sentence."""
 Load = Callable[[str], tuple[dict[str, bytes], int] | None]
-"""Outputs of a key in the local store, and what making them took."""
+"""Outputs of a key in the local store, and the CPU milliseconds to make them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What makes a `Remote`, in this process or a worker."""
+    """The picklable arguments of a `Remote`, for this process or a worker."""
 
     addresses: tuple[Address, ...]
     key: bytes = field(default=b"", repr=False)
@@ -48,7 +48,7 @@ class _Write:
     key: str
     layers: tuple[Guard, ...]
     data: bytes | None = field(repr=False)
-    """What to write; None where it is loaded from the local store."""
+    """The bytes to write; None: load them from the local store."""
     done: Callable[[], None] | None = None
 
 
@@ -65,7 +65,7 @@ class Remote:
         self._load = load
         self._lock = threading.Lock()
         self.spoiled: set[tuple[str, str]] = set()
-        """Layer and key of entries that were refused, here or in a worker: a good one replaces them."""
+        """Layer and key of entries that were refused, here or in a worker; good ones overwrite them."""
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._pending = 0
         self._idle = threading.Condition()
@@ -73,11 +73,11 @@ class Remote:
         self._closing = False
 
     def working(self) -> tuple[Address, ...]:
-        """The layers that answer."""
+        """The layers whose circuit is not open."""
         return tuple(guard.address for guard in self.guards if not guard.resting)
 
     def fetch(self, key: str, label: str, check: Check, *, again: bool = False) -> Received | None:
-        """The entry of `key`, verified; None where no layer has one that can be used. A miss is not counted `again`."""
+        """The verified entry of `key`; None if no layer has a usable one. With `again` a miss is not counted."""
         missed: list[Guard] = []
         for guard in self.guards:
             if guard.resting:
@@ -114,13 +114,13 @@ class Remote:
         except ValueError as error:
             self._refuse(guard, key, label, str(error))
             return None
-        except Exception as error:  # whatever a reader has no word for: what came from a remote ends no build
+        except Exception as error:  # unforeseen errors of a reader: an entry of a remote must not end a build
             self._refuse(guard, key, label, f"it cannot be read ({type(error).__name__})")
             return None
         return found
 
     def _refuse(self, guard: Guard, key: str, label: str, why: str) -> None:
-        clean = "".join(letter if letter.isprintable() else " " for letter in why)[:LONGEST_REASON]  # it may quote the entry
+        clean = "".join(letter if letter.isprintable() else " " for letter in why)[:LONGEST_REASON]  # can quote the entry
         self._count(guard, "refused")
         with self._lock:
             self.spoiled.add((guard.name, key))
@@ -131,12 +131,12 @@ class Remote:
             self.statistics.add(guard.name, name, value)
 
     def spoil(self, entries: Iterable[tuple[str, str]]) -> None:
-        """Entries that a worker refused."""
+        """Add entries that a worker refused."""
         with self._lock:
             self.spoiled.update(entries)
 
     def publish(self, keys: Iterable[str], done: Callable[[], None] | None = None) -> None:
-        """Write entries of the local store back, in the background; `done` is called when the last one is."""
+        """Write entries of the local store back in the background; `done` is called after the last one."""
         found = list(keys) if self.signer.writes else []
         for position, key in enumerate(found):
             self._write(_Write(key, tuple(self.guards), None, done if position + 1 == len(found) else None))
@@ -197,7 +197,7 @@ class Remote:
             self._count(guard, "twice")
 
     def close(self, seconds: float = FLUSH) -> None:
-        """Wait for what is being written back, at most so long; then nothing more is sent."""
+        """Wait at most `seconds` for pending writes, then send nothing more."""
         deadline = time.monotonic() + seconds
         with self._idle:
             self._idle.wait_for(lambda: self._pending == 0 or not self.working(), seconds)

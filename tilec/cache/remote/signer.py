@@ -1,13 +1,13 @@
-"""Who may have written an entry of a remote: signatures by a team's secret, or by a private key that others only can verify.
+"""Signatures of entries on a remote: by a secret of the team, or by a private key whose signatures others can verify.
 
-The file that `TILEC_REMOTE_KEY_FILE` names decides by what it holds:
+The contents of the file `TILEC_REMOTE_KEY_FILE` select the scheme:
 
-    32 to 4096 bytes of a secret       HMAC-SHA256 (RFC 2104): who reads can write
-    an Ed25519 private key, PEM        signs and verifies (RFC 8032): for those who build for all, such as CI
-    Ed25519 public keys, PEM           verifies what one of these signed; writes nothing: for everybody else
+    32 to 4096 bytes of a secret       HMAC-SHA256 (RFC 2104): whoever can verify can also sign
+    an Ed25519 private key, PEM        signs and verifies (RFC 8032): for the builders of a team, such as CI
+    Ed25519 public keys, PEM           verifies signatures of these keys, writes nothing: for everybody else
 
-Without a file nothing is signed, and any entry is taken that is whole: what is then believed is told in `tilec.cache.remote`.
-With one, an entry that is not signed by it is not used, whatever else is right with it.
+Without a file nothing is signed, and every complete entry is accepted (`tilec.cache.remote` says who is then trusted). With
+one, an entry without a valid signature is not used.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ LARGEST_FILE: Final = 1 << 16
 PEM: Final = b"-----BEGIN"
 _PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 _CONTEXT: Final = b"tilec remote entry\0"
-"""What is signed begins with this: no signature that the same key made of something else is one of an entry."""
+"""Prefix of all signed bytes: a signature that the same key made for another purpose is not valid for an entry."""
 
 
 class Signer(Protocol):
-    """Signs heads of entries, and judges signatures. `writes` is False where it can only verify."""
+    """Signs heads of entries and verifies signatures. `writes` is False if it can only verify."""
 
     writes: bool
     kind: str
 
     def sign(self, head: bytes) -> str:
-        """The signature: a word for its kind, and hex digits."""
+        """The signature: the name of its kind, and hex digits."""
         ...
 
     def fault(self, signature: str, head: bytes) -> str:
-        """Why `signature` is not one of `head` that is asked for, as the end of a sentence; empty where it is."""
+        """Why `signature` is not a valid signature of `head`, as the end of a sentence; empty if it is valid."""
         ...
 
 
 class Unsigned:
-    """No key: everything is taken."""
+    """No key: everything is accepted."""
 
     writes = True
     kind = "none"
 
     def sign(self, head: bytes) -> str:
-        """No signature."""
+        """The word `none` in place of a signature."""
         return "none"
 
     def fault(self, signature: str, head: bytes) -> str:
-        """Nothing is."""
+        """Always empty: any signature is accepted."""
         return ""
 
 
 class Secret:
-    """HMAC-SHA256 under a secret of the team."""
+    """HMAC-SHA256 with a secret of the team."""
 
     writes = True
     kind = "hmac-sha256"
@@ -75,14 +75,14 @@ class Secret:
         return f"{self.kind} {hmac.digest(self._secret, _CONTEXT + head, hashlib.sha256).hex()}"
 
     def fault(self, signature: str, head: bytes) -> str:
-        """Compares in constant time."""
+        """Constant-time comparison with the expected HMAC."""
         if hmac.compare_digest(signature.encode(), self.sign(head).encode()):
             return ""
         return "it is not signed" if signature == "none" else "it is not signed by the team's secret"
 
 
 class KeyPair:
-    """Ed25519: a private key, or None, and the public keys that are believed, as PEM."""
+    """Ed25519: a private key or None, and the trusted public keys, as PEM."""
 
     kind = "ed25519"
 
@@ -102,12 +102,12 @@ class KeyPair:
         self.writes = self._private is not None
 
     def sign(self, head: bytes) -> str:
-        """The signature; AssertionError where there is no private key."""
+        """The signature; AssertionError without a private key."""
         assert self._private is not None
         return f"{self.kind} {self._private.sign(_CONTEXT + head).hex()}"
 
     def fault(self, signature: str, head: bytes) -> str:
-        """Whether any key that is believed made it."""
+        """Tries every trusted public key."""
         from cryptography.exceptions import InvalidSignature
 
         kind, _, digits = signature.partition(" ")
@@ -124,9 +124,9 @@ class KeyPair:
 
 
 def read_key() -> bytes:
-    """The bytes of the file that the environment names; empty where it names none.
+    """The bytes of the file that the environment names; empty if it names none.
 
-    CompileError E0752 where it cannot be used: others may write to it, or read a secret.
+    CompileError E0752 if it cannot be used, for example because others can write to it or read a secret.
     """
     given = os.environ.get(KEY_FILE)
     if not given:
@@ -148,7 +148,7 @@ def read_key() -> bytes:
 
 
 def signer_of(key: bytes) -> Signer:
-    """The signer of what `read_key` gave. CompileError E0752 where that is no key."""
+    """The signer for the result of `read_key`. CompileError E0752 if it is not a key."""
     if not key:
         return Unsigned()
     if not key.startswith(PEM):
@@ -159,12 +159,12 @@ def signer_of(key: bytes) -> Signer:
         return KeyPair(private, public)
     except ImportError:
         raise refused("needs the package `cryptography`: `pip install 'tilec[remote]'`") from None
-    except Exception as error:  # the library has many kinds for a file that is no key
+    except Exception as error:  # the library raises many kinds for a malformed key
         raise refused(f"is no Ed25519 key: {error}"[:200]) from None
 
 
 def _only_public(data: bytes) -> bool:
-    """Whether it is public keys and nothing else, which others may read."""
+    """Whether `data` is nothing but public keys, which others may read."""
     return bool(_PUBLIC.search(data)) and not _PUBLIC.sub(b"", data).strip()
 
 

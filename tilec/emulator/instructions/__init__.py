@@ -1,4 +1,4 @@
-"""Instruction families, one module each; importing this package registers them all."""
+"""Instruction families, one module per family; importing this package registers all of them."""
 
 import importlib
 from typing import Final

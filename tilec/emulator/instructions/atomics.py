@@ -1,6 +1,6 @@
 """atom and red: and, or, xor, exch, cas, add, inc, dec, min, max on global and shared memory (PTX ISA, section 9.7.13.5, .6).
 
-The lanes of one instruction act one after the other, in lane order (seed 0) or a random order.
+The lanes of one instruction execute sequentially, in lane order (seed 0) or in random order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _canonical_sum(old: Lanes, new: Lanes) -> Lanes:
 
 
 def _flushed_sum(old: Lanes, new: Lanes) -> Lanes:
-    """f32 sums in global memory take and give no subnormals (PTX ISA, atom: .add.f32)."""
+    """f32 sums in global memory flush subnormal inputs and results to zero (PTX ISA, atom: .add.f32)."""
     return canonical(flush(flush(old) + flush(new)))
 
 
@@ -159,7 +159,7 @@ def _atomic_step(
 
 
 def _turns(index: Any, ranks: Any) -> list[Any]:
-    """Groups of lanes that hit different addresses each; the groups act one after the other."""
+    """Partitions the lanes into groups with distinct addresses; the groups execute sequentially."""
     if not len(index):
         return []
     order = np.lexsort((ranks, index))

@@ -1,9 +1,9 @@
 """bar and barrier: sync, arrive and red, with ids and counts; bar.warp.sync (PTX ISA, section 9.7.13.1 and 9.7.13.2).
 
-A barrier is done when the expected number of threads has arrived: all of the block, or the count given; whose threads they
-are is open, and the next ones to arrive begin anew (PTX ISA, bar: the barrier is reinitialised and can be reused at once). So
-warps that come together, but for more than one turn of the barrier, take turns in the order of their numbers or, under a seed,
-in any. Threads that left the block do not arrive: a whole-block barrier that only ends because of them is a fault.
+A barrier completes when the expected number of threads has arrived: the whole block, or the given count of any threads. It is
+then reinitialised for the next arrivals (PTX ISA, bar: the barrier can be reused at once). If the threads of one step exceed
+the count, their warps arrive one after another, in the order of their numbers or, under a seed, in random order. Exited
+threads do not arrive: a whole-block barrier that completes only because they are discounted is a fault.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Index = NDArray[np.int64]
 
 
 class Barriers:
-    """The 16 barriers of each block: which lanes wait, which only arrived, and what these released as they came: what a thread
-    does behind its `bar.arrive` is ordered before nobody."""
+    """The 16 barriers of each block: the lanes that wait, those that only arrived, and the token that these released on
+    arrival. Accesses of a thread after its `bar.arrive` are not ordered by the barrier."""
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
@@ -49,8 +49,8 @@ class Barriers:
         self.votes: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
 
     def come(self, d: Decoder, key: tuple[int, int], expected: int, lanes: Index, waits: bool) -> list[tuple[int, int]]:
-        """Adds lanes that come in one step: all at once, or warp by warp where they are more than the barrier waits for.
-        Returns it where it is done now; turns before the last are over already."""
+        """Adds the lanes that arrive in one step: together, or warp by warp if they exceed the expected count. Returns the
+        barrier if it is complete now; earlier completions in this step have been released already."""
         turns, done, machine = [lanes], False, self.machine
         if sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ())) + len(lanes) > expected:
             warps = np.unique(machine.warp[lanes])
@@ -62,7 +62,7 @@ class Barriers:
         return [key] if done else []
 
     def arrive(self, d: Decoder, block: int, number: int, expected: int, lanes: Index, waits: bool) -> bool:
-        """Adds lanes; whether the barrier is done with them. Those that wait must be BLOCKED already."""
+        """Adds lanes; returns whether they complete the barrier. Waiting lanes must be BLOCKED already."""
         key, machine = (block, number), self.machine
         if self.expected.setdefault(key, expected) != expected:
             message = f"barrier {number} with {expected} threads where others named {self.expected[key]}"
@@ -77,7 +77,7 @@ class Barriers:
         return total >= expected
 
     def release(self, keys: list[tuple[int, int]]) -> Index:
-        """Ends barriers: orders memory; the lanes that waited there."""
+        """Completes barriers and orders memory; returns the lanes that waited."""
         machine = self.machine
         whole: list[int] = []
         woken: list[Index] = []
@@ -97,7 +97,7 @@ class Barriers:
         return np.concatenate(woken)
 
     def _left(self) -> bool:
-        """Ends whole-block barriers that wait for threads which have left the block."""
+        """Completes whole-block barriers that wait for exited threads."""
         machine, woke = self.machine, False
         for key in list(self.waiting):
             lanes = machine.lanes_of_block(key[0])
@@ -178,7 +178,7 @@ def _arrive(d: Decoder, frame: Frame, number: Source, count: Source | None, wait
 
 
 def _reduce(d: Decoder, operation: str, number: Source, count: Source | None) -> Step:
-    """bar.red: a whole-block barrier that also combines a predicate of every thread."""
+    """bar.red: a whole-block barrier that also reduces a predicate over all threads."""
     source, write = d.source(len(d.operands) - 1, "pred"), d.target(0, "u32" if operation == "popc" else "pred")
     if count is not None:
         raise d.unsupported("a reduction over part of the block")
@@ -189,7 +189,7 @@ def _reduce(d: Decoder, operation: str, number: Source, count: Source | None) ->
     def step(frame: Frame) -> Any:
         blocks, counts = np.unique(frame.column("block"), return_counts=True)
         if not (counts == machine.threads).all():
-            # wait until whole blocks stand here together
+            # block until all threads of the block have arrived here
             return _gather_blocks(d, frame)
         own = searchsorted(blocks, frame.column("block"))
         weights = np.broadcast_to(source.value(frame), frame.n)

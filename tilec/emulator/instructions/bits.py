@@ -1,5 +1,5 @@
-"""Logic, shifts and bit fields: and, or, xor, not, cnot, lop3, shl, shr, shf, bfe, bfi, brev, popc, clz, bfind, fns-free
-(PTX ISA, sections 9.7.1 and 9.7.7)."""
+"""Logic, shifts and bit fields: and, or, xor, not, cnot, lop3, shl, shr, shf, bfe, bfi, brev, popc, clz, bfind (PTX ISA,
+sections 9.7.1 and 9.7.7)."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def lop3(d: Decoder) -> Step:
 
 
 def shift_left(a: Lanes, amount: Lanes, bits: int) -> Lanes:
-    """Amounts of `bits` and more shift everything out (PTX ISA, shl: clamped)."""
+    """Left shift; amounts of `bits` and more shift everything out (PTX ISA, shl: clamped)."""
     dtype = a.dtype.type
     big = amount >= bits
     return np.where(big, dtype(0), a << np.where(big, 0, amount).astype(dtype))
 
 
 def shift_right(a: Lanes, amount: Lanes, bits: int) -> Lanes:
-    """The same to the right: zeros or the sign come in."""
+    """Right shift with the same clamping: logical for unsigned types, arithmetic for signed ones."""
     dtype = a.dtype.type
     if a.dtype.kind == "i":
         return a >> np.minimum(amount, bits - 1).astype(dtype)
@@ -112,8 +112,9 @@ def funnel(d: Decoder) -> Step:
 
 
 def _place(amount: Lanes, bits: int) -> Lanes:
-    """A position or a length of a bit field. The PTX ISA takes the low 8 bits of it; chips (sm_90) do that in the 32-bit forms
-    only and take all 32 bits in the 64-bit ones (seen: lengths of bfe, positions and lengths of bfi). As the chips do."""
+    """The position or length operand of a bit field. The PTX ISA uses its low 8 bits. sm_90 does so in the 32-bit forms only
+    and uses all 32 bits in the 64-bit ones (measured: lengths of bfe, positions and lengths of bfi). The emulator follows
+    sm_90."""
     return amount & np.uint32(255) if bits == 32 else amount
 
 
@@ -166,7 +167,7 @@ def _reverse(a: Lanes) -> Lanes:
 
 
 def leading_zeros(a: Lanes) -> Lanes:
-    """Zeros above the highest one (all bits for 0), as u32."""
+    """Number of zeros above the highest one bit (all bits for 0), as u32."""
     raw = np.ascontiguousarray(np.atleast_1d(a))
     width = raw.dtype.itemsize
     bits = np.unpackbits(raw.view(np.uint8).reshape(-1, width)[:, ::-1], axis=1)
@@ -174,7 +175,7 @@ def leading_zeros(a: Lanes) -> Lanes:
 
 
 def count_ones(a: Lanes) -> Lanes:
-    """Ones in each lane, as u32."""
+    """Number of one bits in each lane, as u32."""
     raw = np.ascontiguousarray(np.atleast_1d(a))
     return np.unpackbits(raw.view(np.uint8).reshape(-1, raw.dtype.itemsize), axis=1).sum(axis=1).astype(np.uint32)
 

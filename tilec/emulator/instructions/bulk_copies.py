@@ -1,9 +1,10 @@
 """`cp.async.bulk` and `cp.async.bulk.tensor`: copies by the bulk engine, through the async proxy.
 
 PTX ISA, "Data movement and conversion instructions: bulk copies" and "tensor copies". A copy to shared memory counts bytes on
-an mbarrier; its destination is in flight until a thread has seen that phase complete. A copy to global memory belongs to a bulk
-group of its thread: its source is in flight until the group is waited for (`.read`), its destination until it is complete.
-Source bytes are read when the copy is issued. im2col, multicast to other blocks and reductions are not emulated.
+an mbarrier; its destination is in flight until a thread has observed the completion of that phase. A copy to global memory
+belongs to a bulk group of its thread: its source is in flight until a wait on the group (`.read`), its destination until the
+group is complete. Source bytes are read when the copy is issued. im2col, multicast to other blocks and reductions are not
+emulated.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ Index = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 BOX_ALIGNMENT = 128
 Positions = Callable[[Frame, int, Source, Any], "tuple[Index, Index] | None"]
-"""Global and shared positions of a lane's copy, by its shared address and the mask of the lane; None where there is none."""
+"""Global and shared positions in memory of the bytes of a lane's copy; arguments: frame, position in it, shared address, and
+the mask of the lane alone. None if there is nothing to copy."""
 
 
 @dataclass(slots=True)
 class _Transfer:
-    """Bytes that move: positions in memory of source and destination, byte for byte, and what was read (poison beside)."""
+    """The bytes of a copy: positions in memory of source and destination, byte by byte, and the data and poison read."""
 
     source: Index
     target: Index
@@ -53,10 +55,8 @@ class _Transfer:
 
 
 class Stores(CopyGroups[_Transfer]):
-    """The bulk stores of a wave."""
-
     def finish(self, lanes: Index, allowed: int, only_reads: bool) -> None:
-        """All but the last `allowed` groups of these lanes have read their source, and are complete unless `only_reads`."""
+        """Completes all but the last `allowed` groups of these lanes; with `only_reads`, only their source reads."""
         members = set(lanes.tolist())
         left: list[_Transfer] = []
         for transfer in self.waiting:
@@ -81,7 +81,7 @@ class Stores(CopyGroups[_Transfer]):
         self.waiting = left
 
     def leave(self, frame: Frame) -> None:
-        """Lanes exit. Stores complete on their own, but their shared memory must outlive them."""
+        """Lanes exit: their stores complete, but one that still reads shared memory is a fault."""
         if not self.waiting:
             return
         members = set(frame.lanes.tolist())
@@ -222,7 +222,7 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
 
 
 def _lanes(frame: Frame) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """Every active lane of a frame, and the mask of it alone."""
+    """Every active lane of a frame, with the mask of that lane alone."""
     for at in frame.active():
         one = np.zeros(frame.n, np.bool_)
         one[at] = True
@@ -230,7 +230,7 @@ def _lanes(frame: Frame) -> Iterator[tuple[int, NDArray[np.bool_]]]:
 
 
 def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
-    """A function that gives the global and shared positions of the bytes of a copy that is one piece."""
+    """A function that returns the global and shared positions of the bytes of a contiguous copy."""
     outer, length = d.address_source(d.address(operand)), d.source(2, "u32")
 
     def piece(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
@@ -256,7 +256,7 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
 
 
 def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
-    """A function that gives the global (-1 outside the tensor) and shared positions of the bytes of a box."""
+    """A function that returns the global (-1 outside the tensor) and shared positions of the bytes of a box."""
     place = d.address(operand)
     items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
     if len(items) != rank:
@@ -313,7 +313,7 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
 
 
 def _inside_one(machine: Machine, places: Index, d: Decoder, lane: int) -> bool:
-    """Whether the tensor's bytes lie in one allocation of global memory."""
+    """Whether the tensor's bytes lie in one allocation of global memory; a fault if not."""
     real = places[places >= 0]
     if not len(real):
         return True
@@ -331,12 +331,12 @@ def _tracked(machine: Machine, places: Index) -> bool:
 
 
 def _rows(machine: Machine, places: Index) -> Index:
-    """First bytes of the race granules of some bytes."""
+    """First bytes of the race granules that contain these bytes."""
     return np.unique(places >> machine.shadow.shift) << machine.shadow.shift
 
 
 def _read(machine: Machine, places: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
-    """Bytes and poison (zeros where -1), read now by a lane."""
+    """Bytes and poison (zeros for index -1), read now by a lane."""
     real = places >= 0
     if _tracked(machine, places[real]):
         rows = _rows(machine, places[real])
@@ -360,13 +360,13 @@ def _watch_write(machine: Machine, places: Index, lane: int, d: Decoder) -> None
 
 
 def _stamp_reads(machine: Machine, places: Index, lane: int) -> None:
-    """The source was read until now."""
+    """Stamps the reads of the source as of now."""
     rows = _rows(machine, places)
     machine.shadow.read(rows, 1 << machine.shadow.shift, np.full(len(rows), lane))
 
 
 def _land(machine: Machine, transfer: _Transfer, lane: int) -> None:
-    """The bytes are there, for `lane` and whoever is ordered after it."""
+    """Writes the bytes, stamped as a write by `lane`."""
     memory, clocks, shadow = machine.memory, machine.clocks, machine.shadow
     memory.data[transfer.target] = transfer.data
     memory.poison[transfer.target] = transfer.poison

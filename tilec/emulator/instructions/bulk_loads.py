@@ -1,8 +1,8 @@
-"""Bulk loads into shared memory that nobody has seen complete: a block must not end under one.
+"""Bulk loads into shared memory whose completion no thread has observed: their block must not exit.
 
-In: loads as they start and as a thread first sees their phase of the mbarrier complete; lanes as they exit. Out: a fault for
-each load that is open when the last thread of its block exits. PTX ISA, "Asynchronous operations": such a load ends only where
-its completion mechanism says so, and shared memory lives as long as its block.
+In: loads when they start and when a thread first observes the completion of their mbarrier phase; lanes that exit. Out: a
+fault for each open load when the last thread of its block exits. PTX ISA, "Asynchronous operations": only its completion
+mechanism completes such a load, and shared memory lives as long as its block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilec.emulator.syntax import Instruction
 
 
 class Loads:
-    """The open loads of a wave, by number: who started them, and by what instruction."""
+    """The open loads of a wave, by number: the issuing lane and the instruction."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -25,13 +25,13 @@ class Loads:
         machine.on_exit.append(self._leave)
 
     def begin(self, lane: int, instruction: Instruction) -> int:
-        """A load of a lane starts; the number to end it by."""
+        """Starts a load by a lane; returns the number for `end`."""
         self._next += 1
         self._open[self._next] = lane, instruction
         return self._next
 
     def end(self, number: int) -> None:
-        """A thread has seen it complete."""
+        """Ends a load whose completion a thread has observed."""
         self._open.pop(number, None)
 
     def _leave(self, frame: Frame) -> None:

@@ -1,7 +1,7 @@
-"""Cluster addresses in clusters of one block, and what the emulator refuses by name.
+"""Cluster addresses in clusters of one block, and rejected instructions.
 
-PTX ISA, "mapa", "getctarank", "tensormap.cp_fenceproxy" and "tcgen05". In a cluster of one block every shared address is the
-block's own. The fifth generation of tensor cores (tensor memory) is not emulated.
+PTX ISA, "mapa", "getctarank", "tensormap.cp_fenceproxy" and "tcgen05". In a cluster of one block every shared address belongs
+to that block. Tensor memory (fifth-generation tensor cores) is not emulated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilec.emulator.registry import Decoder, Step, lanewise
 
 @lanewise("mapa")
 def mapa(d: Decoder) -> Step:
-    """`mapa.shared::cluster.u32|u64 d, a, rank`: the address itself, the rank being 0."""
+    """`mapa.shared::cluster.u32|u64 d, a, rank`: returns the address itself, because the only rank is 0."""
     d.need("shared::cluster")
     kind = d.need("u32", "u64")
     d.finish(3)
@@ -49,5 +49,5 @@ def tcgen05(d: Decoder) -> Step:
 
 @lanewise("tensormap")
 def tensormap(d: Decoder) -> Step:
-    """Always UnsupportedPtx: maps are made on the host."""
+    """Always UnsupportedPtx: tensor maps are encoded on the host."""
     raise d.unsupported("changing a tensor map on the device is not emulated")

@@ -29,7 +29,7 @@ _JOIN: Final[dict[str, Callable[[Any, Any], Any]]] = {"and": np.bitwise_and, "or
 
 
 def comparison(d: Decoder, name: str, kind: str, ftz: bool) -> Callable[[Lanes, Lanes], Lanes]:
-    """The function of a comparison on typed lanes: ordered ones are false, unordered ones true where a side is NaN."""
+    """The function of a comparison on typed lanes; with a NaN, ordered comparisons are false and unordered ones true."""
     is_float = kind[0] == "f" or kind.startswith("bf")
     if not is_float:
         if kind[0] == "b" and name not in ("eq", "ne"):
@@ -89,7 +89,7 @@ def setp(d: Decoder) -> Step:
 
 
 def _packed(d: Decoder, name: str, kind: str, ftz: bool, join: str | None) -> Step:
-    """Two comparisons: the low halves' result and the high halves' (`p|q`)."""
+    """A packed comparison: the results of the low and of the high halves (`p|q`)."""
     result = d.operands[0]
     if join or not isinstance(result, Pair):
         raise d.unsupported("this form of a packed comparison")

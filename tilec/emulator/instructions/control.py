@@ -1,5 +1,5 @@
-"""Control flow: bra, brx.idx, ret, exit, trap (PTX ISA, section 9.7.12), and instructions that change nothing here
-(nanosleep, griddepcontrol, pmevent, setmaxnreg, discard/prefetch hints)."""
+"""Control flow: bra, brx.idx, ret, exit, trap (PTX ISA, section 9.7.12), griddepcontrol, and instructions without effect here
+(nanosleep, pmevent, setmaxnreg)."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def nanosleep(d: Decoder) -> Step:
 
 @lanewise("griddepcontrol")
 def griddepcontrol(d: Decoder) -> Step:
-    """Waits for the kernels before this one, or lets the next begin. This launch stands alone, but one that may overlap the
-    launch before it (`Machine.overlaps`) must not touch global memory until each thread has waited."""
+    """Grid dependency wait, or launch of the dependent grid. Only one launch is emulated. If it may overlap the preceding one
+    (`Machine.overlaps`), each thread must wait before it accesses global memory; `prior_launches` checks that."""
     form = d.need("wait", "launch_dependents")
     d.finish(0)
     machine = d.machine
@@ -127,7 +127,7 @@ def griddepcontrol(d: Decoder) -> Step:
 
 @lanewise("pmevent", "setmaxnreg")
 def no_effect(d: Decoder) -> Step:
-    """Counters for profilers; registers of a warpgroup (PTX ISA, setmaxnreg: no value changes)."""
+    """Profiler counters, and register reallocation (PTX ISA, setmaxnreg), which changes no value."""
     if d.instruction.opcode == "setmaxnreg":
         d.need("inc", "dec")
         d.need("sync")

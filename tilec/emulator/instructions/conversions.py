@@ -49,7 +49,7 @@ def cvt(d: Decoder) -> Step:
 
 
 def _truncate(d: Decoder, to: str, source: str) -> Step:
-    """The low half of a register; poison of its high half is dropped with it."""
+    """Takes the low half of a register and its poison; poison of the high half is dropped."""
     wide, target, dtype = d.source(1, source), d.target(0, to), TYPES[to][1]
 
     def step(frame: Frame) -> None:
@@ -73,7 +73,7 @@ def _one_of(d: Decoder, flags: set[str], names: tuple[str, ...], default: str | 
 
 
 def _integer_to_integer(d: Decoder, flags: set[str], to: str, source: str) -> Callable[[Lanes], Lanes]:
-    """Low bits, or the nearest value of the target with .sat; the source's sign extends."""
+    """Truncation, or with .sat the nearest value of the target type; a signed source is sign-extended."""
     _only(d, flags, "sat")
     dtype = TYPES[to][1]
     if "sat" not in flags:
@@ -85,7 +85,7 @@ def _integer_to_integer(d: Decoder, flags: set[str], to: str, source: str) -> Ca
 
 
 def _to_integer(d: Decoder, flags: set[str], to: str, source: str) -> Callable[[Lanes], Lanes]:
-    """Rounded to an integer, then to the target's range; NaN gives 0, or the highest bit for 64-bit targets and f64."""
+    """Rounds to an integer, then clamps to the target's range; NaN gives 0, or the highest bit for 64-bit targets and f64."""
     _only(d, flags, *_TO_INTEGER, "ftz", "sat")
     whole = _TO_INTEGER[_one_of(d, flags, tuple(_TO_INTEGER))]
     dtype = TYPES[to][1]
@@ -146,7 +146,7 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
     widening = TYPES[source][0] < TYPES[to][0] if to != "tf32" else False
     if widening and to != "f64" and source == "bf16":
         _only(d, flags, "ftz", "sat")
-        if not flags:  # only zeros are put below it: the bits of a NaN stay (seen on sm_90)
+        if not flags:  # appends zero bits only: a NaN keeps its bits (measured on sm_90)
             return lambda a: (np.atleast_1d(a).astype(np.uint32) << np.uint32(16)).view(np.float32)
     _only(d, flags, "rn", "rz", "rm", "rp", "rna", "ftz", "sat", "relu", "satfinite")
     if to == "tf32" and source != "f32":
@@ -164,7 +164,7 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
         if to == "f64":
             return wide
         found = round_to(to, wide, mode)
-        if mode == "rna" and not flags & {"relu", "satfinite"}:  # a NaN is cut, not made canonical (seen on sm_90)
+        if mode == "rna" and not flags & {"relu", "satfinite"}:  # a NaN is truncated, not made canonical (measured on sm_90)
             found = np.where(np.isnan(wide), (_bits_of(a) & np.uint32(0xFFFFE000)).view(np.float32), found)
         found = _finite(to, found) if "satfinite" in flags else found
         if "ftz" in flags and to == "f32":
@@ -181,7 +181,7 @@ def _bits_of(a: Lanes) -> Lanes:
 
 
 def _finite(kind: str, value: Lanes) -> Lanes:
-    """Infinities become the largest finite value of their sign; a NaN stays."""
+    """Replaces infinities with the largest finite value of their sign; a NaN stays."""
     wide = widen("f32" if kind == "tf32" else kind, value)
     if not np.isinf(wide).any():
         return value
@@ -191,7 +191,7 @@ def _finite(kind: str, value: Lanes) -> Lanes:
 
 
 def _round_in_place(d: Decoder, flags: set[str], kind: str) -> Callable[[Lanes], Lanes]:
-    """cvt.rzi.f32.f32 and its like: to a whole number of the same format."""
+    """cvt.rzi.f32.f32 and similar: rounds to an integral value of the same format."""
     _only(d, flags, *_TO_INTEGER, "ftz", "sat")
     modes = [flag for flag in flags if flag in _TO_INTEGER]
 
@@ -226,7 +226,7 @@ def _two(d: Decoder, flags: set[str], to: str, source: str) -> Step:
 
 
 def _eight_bits(d: Decoder, flags: set[str], to: str, source: str) -> Step:
-    """The two formats of 8 bits (PTX ISA: always .satfinite): pairs of them from f32 or f16x2, and to f16x2."""
+    """The two 8-bit formats (PTX ISA: always .satfinite): pairs of them from f32 or f16x2, and to f16x2."""
     if source in EIGHT:
         if to != "f16x2":
             raise d.unsupported("this conversion")

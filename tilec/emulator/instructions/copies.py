@@ -1,8 +1,8 @@
-"""`cp.async` and its groups: copies from global to shared memory that are there when their group has been waited for.
+"""`cp.async` and its groups: copies from global to shared memory that become visible after a wait on their group.
 
-PTX ISA, "Data movement and conversion instructions: cp.async", "cp.async.commit_group", "cp.async.wait_group". A copy reads its
-source when it is issued; its destination is in flight until the thread's wait completes its group, and is then written by that
-thread, through the generic proxy, at that time. `cp.async.bulk` is in `bulk_copies`.
+PTX ISA, "Data movement and conversion instructions: cp.async", "cp.async.commit_group", "cp.async.wait_group". A copy reads
+its source when it is issued. Its destination is in flight until the thread's wait completes its group; that thread writes it
+then, through the generic proxy. `cp.async.bulk` is in `bulk_copies`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Index = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Copy:
-    """Copies that one instruction started: for each lane its group, place, bytes and their poison."""
+    """The copies that one instruction started: for each lane its group, destination index, bytes and their poison."""
 
     lanes: Index
     group: Index
@@ -48,16 +48,14 @@ class _Copy:
 
 
 class Copies(CopyGroups[_Copy]):
-    """The copies of `cp.async`."""
-
     def start(self, copy: _Copy) -> None:
-        """Copies are under way."""
+        """Issues copies."""
         self.waiting.append(copy)
         self.machine.pending.begin(NOTHING, copy.granules)
 
     def finish(self, lanes: Index, allowed: int, *, write: bool = True) -> None:
-        """All but the last `allowed` groups of these lanes are complete (-1: uncommitted copies too); without `write` they are
-        only forgotten, and stay in flight."""
+        """Completes all but the last `allowed` groups of these lanes (-1: uncommitted copies too). Without `write` their
+        records are only dropped, and their bytes stay in flight."""
         bound = np.full(self.machine.lane_count, -1, np.int64)
         bound[lanes] = self.committed[lanes] - allowed
         left: list[_Copy] = []
@@ -81,7 +79,8 @@ class Copies(CopyGroups[_Copy]):
         machine.memory.write_rows(copy.index, copy.rows, copy.poison)
 
     def leave(self, frame: Frame) -> None:
-        """Lanes exit: what they did not wait for arrives some time and stays in flight, so that nobody may look."""
+        """Lanes exit: the copies that they did not wait for stay in flight for good, so any access to those bytes is a
+        fault."""
         if self.waiting:
             self.finish(frame.lanes, -1, write=False)
 
@@ -96,7 +95,7 @@ def copies(machine: Machine) -> Copies:
 
 @lanewise("cp")
 def cp(d: Decoder) -> Step:
-    """`cp.async` in its forms; `cp.async.bulk` goes to `bulk_copies`."""
+    """`cp.async` in all its forms; `cp.async.bulk` is decoded by `bulk_copies`."""
     d.need("async")
     if d.flag("bulk"):
         return bulk_copies.decode(d)
@@ -146,7 +145,8 @@ def _copy(d: Decoder, state: Copies, form: str) -> Step:
 
 
 def _amount(d: Decoder, size: int) -> Callable[[Frame], Any]:
-    """A reader of how many bytes are copied, the rest being zeros: the fourth operand is a size, or a predicate to ignore."""
+    """A reader of the number of bytes to copy; the rest is zero-filled. The optional fourth operand is a size, or a predicate
+    that ignores the source."""
     if len(d.operands) == 3:
         whole: Callable[[Frame], Any] = lambda frame: np.full(frame.n, size)  # noqa: E731
         return whole
@@ -179,8 +179,8 @@ def _read(
 
 
 def _arrive(d: Decoder, state: Copies) -> Step:
-    """`cp.async.mbarrier.arrive[.noinc].shared.b64 [barrier]`: arrives when the thread's copies are done, which is taken to be
-    now; without `.noinc` the count goes up first, so that nothing changes but that the barrier knows of the copies."""
+    """`cp.async.mbarrier.arrive[.noinc].shared.b64 [barrier]`: arrives when the thread's copies are complete, which here is
+    immediately. Without `.noinc` the pending count is incremented first, so the arrival does not change it."""
     d.need("arrive")
     counts = d.flag("noinc")
     d.take("shared", "shared::cta")

@@ -1,7 +1,7 @@
-"""Asynchronous copies between their start and their end: what a wave has under way, in groups that each lane commits.
+"""Issued asynchronous copies of a wave, in groups that each lane commits.
 
-In: a machine. Out: a queue that forgets itself with every wave and is told of lanes that exit; when a copy is done, and what it
-does then, is the instruction family's.
+In: a machine. Out: a queue that is cleared with every wave and notified of lanes that exit. The instruction family decides
+when a copy completes and what it does then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class CopyGroups(ABC, Generic[T]):
-    """Unfinished copies of a wave; `committed` groups of each lane."""
+    """Unfinished copies of a wave; `committed`: the number of groups that each lane has committed."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -32,16 +32,16 @@ class CopyGroups(ABC, Generic[T]):
         machine.on_exit.append(self.leave)
 
     def clear(self) -> None:
-        """A new wave."""
+        """Starts a new wave."""
         self.waiting.clear()
         self.committed = np.zeros(self.machine.lane_count, np.int64)
 
     @abstractmethod
     def leave(self, frame: Frame) -> None:
-        """Lanes exit."""
+        """Handles lanes that exit."""
 
     def commit(self, d: Decoder) -> Step:
-        """The step that ends a group of each lane."""
+        """The step that commits a group of each lane."""
         d.finish(0)
 
         def commit(frame: Frame) -> None:

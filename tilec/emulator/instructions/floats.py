@@ -35,7 +35,7 @@ Function = Callable[..., Lanes]
 
 
 def saturate(value: Lanes) -> Lanes:
-    """To [0, 1]; NaN becomes +0 (.sat)."""
+    """Clamps to [0, 1]; NaN becomes +0 (.sat)."""
     return np.where(value > 0, np.minimum(value, value.dtype.type(1)), value.dtype.type(0))
 
 
@@ -47,7 +47,7 @@ def _with_canonical_nan(function: Function) -> Function:
 
 
 def finish_float(d: Decoder, function: Function, kind: str, ftz: bool, sat: bool, count: int, sources: list[Source]) -> Step:
-    """The step of a float operation with its flags."""
+    """The step of a float operation with .ftz and .sat."""
     d.finish(count)
     inner = whole = function if kind == "f64" else _with_canonical_nan(function)
     if ftz:
@@ -67,7 +67,7 @@ def finish_float(d: Decoder, function: Function, kind: str, ftz: bool, sat: bool
 
 
 def _exact(name: str, mode: str) -> Function:
-    """add, sub, mul or fma of f32 by a directed mode."""
+    """add, sub, mul or fma of f32 in a directed rounding mode."""
 
     def apply(*values: Lanes) -> Lanes:
         wide = [np.atleast_1d(v).astype(np.float64) for v in values]
@@ -77,7 +77,7 @@ def _exact(name: str, mode: str) -> Function:
             s, e = two_sum(wide[0] * wide[1], wide[2])
         else:
             s, e = two_sum(wide[0], wide[1] if name == "add" else -wide[1])
-        if mode == "rm":  # an exact cancellation gives -0 only here
+        if mode == "rm":  # an exact cancellation gives -0 in this mode only
             values_zero = (s == 0) & (e == 0) & ~(np.signbit(s))
             cancelled = values_zero & ~_all_zero(name, wide)
             s = np.where(cancelled, -0.0, s)
@@ -87,8 +87,8 @@ def _exact(name: str, mode: str) -> Function:
 
 
 def _tiny_first(name: str, function: Function) -> Function:
-    """`function` of operands that are flushed already, with zeros where the exact result is subnormal. A sum of normal numbers
-    that is below the smallest of them is exact, so that only products and fused ones can differ from flushing afterwards."""
+    """`function` on flushed operands, with zeros where the exact result is subnormal. A sum of normal numbers below the
+    smallest normal one is exact, so only mul and fma can differ from flushing afterwards."""
     if name not in ("mul", "fma"):
         return function
 
@@ -137,7 +137,7 @@ def arithmetic(d: Decoder) -> Step:
 
 
 def _mixed(d: Decoder, name: str, narrow: str, count: int) -> list[Source]:
-    """`add.f32.f16 d, a, c`: all but the last operand are narrow, and widened exactly."""
+    """`add.f32.f16 d, a, c`: all operands except the last are narrow and widened exactly."""
     if name == "mul":
         raise d.unsupported(f"unknown modifier .{narrow}")
 
@@ -184,7 +184,7 @@ def _fma_double(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 
 def extremum(larger: bool, propagate: bool) -> Function:
-    """max or min: a NaN loses unless `propagate`; -0 is less than +0."""
+    """max or min: a NaN is ignored unless `propagate`; -0 is less than +0."""
     pick = np.fmax if larger else np.fmin
 
     def apply(a: Lanes, b: Lanes) -> Lanes:
@@ -223,8 +223,8 @@ def min_max(d: Decoder) -> Step:
 
 
 def sign_only(d: Decoder) -> Step:
-    """abs and neg: only the sign bit changes. A NaN of 16 or 32 bits becomes the canonical one, as chips (sm_90) make it: the
-    PTX ISA leaves its bits open. Of f64 they stay."""
+    """abs and neg change only the sign bit. A NaN of 16 or 32 bits becomes the canonical one, as on sm_90; the PTX ISA leaves
+    its bits open. A NaN of f64 keeps its bits."""
     name = d.instruction.opcode
     ftz = d.flag("ftz")
     kind = d.need("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
@@ -246,7 +246,7 @@ def sign_only(d: Decoder) -> Step:
 
 
 def div(d: Decoder) -> Step:
-    """div.rn is exact (through f64: 53 bits are enough for a quotient of 24-bit numbers)."""
+    """div.rn is exact, because 53 bits suffice for a quotient of 24-bit numbers."""
     mode = d.need(*_MODES, "approx", "full")
     ftz = d.flag("ftz")
     kind = d.need("f32", "f64")
@@ -300,7 +300,7 @@ _ELEMENTARY: Final[dict[str, Function]] = {
 
 @lanewise("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 def elementary(d: Decoder) -> Step:
-    """Roots, reciprocals and transcendental functions: rcp and sqrt also by an exact mode."""
+    """Roots, reciprocals and transcendental functions; rcp and sqrt also have exact rounding modes."""
     name = d.instruction.opcode
     mode = d.need("approx", *(_MODES if name in ("rcp", "sqrt") else ()))
     ftz = d.flag("ftz")
@@ -324,7 +324,7 @@ def elementary(d: Decoder) -> Step:
 
 
 def _residue(name: str, a: Lanes, found: Lanes) -> Lanes:
-    """The sign of exact - found for rcp and sqrt, so that a directed rounding is right where f64 was inexact."""
+    """The sign of exact - found for rcp and sqrt, for a correct directed rounding where f64 is inexact."""
     from fractions import Fraction
 
     signs: list[float] = []

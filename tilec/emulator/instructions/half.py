@@ -1,5 +1,5 @@
-"""f16 and bf16 arithmetic, single and packed by two: add, sub, mul, fma, min, max, and unary approximations
-(PTX ISA, section 9.7.4). Every operation rounds once, to nearest even."""
+"""f16 and bf16 arithmetic, scalar and packed in pairs: add, sub, mul, fma, min, max, and unary approximations (PTX ISA,
+section 9.7.4). Every operation rounds once, to nearest even."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Function = Callable[..., Lanes]
 
 
 def packed_step(d: Decoder, kind: str, count: int, function: Function) -> Step:
-    """`function` takes and gives typed lanes of one half; both halves of a packed type go through it as twice the lanes."""
+    """The step of `function`, which maps typed lanes of the scalar type; the two halves of a packed type become twice the
+    lanes."""
     if not kind.endswith("x2"):
         return d.pure(0, kind, [d.source(k, kind) for k in range(1, count + 1)], function)
     dtype = TYPES[kind[:-2]][1]
@@ -37,7 +38,7 @@ def _exact(name: str, wide: list[Lanes]) -> Lanes:
 
 
 def flush_half(kind: str, value: Lanes) -> Lanes:
-    """Subnormal f16 (as f64) become zeros (.ftz)."""
+    """Flushes subnormal f16 values (as f64) to zero (.ftz)."""
     return np.where(np.abs(value) < 2.0**-14, np.copysign(0.0, value), value) if kind == "f16" else value
 
 
@@ -71,14 +72,14 @@ def arithmetic(d: Decoder, name: str) -> Step:
 
 
 def clamp_negative(kind: str, value: Lanes) -> Lanes:
-    """Negative values become 0, a NaN stays canonical (.relu)."""
+    """Sets negative values to 0; a NaN stays canonical (.relu)."""
     zero = value.dtype.type(0)
     wide = widen(kind, value)
     return np.where(np.isnan(wide), value, np.where(wide > 0, value, zero))
 
 
 def min_max(d: Decoder, name: str, extremum: Callable[[bool, bool], Function]) -> Step:
-    """min, max of the narrow types."""
+    """min, max of f16, bf16 and their packed forms."""
     ftz, propagate = d.flag("ftz"), d.flag("NaN")
     if d.take("xorsign"):
         raise d.unsupported("unknown modifier .xorsign")
@@ -101,7 +102,7 @@ def min_max(d: Decoder, name: str, extremum: Callable[[bool, bool], Function]) -
 
 
 def unary(d: Decoder, kind: str, function: Function) -> Step:
-    """ex2.approx and tanh.approx of the narrow types."""
+    """ex2.approx and tanh.approx of f16, bf16 and their packed forms."""
     single = kind.removesuffix("x2")
     d.finish(2)
 

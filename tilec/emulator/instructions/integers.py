@@ -1,6 +1,6 @@
 """Integer arithmetic: add, sub, mul, mad, mul24, div, rem, abs, neg, min, max, sad, dp4a, carries (PTX ISA, 9.7.1, 9.7.2).
 
-add, sub, mul, mad, abs, neg, min and max also exist for floats; an instruction whose type is a float goes to that family.
+add, sub, mul, mad, abs, neg, min and max also exist for floats; the float families decode an instruction of a float type.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
 
 INTEGERS: Final = ("u16", "u32", "u64", "s16", "s32", "s64")
 FLOATS: Final[dict[str, Callable[[Decoder], Step]]] = {}
-"""Decoders of the float forms, by opcode: set by the families `floats` and `half`."""
+"""Decoders of the float forms, by opcode; `floats` and `half` register them."""
 _FIRST: Final = ("sat", "cc", "relu", "u16x2", "s16x2")
-"""Other words that an integer form may begin with."""
+"""Modifiers before the type of an integer form."""
 
 
 def is_float(d: Decoder) -> bool:
-    """Whether some modifier is a float type."""
+    """Whether a modifier is a float type."""
     return any(name in ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64", "f32x2") for name in d.left)
 
 
@@ -146,7 +146,7 @@ def quotient(a: Lanes, b: Lanes) -> Lanes:
 
 
 def remainder(a: Lanes, b: Lanes) -> Lanes:
-    """What truncating division leaves: the sign of the dividend; a zero divisor leaves the dividend."""
+    """The remainder of truncating division, with the sign of the dividend; for a zero divisor, the dividend."""
     a, b = np.broadcast_arrays(a, b)
     found = a - quotient(a, b) * b
     return np.where(b == 0, a, found)
@@ -154,7 +154,7 @@ def remainder(a: Lanes, b: Lanes) -> Lanes:
 
 @lanewise("div", "rem")
 def div(d: Decoder) -> Step:
-    """A zero divisor gives a value that the PTX ISA leaves open: poison of the kind UNDEFINED."""
+    """The PTX ISA leaves the result for a zero divisor open: poison of the kind UNDEFINED."""
     if is_float(d):
         return FLOATS["div"](d)
     kind = d.need(*INTEGERS)

@@ -1,7 +1,8 @@
-"""`ldmatrix`, `stmatrix` and `movmatrix`: 8 x 8 matrices of 16-bit elements between shared memory and the registers of a warp.
+"""`ldmatrix`, `stmatrix` and `movmatrix`: 8 x 8 matrices of 16-bit elements between shared memory and the registers of a
+warp.
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix", "... store instruction: stmatrix", "... transpose: movmatrix". Lanes
-0-7 give the addresses of the rows of the first matrix, 8-15 of the second and so on; other lanes' addresses are not looked at.
+0-7 supply the row addresses of the first matrix, 8-15 of the second and so on; addresses of other lanes are ignored.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def stmatrix(d: Decoder) -> Step:
 
 @control("movmatrix")
 def movmatrix(d: Decoder) -> Step:
-    """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: transposes a matrix that the warp's registers hold."""
+    """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: transposes a register-resident matrix of the warp."""
     for modifier in ("sync", "aligned", "m8n8", "trans", "b16"):
         d.need(modifier)
     d.finish(2)

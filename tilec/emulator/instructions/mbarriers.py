@@ -1,9 +1,9 @@
-"""`mbarrier`: barriers in shared memory that count arrivals and bytes, and what their phases order.
+"""`mbarrier`: barriers in shared memory that count arrivals and bytes, and the order that their phases establish.
 
-PTX ISA, "Parallel synchronization and communication instructions: mbarrier". An arrival releases what the thread did, a wait
-that passes acquires it. A thread that waits for an unfinished phase sleeps until it is finished, or under a seed gives up now
-and then, as `try_wait` may; if it never is, the launch is a deadlock. Bulk copies that count bytes on a barrier land when
-somebody looks at it, or when nobody else can run.
+PTX ISA, "Parallel synchronization and communication instructions: mbarrier". An arrival releases, a successful wait acquires.
+A thread that waits for an unfinished phase blocks until its completion; under a seed, `try_wait` sometimes returns false
+instead. If the phase never completes, the launch deadlocks. Bulk copies that count bytes on a barrier complete when a thread
+tests it, or when no thread can run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ Index = NDArray[np.int64]
 Token = NDArray[np.int64]
 BYTES = 8
 GIVES_UP = 0.2
-"""How often, under a seed, `try_wait` comes back before the phase is complete: its time limit is the chip's own affair."""
+"""Probability, under a seed, that `try_wait` returns before the phase completes; its time limit is implementation-defined."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A live barrier at `index` in memory: its state, what arrivals released (`gathering` in the current phase, `released` in
-    the last complete one), who sleeps, copies that will count on it and those whose data nobody has seen yet."""
+    """A live barrier at `index` in memory: its state, the tokens released by arrivals (`gathering` in the current phase,
+    `released` in the last complete one), blocked lanes, bulk copies in flight (`flying`), completed in the current phase
+    (`landed`), and completed in an earlier one that no thread has observed yet (`settled`)."""
 
     index: int
     state: TransactionBarrier
@@ -46,7 +47,7 @@ class Record:
 
 
 class Mbarriers:
-    """The live barriers of a wave by position in memory."""
+    """The live barriers of a wave by index in memory."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -55,7 +56,7 @@ class Mbarriers:
         machine.wakers.append(self.land_all)
 
     def find(self, frame: Frame, address: Source, d: Decoder) -> Iterator[tuple[Record, Index]]:
-        """The barriers that lanes of the frame name, with those lanes; what is no live barrier is a fault."""
+        """The barriers that lanes of the frame address, with those lanes; an address without a live barrier is a fault."""
         machine = self.machine
         found = access.locate(frame, address.value(frame), address.poison(frame), "shared", BYTES, d.instruction, write=False)
         for place in np.unique(found.index):
@@ -72,7 +73,7 @@ class Mbarriers:
             yield record, lanes
 
     def attempt(self, record: Record, lane: int, d: Decoder, action: Callable[[], Any]) -> Any:
-        """Runs an operation on the state; misuse is a fault. Wakes sleepers where the phase turned."""
+        """Runs an operation on the state; misuse is a fault. Wakes the blocked lanes if the phase completes."""
         before = record.state.phase
         result: Any = None
         try:
@@ -89,7 +90,7 @@ class Mbarriers:
         return result
 
     def arrive(self, record: Record, lanes: Index, counts: list[int], d: Decoder) -> list[int]:
-        """Each lane arrives `counts` times; returns the phases arrived at."""
+        """Each lane arrives `counts` times; returns the phases of the arrivals."""
         token = self.machine.clocks.release(lanes)
         phases: list[int] = []
         for lane, count in zip(lanes, counts, strict=True):
@@ -99,7 +100,8 @@ class Mbarriers:
         return phases
 
     def land(self, record: Record, d: Decoder | None = None, *, all_of_them: bool = False) -> bool:
-        """Copies that fly towards the barrier arrive: all of them, or with a seed some. Returns whether one did."""
+        """Completes copies in flight that count on the barrier: all of them, or under a seed a random subset. Returns whether
+        there was one."""
         random = self.machine.random
         now = [copy for copy in record.flying if all_of_them or self.machine.seed == 0 or random.random() < 0.5]
         record.flying = [copy for copy in record.flying if copy not in now]
@@ -108,7 +110,7 @@ class Mbarriers:
         return bool(now)
 
     def land_all(self) -> bool:
-        """Nobody can run: everything that flies arrives. Whether somebody was woken."""
+        """Completes all copies in flight because no thread can run. Returns whether that woke a lane."""
         moved = False
         for record in list(self.live.values()):
             before = len(record.sleepers)
@@ -116,9 +118,9 @@ class Mbarriers:
         return moved
 
     def pass_on(self, record: Record, lanes: Index) -> None:
-        """These lanes saw the last phase complete: they know what was released, and see the bytes that came. The first who do
-        stand for the copy: as if one of them had written its bytes, which others know with all that this one did before. So it
-        is another one under each seed, and nobody learns what it knows of others."""
+        """These lanes observed the completion of the last phase: they acquire what was released and see the copied bytes. The
+        bytes of new copies are stamped as written by one of these lanes, and acquiring the barrier orders a lane after
+        everything that this lane did so far. Each seed selects another lane. What it knows of other lanes is not passed on."""
         clocks = self.machine.clocks
         if record.settled:
             observer = int(lanes[-1 - self.machine.seed % len(lanes)])
@@ -134,7 +136,7 @@ class Mbarriers:
 
 
 def mbarriers(machine: Machine) -> Mbarriers:
-    """The launch's barriers."""
+    """The launch's mbarriers."""
     found = machine.extensions.get("mbarriers")
     if found is None:
         found = machine.extensions["mbarriers"] = Mbarriers(machine)
@@ -143,7 +145,7 @@ def mbarriers(machine: Machine) -> Mbarriers:
 
 @control("mbarrier")
 def mbarrier(d: Decoder) -> Step:
-    """`mbarrier.OPERATION...`."""
+    """Decodes `mbarrier.OPERATION...`."""
     barriers = mbarriers(d.machine)
     operation = d.need("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait")
     if operation in ("init", "inval"):
@@ -154,7 +156,8 @@ def mbarrier(d: Decoder) -> Step:
 
 
 def _space(d: Decoder) -> None:
-    """Modifiers that change nothing within one block. `.relaxed` orders no memory and is refused, like all that is not here."""
+    """Modifiers without effect in a single block. `.relaxed` does not order memory and is rejected, like any other
+    modifier."""
     d.take("release", "acquire")
     d.take("cta", "cluster")
     d.take("shared", "shared::cta", "shared::cluster")
@@ -249,7 +252,7 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
             places = np.searchsorted(frame.lanes, lanes)
             wanted_here = phases[places]
             done = _passed(barriers, record, wanted_here, by_parity, lanes, d)
-            if not done.all() and barriers.land(record):  # as late as may be: who does not wait must not see the bytes
+            if not done.all() and barriers.land(record):  # as late as possible: without a wait, no thread sees the bytes
                 done = _passed(barriers, record, wanted_here, by_parity, lanes, d)
             passed[places] = done
             if done.any():
@@ -263,7 +266,7 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
             target(frame, passed, None)
             machine.scheduler.yield_turn()
             return machine.park(frame, d.index + 1)
-        target(frame, passed, None)  # who sleeps comes back and gets it again
+        target(frame, passed, None)  # a lane that blocks executes this instruction again
         machine.park(frame, np.where(passed, d.index + 1, d.index))
         for record, lanes in asleep:
             record.sleepers = np.concatenate([record.sleepers, lanes])
@@ -274,7 +277,7 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
 
 
 def _passed(barriers: Mbarriers, record: Record, phases: Index, by_parity: bool, lanes: Index, d: Decoder) -> Any:
-    """Whether the phase that each lane names is complete."""
+    """Whether the phase that each lane waits for is complete."""
     if by_parity:
         return np.array([record.state.passed_parity(int(phase)) for phase in phases])
     return np.array(

@@ -1,7 +1,8 @@
-"""ld, ldu, st, prefetch, discard, applypriority, createpolicy, isspacep, fence and membar (PTX ISA, section 9.7.9 and 9.7.13).
+"""ld, ldu, st, prefetch, discard, applypriority, createpolicy, isspacep, fence and membar (PTX ISA, section 9.7.9 and
+9.7.13).
 
-Cache hints (`.ca`, `.cg`, `.L1::...`, `.L2::...`, a policy operand) change nothing. `.volatile`, `.relaxed`, `.acquire` and
-`.release` accesses are strong: they do not race with each other, and acquire and release order what stands around them.
+Cache hints (`.ca`, `.cg`, `.L1::...`, `.L2::...`, a policy operand) have no effect. `.volatile`, `.relaxed`, `.acquire` and
+`.release` accesses are strong: they do not race with each other, and acquire and release order the accesses around them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SCOPES: Final = ("cta", "cluster", "gpu", "sys")
 
 
 def hints(d: Decoder) -> bool:
-    """Takes cache hints in their places; whether a cache policy operand follows."""
+    """Consumes cache hints; returns whether a cache policy operand follows."""
     d.take(*_CACHE)
     d.take(*_L1)
     d.take(*_L2)
@@ -79,12 +80,12 @@ def ld(d: Decoder) -> Step:
 
 
 def _raw(kind: str) -> str:
-    """The type whose bits stand in the register: floats as bits."""
+    """The type of the register contents: floats as bits."""
     return kind if kind[0] in "us" else f"b{TYPES[kind][0]}"
 
 
 def _parameter(d: Decoder, place: Address, targets: list[Target], kind: str) -> Step:
-    """A parameter is the same in every lane: read once."""
+    """A parameter has the same value in every lane, so it is read once, when decoded."""
     start = d.machine.symbol_address(place.base, d) - GLOBAL_BASE + place.offset  # pyright: ignore[reportArgumentType]
     width, parameters = TYPES[kind][0] // 8, d.machine.parameters
     if parameters is None or not parameters.start <= start <= parameters.end - width or start % width:
@@ -128,7 +129,7 @@ def _loader(
 def _halves(
     frame: Frame, found: access.Access, width: int, count: int, instruction: Any, nc: bool
 ) -> tuple[list[Lanes], list[Poison | None]]:
-    """A 32-byte access as two of 16: both halves lie in one allocation, because 32 bytes are aligned."""
+    """A 32-byte access as two of 16 bytes. Both halves lie in one allocation, because 32-byte accesses are aligned."""
     values: list[Lanes] = []
     poisons: list[Poison | None] = []
     for half in range(2):
@@ -170,7 +171,7 @@ def st(d: Decoder) -> Step:
 
 @lanewise("prefetch", "prefetchu", "applypriority", "discard")
 def hint(d: Decoder) -> Step:
-    """Hints about caches. `discard` would make contents undefined: refused."""
+    """Cache hints without effect. `discard` is rejected because it makes memory contents undefined."""
     if d.instruction.opcode == "discard":
         raise d.unsupported("unknown opcode")
     tensor = d.flag("tensormap") if d.instruction.opcode == "prefetch" else False
@@ -184,7 +185,7 @@ def hint(d: Decoder) -> Step:
 
 @lanewise("createpolicy")
 def createpolicy(d: Decoder) -> Step:
-    """A cache policy: an opaque number that nothing here reads."""
+    """A cache policy: an opaque number that nothing reads."""
     d.need("fractional", "cvt", "range")
     while d.left and d.left[0] != "b64":
         d.need("L2", "global", *_L2, "L2::evict_unchanged")
@@ -212,7 +213,7 @@ def isspacep(d: Decoder) -> Step:
 
 @lanewise("fence", "membar")
 def fence(d: Decoder) -> Step:
-    """Orders what a thread did before with what it does after, at strong accesses (PTX ISA, section 8.8)."""
+    """Orders a thread's earlier accesses with its later ones, at strong accesses (PTX ISA, section 8.8)."""
     made: Proxies | None = None
     if d.instruction.opcode == "membar":
         kind, scope = "sc", d.need("cta", "gl", "sys")
@@ -242,4 +243,4 @@ def fence(d: Decoder) -> Step:
 
 
 FENCE_PROXY: Final[dict[str, Any]] = {}
-"""Decoders of fence.proxy by the modifier after it; registered by the families of asynchronous instructions."""
+"""Decoders of fence.proxy by its next modifier; `proxy_fences` registers them."""

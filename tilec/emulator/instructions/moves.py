@@ -30,7 +30,7 @@ def mov(d: Decoder) -> Step:
 
 
 def move(target: Target, source: Source) -> Step:
-    """The same bits; half a register's poison stays half."""
+    """Copies the bits and the poison with its half flags."""
     return lambda frame: target(frame, source.value(frame), source.halves(frame))
 
 
@@ -71,7 +71,7 @@ def _unpack(d: Decoder, vector: Vector, kind: str) -> Step:
 
 @lanewise("cvta")
 def cvta(d: Decoder) -> Step:
-    """Between generic addresses and those of a state space (the windows of `tilec.emulator.memory`)."""
+    """Converts between generic addresses and those of a state space (the windows of `tilec.emulator.memory`)."""
     to = d.flag("to")
     space = d.need(*WINDOWS, "shared::cta", "param::entry").split("::")[0]
     kind = d.need("u64", "u32")
@@ -80,7 +80,7 @@ def cvta(d: Decoder) -> Step:
     if kind == "u32" and WINDOWS[space]:
         raise d.unsupported("32-bit generic addresses")
     if space == "param" and not to:
-        # A parameter's address is given whole where it is 64 bits wide; what came through 32 bits has lost the window.
+        # A 64-bit parameter address is complete already; one truncated to 32 bits lost its window, which is restored here.
         window = TYPES[kind][1](GLOBAL_BASE)
         return d.pure(0, kind, [d.source(1, kind)], lambda value: value | window)
     return d.pure(0, kind, [d.source(1, kind)], lambda value: value - base if to else value + base)
@@ -94,7 +94,7 @@ def selp(d: Decoder) -> Step:
 
 
 def choose(target: Target, first: Source, second: Source, condition: Source) -> Step:
-    """`condition ? first : second`; only the chosen side's poison counts, and the condition's."""
+    """`condition ? first : second`; the result has the poison of the selected side and of the condition."""
 
     def step(frame: Frame) -> None:
         taken = condition.value(frame)
@@ -123,7 +123,7 @@ def slct(d: Decoder) -> Step:
 
 @lanewise("prmt")
 def prmt(d: Decoder) -> Step:
-    """Picks four bytes of eight (PTX ISA, prmt): the default mode, and the modes that pick by the low bits of c."""
+    """Selects four of eight bytes (PTX ISA, prmt): the default mode, and the modes that select by the low bits of c."""
     d.need("b32")
     mode = d.take("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
     d.finish(4)
@@ -145,7 +145,8 @@ _SELECTORS = {
 
 
 def permute(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """The default mode: nibble k of c names the byte for position k; its bit 3 asks for that byte's sign instead."""
+    """The default mode: nibble k of c selects the byte for position k; with bit 3 set, that byte's sign is replicated
+    instead."""
     both = np.asarray(a, np.uint64) | (np.asarray(b, np.uint64) << np.uint64(32))
     total = np.zeros(np.broadcast(a, b, c).shape, np.uint32)
     for k in range(4):

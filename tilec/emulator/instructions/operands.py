@@ -1,4 +1,4 @@
-"""Readers of operands that several families share: a source and a frame in, its values in every lane and their poison out."""
+"""Operand readers that several families share: a source and a frame in, its values in every lane and their poison out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read(source: Source, frame: Frame) -> tuple[Lanes, Poison | None]:
 
 
 def poison_of(source: Source, frame: Frame) -> Poison | None:
-    """The poison alone."""
+    """The poison of a source, or None."""
     source.value(frame)
     return source.poison(frame)
 

@@ -1,6 +1,6 @@
 """`fence.proxy`: the fences between the generic proxy and the others (PTX ISA, "membar/fence").
 
-`fence.proxy.async` is kept in `proxies`; `fence.proxy.alias` orders nothing here: no memory has two addresses.
+`fence.proxy.async` is recorded in `proxies`. `fence.proxy.alias` has no effect here, because no memory has two addresses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tilec.emulator.registry import Decoder, Step
 
 
 def fence_async(d: Decoder) -> Step:
-    """`fence.proxy.async[.global|.shared::cta|.shared::cluster]`; one of a space does not order the other."""
+    """`fence.proxy.async[.global|.shared::cta|.shared::cluster]`; a fence of one state space does not order the other."""
     d.need("async")
     where = d.take("global", "shared::cta", "shared::cluster")
     d.finish(0)

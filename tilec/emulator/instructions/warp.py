@@ -1,8 +1,8 @@
-"""Warp-wide instructions: shfl.sync, vote.sync, match.sync, redux.sync, activemask, elect.sync, bar.warp.sync
-(PTX ISA, sections 9.7.9.6, 9.7.13), and `converge`, by which a step waits for every thread that it names.
+"""Warp-wide instructions: shfl.sync, vote.sync, match.sync, redux.sync, activemask, elect.sync, bar.warp.sync (PTX ISA,
+sections 9.7.9.6, 9.7.13), and `converge`, which makes a step wait for all its member threads.
 
-What holds: the body of a converged step sees, for each warp of the frame, every thread that the member mask names and that has
-not left. shfl, vote and match do not order memory; bar.warp.sync does.
+Invariant: the body of a converged step sees, for each warp of the frame, every thread of the member mask that has not exited.
+shfl, vote and match do not order memory; bar.warp.sync does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Body = Callable[[Frame], Any]
 
 
 def converge(d: Decoder, body: Body, members: Source | None = None) -> Step:
-    """`body` once every member has arrived: all threads of the warp where `members` is None (or a literal of all ones)."""
+    """Runs `body` once every member has arrived: all threads of the warp if `members` is None (or a literal of all ones)."""
     machine, instruction = d.machine, d.instruction
     everyone = members is None or (members.constant is not None and members.constant == ALL)
 
@@ -63,7 +63,7 @@ def _gather(d: Decoder, frame: Frame, wanted: NDArray[np.uint32], body: Body, st
     alive = np.flatnonzero(machine.status != EXITED)
     np.bitwise_or.at(live, machine.warp[alive], _bits(machine.lane_in_warp[alive]))
     complete = (wanted & live[warp] & ~present[warp]) == 0
-    # A warp goes on only when all its lanes here are complete; members may wait at this very instruction already.
+    # A warp continues only when all its lanes here are complete; other members may already be blocked at this instruction.
     halted = np.zeros(machine.warp_count, np.bool_)
     halted[warp[~complete]] = True
     go = ~halted[warp] if not strict else complete
@@ -86,7 +86,7 @@ def _gather(d: Decoder, frame: Frame, wanted: NDArray[np.uint32], body: Body, st
 
 
 def rows(frame: Frame) -> NDArray[np.int64]:
-    """[warps of the frame, 32]: the position in the frame of each lane of each warp, -1 where it is not in the frame."""
+    """[warps of the frame, 32]: the position in the frame of each lane of each warp, -1 if it is not in the frame."""
     machine = frame.machine
     if frame.whole_warps and machine.threads % 32 == 0:
         return np.arange(frame.n).reshape(-1, 32)
@@ -97,7 +97,7 @@ def rows(frame: Frame) -> NDArray[np.int64]:
 
 
 def neighbour(frame: Frame, source_lane: Lanes) -> NDArray[np.int64]:
-    """The frame position of lane `source_lane` of each lane's own warp, -1 where that lane is not in the frame."""
+    """The position in the frame of lane `source_lane` of each lane's own warp, -1 if that lane is not in the frame."""
     machine = frame.machine
     if frame.whole_warps and machine.threads % 32 == 0:
         return np.arange(frame.n) // 32 * 32 + source_lane
@@ -189,7 +189,7 @@ def vote(d: Decoder) -> Step:
 
 
 def ballot(table: NDArray[np.int64], data: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """One bit a lane for each warp of `rows`."""
+    """One bit per lane for each warp of `rows`."""
     bits = np.where(table >= 0, data[np.where(table >= 0, table, 0)], False)
     return (bits.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=1).astype(np.uint32)
 
@@ -296,7 +296,7 @@ def activemask(d: Decoder) -> Step:
 
 @control("elect")
 def elect(d: Decoder) -> Step:
-    """Elects the lowest member that is there."""
+    """Elects the lowest member present."""
     d.need("sync")
     d.finish(2)
     result = d.operands[0]
@@ -318,7 +318,7 @@ def elect(d: Decoder) -> Step:
 
 
 def warp_barrier(d: Decoder) -> Step:
-    """bar.warp.sync: waits, and orders memory among the members."""
+    """bar.warp.sync: a barrier with memory ordering among the members."""
     d.finish(1)
     members, machine = d.source(0, "b32"), d.machine
 

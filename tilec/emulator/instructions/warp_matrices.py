@@ -1,7 +1,7 @@
-"""`mma.sync`: products of fragments that lie in the registers of one warp.
+"""`mma.sync`: products of register-resident fragments of one warp.
 
-PTX ISA, "Warp level matrix multiply-accumulate instructions". Shapes m16n8k4 to m16n8k32 of f16, bf16, tf32, e4m3, e5m2, s8 and
-u8. Every lane of the warp must execute it together. See `matrices.formats` for how sums are rounded.
+PTX ISA, "Warp level matrix multiply-accumulate instructions". Shapes m16n8k4 to m16n8k32 of f16, bf16, tf32, e4m3, e5m2, s8
+and u8. All lanes of the warp execute it together. `matrices.formats` describes the rounding of sums.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def registers(frame: Frame, sources: list[Source]) -> tuple[Words, NDArray[Any] 
 
 
 def _poison(a: Poison | None, b: Poison | None, c: Poison | None, depth: int, kind: str, result: str) -> NDArray[Any]:
-    """An element of the result is poisoned by its row of A, its column of B and its own start."""
+    """Poison of the result: an element depends on its row of A, its column of B and its element of C."""
     rows, columns = accumulator(8)
     found = np.zeros((max(len(p) for p in (a, b, c) if p is not None), 16, 8), np.uint8)
     if a is not None:

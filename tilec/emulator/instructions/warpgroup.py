@@ -1,9 +1,9 @@
-"""`wgmma`: products of four warps from shared memory, which run beside their threads until they are waited for.
+"""`wgmma`: products of a warpgroup from shared memory, asynchronous until a wait.
 
-PTX ISA, "Asynchronous warpgroup level matrix instructions". A product's result is there when its group has been waited for:
-until then its accumulators are poison of the kind IN_FLIGHT, so that any use of them, or of a copy, is found where it matters,
-and the shared memory of its operands is being read. `wgmma.fence` must come between the last change of a register and the
-product that takes it. Operands in shared memory are read through the async proxy: see `proxies`.
+PTX ISA, "Asynchronous warpgroup level matrix instructions". A product's result is available after a wait on its group. Until
+then its accumulators are poison of the kind IN_FLIGHT, so any use of them or of a copy is found where it takes effect, and
+its shared memory operands count as being read. `wgmma.fence` must separate the last change of a register from the product
+that uses it. Operands in shared memory are read through the async proxy: see `proxies`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def wgmma(d: Decoder) -> Step:
 
 @dataclass(slots=True)
 class _Form:
-    """What an instruction says: columns, formats, operands."""
+    """The decoded instruction: columns, formats, operands."""
 
     columns: int
     kind: str
@@ -110,7 +110,7 @@ def _form(d: Decoder) -> _Form:
     columns = int(shape[1])
     sixteen = kind in ("f16", "bf16")
     from_registers = isinstance(d.operands[1], Vector)
-    # d, a, b, scale-d, then imm-scale-a, -b (floats), imm-trans-a (a in shared memory), -b (16-bit formats)
+    # operands d, a, b, scale-d, then imm-scale-a, -b (floats), imm-trans-a (a in shared memory), -b (16-bit formats)
     flags = 2 * int(result != "s32") + (int(sixteen) * (1 if from_registers else 2))
     d.finish(4 + flags)
     immediate = [int(d.source(4 + k, "s32").constant) for k in range(flags)]
@@ -132,7 +132,7 @@ def _form(d: Decoder) -> _Form:
 
 
 def _firsts(frame: Frame, d: Decoder) -> Index | None:
-    """Positions in the frame where warpgroups begin; a warpgroup whose warps are not all here is a fault."""
+    """Positions in the frame at which warpgroups begin; an incomplete warpgroup is a fault."""
     starts = np.flatnonzero(frame.column("thread") % GROUP == 0)
     whole = frame.n % GROUP == 0 and len(starts) * GROUP == frame.n
     if whole and (np.diff(frame.lanes.reshape(-1, GROUP), axis=1) == 1).all():
@@ -146,7 +146,7 @@ def _firsts(frame: Frame, d: Decoder) -> Index | None:
 def _one(
     frame: Frame, at: int, form: _Form, state: Warpgroups, log: Any, d: Decoder, use: bool, values: list[Words], poison: Any
 ) -> None:
-    """The product of one warpgroup."""
+    """Computes the product of one warpgroup."""
     machine, span = frame.machine, slice(at, at + GROUP)
     first = int(frame.lanes[at])
     _check_registers(frame, form, state, d, at, use)
@@ -167,7 +167,7 @@ def _one(
     for position in range(len(form.targets)):
         values[position][span] = words[..., position].reshape(-1)
         poison[position, span] = flags[..., position].reshape(-1)
-    places = np.concatenate([left_places, right_places])  # one a chunk of 16 bytes
+    places = np.concatenate([left_places, right_places])  # one per chunk of 16 bytes
     shift = machine.shadow.shift
     granules = ((places >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
     reads = ((places >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
@@ -190,7 +190,8 @@ def _register(operand: Any) -> int:
 
 
 def _check_registers(frame: Frame, form: _Form, state: Warpgroups, d: Decoder, at: int, use: bool) -> None:
-    """Accumulators and register operands must be as they were at the last fence, or come from a product of the same shape."""
+    """Accumulators and register operands must be unchanged since the last fence, or be written by a product of the same
+    shape."""
     span, first = slice(at, at + GROUP), int(frame.lanes[at])
     lanes = frame.lanes[span]
     if not state.has_fenced[lanes].all():
@@ -235,7 +236,8 @@ def _left(frame: Frame, form: _Form, at: int, d: Decoder) -> tuple[Any, Any, Ind
 def _shared(
     frame: Frame, source: Source, rows: int, kind: str, transposed: bool, at: int, d: Decoder
 ) -> tuple[Any, Poison | None, Index]:
-    """Values (rows, K) of an operand in shared memory, poison of each row, and where its chunks of 16 bytes begin in memory."""
+    """Values (rows, K) of an operand in shared memory, poison of each row, and the index in memory of each of its 16-byte
+    chunks."""
     machine, lane = frame.machine, int(frame.lanes[at])
     bits, spoilt = read(source, frame)
     width = WIDTH[kind] // 8
@@ -285,7 +287,8 @@ def _spread(left: Poison | None, right: Poison | None, form: _Form) -> NDArray[n
 
 
 def _watch(machine: Machine, granules: Index, first: int, instruction: Instruction) -> None:
-    """The reads of a product, by the first and the last warp of the group: being ordered after one of them is not enough."""
+    """Records the reads of a product as reads by the first and the last warp of the group, because ordering after only one of
+    them must not suffice."""
     places = granules << machine.shadow.shift
     for lane in (first, first + 96):
         found = machine.shadow.read(places, 1 << machine.shadow.shift, np.full(len(places), lane))

@@ -1,7 +1,7 @@
-"""The state of `wgmma`: products under way, their groups, and what the registers held at the last fence.
+"""The state of `wgmma`: unfinished products, their groups, and the register values at the last fence.
 
-Products go in as `Product`; waits take them out, end their reads of shared memory and lift the poison from their accumulators.
-`converge_group` makes a step see all four warps of each warpgroup.
+Products are added as `Product`. A wait removes them, ends their reads of shared memory and clears the poison of their
+accumulators. `converge_group` runs a step on all four warps of a warpgroup together.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ GROUP: Final = 128
 
 @dataclass(slots=True)
 class Product:
-    """A product under way in the warpgroup that begins at lane `first`: its group, the registers it writes and reads with their
-    values, the granules of memory it reads (of the watch on flights, and of the race shadow)."""
+    """An unfinished product of the warpgroup that begins at lane `first`: its group, the registers it writes and reads with
+    their values, the granules of memory it reads (`reads` of `in_flight`, `places` of the race shadow)."""
 
     first: int
     group: int
@@ -41,7 +41,8 @@ class Product:
 
 
 class Warpgroups:
-    """Products under way in a wave, committed groups of each lane, and what the registers were at the last fence."""
+    """Unfinished products of a wave, the number of committed groups of each lane, and the register values at the last
+    fence."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -54,14 +55,14 @@ class Warpgroups:
         machine.on_exit.append(self.leave)
 
     def clear(self) -> None:
-        """A new wave."""
+        """Starts a new wave."""
         self.under_way.clear()
         self.committed = np.zeros(self.machine.lane_count, np.int64)
         self.has_fenced = np.zeros(self.machine.lane_count, np.bool_)
         self.fenced.clear()
 
     def fence(self, frame: Frame) -> None:
-        """`wgmma.fence`: what the registers hold now may be used."""
+        """`wgmma.fence`: products may use the current register values."""
         self.has_fenced[frame.lanes] = True
         for index in self.registers:
             if index not in self.fenced:
@@ -69,7 +70,7 @@ class Warpgroups:
             self.fenced[index][frame.lanes] = frame.get(index)
 
     def wait(self, frame: Frame, allowed: int) -> None:
-        """All but the last `allowed` groups of the frame's lanes are complete."""
+        """Completes all but the last `allowed` groups of the frame's lanes."""
         here = np.zeros(self.machine.lane_count, np.bool_)
         here[frame.lanes] = True
         left: list[Product] = []
@@ -88,7 +89,7 @@ class Warpgroups:
         self.under_way = left
 
     def _settle(self, frame: Frame, last: dict[tuple[int, int], Product]) -> None:
-        """Accumulators whose last product is complete stop being poison."""
+        """Clears the in-flight poison of accumulators whose last product is complete."""
         by_register: dict[int, list[Product]] = {}
         for (_, index), product in last.items():
             by_register.setdefault(index, []).append(product)
@@ -116,7 +117,7 @@ class Warpgroups:
                 )
 
     def leave(self, frame: Frame) -> None:
-        """Lanes exit with products under way."""
+        """Drops the unfinished products of lanes that exit."""
         members = set(frame.lanes.tolist())
         for product in self.under_way:
             if product.first in members:
@@ -124,7 +125,7 @@ class Warpgroups:
         self.under_way = [product for product in self.under_way if product.first not in members]
 
     def accumulates(self, first: int, index: int) -> Product | None:
-        """The last product under way that writes a register of this warpgroup."""
+        """The last unfinished product that writes a register of this warpgroup."""
         for product in reversed(self.under_way):
             if product.first == first and index in product.results:
                 return product
@@ -132,7 +133,7 @@ class Warpgroups:
 
 
 def operand_registers(machine: Machine) -> tuple[int, ...]:
-    """Every register that a product of the function takes or gives."""
+    """Every register that a `wgmma` of the function reads or writes."""
     found: set[int] = set()
     for instruction in machine.function.instructions:
         if instruction.opcode == "wgmma":
@@ -151,7 +152,7 @@ def warpgroups(machine: Machine) -> Warpgroups:
 
 
 def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
-    """`body` on frames of whole warpgroups; a warp that comes first waits at the instruction."""
+    """Runs `body` on frames of whole warpgroups; warps that arrive early block at the instruction."""
     machine = d.machine
 
     def whole(frame: Frame) -> Any:
@@ -172,7 +173,7 @@ def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
 
 
 def stamp_reads(machine: Machine, granules: Index, first: int) -> None:
-    """The products of the warpgroup at lane `first` read these granules of the race shadow until now."""
+    """Stamps the reads of these granules of the race shadow, by products of the warpgroup at lane `first`, as of now."""
     places = granules << machine.shadow.shift
     for lane in (first, first + GROUP - 32):
         machine.shadow.read(places, 1 << machine.shadow.shift, np.full(len(places), lane))

@@ -1,6 +1,6 @@
-"""Matrix and bulk-copy instructions as functions on NumPy arrays: bits and addresses go in, bits and addresses come out.
+"""Matrix and bulk-copy instructions as functions on NumPy arrays: bits and addresses in, bits and addresses out.
 
-`formats` reads and writes element bits, `fragments` says which element of a matrix lies in which register of which lane,
-`descriptors` where a `wgmma` operand lies in shared memory, `tensor_maps` which bytes a bulk tensor copy moves. Nothing here
-knows of threads that run, of memory that is checked, or of time: the instruction families do.
+`formats` converts element bits, `fragments` maps matrix elements to registers and lanes, `descriptors` computes the shared
+memory addresses of a `wgmma` operand, `tensor_maps` the bytes that a bulk tensor copy moves. Nothing here depends on threads,
+checked memory or time; the instruction families do.
 """

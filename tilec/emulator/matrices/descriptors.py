@@ -1,7 +1,7 @@
-"""Where the operands of `wgmma` lie in shared memory: a 64-bit descriptor in, byte addresses of the matrix's elements out.
+"""Operands of `wgmma` in shared memory: a 64-bit descriptor in, byte addresses of the matrix's elements out.
 
-Source: PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and "Strides". Matrices are made of core matrices of
-8 rows of 16 bytes. K-major: 16-byte chunks run along K. MN-major (`transposed`): they run along M or N.
+Source: PTX ISA, "Asynchronous warpgroup level matrix shared memory layout" and "Strides". Matrices consist of core matrices
+of 8 rows of 16 bytes. K-major: 16-byte chunks run along K. MN-major (`transposed`): they run along M or N.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SPANS: Final = (0, 128, 64, 32)
 """Bytes of a swizzled row by the value of the mode field."""
 CHUNK: Final = 16
 DEPTH_BYTES: Final = 32
-"""Bytes of K that one instruction takes, in every format."""
+"""Bytes along K that one instruction reads, in every format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Descriptor:
         )
 
     def problem(self) -> str | None:
-        """What is wrong with the descriptor, as a clause; None if it is sound."""
+        """The reason why the descriptor cannot be used, as a clause; None if it can."""
         if self.base_offset:
             return f"has the base offset {self.base_offset}; only operands that begin on a swizzle boundary are emulated"
         return None

@@ -1,10 +1,11 @@
-"""Element formats of matrix instructions: register or memory bits in, exact float64 or int64 values out, and products of them.
+"""Element formats of matrix instructions: register or memory bits in, exact float64 or int64 values out, and products of
+them.
 
-Products and their sum are formed in float64 and rounded once to the accumulator's type. A product of two elements is exact
-there (at most 24 bits), and a sum of at most 32 of them and an accumulator loses at most 33 roundings of 2^-53 of the sum of
-magnitudes: nothing beside the final rounding to f32. Tensor cores instead align all terms of an instruction to the largest one
-and cut bits off below it, so a chip's result may differ from this one by at most 2^-22 of the sum of magnitudes per instruction
-(24 bits kept, one cut per term and one of the result).
+Products and their sums are computed in float64 and rounded once to the accumulator's type. A product of two elements is exact
+in float64 (at most 24 bits). A sum of at most 32 of them and an accumulator accumulates at most 33 rounding errors of 2^-53
+of the sum of magnitudes, negligible against the final rounding to f32. Tensor cores instead align all terms of an instruction
+to the largest one and truncate below it. A chip's result may differ from this one by at most 2^-22 of the sum of magnitudes
+per instruction (24 bits kept, one truncation per term and one of the result).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def is_integer(kind: str) -> bool:
 
 
 def decode(bits: Bits, kind: str) -> Values:
-    """Exact values of element bits, any shape. `tf32` ignores the low 13 bits, as the chip does."""
+    """Exact values of element bits, any shape. `tf32` ignores the low 13 bits, like the chips."""
     raw = bits.astype(_UNSIGNED[WIDTH[kind]])
     if kind == "tf32":
         return (raw & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
@@ -75,6 +76,6 @@ def join(elements: Bits, kind: str) -> Bits:
 
 
 def multiply_add(a: Values, b: Values, c: Values) -> Values:
-    """`a @ b + c`; (..., M, K), (..., K, N), (..., M, N). A NaN or an infinity goes where IEEE arithmetic takes it."""
+    """`a @ b + c`; (..., M, K), (..., K, N), (..., M, N). NaNs and infinities propagate as in IEEE arithmetic."""
     with np.errstate(invalid="ignore", over="ignore"):
         return a @ b + c

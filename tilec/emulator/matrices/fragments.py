@@ -1,9 +1,10 @@
-"""Which element of a matrix lies in which register of which lane: index arrays, so that a fragment is one gather.
+"""The register and lane of each element of a matrix fragment, as index arrays, so that a fragment is one gather.
 
 Source: PTX ISA, "Matrix fragments for mma" (m16n8k4 to m16n8k32), "Warp-level matrix load instruction: ldmatrix", "Register
-fragments for wgmma". With `group` = lane // 4 and `member` = lane % 4, every format follows one rule: a 32-bit register holds
-`per` = 32 / width neighbours along K; A holds rows `group` and `group + 8` and columns `per * member + j`, then the same
-`4 * per` columns on; B likewise with its column `group`; C holds rows `group`, `group + 8`, columns `2 member`, `2 member + 1`.
+fragments for wgmma". With `group` = lane // 4 and `member` = lane % 4, every format follows one rule: a 32-bit register
+contains `per` = 32 / width neighbours along K. A has rows `group` and `group + 8` and columns `per * member + j`, then the
+same columns plus `4 * per`; B is the same along K for its column `group`. C has rows `group`, `group + 8`, columns `2
+member`, `2 member + 1`.
 """
 
 from __future__ import annotations
@@ -59,14 +60,15 @@ def _both(row: Index, column: Index) -> tuple[Index, Index]:
 
 
 def gather(words: Bits, rows: Index, columns: Index, shape: tuple[int, int]) -> Bits:
-    """The matrices whose elements the lanes hold: (..., 32, registers, elements) -> (..., *shape)."""
+    """The matrices of these fragments: (..., 32, registers, elements) -> (..., *shape)."""
     matrix = np.zeros((*words.shape[: words.ndim - rows.ndim], *shape), words.dtype)
     matrix[..., rows, columns] = words
     return matrix
 
 
 def load_matrix(rows: Bits, transposed: bool) -> Bits:
-    """What `ldmatrix` gives: rows of 8 elements (..., matrices, 8, 8) as uint16 -> registers (..., 32, matrices) as uint32."""
+    """The result of `ldmatrix`: rows of 8 elements (..., matrices, 8, 8) as uint16 -> registers (..., 32, matrices) as
+    uint32."""
     matrix = np.swapaxes(rows, -1, -2) if transposed else rows
     pairs = matrix.reshape(*matrix.shape[:-2], LANES, 2).astype(np.uint32)
     return np.moveaxis(pairs[..., 0] | pairs[..., 1] << np.uint32(16), -1, -2)

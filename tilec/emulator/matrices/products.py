@@ -27,14 +27,14 @@ def warp_product(a: Words, b: Words, c: Words, depth: int, kinds: tuple[str, str
 
 
 def left_of_group(words: Words, depth: int, kind: str) -> Bits:
-    """Values of the operand A of `wgmma` that lies in registers: (4 warps, 32, registers) -> (64, depth)."""
+    """Values of a register-resident operand A of `wgmma`: (4 warps, 32, registers) -> (64, depth)."""
     tiles = gather(decode(split(words, kind), kind), *operand_a(depth, kind), (16, depth))
     return tiles.reshape(64, depth)
 
 
 def group_product(left: Bits, right: Bits, c: Words | None, kind: str) -> Words:
-    """`wgmma.mma_async.m64n<N>`: values (64, K) and (N, K), accumulators (4 warps, 32, registers) in the format `kind` or None
-    for zero; the result has the accumulators' shape."""
+    """`wgmma.mma_async.m64n<N>`: values (64, K) and (N, K), accumulators (4 warps, 32, registers) in the format `kind`, or
+    None for zero; the result has the accumulators' shape."""
     columns = right.shape[0]
     rows, places = accumulator(columns)
     start = np.zeros((4, 16, columns), np.int64 if is_integer(kind) else np.float64)

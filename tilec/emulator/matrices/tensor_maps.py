@@ -1,7 +1,7 @@
-"""Tensor maps and the bytes that bulk tensor copies move: a map and a box position in, pairs of byte addresses out.
+"""Tensor maps and bulk tensor copies: a map and a box position in, pairs of byte addresses out.
 
 Source: PTX ISA, "Tensors" and `cp.async.bulk.tensor`; CUDA driver API, `cuTensorMapEncodeTiled`. The 128 bytes of a map are
-opaque; the emulator has its own encoding, so a map that another program made is refused by name.
+opaque. The emulator has its own encoding and rejects maps that another program encoded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_RANK: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tiled tensor map; dimension 0 is the innermost. `strides`: bytes from one index to the next of dimensions 1 and up."""
+    """A tiled tensor map; dimension 0 is the innermost. `strides`: byte strides of dimensions 1 and up."""
 
     address: int
     element_bytes: int
@@ -46,7 +46,7 @@ class TensorMap:
             )
 
     def encode(self) -> bytes:
-        """The 128 bytes that stand for the map in parameter or global memory."""
+        """The map as 128 bytes in parameter or global memory."""
         box, strides, dims = [1] * 5, [0] * 4, [1] * 5
         box[: len(self.box)], strides[: len(self.strides)], dims[: len(self.dims)] = self.box, self.strides, self.dims
         packed = struct.pack(_FORMAT, _MAGIC, len(self.dims), self.element_bytes, self.swizzle, 0, *box, *strides, *dims)
@@ -54,7 +54,7 @@ class TensorMap:
 
     @classmethod
     def decode(cls, data: bytes) -> TensorMap | None:
-        """The map behind 128 bytes; None if they are not one that `encode` made."""
+        """The map encoded in 128 bytes; None if `encode` did not make them."""
         size = struct.calcsize(_FORMAT)
         fields = struct.unpack(_FORMAT, data[:size])
         if fields[0] != _MAGIC:
@@ -65,13 +65,13 @@ class TensorMap:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes that a copy of the box moves, those outside the tensor included: what the barrier counts."""
+        """Bytes that a copy of the box counts on its mbarrier, including those outside the tensor."""
         return int(np.prod(self.box)) * self.element_bytes
 
 
 def box_addresses(tensor: TensorMap, start: tuple[int, ...], shared: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each element of the box at index `start` (innermost first), outermost dimension slowest: its byte address in global
-    memory, -1 where it lies outside the tensor, and its byte address in shared memory for a box at `shared`: (elements,)."""
+    memory, -1 outside the tensor, and its byte address in shared memory for a box at `shared`; each (elements,)."""
     steps = (tensor.element_bytes, *tensor.strides)
     place = np.full((1,), tensor.address, np.int64)
     inside = np.ones((1,), bool)

@@ -1,12 +1,12 @@
 """Every operation that a kernel's author can write: operands, attributes, effects, typing rules; nothing else.
 
-Tiles are values of one block; a scalar is a tile of shape `()`. Every operation has a value for all operands; the table of them
-is `tilec/ir/SEMANTICS.md`. Integer arithmetic is two's complement; `floordiv` and `mod` round toward minus infinity. bf16 and
-f16 arithmetic is computed in f32 and rounded once per operation. Reductions of float tiles are carried out in f32. Operand
-order is given in each docstring. What a class says of itself is listed at `tilec.ir.core.Op`.
+A tile is a value of one block; a scalar is a tile of shape `()`. Every operation is total: it has a value for all operands,
+given by the table in `tilec/ir/SEMANTICS.md`. Integer arithmetic is two's complement; `floordiv` and `mod` round toward
+minus infinity. bf16 and f16 arithmetic is computed in f32 and rounded once per operation. Reductions of float tiles are
+computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes the class variables.
 
-`values` computes, `memory` reads and writes tensors, `control` holds regions. Operations that passes make are beside this
-folder (`ops_staging`, `ops_stores`, `ops_sync`, `ops_launch`).
+`values` computes, `memory` reads and writes tensors, `control` has regions. The operations that passes make are in
+`tilec/ir/ops_staging.py`, `ops_stores.py`, `ops_sync.py` and `ops_launch.py`.
 """
 
 from tilec.ir.ops.control import For, If, Yield

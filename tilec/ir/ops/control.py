@@ -10,9 +10,9 @@ from tilec.ir.types import TileType, boolean, i32
 
 @dataclass(eq=False, kw_only=True)
 class For(Op, opcode="for", effect=Effect.CONTROL):
-    """`for iv in range(lower, upper, step)`. Operands: lower, upper, step (i32 scalars), then initial values of the loop
-    carried values. One region; its arguments are iv and the carried values; its `yield` gives the next ones. Results are
-    the carried values after the last iteration. The step is positive."""
+    """`for iv in range(lower, upper, step)`. Operands: lower, upper, step (i32 scalars), then initial values of the
+    loop-carried values. The arguments of its only region are iv and the carried values; its `yield` gives their next values.
+    Results are the carried values after the last iteration. The step is positive."""
 
     num_results = None
     has_regions = True
@@ -47,7 +47,7 @@ class For(Op, opcode="for", effect=Effect.CONTROL):
 
 @dataclass(eq=False, kw_only=True)
 class If(Op, opcode="if", effect=Effect.CONTROL):
-    """Run one of two regions. Operand: bool scalar. Regions: then, else (may hold only `yield`). Results: yielded values."""
+    """Run one of two regions. Operand: bool scalar. Regions: then, else (may contain only `yield`). Results: yielded values."""
 
     num_operands = 1
     num_results = None
@@ -65,6 +65,6 @@ class If(Op, opcode="if", effect=Effect.CONTROL):
 
 @dataclass(eq=False, kw_only=True)
 class Yield(Op, opcode="yield", effect=Effect.CONTROL):
-    """End of a region's block; operands are the region's results."""
+    """End of a region's block; its operands are the region's results."""
 
     num_results = 0

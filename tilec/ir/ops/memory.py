@@ -1,7 +1,8 @@
 """Reads and writes of tensors.
 
-An access moves a tile, `tile`, between the block and a tensor, its first operand. Its other operands, `places`, say where: an
-offset of a box for each axis of the tensor or, where it is `indexed`, a tile of indices for each, one for every element moved.
+An access moves a tile, `tile`, between the block and a tensor, its first operand. The other operands, `places`, give the
+location: one scalar offset of a box per tensor axis or, if the access is `indexed`, one tile of indices per tensor axis with
+an index for each element moved.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from tilec.ir.types import TensorType
 
 ATOMIC_KINDS: Final = ("add", "max", "min")
 ATOMIC_DTYPES: Final = ("f32", "i32", "u32", "i64")
-"""Dtypes of atomics: those of whole words. A part of a word would be a compare-and-swap of its neighbours too."""
+"""Dtypes of atomics, all of 4 bytes or more: an atomic on part of a word would be a compare-and-swap of its neighbors too."""
 _VECTORS: Final = (0, 1, 2, 4, 8, 16)
 
 
 class MemoryOp(Op):
-    """Base of all accesses, by way of `ReadOp` or `WriteOp`. `unsafe` is the index of the enclosing unsafe block or None."""
+    """Base of all accesses, through `ReadOp` or `WriteOp`. `unsafe` is the index of the enclosing unsafe block or None."""
 
     leading = (TensorType,)
     indexed: ClassVar[bool] = False
-    """Whether there is an index for each element; else there is an offset of a box."""
+    """Whether the access has an index for each element rather than a box at an offset."""
     unsafe: int | None
 
     @property
     def tensor(self) -> Value:
-        """What is read or written."""
+        """The tensor that is read or written."""
         return self.operands[0]
 
     @property
@@ -43,12 +44,12 @@ class MemoryOp(Op):
 
     @property
     def clipped(self) -> bool:
-        """Whether elements outside the tensor are not touched; else there are none (proven)."""
+        """Whether the access skips elements outside the tensor; if not, it is proven to have none."""
         raise NotImplementedError
 
     @property
     def verb(self) -> str:
-        """The word that the kernel's author wrote."""
+        """The function that the kernel's author called."""
         return self.opcode
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
@@ -76,7 +77,7 @@ class MemoryOp(Op):
 
 
 class ReadOp(MemoryOp):
-    """Base of reads. Operands: tensor, places. With `pad`, what lies outside the tensor reads as that value."""
+    """Base of reads. Operands: tensor, `places`. With `pad`, elements outside the tensor read as that value."""
 
     pad: float | None
 
@@ -98,7 +99,7 @@ class ReadOp(MemoryOp):
 
 
 class WriteOp(MemoryOp):
-    """Base of writes. Operands: tensor, tile, places. With `mask`, what lies outside the tensor is not written."""
+    """Base of writes. Operands: tensor, tile, `places`. With `mask`, elements outside the tensor are not written."""
 
     num_results = 0
     mask: bool
@@ -121,9 +122,9 @@ class WriteOp(MemoryOp):
 
 
 class VectorOp(MemoryOp):
-    """Base of loads and stores, beside `ReadOp` or `WriteOp`: accesses of a box. `vector` is how many bytes a thread
-    may move at once, as the layout pass proved from alignment; 0 before it ran. `whole`: the tensor's rows end where so many
-    bytes do, so that those at a multiple of them from a row's start lie inside of it, all of them, or outside."""
+    """Mixin of loads and stores, the accesses of a box. `vector` is the number of bytes that a thread may move at once, which
+    the layout pass proves from alignment; 0 before it ran. `whole` states that the tensor's rows end at a multiple of `vector`
+    bytes, so that a vector at such a multiple from the start of a row lies entirely inside or entirely outside of it."""
 
     vector: int
     whole: bool
@@ -150,8 +151,8 @@ class Load(VectorOp, ReadOp, opcode="load", effect=Effect.READ):
 
 @dataclass(eq=False, kw_only=True)
 class Store(VectorOp, WriteOp, opcode="store", effect=Effect.WRITE):
-    """Write a tile over the box at the offsets. Operands: tensor, tile, offsets. `streamed`: what it writes is the first to
-    leave the caches, as far as it goes in whole words."""
+    """Write a tile over the box at the offsets. Operands: tensor, tile, offsets. `streamed`: caches evict the written data
+    first, as far as it consists of whole words."""
 
     mask: bool = False
     unsafe: int | None = None

@@ -1,6 +1,6 @@
 """Operations that compute values from values: constants, arithmetic, changes of shape, reductions, products.
 
-What holds of all of them is said in `tilec.ir.ops`.
+`tilec.ir.ops` states the rules common to all of them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Iota(Op, opcode="iota"):
 
 @dataclass(eq=False, kw_only=True)
 class GridOp(Op):
-    """Base of what reads a grid axis; i32 scalar."""
+    """Base of operations that read a grid axis; i32 scalar."""
 
     num_operands = 0
 
@@ -82,7 +82,7 @@ class NumBlocks(GridOp, opcode="num_blocks"):
 
 @dataclass(eq=False, kw_only=True)
 class DimValue(Op, opcode="dim"):
-    """Value of a symbolic dim; i32 scalar. Of a stride: i64 scalar."""
+    """Value of a symbolic dim, an i32 scalar, or of a stride, an i64 scalar."""
 
     num_operands = 0
 
@@ -140,8 +140,8 @@ class Binary(Op, opcode="binary"):
 
 @dataclass(eq=False, kw_only=True)
 class BinaryInRange(Binary, opcode="binary_in_range"):
-    """A `floordiv`, `mod`, `shl` or `shr` of integers whose right operand is proven, for every launch, to be a positive divisor
-    or an amount from 0 to below the width. The same value as `Binary`, and the chip's plain instruction gives it."""
+    """A `floordiv`, `mod`, `shl` or `shr` of integers whose right operand is proven, for every launch, to be a positive
+    divisor, or a shift amount of at least 0 and less than the width. Same value as `Binary`, without guards in machine code."""
 
     def verify(self) -> None:
         super().verify()
@@ -270,8 +270,8 @@ class Reduce(Op, opcode="reduce"):
 
 @dataclass(eq=False, kw_only=True)
 class Mma(Op, opcode="mma"):
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc and result f32 (M, N). Of three axes, so many products
-    side by side."""
+    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc and result f32 (M, N). With three axes, a batch of
+    products."""
 
     num_operands = 3
 
@@ -285,7 +285,7 @@ class Mma(Op, opcode="mma"):
 
 
 def convert(dtype: DType, value: float) -> int | float | bool:
-    """`value` as the Python type a `Constant` of `dtype` holds."""
+    """`value` as the Python type of a `Constant` of `dtype`."""
     if dtype.is_float:
         return float(value)
     return bool(value) if dtype.kind == "b" else int(value)

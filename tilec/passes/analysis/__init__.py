@@ -1,5 +1,5 @@
-"""Facts about values, for whoever asks: ranges of scalars and tiles, divisibility, and what a value depends on.
+"""Analyses of the tile IR: ranges of scalars and tiles, divisibility, and dependences of indices.
 
-`dataflow` is the solver; `ranges` (with `selected_ranges`, `declared_ranges`) and `divisibility` are its
-instances; `relevance` says which values can matter to an index.
+`dataflow` is the solver; `ranges` (with `selected_ranges`, `declared_ranges`) and `divisibility` are its instances. `relevance`
+finds the operations that indices, bounds and conditions depend on.
 """

@@ -1,8 +1,8 @@
 """Generic forward fixpoint solver over the tile IR's structured control flow.
 
 An analysis is a lattice (`bottom`, `join`, `widen`) and a transfer function; the solver walks regions in program order,
-iterates loops until the facts at their heads are stable, and joins what the arms of an `if` yield. A fact at a join is the
-join of the facts that arrive there and nothing else: no knowledge from before the join survives it.
+iterates loops until the facts at their heads are stable, and joins the values that the arms of an `if` yield. A fact at a join
+point is exactly the join of the incoming facts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tilec.ir.ops import For, If
 
 Fact = TypeVar("Fact")
 
-WIDEN_AFTER = 3  # rounds of a loop before its facts are widened
-ROUNDS = 12  # rounds after which a loop's facts are given up
+WIDEN_AFTER = 3  # passes over a loop before its facts are widened
+ROUNDS = 12  # passes over a loop after which its facts become top
 
 
 class Analysis(ABC, Generic[Fact]):
@@ -24,11 +24,11 @@ class Analysis(ABC, Generic[Fact]):
 
     @abstractmethod
     def parameter(self, value: Value) -> Fact:
-        """What holds of a kernel parameter."""
+        """The fact of a kernel parameter."""
 
     @abstractmethod
     def top(self, value: Value) -> Fact:
-        """What holds of any value of this type."""
+        """The weakest fact of a value of this type."""
 
     @abstractmethod
     def join(self, left: Fact, right: Fact) -> Fact:
@@ -36,7 +36,7 @@ class Analysis(ABC, Generic[Fact]):
 
     @abstractmethod
     def widen(self, value: Value, before: Fact, after: Fact) -> Fact:
-        """A fact that `before` and `after` imply, from a chain that ends."""
+        """A fact that `before` and `after` both imply; repeated widening reaches a fixpoint in finitely many steps."""
 
     @abstractmethod
     def transfer(self, op: Op, operands: list[Fact]) -> list[Fact]:
@@ -44,7 +44,7 @@ class Analysis(ABC, Generic[Fact]):
 
     @abstractmethod
     def induction(self, op: For, lower: Fact, upper: Fact, step: Fact) -> Fact:
-        """What holds of the loop variable inside the body."""
+        """The fact of the loop variable inside the body."""
 
 
 def solve(function: Function, analysis: Analysis[Fact]) -> dict[Value, Fact]:
@@ -55,7 +55,7 @@ def solve(function: Function, analysis: Analysis[Fact]) -> dict[Value, Fact]:
 
 
 def _run(block: Block, analysis: Analysis[Fact], facts: dict[Value, Fact]) -> list[Fact]:
-    """Interpret a block; the facts of its yield's operands."""
+    """Interpret a block; returns the facts of its yield's operands."""
     for op in block.ops[:-1] if block.ops and block.ops[-1].opcode == "yield" else block.ops:
         if isinstance(op, For):
             _loop(op, analysis, facts)
@@ -63,7 +63,7 @@ def _run(block: Block, analysis: Analysis[Fact], facts: dict[Value, Fact]) -> li
             arms = [_run(region, analysis, facts) for region in op.regions]
             for position, result in enumerate(op.results):
                 facts[result] = analysis.join(arms[0][position], arms[1][position])
-        elif op.regions:  # each of them is run once, by warps of its own
+        elif op.regions:  # roles: each region is executed once, by its own warps
             for region in op.regions:
                 _run(region, analysis, facts)
         else:

@@ -1,8 +1,8 @@
-"""Ranges of integer values under what the kernel declares: `values` of tensors, `requires` of single symbols.
+"""Ranges of integer values that use the kernel's declarations: `values` of tensors, `requires` on single symbols.
 
-In: a function. Out: for each value a range that holds in every launch that keeps to what is declared, which the launcher
-checks. `tilec.passes.analysis.ranges` uses no declaration, because marks in machine code rest on it; here proofs alone may
-look, and say in their record what they rest on (`tilec.passes.prover.ladder`).
+In: a function. Out: for each value a range that is valid in every launch that satisfies the declarations, which the launcher
+checks. `tilec.passes.analysis.ranges` uses no declarations, because generated code depends on it. Only proofs use these ranges,
+and record the declarations that they depend on (`tilec.passes.prover.ladder`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class _DeclaredAnalysis(RangeAnalysis):
 
 
 def declared_ranges(function: Function) -> dict[Value, Range]:
-    """Ranges of every value; for tiles, of every element. Empty where nothing is declared."""
+    """Ranges of every value; for tiles, of every element. Empty if the kernel declares nothing."""
     symbols = symbol_ranges(function)
     for bound in required(function):
         known = within(symbols[bound.symbol], bound.low, bound.high)
-        if known is not None:  # else no launch satisfies it, and the contract is refused for that
+        if known is not None:  # else no launch satisfies the contract, which is then refused
             symbols[bound.symbol] = known
     declared = _declared(function, symbols)
     if not declared and symbols == symbol_ranges(function):
@@ -45,7 +45,7 @@ def declared_ranges(function: Function) -> dict[Value, Range]:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`low <= symbol <= high`, by a precondition whose text is `text`."""
+    """`low <= symbol <= high`, from a precondition with source text `text`."""
 
     symbol: str
     low: int
@@ -91,13 +91,13 @@ def _declared(function: Function, symbols: dict[str, Range]) -> dict[str, Range]
         high = min(greatest, expr_range(fact.high, symbols).high - 1)
         if fact.tensor in found:
             low, high = max(low, found[fact.tensor].low), min(high, found[fact.tensor].high)
-        if low <= high:  # else no launch satisfies it, and the contract is refused for that
+        if low <= high:  # else no launch satisfies the contract, which is then refused
             found[fact.tensor] = exactly(low) if low == high else Range(low, high)
     return found
 
 
 def sources(value: Value, function: Function) -> frozenset[str]:
-    """Names of the tensors and symbols that are read on the way to a value; of a loop or branch, all that are read inside."""
+    """Names of the tensors and symbols that a value depends on; for a loop or branch, all that are read inside."""
     loops = {region: op for op in function.body.walk() for region in op.regions}
     found: set[str] = set()
     seen: set[Op] = set()

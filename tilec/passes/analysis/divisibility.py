@@ -1,9 +1,9 @@
-"""Ranges of index values with the divisibility that launch preconditions promise, for choosing vector widths.
+"""Ranges and divisibility of index values under the launch preconditions, for choosing vector widths.
 
-Runs on proven kernels, where `requires(H % 8 == 0)` may be used because the launcher checks it. A value that is recorded not to
-wrap (`Value.fits`, `tilec.passes.analysis.obligations`) is what integers without end give, so its interval ends where its type
-does and a congruence survives. Of any other value nothing is assumed: it may wrap. So may what an `unsafe` access computes its
-place from, which may have become one with a value that has a proof elsewhere.
+Runs on proven kernels, where `requires(H % 8 == 0)` may be used because the launcher checks it. A value proven not to wrap
+(`Value.fits`, `tilec.passes.analysis.obligations`) equals its value in unbounded integers, so its interval is clipped to its
+type and its congruence is kept. Any other value may wrap. So may the indices of `unsafe` accesses, even if marked: common
+subexpression elimination may have merged one with a value that is proven only for its other uses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tilec.passes.analysis.relevance import trusted_ops
 
 @dataclass(slots=True)
 class _ProvenRanges(RangeAnalysis):
-    """Ranges where no result that `fits` wraps, save those of `trusted`: these are clipped to the type and keep their
-    congruence."""
+    """Range analysis in which a result that `fits` does not wrap, unless its operation is in `trusted`: its range is clipped to
+    its type and keeps its congruence."""
 
     trusted: set[Op] = field(default_factory=set[Op])
 
@@ -33,12 +33,12 @@ class _ProvenRanges(RangeAnalysis):
             return RangeAnalysis.transfer(self, op, operands)
         top = self.top(op.result)
         inside = within(found, top.low, top.high)
-        # None that fits: the operation is never executed.
+        # An empty intersection means that the operation is never executed.
         return [inside] if inside is not None else RangeAnalysis.transfer(self, op, operands)
 
 
 def promised_symbols(function: Function) -> dict[str, Range]:
-    """Ranges of launch values, with `requires(X % constant == constant)` applied."""
+    """Ranges of dims, strides and scalar parameters, with `requires(X % constant == constant)` applied."""
     symbols = symbol_ranges(function)
     for precondition in function.requires:
         for condition in _conjuncts(precondition.condition):
@@ -76,7 +76,7 @@ def _apply(condition: Expr, symbols: dict[str, Range]) -> None:
             continue
         modulus, name = left.args[1].constant, left.args[0].name
         fact = symbols.get(name)
-        # Of two congruences the one with the larger modulus is kept; both hold.
+        # Two congruences cannot be combined here; the one with the larger modulus is kept.
         if fact is not None and modulus is not None and modulus > fact.modulus and fact.constant is None:
-            # No such number in the range: the contract is refused for that.
+            # If the range has no such number, no launch satisfies the contract, which is then refused.
             symbols[name] = within(Range(fact.low, fact.high, modulus, rest), fact.low, fact.high) or fact

@@ -1,8 +1,8 @@
-"""What is known of the values of a kernel, by the place in its source: for editors and other readers of kernels.
+"""Types and ranges of a kernel's expressions by source location, for editors and similar tools.
 
-In: a function as the front end made it, and what each expression of its source stands for. Out: for each place a `Fact`, type
-and range, which holds in every launch that keeps to the kernel's contract. Facts that rest on index arithmetic not wrapping are
-given of a proven kernel alone, and there of what has that proof.
+In: a function as the frontend made it, and the value of each source expression. Out: for each location a `Fact`, which is valid
+in every launch that satisfies the kernel's contract. Facts that assume no wrapping are given only for proven kernels, and only
+for values with that proof.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tilec.passes.analysis.relevance import deciding_ops, trusted_ops
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What an expression is: its `type` as kernels write it, and of integers `low <= v <= high` and `v % modulus == rest` for
-    every element (`modulus` 0: it is `rest`; 1: nothing known). `low` is None where that is nothing, as for a float; `whole`:
-    the range is all of its dtype. `span` is None of what a launch gives by name: a dim or a scalar."""
+    """An expression's `type` as kernels write it, and for integers `low <= v <= high` and `v % modulus == rest` for every
+    element (`modulus` 0: the constant `rest`; 1: nothing known). `low` is None if there is no range, as for a float. `whole`:
+    the range is that of the dtype. `span` is None for names that a launch defines: dims and scalars."""
 
     span: Span | None
     type: str
@@ -40,8 +40,8 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts by place, in source order, each once, and of launch values and parameters by name. `accesses` are the places where
-    memory is touched, as obligations name them: a store has no value, and so no fact."""
+    """`places`: facts by source location, in source order without duplicates. `names`: facts of parameters, dims and constants.
+    `accesses`: locations of memory accesses, as obligations name them; needed because a store has no value, and so no fact."""
 
     places: tuple[Fact, ...]
     names: dict[str, Fact]
@@ -49,8 +49,8 @@ class Facts:
 
 
 def facts(function: Function, uses: Iterable[tuple[Span, Any]], *, proven: bool) -> Facts:
-    """Facts of `uses`, which are what `tilec.frontend.load_kernel` adds to its list: terms that are no values, and values that
-    are not in the kernel, are passed over. `proven`: the prover has accepted the kernel."""
+    """Facts of `uses`, the list that `tilec.frontend.load_kernel` fills; terms that are not values, and values outside of the
+    kernel, are skipped. `proven`: the prover has accepted the kernel."""
     ranges = _ranges(function, proven=proven)
     found: dict[Fact, None] = {}
     for span, term in uses:
@@ -63,7 +63,7 @@ def facts(function: Function, uses: Iterable[tuple[Span, Any]], *, proven: bool)
 
 
 def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
-    """The strongest range of each value that all analyses together give."""
+    """The intersection of all analyses' ranges for each value."""
     found = value_ranges(function)
     for value, other in declared_ranges(function).items():
         found[value] = _both(found[value], other)
@@ -77,7 +77,7 @@ def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
 
 
 def _both(left: Range, right: Range) -> Range:
-    """What holds where both do; of two congruences the one that says more is kept. Nothing does where nobody comes."""
+    """Intersection of two ranges, with the stronger of the two congruences; `left` if it is empty, as for unreachable code."""
     sharper, other = (right, left) if left.modulus and (not right.modulus or right.modulus > left.modulus) else (left, right)
     return within(sharper, other.low, other.high) or left
 
@@ -103,7 +103,7 @@ def _of_range(span: Span | None, text: str, dtype: DType, known: Range) -> Fact:
 
 
 def _tensor_text(type_: TensorType) -> str:
-    """Such as `tensor bf16[T, 2560]`."""
+    """For example `tensor bf16[T, 2560]`."""
     return f"tensor {type_.dtype}[{', '.join(map(str, type_.dims))}]"
 
 

@@ -1,8 +1,9 @@
-"""Which integer arithmetic the prover shows to stay within its dtype: the one table that it proves from and others believe.
+"""No-wrap obligations: the integer operations that the prover shows to stay within their dtype. The prover and the passes that
+use its results share this definition.
 
-`may_wrap` says which operations it has an obligation of, where they decide where memory is touched (`relevance`); for each of
-these an accepted kernel has a record. `note_proofs` writes that down on the values, as `Value.fits`; passes keep it with the
-value, and set it on arithmetic of their own with the reason beside it. What does not have it may wrap.
+`may_wrap` selects operations by kind; those that memory accesses depend on (`relevance`) have an obligation, and an accepted
+kernel has a proof record for each. `note_proofs` marks their results with `Value.fits`. Passes keep the mark, and set it on
+their own arithmetic with a comment that gives the reason. An unmarked value may wrap.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from tilec.passes.analysis.relevance import deciding_ops
 
 
 def may_wrap(op: Op) -> bool:
-    """Whether an operation has operands for which its result leaves its dtype, and an obligation that these do not come. The
-    sum of a tile has none: it is taken as it comes, modulo its dtype."""
+    """Whether an operation's result can leave its dtype, so that it has a no-wrap obligation. The sum reduction of a tile has
+    none: it is defined modulo its dtype's range."""
     if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dtype.is_integer:
         return False
     if isinstance(op, Binary):
@@ -27,8 +28,9 @@ def may_wrap(op: Op) -> bool:
 
 
 def proven_to_fit(function: Function) -> list[Op]:
-    """Operations of an accepted kernel, as the front end made it, that are proven to stay within their dtype wherever they are
-    executed. A shift by an amount that is not known is an unknown to the prover, of which its obligation says nothing."""
+    """Operations of an accepted kernel, as the frontend made it, that are proven to stay within their dtype whenever they are
+    executed. Left shifts by a non-constant amount are excluded: to the prover their results are unknown values, which its
+    obligation does not bound."""
     ranges = value_ranges(function)
     found = [op for op in deciding_ops(function) if may_wrap(op)]
     shifts = {op for op in found if isinstance(op, Binary) and op.kind == "shl"}

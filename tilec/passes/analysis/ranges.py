@@ -1,7 +1,7 @@
-"""Ranges and divisibility of integer values: the cheap facts, derived for every value by the fixpoint solver.
+"""Ranges and divisibility of integer values, derived for every value by the fixpoint solver.
 
-A fact `low <= v <= high and v % modulus == rest` holds for every element of a tile. `modulus` 0 means that the value is the
-constant `rest`. Facts declared by the kernel (`requires`, `values`) are not used, so what is derived here needs no check.
+A fact `low <= v <= high and v % modulus == rest` is true for every element of a tile. `modulus` 0 means that the value is the
+constant `rest`. Facts declared by the kernel (`requires`, `values`) are not used, so these ranges need no check at launch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilec.passes.analysis.selected_ranges import selected
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 """Largest grid extent per axis that CUDA launches."""
-LANDMARKS: Final = 4  # times that a value is widened to a landmark
+LANDMARKS: Final = 4  # number of widenings of a value to a threshold before it is widened to its type
 
 
 def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
@@ -33,7 +33,7 @@ def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
     left, right = (expr_range(arg, symbols) for arg in expr.args)
     kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max"}.get(expr.op)
     found = arithmetic(kind, left, right) if kind is not None else None
-    return found or Range(0, 1)  # comparisons, and `and`, `or` of truth values
+    return found or Range(0, 1)  # comparisons, and `and`, `or` of booleans
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class RangeAnalysis(Analysis[Range]):
 
     function: Function
     symbols: dict[str, Range]
-    latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand met
+    latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand visited so far
     widened: dict[Value, int] = field(default_factory=dict[Value, int])
     marks: tuple[int, ...] = ()
 
@@ -50,15 +50,15 @@ class RangeAnalysis(Analysis[Range]):
         return self.symbols.get(self.function.parameter_of(value).name) or self.top(value)
 
     def top(self, value: Value) -> Range:
-        # Shared memory that is no matrix has no dtype, and nobody asks for its range.
+        # Scratch and rings have no dtype, and their range is not used.
         return of_dtype(getattr(value.type, "dtype", f32))
 
     def join(self, left: Range, right: Range) -> Range:
         return join(left, right)
 
     def widen(self, value: Value, before: Range, after: Range) -> Range:
-        """To the next landmark that the kernel's text suggests, so that `where(c > 0, c - 1, 4)` stops at 0; after a few of
-        them to the ends of the type."""
+        """Widening with thresholds: to the next constant of the kernel (or one off), so that `where(c > 0, c - 1, 4)` stops at
+        0; after `LANDMARKS` times, to the ends of the type."""
         top = self.top(value)
         count = self.widened[value] = self.widened.get(value, 0) + 1
         marks = self._landmarks() if count <= LANDMARKS else ()
@@ -78,9 +78,9 @@ class RangeAnalysis(Analysis[Range]):
         return self.marks
 
     def induction(self, op: For, lower: Range, upper: Range, step: Range) -> Range:
-        # The step is positive and the counter fits: of every loop, obligations say so.
+        # Every loop has obligations that its step is positive and its variable fits.
         counted = Range(lower.low, upper.high - 1, gcd(lower.modulus, step.modulus, step.rest), lower.rest)
-        return within(counted, counted.low, counted.high) or lower  # a body that never runs: it begins there, if at all
+        return within(counted, counted.low, counted.high) or lower  # empty: the body never runs, so any fact is true
 
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
         if not op.results:
@@ -98,8 +98,8 @@ class RangeAnalysis(Analysis[Range]):
         if found.constant is not None:
             size = tops[0].high - tops[0].low + 1
             return [exactly((found.constant - tops[0].low) % size + tops[0].low)]
-        # A result that may wrap has its own obligation; until then any value of the type is assumed. Wrapping subtracts a
-        # power of two, so divisibility by a power of two survives it.
+        # A result that may wrap has its own obligation; here it may be any value of the type. Wrapping adds a multiple of
+        # 2^bits, so divisibility by a power of two survives it.
         modulus = gcd(found.modulus, 1 << op.result.tile.dtype.bits)
         return [between(tops[0].low, tops[0].high, max(1, modulus), found.rest)]
 
@@ -117,19 +117,19 @@ class RangeAnalysis(Analysis[Range]):
                 return op.result_range(operands)
 
     def under(self, op: Op, operands: list[Range]) -> Range:
-        """Range of an element-wise operation's result for operands that are known better than in general."""
+        """Range of an element-wise operation's result for operand ranges that are narrower than the analysis' own."""
         return self._within_type(op, self._result(op, operands))[0]
 
     def _grid(self, axis: int) -> Range:
         if axis >= len(self.function.grid):
             return exactly(1)
         extent = expr_range(self.function.grid[axis], self.symbols)
-        # An extent that is always beyond its limit has no launch.
+        # A grid extent that always exceeds its limit cannot be launched.
         return within(extent, extent.low, GRID_LIMITS[axis]) or Range(1, GRID_LIMITS[axis])
 
 
 def unwrapped(op: Op, ranges: Mapping[Value, Range]) -> Range | None:
-    """Range of the result of integer arithmetic on its operands if integers had no end; None where nothing is known."""
+    """Range of an integer operation's result in unbounded arithmetic; None if nothing is known."""
     operands = [ranges[value] for value in op.operands]
     if isinstance(op, Binary):
         return arithmetic(op.kind, *operands, bits=op.result.tile.dtype.bits)

@@ -1,7 +1,7 @@
-"""Which operations decide where memory is touched: all that an index, a loop bound or a branch condition is computed from.
+"""Backward slices: the operations that an index, a loop bound or a branch condition is computed from.
 
-Those have obligations (no wrap, positive divisors), save what only `unsafe` accesses use. Of what passes add, so has what
-decides which elements are copied, and who waits for them.
+These have obligations (no wrap, positive divisors), except those that only `unsafe` accesses use. In scheduled functions the
+slice also has operations that copy coordinates and ring positions are computed from.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tilec.ir.types import ScratchType, TileType
 
 
 def deciding_ops(function: Function, also: Iterable[Value] = ()) -> list[Op]:
-    """Those operations, and those that some other values are computed from, and all loops, in program order."""
+    """The slice of all indices, bounds and conditions, and of the values `also`, with all loops; in program order."""
     return _deciding(function, [*also, *(value for op in function.body.walk() for value in _roots(op))])
 
 
 def steering_ops(function: Function) -> list[Op]:
-    """Those of a prepared function: also all that coordinates of copies and places in shared memory are computed from."""
+    """The slice of a prepared function, which includes copy coordinates, stages and parities."""
     return _deciding(function, [value for op in function.body.walk() for value in (*_roots(op), *_shared_places(op))])
 
 
@@ -30,7 +30,7 @@ def _deciding(function: Function, roots: list[Value]) -> list[Op]:
 
 
 def trusted_ops(function: Function) -> set[Op]:
-    """Operations that an index in an `unsafe` block is computed from: there, nobody has proven that they do not wrap."""
+    """Operations that an index in an `unsafe` block is computed from: nothing proves that these do not wrap."""
     accesses = (op for op in function.body.walk() if isinstance(op, MemoryOp | StageCopy))
     return _sources_of(function, [value for op in accesses if op.unsafe is not None for value in _places(op)])
 
@@ -70,7 +70,7 @@ def _roots(op: Op) -> list[Value]:
 
 
 def _scratch(function: Function) -> dict[Value, list[Value]]:
-    """Tiles that pass from thread to thread, by the scratch that they pass through."""
+    """Integer tiles stored to each scratch buffer."""
     found: dict[Value, list[Value]] = {}
     for op in function.body.walk():
         if not op.results and op.operands and isinstance(op.operands[0].type, ScratchType):
@@ -79,19 +79,19 @@ def _scratch(function: Function) -> dict[Value, list[Value]]:
 
 
 def _is_integer(value: Value) -> bool:
-    """Whether a value has integers or truth values in it, or is scratch that such pass through."""
+    """Whether a value is a tile of integers or booleans, or scratch, which may contain such a tile."""
     return isinstance(value.type, ScratchType) or (isinstance(value.type, TileType) and not value.type.dtype.is_float)
 
 
 def _shared_places(op: Op) -> list[Value]:
-    """Integers that say what of shared memory an operation touches, and of tensors what it copies there."""
+    """Scalar operands that determine which shared memory an operation accesses, and which tensor elements it copies."""
     if isinstance(op, MemoryOp) or op.effect in (Effect.NONE, Effect.CONTROL) or op.attributes().get("unsafe") is not None:
         return []
     return [value for value in op.operands if isinstance(value.type, TileType) and not value.type.rank]
 
 
 def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
-    """Values that this one is computed from. What a memory access yields does not depend on arithmetic we must check."""
+    """Values that this one is computed from. A loaded value ends the slice: its index is a root of its own unless `unsafe`."""
     owner = value.owner
     if isinstance(owner, For):
         place = owner.results.index(value)

@@ -1,8 +1,8 @@
-"""Ranges of `where(condition, a, b)`: each arm is taken only where the condition lets it.
+"""Condition-sensitive ranges of `where(condition, a, b)`.
 
-`where(c > 0, c - 1, 3)` stays in `0..4` for a `c` in it, which the ranges of `c - 1` and `3` alone do not say. An arm is looked
-at again with what the condition says of its operands, through element-wise operations alone: only there do an element of the
-arm and the element that the condition tests stand at the same place.
+`where(c > 0, c - 1, 3)` stays in `0..4` for `c` in `0..4`, which the ranges of `c - 1` and `3` alone do not show. Each arm is
+evaluated again with operand ranges narrowed by the condition. This follows element-wise operations only, because only there an
+element of the arm depends on the element of the same index that the condition tests.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Select, Unary
 from tilec.ir.range_facts import Range, join, within
 
 Facts = Mapping[Value, Range]
-DEPTH = 4  # operations that an arm is followed through
+DEPTH = 4  # operations that the evaluation of an arm follows
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
 def selected(op: Select, facts: Facts, under: Callable[[Op, list[Range]], Range]) -> Range:
-    """Range of a selection; `facts` has the operands of every operation before it, `under` is the rule of an element-wise
-    operation for ranges of its operands."""
+    """Range of a selection. `facts` has the operands of every operation before it; `under` is the transfer function of
+    element-wise operations."""
     condition, *arms = op.operands
     found: Range | None = None
     for arm, truth in zip(arms, (True, False), strict=True):
         narrowed = _narrowed(condition, truth, facts, {})
         if narrowed is None:
-            continue  # never taken
+            continue  # never selected
         range_ = _again(arm, {**facts, **narrowed}, narrowed, under, DEPTH)
         found = range_ if found is None else join(found, range_)
     return found if found is not None else join(facts[arms[0]], facts[arms[1]])
 
 
 def _narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Range]) -> dict[Value, Range] | None:
-    """What holds of values at the places where a condition is `truth`; None if there are none."""
+    """Ranges of values at the elements where the condition equals `truth`, added to `known`; None if there are no such
+    elements."""
     owner = _spread(condition).owner
     if isinstance(owner, Unary) and owner.kind == "not":
         return _narrowed(owner.operands[0], not truth, facts, known)
@@ -74,7 +75,7 @@ def _limits(fact: Range, relation: str, other: Range) -> tuple[int, int]:
 
 
 def _spread(value: Value) -> Value:
-    """The scalar that a value repeats, else the value."""
+    """The scalar of which a value is the broadcast, else the value."""
     owner = value.owner
     return owner.operands[0] if isinstance(owner, Broadcast) and not owner.operands[0].tile.rank else value
 
@@ -89,5 +90,5 @@ def _again(value: Value, facts: Facts, narrowed: Facts, under: Callable[[Op, lis
     ):
         return facts[value]
     again = under(owner, [_again(operand, facts, narrowed, under, depth - 1) for operand in owner.operands])
-    # Both hold; the narrower one is kept.
+    # Both are valid; the narrower one is kept.
     return again if again.high - again.low < facts[value].high - facts[value].low else facts[value]

@@ -1,7 +1,8 @@
-"""Shows a kernel safe for every launch that its contract allows: bounds, races, coverage, order, wrap, aliasing.
+"""Proves a kernel safe for every launch that its contract allows: bounds, races, coverage, order, wrap, aliasing.
 
-`prove` says the order of work; each property has a file. Index values become `terms` (`index_terms`, `coordinates`), accesses
-become statement instances (`accesses`), and the `ladder` discharges formulas over both, with `integer_sets` as its last rung.
+`prove` gives the order of work; each property has a file. Index values become polynomials (`terms`, `index_terms`,
+`coordinates`), accesses become statement instances (`accesses`), and `ladder` discharges formulas over both, with isl
+(`integer_sets`) as the most expensive method.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every access of a kernel as a family of statement instances: who runs it, when, and which elements it touches."""
+"""Describes every access of a kernel as statement instances: which block runs it, in which iteration, on which elements."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Axis:
 class Instance:
     """One execution of an access in symbolic coordinates.
 
-    `runs`: when it is executed. `given`: what is known to hold then. `blocks`: the block id per grid axis; `digits`: the
-    coordinates that stand for it, if any. `loops`: the enclosing loops with variable and iteration number, outermost first.
+    `runs`: conditions under which it is executed. `given`: facts that are then true. `blocks`: the block id per grid axis;
+    `digits`: the coordinates that replace it, if any. `loops`: the enclosing loops with variable and iteration number,
+    outermost first.
     """
 
     axes: tuple[Axis, ...]
@@ -41,12 +42,13 @@ class Instance:
 
     @property
     def holds(self) -> tuple[Formula, ...]:
-        """All that is true when it is executed."""
+        """Everything that is true when it is executed."""
         return (*self.runs, *self.given)
 
     def renamed(self, index: IndexTerms, copy: int, like: int = 0, loops: tuple[For, ...] = ()) -> Instance:
-        """The same execution by unknowns of its own, for reasoning about two at a time. With `like`, one by the same block as
-        the copy of that number, in the same iteration of `loops`: what is computed outside of other loops is then the same."""
+        """The same execution with fresh unknowns, for reasoning about two executions at a time. With `like`, it is one by the
+        same block as the copy of that number, in the same iteration of `loops`: both share the values computed outside of other
+        loops."""
         mapping = _copies(index, self, copy)
         if like:
             known = _copies(index, self, like)
@@ -56,8 +58,8 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AccessSite:
-    """A load, store, gather, scatter or atomic of the kernel text. `clipped`: elements outside the tensor are not touched
-    (`pad=` or `mask=True`). `unsafe`: inside a `with unsafe` block."""
+    """A load, store, gather, scatter or atomic of the kernel text. `clipped`: elements outside the tensor are skipped (`pad=`
+    or `mask=True`). `unsafe`: inside a `with unsafe` block."""
 
     op: MemoryOp
     parameter: Parameter
@@ -68,7 +70,6 @@ class AccessSite:
 
     @property
     def name(self) -> str:
-        """Name of the tensor."""
         return self.parameter.name
 
     @property
@@ -81,7 +82,7 @@ class AccessSite:
 
     @property
     def verb(self) -> str:
-        """The word the kernel author wrote."""
+        """The function that the kernel author called."""
         return self.op.verb
 
     @property
@@ -110,7 +111,7 @@ def _site(index: IndexTerms, op: MemoryOp) -> AccessSite:
 
 
 def rebased(index: IndexTerms, op: Op, instance: Instance) -> tuple[Instance, Coordinates]:
-    """The instance in the coordinates that suit it."""
+    """The instance in coordinates that make it linear if possible: those of persistent loops and of decomposed block ids."""
     coordinates = persistent(index, index.structure.frames[op])
     result = _rebase(index, instance, coordinates)
     for _ in range(4):
@@ -147,7 +148,7 @@ def _instance(index: IndexTerms, op: MemoryOp) -> Instance:
 
 
 def tile_position(index: IndexTerms, op: Op, axis: int, extent: int) -> Poly:
-    """A position along one axis of a tile."""
+    """An arbitrary position along one axis of a tile."""
     if extent == 1:
         return terms.ZERO
     return terms.of(index.atoms.make((op, axis), Kind.POSITION, f"p{axis}", (0, extent - 1)))
@@ -180,7 +181,7 @@ def _substituted(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, P
 
 
 def _fixed(index: IndexTerms, atom: Atom, loops: tuple[For, ...]) -> bool:
-    """Whether an unknown has one value in a block and an iteration of each of `loops`."""
+    """Whether an unknown has one value per block and iteration of each of `loops`."""
     if atom.kind is Kind.BLOCK:
         return True
     if atom.kind is Kind.ITERATION:

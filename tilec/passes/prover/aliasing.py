@@ -1,4 +1,4 @@
-"""The launch contract: which tensors must not overlap, and what the launcher checks about sizes and strides."""
+"""The launch contract: which tensors must not overlap, and the launcher's checks of sizes and strides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilec.passes.prover.extents import extent_checks
 
 
 def no_alias_pairs(function: Function) -> tuple[tuple[str, str], ...]:
-    """Pairs of tensors whose memory must not overlap: each one that is written, against every other."""
+    """Pairs of tensors whose memory must not overlap: every written tensor with every other tensor."""
     tensors = [parameter for parameter in function.parameters if parameter.access is not None]
     return tuple(
         (left.name, right.name)
@@ -24,7 +24,7 @@ def no_alias_pairs(function: Function) -> tuple[tuple[str, str], ...]:
 
 
 def launch_checks(function: Function) -> tuple[LaunchCheck, ...]:
-    """Sizes, preconditions, grid and strides, in the order in which the launcher should report them."""
+    """Checks of sizes, preconditions, grid and strides, in the order in which the launcher should report them."""
     found: list[LaunchCheck] = []
     for name in function.dims:
         if name not in function.strides:
@@ -52,7 +52,7 @@ def _check(condition: Expr, text: str) -> LaunchCheck:
 
 
 def _stride_checks(parameter: Parameter) -> Iterator[LaunchCheck]:
-    """Declared strides step over whole inner axes, so that different indices are different addresses."""
+    """Each declared stride is at least the size of the axes inside it, so that different indices have different addresses."""
     tensor = parameter.value.tensor
     if tensor.strides is None:
         return
@@ -65,5 +65,5 @@ def _stride_checks(parameter: Parameter) -> Iterator[LaunchCheck]:
 
 
 def value_checks(function: Function) -> tuple[ValueCheck, ...]:
-    """What tensors are declared to hold."""
+    """The declared contents of tensors."""
     return tuple(map(value_check, function.values))

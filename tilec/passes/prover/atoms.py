@@ -1,4 +1,4 @@
-"""Make atoms: interned by what defines them, simplified where they are made, rebuilt when their arguments are replaced."""
+"""Creates atoms: interned by their definition, simplified on creation, rebuilt when their arguments are substituted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tilec.passes.prover.terms import (
 
 @dataclass(eq=False, slots=True)
 class Atoms:
-    """The atoms of one proof, interned by what defines them."""
+    """The atoms of one proof, interned by their definition."""
 
     _interned: dict[object, Atom] = field(default_factory=dict[object, Atom])
     _names: dict[str, int] = field(default_factory=dict[str, int])
@@ -48,8 +48,8 @@ class Atoms:
         label: str = "",
         level: int = 0,
     ) -> Atom:
-        """The atom for `key`; made with the given properties the first time, with a name of its own. OutOfWork where its bounds
-        are numbers too large to reckon with."""
+        """The atom for `key`; the first call creates it with the given properties and a unique name. OutOfWork if its bounds
+        exceed `MAX_VALUE_BITS`."""
         atom = self._interned.get((kind, key))
         if atom is None:
             if max(map(int.bit_length, bounds)) > MAX_VALUE_BITS:
@@ -87,7 +87,7 @@ class Atoms:
         return whole + of(self.make((rest, divisor), Kind.QUOTIENT, "q", bounds, args=(rest, divisor), varies=varies))
 
     def choice(self, cases: Iterable[tuple[Formula, Poly]]) -> Poly:
-        """The polynomial of the case whose condition holds; exactly one must."""
+        """The polynomial of the case whose condition is true; exactly one must be."""
         kept = tuple((condition, value) for condition, value in cases if condition != FALSE)
         values = {value for _, value in kept}
         if len(values) == 1:
@@ -99,15 +99,13 @@ class Atoms:
         return of(self.make(kept, Kind.CHOICE, "c", spread, cases=kept, varies=varies))
 
     def minimum(self, left: Poly, right: Poly) -> Poly:
-        """The smaller of two."""
         return self.choice(((ge(right, left), left), (lt(right, left), right)))
 
     def maximum(self, left: Poly, right: Poly) -> Poly:
-        """The larger of two."""
         return self.choice(((ge(left, right), left), (lt(left, right), right)))
 
     def substitute(self, poly: Poly, mapping: Mapping[Atom, Poly], memo: dict[Atom, Poly] | None = None) -> Poly:
-        """Replace atoms, inside definitions too; derived atoms and loaded elements are rebuilt over the new arguments."""
+        """Replace atoms, also inside definitions; derived atoms and loaded elements are rebuilt over the new arguments."""
         memo = {} if memo is None else memo
         result: Poly = ZERO
         for monomial, coefficient in poly.terms.items():
@@ -149,14 +147,14 @@ class Atoms:
         return result
 
     def loaded(self, tensor: str, index: tuple[Poly, ...], bounds: tuple[int, int]) -> Atom:
-        """The element of an In tensor at an index."""
+        """The element of a tensor before the launch, at an index."""
         varies = any(a.varies for p in index for a in p.atoms())
         key = (tensor, index)
         return self.make(key, Kind.LOADED, f"{tensor}_at", bounds, args=index, varies=varies, label=tensor)
 
 
 def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:
-    """(whole, rest) with `dividend == whole * divisor + rest`, taking what divides term by term."""
+    """(whole, rest) with `dividend == whole * divisor + rest`, dividing term by term."""
     if not divisor.terms:
         return ZERO, dividend
     if len(divisor.terms) != 1:
@@ -169,7 +167,7 @@ def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     rest: dict[Monomial, int] = {}
     for term, c in dividend.terms.items():
         left = _without(term, monomial)
-        # The constant term rounds down, so that a small remainder is left; the others round toward zero, to stay simple.
+        # The constant term rounds down, so that its remainder is not negative; the others round toward zero, to stay simple.
         share = 0 if left is None else c // coefficient if c > 0 or not term else -(-c // coefficient)
         if left is not None and share:
             whole[left] = share
@@ -178,7 +176,7 @@ def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:
 
 
 def _multiple(dividend: Poly, divisor: Poly) -> int:
-    """How often a divisor of several terms can be taken off as a whole; 0 if its terms do not all occur."""
+    """The multiple of a divisor with several terms that the dividend contains as a whole; 0 if there is none."""
     scales = {divmod(dividend.terms.get(m, 0), c) for m, c in divisor.terms.items() if m}
     scale, rest = scales.pop()
     return scale if not scales and not rest else 0

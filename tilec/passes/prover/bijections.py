@@ -1,9 +1,9 @@
-"""Writes whose places no linear set describes, as writes of the cells of a box.
+"""Rewrites writes that no linear set describes as writes of the cells of a box.
 
-In goes an access whose index scrambles block ids (`pid // (GROUP * n)`, `perm[b]` with distinct values), lanes of a tile or
-turns of a loop (`lane ^ 5`), out comes one with cells in place of what is scrambled, and the proofs that this rests on. A map
-from `E` numbers to a box of `E` cells that never leaves the box and never hits a cell twice hits every cell. Both halves are
-obligations like any other.
+In: an access whose index permutes block ids (`pid // (GROUP * n)`, `perm[b]` with distinct values), lanes of a tile or
+iterations of a loop (`lane ^ 5`). Out: the access with cells in place of the permuted values, and the proofs used. An
+injective map from `E` numbers into a box of `E` cells is a bijection, so every cell is written. That the map stays in the
+box and that it is injective are ordinary obligations.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tilec.passes.prover.ladder import Discharge, Refusal
 from tilec.passes.prover.races import told_apart
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
-MAX_CELLS = 1 << 16  # of lanes and turns together
+MAX_CELLS = 1 << 16  # limit for lanes and iterations together
 
 
 def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]] | None:
-    """The instance with cells of a box in place of the block ids it scrambles, if it does so one-to-one."""
+    """The instance with cells of a box in place of the block ids that it permutes, if the map is injective."""
     hard = _scrambled(site.instance)
     if not hard:
         return None
@@ -32,7 +32,7 @@ def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[D
 
 
 def _with_partners(instance: Instance, hard: list[Atom]) -> list[Atom]:
-    """Block ids that are added to scrambled ones too, such as `m` in `h * M + m`: only together they fill an axis."""
+    """The permuted block ids and those added to them, such as `m` in `h * M + m`: only together do they fill an axis."""
     found = set(hard)
     for axis in instance.axes:
         mine = set(_base([Formula("eq", axis.start)]))
@@ -98,7 +98,7 @@ def _base(formulas: list[Formula]) -> Iterator[Atom]:
 
 
 def _split_part(axis: Axis, hard: list[Atom]) -> tuple[Poly | None, int, Poly]:
-    """(cell, scale, rest) with `start == cell * scale + rest`, the cell holding all that depends on `hard`."""
+    """(cell, scale, rest) with `start == cell * scale + rest`; the cell contains all terms that depend on `hard`."""
     inside = {m: c for m, c in axis.start.terms.items() if any(a in hard for a in _base([Formula("eq", Poly({m: 1}))]))}
     rest = Poly({m: c for m, c in axis.start.terms.items() if m not in inside})
     if not inside:
@@ -108,7 +108,7 @@ def _split_part(axis: Axis, hard: list[Atom]) -> tuple[Poly | None, int, Poly]:
 
 
 def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) -> list[Poly]:
-    """How many cells an axis may have."""
+    """Candidates for the number of cells of an axis."""
     cell, scale, _ = part
     if cell is None:
         return [terms.ONE]
@@ -120,7 +120,7 @@ def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) 
 def _one_to_one(
     findings: Findings, instance: Instance, hard: list[Atom], cells: list[Poly | None], counts: list[Poly]
 ) -> list[Discharge] | None:
-    """Proofs that every cell lies in the box and that different block ids have different cells."""
+    """Proofs that every cell lies in the box and that different values of `hard` have different cells."""
     atoms = findings.index.atoms
     proofs: list[Discharge | Refusal] = []
     for cell, count in zip(cells, counts, strict=True):
@@ -145,13 +145,12 @@ def _one_to_one(
     return met if len(met) == len(proofs) else None
 
 
-# Lanes of a tile and turns of a loop
+# Lanes of a tile and iterations of a loop
 
 
 def shuffled(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]]:
-    """The instance with cells in place of lanes of a tile, or turns of a loop, that its index mixes among themselves: of
-    16 lanes, `lane ^ 5` takes every value that a lane has, and so does `lane ^ f(block)` in each block. The same instance where
-    none are found."""
+    """The instance with cells in place of the lanes of a tile, or iterations of a loop, that its index permutes. Over 16 lanes,
+    `lane ^ 5` has every value that a lane has, and so has `lane ^ f(block)` in each block. Unchanged if there are none."""
     instance, proofs = site.instance, list[Discharge]()
     for k in range(len(instance.axes)):
         found = _shuffled_axis(findings, site, instance, k)
@@ -161,8 +160,8 @@ def shuffled(findings: Findings, site: AccessSite) -> tuple[Instance, list[Disch
 
 
 def _shuffled_axis(findings: Findings, site: AccessSite, instance: Instance, k: int) -> tuple[Instance, list[Discharge]] | None:
-    """Lanes and turns that are mixed on one axis, each of them alone or all together. They must be mixed on no other axis too,
-    and with nothing that may change from turn to turn without being followed."""
+    """Lanes and iterations that are permuted on one axis, each alone or all together. They must not occur on another axis, and
+    the index must not contain an untranslated value that may change between iterations."""
     axis = instance.axes[k]
     inside = terms.closure([Formula("eq", axis.start)])
     elsewhere = terms.closure(Formula("eq", other.start) for place, other in enumerate(instance.axes) if place != k)
@@ -184,7 +183,7 @@ def _shuffled_axis(findings: Findings, site: AccessSite, instance: Instance, k: 
 
 
 def _derived_from(polys: list[Poly]) -> list[Atom]:
-    """Lanes and turns that quotients and choices are made of."""
+    """Lanes and iterations inside quotients and choices."""
     derived = [atom for atom in terms.closure(Formula("eq", poly) for poly in polys) if atom.derived]
     inner = terms.closure(Formula("eq", terms.of(atom)) for atom in derived)
     return [atom for atom in inner if atom.kind in (Kind.POSITION, Kind.ITERATION)]

@@ -1,11 +1,11 @@
-"""`&`, `|`, `^` and shifts of integers as terms: exact where one operand is a constant, or takes few values.
+"""`&`, `|`, `^` and shifts of integers as terms: exact if one operand is a constant or has few values.
 
-All rests on one identity. The bits of `x` from place `s` on, `n` of them, are `2**s * (x // 2**s % 2**n)`, for numbers of
-either sign in two's complement without end, since `//` rounds down. A constant mask is a sum of such runs of bits; a negative
-one is all bits but those of its complement. The others follow: `x | c == x + c - (x & c)` and `x ^ c == x + c - 2 * (x & c)`.
+All cases use one identity. The `n` bits of `x` from bit `s` on are `2**s * (x // 2**s % 2**n)`, for numbers of either sign
+in two's complement of infinite width, since `//` rounds down. A constant mask is a sum of such runs of bits; a negative mask
+is all bits except those of its complement. Also `x | c == x + c - (x & c)` and `x ^ c == x + c - 2 * (x & c)`.
 
-In go an operation, the terms of its operands and ranges that hold of these in every launch; out comes the result over integers
-without end, whose obligation not to leave its type is stated elsewhere.
+In: an operation, the terms of its operands, and ranges that are true of these in every launch. Out: the result over
+unbounded integers; a separate obligation states that it fits its type.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.terms import Poly
 
-RUNS = 4  # runs of ones in a mask, each of which takes two quotients
-VALUES = 16  # of an operand that is told apart by its values: lanes of a swizzle
+RUNS = 4  # limit on the runs of ones in a mask, each of which needs two quotients
+VALUES = 16  # limit on the values of an operand for a case distinction: lanes of a swizzle
 
 
 def bit_term(atoms: Atoms, kind: str, bits: int, operands: list[Poly], ranges: list[Range]) -> Poly | None:
-    """`left kind right` for `and`, `or`, `xor`, `shl` and `shr` of integers of so many bits; None where that is no term."""
+    """`left kind right` for `and`, `or`, `xor`, `shl` and `shr` of integers of `bits` bits; None if it cannot be expressed."""
     left, right = operands
     if kind in ("shl", "shr"):
         return _by_value(atoms, lambda amount: _shifted(atoms, kind, bits, left, amount), right, ranges[1])
@@ -34,7 +34,7 @@ def bit_term(atoms: Atoms, kind: str, bits: int, operands: list[Poly], ranges: l
 
 
 def _by_value(atoms: Atoms, result: Callable[[int], Poly | None], operand: Poly, known: Range) -> Poly | None:
-    """The result for each value that the operand takes, chosen by the operand."""
+    """The result as a case distinction on the value of the operand; None if the operand has more than `VALUES` values."""
     if operand.constant is not None:
         return result(operand.constant)
     step = max(1, known.modulus)
@@ -47,7 +47,7 @@ def _by_value(atoms: Atoms, result: Callable[[int], Poly | None], operand: Poly,
 
 
 def _shifted(atoms: Atoms, kind: str, bits: int, left: Poly, amount: int) -> Poly:
-    """A shift by an amount outside the width shifts everything out: no bit is left, or copies of the sign."""
+    """An amount outside the width shifts everything out, which leaves zero or copies of the sign."""
     inside = 0 <= amount < bits
     if kind == "shl":
         return left * (1 << amount) if inside else terms.ZERO
@@ -62,7 +62,7 @@ def _with_constant(atoms: Atoms, kind: str, operand: Poly, constant: int) -> Pol
 
 
 def _masked(atoms: Atoms, operand: Poly, mask: int) -> Poly | None:
-    """`operand & mask`; None where the mask has too many runs of ones."""
+    """`operand & mask`; None if the mask has too many runs of ones."""
     if mask < 0:
         cleared = _masked(atoms, operand, ~mask)
         return None if cleared is None else operand - cleared
@@ -78,5 +78,5 @@ def _masked(atoms: Atoms, operand: Poly, mask: int) -> Poly | None:
 
 
 def _ones(number: int) -> int:
-    """How many of the lowest bits are ones."""
+    """Number of trailing one bits."""
     return (~number & (number + 1)).bit_length() - 1

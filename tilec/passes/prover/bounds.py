@@ -1,4 +1,4 @@
-"""Every access stays inside its tensor, or is declared to be clipped at its edges."""
+"""Proves that every access stays inside its tensor, unless it is declared to be clipped at the edges."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _hint(findings: Findings, site: AccessSite, place: int, clip: str) -> str:
 
 
 def _fixes(site: AccessSite, place: int, clip: str) -> Iterator[Fix]:
-    """What the hint says, for a program. Clipping is certain where the tile hangs over an edge, which `Findings.refuse` sees at
-    the counterexample: of a tile elsewhere the index is wrong, and clipping would hide it."""
+    """The hint as fixes that a program can apply. Clipping is a certain fix only if the tile straddles an edge, which
+    `Findings.refuse` decides at the counterexample: for a tile elsewhere the index is wrong, and clipping would hide that."""
     axis, dim, where = site.instance.axes[place], site.parameter.value.tensor.dims[place], site.location
     if where is None:
         return
@@ -119,13 +119,12 @@ def _fixes(site: AccessSite, place: int, clip: str) -> Iterator[Fix]:
 
 
 def _loaded(axis: Axis) -> list[Atom]:
-    """The elements of tensors that decide where an axis starts."""
+    """The tensor elements that determine the start of an axis."""
     return [atom for atom in terms.closure([Formula("eq", axis.start)]) if atom.kind is terms.Kind.LOADED]
 
 
 def _neutral(function: Function, access: Op) -> str:
-    """What a pad changes nothing with: infinite where the first reduction behind a load of floats takes a maximum or a minimum,
-    else 0."""
+    """The neutral pad value: -inf or inf if the first reduction of a load of floats is a maximum or a minimum, else 0."""
     if not isinstance(access, ReadOp) or not access.result.tile.dtype.is_float:
         return "0"
     reached = {access.result}
@@ -139,7 +138,7 @@ def _neutral(function: Function, access: Op) -> str:
 
 
 def overlap(left: Axis, right: Axis, clipped: tuple[bool, bool]) -> list[Formula]:
-    """The elements two accesses touch on one axis meet (three intervals meet if each two do)."""
+    """Two accesses overlap on one axis (three intervals have a common point if each two do)."""
     found = [terms.lt(left.start, right.start + right.extent), terms.lt(right.start, left.start + left.extent)]
     for axis, clip in zip((left, right), clipped, strict=True):
         if clip:

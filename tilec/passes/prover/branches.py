@@ -1,5 +1,5 @@
-"""Writes of the same box in both arms of an `if` are one write that happens whatever the condition: what depends on data in the
-condition then leaves the question which elements are written.
+"""Joins writes of the same box in both arms of an `if` into one write without the condition, so that which elements are written
+no longer depends on data in the condition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tilec.passes.prover.findings import Findings
 
 
 def either_arm(findings: Findings, writes: list[AccessSite]) -> list[AccessSite]:
-    """The writes, with pairs that cover the same elements from opposite arms joined to one without the condition."""
+    """The writes, with each pair that covers the same elements from opposite arms joined into one without the condition."""
     found = list(writes)
     while True:
         pair = next(((a, b) for a in found for b in found if _opposite(findings, a, b)), None)
@@ -24,7 +24,8 @@ def either_arm(findings: Findings, writes: list[AccessSite]) -> list[AccessSite]
 
 
 def _opposite(findings: Findings, left: AccessSite, right: AccessSite) -> bool:
-    """Same elements, same conditions (one for each frame, outermost first) but the last, which is an `if` and its other arm."""
+    """Whether both have the same elements and conditions (one for each frame, outermost first), except that the last frames are
+    the two arms of one `if`."""
     if left.unsafe or right.unsafe or left.instance.axes != right.instance.axes:
         return False
     frames = [findings.index.structure.frames[site.op][: len(site.instance.runs)] for site in (left, right)]

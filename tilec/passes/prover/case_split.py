@@ -1,16 +1,16 @@
-"""Decide a linear formula by splitting it into cases lazily, so that its alternatives are never multiplied out.
+"""Decides a linear formula by splitting it into cases lazily, so that its disjunctions are never multiplied out.
 
-In goes a formula over integer atoms whose polynomials are linear, out comes a point that satisfies it, or None, which is a
-proof that there is none. Every step keeps all solutions, so that None can be trusted:
+In: a formula over integer atoms with linear polynomials. Out: a point that satisfies it, or None, which proves that there is
+none. Every step preserves all solutions:
 
-- bounds that linear constraints imply are implied bounds: an alternative outside of them holds nowhere, one that holds
-  everywhere within them says nothing, and a choice of one alternative is no choice;
-- the constraints without the choices are weaker than the formula: where they have no solution, neither has the formula, and
-  where the point found for them happens to satisfy every choice, it satisfies the formula;
-- otherwise some choice is violated by that point. It is split into its alternatives, which together are all there are. Behind
-  an alternative that has no solution its negation holds in those that follow.
+- bounds implied by linear constraints simplify choices: an alternative that is false within the bounds is dropped, one that is
+  true everywhere within them makes the choice redundant, and a choice of one alternative is that alternative;
+- the constraints without the choices are weaker than the formula: if they have no solution, neither has the formula, and if the
+  point found for them satisfies every choice, it satisfies the formula;
+- otherwise that point violates some choice, which is split into its alternatives. After an alternative without a solution, its
+  negation is added to the remaining ones.
 
-Twenty nested `min` have a million combinations, of which a handful is ever looked at.
+Twenty nested `min` have a million combinations, of which only a few are ever examined.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tilec.passes.prover import terms
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.terms import Atom, Formula, Poly
 
-ROUNDS = 4  # passes over all constraints in search of implied bounds; more would only find more
+ROUNDS = 4  # passes over all constraints for implied bounds; any number is sound, more may find tighter ones
 Point = dict[Atom, int]
 Bounds = dict[Atom, tuple[int, int]]
 
 
 @dataclass(slots=True)
 class CaseSplit:
-    """One search. `sample` gives a point of a conjunction of linear constraints, None where it has none; it raises Undecided
-    where it does not know."""
+    """One search. `sample` gives a point of a conjunction of linear constraints, or None if it has none; it raises Undecided if
+    it cannot tell."""
 
     sample: Callable[[list[Formula]], Point | None]
     cases: int = 0
@@ -69,7 +69,7 @@ class CaseSplit:
 
 @dataclass(slots=True)
 class _Known:
-    """A conjunction of literals and choices with what literals say of each atom."""
+    """A conjunction of literals and choices, with the bounds that the literals imply for each atom."""
 
     literals: list[Formula] = field(default_factory=list[Formula])
     choices: list[Formula] = field(default_factory=list[Formula])
@@ -77,7 +77,7 @@ class _Known:
 
 
 def _simplified(literals: list[Formula], pending: list[Formula]) -> _Known | None:
-    """Literals and remaining choices of a conjunction; None where bounds alone leave no solution."""
+    """Literals and remaining choices of a conjunction; None if bounds alone exclude every solution."""
     known = _Known(list(literals))
     while True:
         if not _flatten(known, pending):
@@ -102,7 +102,7 @@ def _simplified(literals: list[Formula], pending: list[Formula]) -> _Known | Non
 
 
 def _flatten(known: _Known, pending: Iterable[Formula]) -> bool:
-    """Sort formulas into literals and choices; False for one that is false."""
+    """Sort formulas into literals and choices; False if one of them is false."""
     left, seen = list(pending), set(known.literals)
     while left:
         formula = left.pop()
@@ -119,7 +119,8 @@ def _flatten(known: _Known, pending: Iterable[Formula]) -> bool:
 
 
 def _tighten(known: _Known) -> bool:
-    """Bounds that the literals imply, each from one literal and the bounds so far; False if an atom has no value left."""
+    """Compute bounds that the literals imply, each from one literal and the bounds so far; False if an atom has no
+    value left."""
     bounds = known.bounds
     for literal in known.literals:
         for atom in literal.poly.atoms():
@@ -141,8 +142,8 @@ def _tighten(known: _Known) -> bool:
 
 
 def _narrow(poly: Poly, bounds: Bounds) -> bool | None:
-    """Use `poly >= 0`: each term is at least minus the most that all others reach. True if a bound moved, None if none is
-    left. Products are taken as they come and narrow nothing."""
+    """Use `poly >= 0`: each term is at least minus the largest value of the sum of the others. True if a bound changed, None if
+    there is no solution. Products contribute their largest value and are not narrowed."""
     reach = poly.offset
     most: list[tuple[Atom, int, int]] = []
     for monomial, coefficient in poly.terms.items():
@@ -212,7 +213,7 @@ def contradictory(polys_ge: Iterable[Poly], polys_eq: Iterable[Poly]) -> bool:
 
 
 def alternatives(formula: Formula, limit: int) -> int:
-    """How many conjunctions the formula has when it is multiplied out, counted up to `limit`."""
+    """Number of disjuncts of the formula in disjunctive normal form, counted up to `limit`."""
     if formula.op in ("ge", "eq"):
         return 1
     total = 0 if formula.op == "or" else 1

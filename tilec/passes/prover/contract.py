@@ -1,9 +1,10 @@
-"""A launch contract must admit some launch: otherwise everything would be proven of it, and nothing would ever run.
+"""Checks that the launch contract admits some launch: otherwise every property would be vacuously true of a kernel that never
+runs.
 
-In goes the translation of one kernel's launch values, out come diagnostics: none, or one that names a minimal set of clauses
-that contradict each other. A clause is a precondition, a declared range of values, a grid extent, an extent of a tensor or a
-stride. What is reported is proven: no integers satisfy the clauses together. A contract about products that can be neither
-proven empty nor met is taken as it is.
+In: the translation of one kernel's launch values. Out: no diagnostic, or one that names a minimal set of contradictory
+clauses. A clause is a precondition, a declared range of values, a grid extent, an extent of a tensor or a stride. A reported
+contradiction is proven: no integers satisfy the clauses together. A contract with products for which neither a solution nor
+a proof that there is none is found is accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tilec.passes.prover.terms import Formula, Kind, Poly
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Something that every launch satisfies: what it says in words, where it is said, and as a formula."""
+    """A condition that every launch satisfies: its text, source location and formula."""
 
     text: str
     where: Span | None
@@ -34,11 +35,11 @@ class Clause:
 
 
 def prove_contract(index: IndexTerms, solver: Solver) -> Diagnostic | None:
-    """E0307 with the clauses that contradict, if no launch can satisfy the contract."""
+    """E0307 with the contradictory clauses, if no launch can satisfy the contract."""
     given = [clause for clause in _clauses(index) if clause.formula != terms.TRUE]
     if not _contradict(solver, given):
         return None
-    # Deleting one clause at a time leaves a set of which none can be spared. Limits that nobody wrote go first.
+    # Deleting one clause at a time leaves a minimal set. Limits that have no source location are deleted first.
     needed = sorted(given, key=lambda clause: (clause.where is not None, given.index(clause)))
     for clause in list(needed):
         fewer = [other for other in needed if other is not clause]
@@ -89,8 +90,8 @@ def _shape(index: IndexTerms, parameter: Parameter) -> Iterator[Clause]:
 
 
 def _stored(index: IndexTerms, fact: ValueFact) -> Iterator[Clause]:
-    """Every tensor has an element, and some number must be allowed for it; distinct ones need as many as there are elements,
-    and two ends that are different numbers need two elements."""
+    """Every tensor has an element, so its declared range must not be empty. Distinct values need a range at least as large as
+    the number of elements, and two different end values need two elements."""
     parameter = index.function.parameter(fact.tensor)
     tensor = parameter.value.tensor
     low, high = index.expression(fact.low), index.expression(fact.high)

@@ -1,11 +1,11 @@
 """Change of coordinates: block ids and loop variables in terms of independent digits.
 
-Two shapes of schedule are outside linear arithmetic only as they are written, and become linear in other coordinates:
+Two kinds of schedule are nonlinear only in their original coordinates:
 
-- A persistent loop, `for t in range(bid(a), n, num_blocks(a))`. Block id and iteration together say the same as `t`: with
+- A persistent loop, `for t in range(bid(a), n, num_blocks(a))`. Block id and iteration together are equivalent to `t`: with
   `G = num_blocks(a)`, `(b, k) -> b + G * k` is a bijection from the pairs that run to `0 <= t < n`, with inverse
   `b = t % G`, `k = t // G`. So `t` becomes a coordinate of its own, and two different blocks have different `t`.
-- A block id `t` in `0 <= t < A * P` that is taken apart by `t // P` and `t % P` for a symbolic `P >= 1`. The map
+- A block id `t` in `0 <= t < A * P` that is decomposed into `t // P` and `t % P` for a symbolic `P >= 1`. The map
   `(q, r) -> q * P + r` is a bijection from `0 <= q < A, 0 <= r < P`, so `q` and `r` become coordinates.
 """
 
@@ -23,10 +23,10 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 @dataclass(slots=True)
 class Coordinates:
-    """Substitution for the atoms of one access; `digits` are the coordinates that replace the block id of a grid axis, `loops`
+    """Substitution for the atoms of one access. `digits` are the coordinates that replace the block id of a grid axis, `loops`
     the grid axis of each persistent loop. Different blocks have different digits; with a persistent loop, so have different
-    iterations of one block. `implied` holds for all values of the digits: `q * P + r < A * P` says no more than their extents
-    do, and is a product."""
+    iterations of one block. `implied` are formulas true of all values of the digits: `q * P + r < A * P` follows from their
+    extents, and is a product."""
 
     mapping: dict[Atom, Poly] = field(default_factory=dict[Atom, Poly])
     digits: dict[int, tuple[Atom, ...]] = field(default_factory=dict[int, "tuple[Atom, ...]"])
@@ -34,13 +34,13 @@ class Coordinates:
     implied: set[Formula] = field(default_factory=set[Formula])
 
     def imply(self, formula: Formula) -> None:
-        """Note what all values of the digits satisfy; what is constant says nothing of them."""
+        """Record a formula that all values of the digits satisfy, unless it is constant."""
         if formula not in (terms.TRUE, terms.FALSE):
             self.implied.add(formula)
 
     def runs(self, formula: Formula) -> Formula:
-        """A condition under which something is executed, without what the extents of the digits say. That there are digits at
-        all stays a condition, for where an access does not depend on them."""
+        """A condition of execution, replaced if the extents of the digits imply it. The replacement states that the extents are
+        positive, which matters for an access that does not depend on the digits."""
         if formula not in self.implied:
             return formula
         return terms.conjunction(terms.ge(atom.args[0], 1) for digits in self.digits.values() for atom in digits)
@@ -70,7 +70,7 @@ def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
 
 
 def _axis(index: IndexTerms, loop: For) -> int | None:
-    """The grid axis whose block id a loop starts at and whose extent it steps by."""
+    """The grid axis whose block id is the loop's lower bound and whose extent is its step."""
     start = index.scalar(loop.lower).atom
     if start is None or start.kind is not Kind.BLOCK or index.scalar(loop.step) != index.grid[start.level]:
         return None
@@ -78,7 +78,8 @@ def _axis(index: IndexTerms, loop: For) -> int | None:
 
 
 def split_digits(index: IndexTerms, found: Coordinates, formulas: Iterable[Formula]) -> bool:
-    """Take one block id or persistent loop variable of the formulas apart by a symbolic divisor; False if there is none."""
+    """Decompose one block id or persistent loop variable of the formulas by a symbolic divisor; False if there is none to
+    decompose."""
     for atom in terms.closure(formulas):
         if atom.kind is not Kind.QUOTIENT or atom.args[1].constant is not None:
             continue
@@ -117,7 +118,8 @@ def _refine(index: IndexTerms, found: Coordinates, digit: Atom, value: Poly, par
 
 
 def _exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
-    """`whole / divisor` as a polynomial, if it is one. Only for a divisor of a single term, or a constant multiple."""
+    """`whole / divisor` as a polynomial, if it is one. Only for a divisor of a single term, or a constant multiple of the
+    divisor."""
     if len(divisor.terms) == 1:
         ((monomial, coefficient),) = divisor.terms.items()
         result: dict[tuple[Atom, ...], int] = {}

@@ -1,4 +1,4 @@
-"""From a solution of a violated obligation to words: the concrete launch that goes wrong."""
+"""Turns a solution of a violated obligation into a readable counterexample: the concrete launch that goes wrong."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def counterexample(
     element: tuple[int, ...] = (),
     note: str = "",
 ) -> Counterexample:
-    """The launch of an assignment; the block ids, loop variables and loaded values of each instance."""
+    """The launch of an assignment, with the block ids, loop variables and loaded values of each instance."""
     value = evaluator(found)
     dims = {atom.name: number for atom, number in found.items() if atom.kind is Kind.SYMBOL}
-    # A dim that plays no part may have any size.
+    # A dim that the violation does not mention may have any size.
     dims = {name: 1 for name in index.function.dims if name not in index.function.strides} | dims
     order = [*index.function.dims, *(p.name for p in index.function.parameters)]
     dims = dict(sorted(dims.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
@@ -38,7 +38,7 @@ def counterexample(
 
 
 class _Recorded(dict[Atom, int]):
-    """An assignment that remembers which of its values were asked for."""
+    """An assignment that records which of its values are read."""
 
     def __init__(self, values: Assignment) -> None:
         super().__init__(values)
@@ -50,7 +50,8 @@ class _Recorded(dict[Atom, int]):
 
 
 def _needed(found: Assignment, instances: tuple[Instance, ...]) -> Assignment:
-    """The part of an assignment that decides what the instances touch and whether they run, in the cases that apply."""
+    """The part of an assignment that determines which elements the instances access and whether they run, in the cases that
+    apply."""
     if not instances:
         return found
     recorded = _Recorded(found)
@@ -64,7 +65,7 @@ def _needed(found: Assignment, instances: tuple[Instance, ...]) -> Assignment:
 
 
 def _assumed(index: IndexTerms, found: Assignment) -> str:
-    """Values that were not followed exactly, such as what a loop computes: the counterexample assumes them."""
+    """Values that the prover does not translate exactly, such as loop-carried ones: the counterexample assumes them."""
     parts: list[str] = []
     for atom, number in found.items():
         source = index.sources.get(atom)

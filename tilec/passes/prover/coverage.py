@@ -1,8 +1,8 @@
-"""The blocks together write every element of each `Out` tensor.
+"""Proves that the blocks together write every element of each `Out` tensor.
 
-Only writes that certainly happen count: one whose index or condition depends on memory contents is left out, unless one of
-two arguments applies: that of `bijections` for schedules that no linear set describes, that of `segments` for the rows between
-two offsets of a sorted tensor.
+Only writes that certainly happen count. One whose index or condition depends on memory contents is left out, unless one of
+two arguments applies: `bijections`, for schedules that no linear set describes, or `segments`, for the rows between two
+offsets of a sorted tensor.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
 
 
 def prove_written_whole(findings: Findings, sites: list[AccessSite], parameter: Parameter) -> None:
-    """The obligation of one tensor."""
+    """The obligation that some write reaches every element of one tensor."""
     writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
     _prove_tensor(findings, parameter, writes)
 
 
 def tensor_elements(findings: Findings, parameter: Parameter) -> list[Poly]:
-    """An element of a tensor, one unknown per axis."""
+    """An arbitrary element of a tensor, one unknown per axis."""
     found: list[Poly] = []
     for axis, dim in enumerate(parameter.value.tensor.dims):
         high = max(0, terms.interval(findings.index.expression(dim))[1] - 1)
@@ -103,14 +103,14 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if left_out and (example is None or not _never_written(findings, writes, elements, example)):
         example = _at_small_sizes(findings, universe, writes, elements)
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
-        example = None  # a quotient on the host by what may be no divisor: its value in the example need not be its own
+        example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
     _complain(findings, parameter, writes, elements, example)
 
 
 def _by_segment(
     findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover], waiting: list[Cover]
 ) -> Discharge | None:
-    """A proof that every element is covered by the block that its segment of a sorted tensor names."""
+    """A proof that every element is covered by the block of its segment of a sorted tensor."""
     for segment in segments(findings, universe, elements, waiting):
         known = set(terms.closure(segment.holds))
         named = [cover for cover in waiting if usable(cover, known) and not loaded_or_opaque(cover, known)]
@@ -132,7 +132,8 @@ def climb(
     points_of: Sequence[Poly] = (),
     uncertain: Uncertain | None = None,
 ) -> Discharge | Assignment:
-    """Climb the rungs; the last one's uncovered element if none of them holds."""
+    """Discharge coverage of `universe` by `covers` on the lowest rung possible; otherwise an uncovered element of the last
+    rung."""
     solver, ladder = findings.ladder.solver, findings.ladder
     everything = [*universe, *(formula for cover in covers for formula in cover)]
     solver.texts.clear()
@@ -157,14 +158,14 @@ def _is_size(atom: Atom) -> bool:
 
 
 def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
-    """The covers that depend on memory, if what they read is a function of block ids and loop variables."""
+    """The covers that depend on memory, if the contents they depend on are a function of block ids and loop variables."""
     atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
     contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
     if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
         return None
     indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
     if any(atom.kind is Kind.POSITION for atom in indexed):
-        return None  # contents that differ along a tile are no function of the places
+        return None  # contents that differ within a tile are not a function of block ids and loop variables
     places = [
         atom
         for atom in atoms
@@ -174,7 +175,7 @@ def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
 
 
 def _once_per_block(findings: Findings, atom: Atom) -> bool:
-    """True for an unknown that has one value per block: it is computed outside of all loops."""
+    """True for an unknown with one value per block: it is computed outside of all loops."""
     value = findings.index.sources.get(atom)
     owner = value.owner if value is not None else None
     if not isinstance(owner, Op) or (value is not None and value.tile.rank):
@@ -194,7 +195,8 @@ def cover_of(findings: Findings, instance: Instance, elements: list[Poly]) -> Co
 def _at_small_sizes(
     findings: Findings, universe: list[Formula], writes: list[AccessSite], elements: list[Poly]
 ) -> Assignment | None:
-    """An unwritten element at sizes tried one after the other: products of a size and an unknown are then linear."""
+    """An unwritten element at some sizes from a fixed sequence: with fixed sizes, products of a size and an unknown are
+    linear."""
     atoms, ladder = findings.index.atoms, findings.ladder
     covers = [cover_of(findings, site.instance, elements) for site in writes]
     everything = [*universe, *(formula for cover in covers for formula in cover)]
@@ -228,7 +230,7 @@ def _with_extent(findings: Findings, atom: Atom, extent: Poly) -> Poly:
 
 
 def _never_written(findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment) -> bool:
-    """True if no write can reach the element of the example, whatever memory holds: decided at the example's sizes."""
+    """True if no write can reach the element of the example, whatever the memory contents: decided at the example's sizes."""
     fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
     for site in writes:
         cover = cover_of(findings, site.instance, elements)
@@ -241,8 +243,8 @@ def _never_written(findings: Findings, writes: list[AccessSite], elements: list[
 
 
 def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> bool:
-    """Whether a cover reads numbers that are declared to be all of a range, so that some of them reach an element: those of a
-    permutation, or of segments without a gap."""
+    """Whether a cover reads numbers that are declared to reach every element: those of a permutation, or of segments without a
+    gap."""
     index, value = findings.index, evaluator(example)
     read = {atom.label for atom in terms.closure(cover) if atom.kind is Kind.LOADED}
     for fact in index.function.values:
@@ -254,13 +256,13 @@ def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> b
 
 
 def _computed(findings: Findings, cover: Cover) -> bool:
-    """Whether a cover has unknowns that no memory decides: they have one value each, which we do not know."""
+    """Whether a cover has unknowns that do not depend on memory: each has one value, which the prover does not know."""
     sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
     return any(value is not None and not _from_memory(findings, value) for value in sources)
 
 
 def _from_memory(findings: Findings, value: Value) -> bool:
-    """Whether a load may decide the value, on any way that it may have been computed."""
+    """Whether the value may depend on a load, through data flow, loops or branches."""
     pending, seen = [value], set[Value]()
     while pending:
         value = pending.pop()
@@ -272,11 +274,11 @@ def _from_memory(findings: Findings, value: Value) -> bool:
             return True
         if isinstance(owner, Op):
             given = (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
-            pending += [*owner.operands, *given]  # of a loop with its bounds, of a branch with its condition
+            pending += [*owner.operands, *given]  # includes a loop's bounds and a branch's condition
         else:
             loop = findings.index.structure.loops.get(owner)
             if loop is None:
-                continue  # a scalar of the launch
+                continue  # a scalar parameter
             pending += [loop.lower, loop.step]
             place = owner.arguments.index(value)
             if place:
@@ -295,7 +297,7 @@ def _complain(
         "declare it `InOut`" if parameter.access is Access.OUT else f"state with `values({name}, ...)` what it held before"
     )
     hint = f"make the grid and the stores reach every element of `{name}`, or {otherwise}"
-    # A write that is refused for its index too is meant for other elements: no bound of the tensor mends that.
+    # If the index of the write is an error too, the write is meant for other elements, and bounding the tensor is no fix.
     misplaced = any(one.primary is not None and one.primary.span == where for one in findings.diagnostics)
     fixes = tuple(_bounded(parameter, writes, where)) if where is not None and not misplaced else ()
     complaint = Complaint("E0403", message, where, "not all elements are written", because, hint, fixes=fixes)
@@ -309,7 +311,8 @@ def _complain(
 
 
 def _bounded(parameter: Parameter, writes: list[AccessSite], where: Span) -> Iterator[Fix]:
-    """Clauses for axes along which the one write has the same tile in all blocks: the tensor has no elements behind it."""
+    """Clauses for axes on which the only write has the same tile in all blocks: they state that the tensor has no elements past
+    it."""
     for dim, axis in zip(parameter.value.tensor.dims, writes[0].instance.axes if len(writes) == 1 else (), strict=False):
         if axis.start == terms.ZERO and dim.constant is None:
             text = f"requires({dim} <= {axis.extent})"

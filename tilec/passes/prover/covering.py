@@ -1,8 +1,8 @@
-"""Is every point of one set covered by the union of others? Exact, with isl; used for coverage and for reads after writes.
+"""Decides whether the union of some sets covers every point of another. Exact, with isl; for coverage and reads after writes.
 
-The universe is described by formulas over universal atoms. A cover holds for a point if *some* values of its other atoms
-satisfy it. Products of unknowns are sound on one side only: in the universe a product may become an unknown of its own (there
-are more points to cover), in a cover it may not, so a cover with products of its own atoms is left out.
+Formulas over universal atoms describe the universe. A cover contains a point if *some* values of its other atoms satisfy it.
+Replacing products of unknowns is sound on one side only: in the universe a product may become an unknown of its own, which
+adds points to cover; in a cover it must not, so a cover with products of its own atoms is left out.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tilec.passes.prover.set_text import Names, formula_text
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 Cover = list[Formula]
-ALTERNATIVES = 64  # of a universe or cover, each of which isl multiplies out
-UNKNOWNS = 12  # of a cover alone, each a division for isl; every further one makes its operations half as long again
+ALTERNATIVES = 64  # limit on the disjuncts of a universe or cover in disjunctive normal form, which isl computes
+UNKNOWNS = 12  # limit on a cover's own unknowns, each a division for isl; one more makes its operations 1.5 times as long
 
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """Covers that depend on memory contents. Together they cover a point if some values of `places` (block ids, loop variables)
-    make one of them hold *whatever* `contents` are, given `facts`; contents are a function of the places."""
+    """Covers that depend on memory contents. Together they cover a point if for some values of `places` (block ids, loop
+    variables) one of them is satisfied *whatever* `contents` are, given `facts`; contents are a function of `places`."""
 
     covers: list[Cover]
     places: list[Atom]
@@ -37,7 +37,7 @@ class Uncertain:
 
 
 def usable(cover: Cover, universal: set[Atom]) -> bool:
-    """True where no product in the cover or its definitions involves one of its own atoms."""
+    """True if no product in the cover or its definitions involves one of its own atoms."""
     whole = [*cover, *(terms.definition(atom) for atom in terms.closure(cover))]
     products = [m for f in whole for p in f.polys() for m in p.terms if len(m) > 1]
     return not any(atom.varies and atom not in universal for m in products for atom in m)
@@ -51,9 +51,9 @@ def uncovered(
     small: Callable[[Atom], bool] | None = None,
     uncertain: Uncertain | None = None,
 ) -> Assignment | None:
-    """A point of the universe that no cover covers (with small numbers, if `small` says which), or None if there is none.
-    The atoms of `points_of` belong to a point even where the universe does not restrict them. Undecided when the budget is
-    spent, or the point found is not one because products in it are wrong."""
+    """A point of the universe in no cover, or None if there is none. Numbers selected by `small` are kept small. The atoms of
+    `points_of` belong to a point even if the universe does not restrict them. Undecided if the budget is spent, or if the point
+    found is spurious because its products have wrong values."""
     universe = list(universe)
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
     unsure = uncertain.covers if uncertain is not None else []
@@ -98,15 +98,15 @@ def uncovered(
     values = [point.get_coordinate_val(islpy.dim_type.set, i).to_python() for i in range(len(dims))]
     found = {m[0]: v for m, v in zip(dims, values, strict=True) if len(m) == 1}
     if any(prod(found[atom] for atom in m) != v for m, v in zip(dims, values, strict=True)):
-        raise Undecided  # a point where products are no products; there may be others
+        raise Undecided  # a spurious point, whose products have wrong values; there may be others
     if len(simple) < len(covers) or not all(terms.holds(formula, evaluator(found)) for formula in left_out):
-        raise Undecided  # a point that what was left out may cover or exclude
+        raise Undecided  # the covers or formulas left out may cover or exclude this point
     return found
 
 
 def _few_alternatives(formulas: list[Formula]) -> tuple[list[Formula], list[Formula]]:
-    """The formulas that isl can multiply out, and those left out for that. Of points to be covered there are then more, never
-    fewer: where the covers reach all of them, they reach the ones in question."""
+    """The formulas whose disjunctive normal form is small enough for isl, and those left out. Leaving some out only adds
+    points, so covers that contain all of them also contain the original ones."""
     kept, left_out = list(formulas), list[Formula]()
     while alternatives(terms.conjunction(kept), ALTERNATIVES) > ALTERNATIVES:
         widest = max(kept, key=lambda formula: alternatives(formula, ALTERNATIVES))
@@ -116,7 +116,7 @@ def _few_alternatives(formulas: list[Formula]) -> tuple[list[Formula], list[Form
 
 
 def _is_simple(cover: Cover, universal: set[Atom]) -> bool:
-    """Whether isl can subtract it. Without a cover, fewer points are covered, never more."""
+    """Whether isl can subtract the cover. Leaving a cover out only reduces the points covered."""
     own = sum(atom not in universal for atom in terms.closure(cover))
     return own <= UNKNOWNS and alternatives(_in_full(cover, universal), ALTERNATIVES) <= ALTERNATIVES
 
@@ -132,7 +132,7 @@ def _without(points: islpy.Set, covered: Iterable[islpy.Set]) -> islpy.Set:
 
 
 def _whatever(solver: Solver, uncertain: Uncertain, universal: set[Atom], names: Names) -> islpy.Set:
-    """Points covered for some places whatever the contents: those places that no contents spoil."""
+    """Points covered whatever the contents, for some `places`: the places for which no contents leave the point uncovered."""
     known = len(names.order)
     names = names.copy()
     own = [*uncertain.places, *uncertain.contents]
@@ -152,7 +152,7 @@ def _whatever(solver: Solver, uncertain: Uncertain, universal: set[Atom], names:
 
 
 def _above_corner(monomial: terms.Monomial) -> Formula:
-    """`(x - low) * (y - low) >= 0`: what the smallest values of its factors say of a product."""
+    """`(x - low) * (y - low) >= 0`: a bound on the product from the smallest values of its factors."""
     left, right = (terms.of(atom) - atom.low for atom in monomial)
     return Formula("ge", left * right)
 
@@ -195,6 +195,6 @@ def _cover_text(cover: Cover, universal: set[Atom], names: Names) -> str:
 
 
 def loaded_or_opaque(cover: Cover, universal: set[Atom]) -> bool:
-    """True where what a cover writes depends on memory contents that differ from block to block."""
+    """True if the elements that a cover writes depend on memory contents that differ from block to block."""
     unknown = (Kind.LOADED, Kind.OPAQUE)
     return any(atom.varies and atom.kind in unknown and atom not in universal for atom in terms.closure(cover))

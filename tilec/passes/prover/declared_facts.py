@@ -1,11 +1,12 @@
-"""What `values` declares of the integers that tensors hold, as facts about the elements that a system mentions.
+"""Facts about the elements in a system that follow from `values` declarations of tensor contents.
 
-In go the translation of a kernel and the atoms of loaded elements, out come formulas with the declaration that each rests on.
-A tensor has an element in every launch, since the contract refuses an extent of 0, so that declared ranges are never empty.
+In: the translation of a kernel and the atoms of loaded elements. Out: formulas with the declaration of each. A tensor has an
+element in every launch, since the contract excludes an extent of 0, so declared ranges are never empty.
 
-What lies outside a tensor is no element, and nobody relies on it: a read there is refused, or takes its `pad`. Facts may still
-speak of it where some numbers there fulfil all of them. Ranges, order and ends do at once for what repeats the first element
-before the tensor and the last one behind it. Distinct numbers do not, so what rests on them says that both places are inside.
+No proof relies on values outside a tensor: a read there is refused, or reads its `pad`. Facts may still mention such
+indices, provided that some values there satisfy all facts. Range, order and ends are satisfied by repeating the first
+element before the tensor and the last one after it. Distinctness is not, so its formulas require that both indices are
+inside.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_LOADED_PAIRS = 28
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that a launch is known to satisfy, and the words in which the kernel or the contract says it."""
+    """A condition that every launch is known to satisfy, and its text in the kernel or the contract."""
 
     text: str
     formula: Formula
@@ -37,14 +38,14 @@ def declaration(fact: ValueFact) -> str:
 
 
 def stored_facts(index: IndexTerms, base: list[Formula]) -> list[Fact]:
-    """What `values` says of the elements in a system, and of the sizes in it."""
+    """Facts from `values` about the elements and the sizes in a system."""
     atoms = terms.closure(base)
     loaded = [atom for atom in atoms if atom.kind is Kind.LOADED]
     symbols = {atom for atom in atoms if atom.kind is Kind.SYMBOL}
     found: list[Fact] = []
     for fact in index.function.values:
         if index.function.parameter(fact.tensor).access not in (Access.IN, Access.INOUT):
-            continue  # an atom of an `InOut` tensor is what it held before the launch
+            continue  # an atom of an `InOut` tensor is an element before the launch
         elements = [atom for atom in loaded if atom.label == fact.tensor]
         about_sizes = [room for room in _room(index, fact) if symbols.intersection(terms.closure([room]))]
         about_pairs = _pairs(index, fact, elements)
@@ -53,8 +54,8 @@ def stored_facts(index: IndexTerms, base: list[Formula]) -> list[Fact]:
 
 
 def extent_facts(index: IndexTerms) -> list[Fact]:
-    """What the launcher makes sure of for extents that are computed, or given by a scalar: each is 1 to `MAX_DIM`, as a
-    measured one is by its range. A launch whose `M * N` is more is refused, so that `i * N + j` inside fits an i32."""
+    """Facts that the launcher checks for extents that are computed or given by a scalar: each is 1 to `MAX_DIM`, which ranges
+    already state for measured extents. A launch whose `M * N` is larger is rejected, so that `i * N + j` inside fits an i32."""
     found: dict[Formula, Fact] = {}
     for parameter in index.function.parameters:
         if parameter.access is None:
@@ -68,7 +69,7 @@ def extent_facts(index: IndexTerms) -> list[Fact]:
 
 
 def consistency(formulas: Iterable[Formula]) -> list[Formula]:
-    """A loaded element is a function of its index: equal index, equal value."""
+    """A loaded element is a function of its index: equal indices, equal values."""
     loaded = [atom for atom in terms.closure(formulas) if atom.kind is Kind.LOADED]
     pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label]
     found: list[Formula] = []
@@ -79,12 +80,11 @@ def consistency(formulas: Iterable[Formula]) -> list[Formula]:
 
 
 def dims_of(index: IndexTerms, tensor: str) -> list[Poly]:
-    """Extents of a tensor."""
     return [index.expression(dim) for dim in index.function.parameter(tensor).value.tensor.dims]
 
 
 def _each(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator[Formula]:
-    """The range of every element, and which number the ends are."""
+    """The range of every element, and the values of the first and the last."""
     low, high = index.expression(fact.low), index.expression(fact.high)
     for atom in elements:
         value = terms.of(atom)
@@ -96,7 +96,7 @@ def _each(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator[
 
 
 def _room(index: IndexTerms, fact: ValueFact) -> Iterator[Formula]:
-    """Distinct numbers need as many to choose from; the two ends are different numbers only where there are two elements."""
+    """Distinct values need a range at least as large as the number of elements; different end values need two elements."""
     low, high = index.expression(fact.low), index.expression(fact.high)
     count = terms.ONE
     for dim in dims_of(index, fact.tensor):
@@ -108,7 +108,7 @@ def _room(index: IndexTerms, fact: ValueFact) -> Iterator[Formula]:
 
 
 def _pairs(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator[Formula]:
-    """What the declaration says of two elements at a time."""
+    """Facts from the declaration about two elements at a time."""
     for left, right in list(combinations(elements, 2))[:MAX_LOADED_PAIRS]:
         if fact.sorted:
             yield _in_order(left, right)
@@ -117,7 +117,7 @@ def _pairs(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator
 
 
 def _in_order(left: Atom, right: Atom) -> Formula:
-    """The later of two elements is not the smaller one."""
+    """The later of two elements is not smaller."""
     (first,), (second,) = left.args, right.args
     rising = terms.conjunction((terms.ge(second, first), terms.ge(terms.of(right), terms.of(left))))
     falling = terms.conjunction((terms.ge(first, second), terms.ge(terms.of(left), terms.of(right))))
@@ -125,7 +125,7 @@ def _in_order(left: Atom, right: Atom) -> Formula:
 
 
 def _distinct(dims: list[Poly], left: Atom, right: Atom, in_order: bool) -> Formula:
-    """Elements at different places inside the tensor differ; where they are in order too, by as much as the places do."""
+    """Elements at different indices inside the tensor differ; if it is also sorted, by at least the distance of the indices."""
     outside = [
         formula
         for atom in (left, right)

@@ -1,8 +1,8 @@
-"""Which divisions have a divisor that is shown to be positive, where ranges alone do not show it.
+"""Divisions whose divisor is proven to be positive although ranges alone do not show it.
 
-The proof ladder is asked about the scalar divisors at the top of a kernel, which every block computes: their proof needs no
-condition that a later move of the operation could leave behind. `tilec.passes.schedule.in_range` drops the guard of all
-divisions by the same value; the value of the division is the same either way.
+The proof ladder is asked about the scalar divisors at the top level of a kernel, which every block computes: their proof
+needs no condition that would be lost if a later pass moved the operation. `tilec.passes.schedule.in_range` drops the guard
+of all divisions by the same value; the result of the division does not change.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from tilec.passes.prover.ladder import Discharge, Ladder
 
 
 def positive_divisions(function: Function) -> list[Op]:
-    """Scalar divisions at the top of a kernel, as the front end made it, by what is positive in every block of every launch."""
+    """Scalar divisions at the top level of a kernel from the front end whose divisor is positive in every block of every
+    launch, though ranges do not show it."""
     facts = value_ranges(function)
     asked = [op for op in function.body.ops if _is_scalar_division(op) and facts[op.operands[1]].low < 1]
     if not asked:
         return []
     index = IndexTerms(function)
     ladder = Ladder(index)
-    # `divided`: the divisions before this one have divisors that are proven, and are executed whenever this one is.
+    # `divided`: divisions before this one are executed whenever it is, and their divisors are proven to be positive.
     return [
         op
         for op in asked

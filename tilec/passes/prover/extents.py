@@ -1,8 +1,8 @@
-"""Launch checks that make the kernel's evaluation of extents and strides exact.
+"""Launch checks under which the kernel's evaluation of extents and strides is exact.
 
-The launch contract evaluates launch expressions over all integers, the kernel in i64 (`tilec.lowering.launch_terms`). The two
-agree where no divisor is zero and every part of an expression fits i64; what ranges do not show of that is checked at launch.
-That each extent is from 1 to `MAX_DIM` and each tensor shorter than 2^63 bytes is a clause of every contract already
+The launch contract evaluates launch expressions over unbounded integers, the kernel in i64 (`tilec.lowering.launch_terms`).
+The two agree if no divisor is zero and every part of an expression fits i64; what ranges do not prove of this is checked at
+launch. Every contract already requires that each extent is 1 to `MAX_DIM` and each tensor is shorter than 2^63 bytes
 (`tilec.runtime.contract`).
 """
 
@@ -21,7 +21,7 @@ LARGEST: Final = 2**63 - 1
 
 
 def extent_checks(function: Function) -> tuple[LaunchCheck, ...]:
-    """For each part of an extent or stride, inner parts first, what must hold of it."""
+    """The checks for each part of an extent or stride, inner parts first."""
     symbols = symbol_ranges(function)
     found: dict[Expr, LaunchCheck] = {}
     for parameter in function.parameters:

@@ -1,4 +1,4 @@
-"""What proving a kernel leaves behind: obligations met, and diagnostics for those that are not."""
+"""Results of proving a kernel: discharged obligations, and diagnostics for the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilec.passes.prover.terms import Poly
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """How to report an obligation that is not met: what, where, why, and how to fix it."""
+    """How to report an obligation that is not discharged: what, where, why, and how to fix it."""
 
     code: str
     message: str
@@ -35,7 +35,7 @@ class Complaint:
     note: str = ""
     fixes: tuple[Fix, ...] = ()
     tile: Axis | None = None
-    """The axis that is left, where a fix is to clip it."""
+    """The axis whose bounds are violated, if a fix is to clip it."""
 
 
 @dataclass(slots=True)
@@ -57,14 +57,14 @@ class Findings:
             self.by_op.setdefault(op, []).append(obligation)
 
     def begin(self, what: str, where: Span | None) -> None:
-        """Say which obligation comes next: its work is counted under this name, and whoever ends the process can tell."""
+        """Name the next obligation: work is charged to it, and the progress note shows it if the process is killed."""
         self.ladder.solver.work.begin(what, where)
 
     def prove(
         self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint], coarse: terms.Formula | None = None
     ) -> Discharge | None:
-        """Discharge a violation, or add the diagnostic that `complain` describes. `coarse` follows from the violation and says
-        less: it is for what products and nested choices make too hard, and ranges alone decide."""
+        """Discharge a violation, or add the diagnostic that `complain` describes. `coarse` is a weaker formula, implied by the
+        violation, for cases that products and nested choices make too hard but ranges alone decide."""
         result = self.ladder.discharge(violation)
         if isinstance(result, Discharge):
             return result
@@ -76,8 +76,8 @@ class Findings:
         return None
 
     def refuse(self, refusal: Refusal, complaint: Complaint) -> None:
-        """Add a diagnostic, with a counterexample if there is one that running the kernel does not contradict; "could not be
-        decided" if there is none."""
+        """Add a diagnostic with a counterexample, if one is found that replay does not contradict; otherwise one that says the
+        obligation could not be decided."""
         shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
         shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
         found = self.ladder.witness(refusal, shown, lambda one: lessons(self.index, one, complaint.instances))
@@ -87,7 +87,7 @@ class Findings:
         self.report(complaint, self._example(complaint, found) if found is not None else None)
 
     def report(self, complaint: Complaint, example: Counterexample | None) -> None:
-        """Add a diagnostic; without a counterexample the truth is unknown, and it says so."""
+        """Add a diagnostic; without a counterexample it is E0306, "could not decide"."""
         code, message = complaint.code, complaint.message
         notes: tuple[str, ...] = ()
         if example is None:
@@ -107,7 +107,8 @@ class Findings:
 
 
 def _hangs_over(axis: Axis, found: Assignment) -> bool:
-    """Whether a tile has elements on both sides of an edge, as the last of several has that do not divide the extent."""
+    """Whether a tile has elements on both sides of an edge, such as the last tile of an extent that is not a multiple of the
+    tile."""
     value = evaluator(found)
     start, dim = terms.evaluate(axis.start, value), terms.evaluate(axis.dim, value)
     return start < dim and start + axis.extent > 0 and dim % axis.extent != 0
@@ -123,7 +124,7 @@ def _same_place(left: Diagnostic, right: Diagnostic) -> bool:
 
 
 def loop_labels(index: IndexTerms, op: Op) -> tuple[Label, ...]:
-    """A label for each loop around an operation, saying what its variable ranges over."""
+    """A label with the range of the variable of each loop around an operation."""
     labels: list[Label] = []
     for frame in index.structure.frames[op]:
         if isinstance(frame.op, For) and frame.op.loc is not None:

@@ -1,7 +1,7 @@
-"""Look for a solution of a large system by trying: values for what it is made of, everything derived computed from them.
+"""Searches for a solution of a large system by trial: assigns values to base atoms, and computes the derived ones.
 
-A chain of ten `//` and `%` has twenty unknowns for isl and one for the kernel. Where a violation is easy to meet, a few tries
-find one at once; where none is found nothing follows. Tries are the same on every run: numbers come from a fixed sequence.
+Ten nested `//` and `%` are twenty unknowns for isl but one for the kernel. If a violation is easy to satisfy, a few trials
+find one at once; if none is found, nothing follows. Trials are the same on every run: numbers come from a fixed sequence.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from tilec.passes.prover import terms
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
-DERIVED = 12  # derived atoms from which on a system counts as large
+DERIVED = 12  # least number of derived atoms of a large system
 TRIES = 192
 LIMITS = (2, 4, 16, 64, 1024, 1 << 31)
 
 
 def guessed(whole: Formula) -> dict[Atom, int] | None:
-    """Values of all atoms that satisfy `whole`, if a try finds some; None says nothing."""
+    """Values of all atoms that satisfy `whole`, if a trial finds some; None proves nothing."""
     atoms = terms.closure([whole])
     if sum(atom.derived for atom in atoms) < DERIVED:
         return None
     base = [atom for atom in atoms if not atom.derived]
     for values in _tries(base):
         found = dict(values)
-        for atom in atoms:  # in order of creation: what an atom is derived from comes before it
+        for atom in atoms:  # in order of creation: an atom comes after those it is derived from
             if atom.derived:
                 derived = _derived(atom, found)
                 if derived is None:

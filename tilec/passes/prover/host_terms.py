@@ -1,4 +1,4 @@
-"""Translate what the host knows at launch - sizes, grid, preconditions - into polynomials and formulas."""
+"""Translates launch values that the host knows (sizes, grid, preconditions) into polynomials and formulas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tilec.passes.prover.terms import Formula, Kind, Poly
 
 
 def compare(operator: str, left: Poly, right: Poly) -> Formula:
-    """`left operator right` for the six comparison operators."""
     match operator:
         case "==":
             return terms.eq(left, right)
@@ -31,7 +30,7 @@ def compare(operator: str, left: Poly, right: Poly) -> Formula:
 
 @dataclass(slots=True)
 class HostTerms:
-    """The translation of launch values, and arithmetic on what is translated."""
+    """The translation of launch values, and arithmetic on translated values."""
 
     function: Function
     atoms: Atoms = field(default_factory=Atoms)
@@ -62,8 +61,8 @@ class HostTerms:
         left, right = (self.expression(arg) for arg in expr.args)
         kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
         if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1:
-            # The host may divide by a negative number, which a quotient here does not describe. By zero it does not divide:
-            # such a launch is refused.
+            # The host may divide by a negative number, which a quotient atom does not describe. It never divides by zero: such
+            # a launch is rejected.
             fact = expr_range(expr, self.symbols)
             return terms.of(self.atoms.make(str(expr), Kind.OPAQUE, "h", (fact.low, fact.high), varies=False))
         result = self.arithmetic(kind, left, right)
@@ -71,7 +70,7 @@ class HostTerms:
         return result
 
     def predicate(self, expr: Expr) -> Formula:
-        """A host predicate; anything but a comparison or connective is true where it is not zero."""
+        """A host predicate; an expression that is no comparison or connective is true if it is not zero."""
         if expr.op in COMPARISONS:
             return compare(expr.op, self.expression(expr.args[0]), self.expression(expr.args[1]))
         if expr.op in ("and", "or"):
@@ -80,11 +79,11 @@ class HostTerms:
         return terms.ne(self.expression(expr))
 
     def choose(self, condition: Formula, on_true: Poly, on_false: Poly) -> Poly:
-        """One of two by a condition."""
+        """`on_true` or `on_false`, by a condition."""
         return self.atoms.choice(((condition, on_true), (terms.negate(condition), on_false)))
 
     def arithmetic(self, kind: str, left: Poly, right: Poly) -> Poly | None:
-        """`left kind right` over the integers; None where that is no polynomial or derived atom."""
+        """`left kind right` over the integers; None if it is no polynomial or derived atom."""
         match kind:
             case "add":
                 return left + right

@@ -1,10 +1,10 @@
-"""The dataflow graph of a kernel as data: values and operations that decide where memory is touched, with obligations.
+"""The dataflow graph of a kernel as data: values and operations that decide addresses, with obligations.
 
-A `networkx.DiGraph`; edges run from a value's producer to its user. Node attributes:
-`kind` is one of parameter, tensor, scalar (an operation on index values), loop, branch, access or grid; `text` a short label
-in the kernel author's words; `span` the source place or None; `range` the (low, high) of an integer value or None;
-`obligations` the `artifact.Obligation`s that hang on the node; `ownership` of a tensor its access word (in, out, ...), of an
-access the tensor's. Edge attribute `role`: data, index, bound, condition or memory.
+A `networkx.DiGraph`; edges run from a value's producer to its user. Node attributes: `kind` is one of parameter, tensor,
+scalar (an operation on index values), loop, branch, access or grid; `text` a short label in the kernel author's terms;
+`span` the source location or None; `range` the (low, high) of an integer value or None; `obligations` the
+`artifact.Obligation`s of the node; `ownership` for a tensor its access (in, out, ...), for an access that of its tensor.
+Edge attribute `role`: data, index, bound, condition or memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIGNS = {
 
 
 def index_graph(findings: Findings, sites: Sequence[AccessSite]) -> Graph:
-    """The graph of a kernel of which everything is proven."""
+    """The graph of a proven kernel."""
     graph: Graph = networkx.DiGraph()
     index = findings.index
     function = index.function
@@ -42,7 +42,7 @@ def index_graph(findings: Findings, sites: Sequence[AccessSite]) -> Graph:
         owner = parameter.access.value if parameter.access is not None else None
         _node(graph, parameter.name, kind, text, parameter.loc, None, mine, owner)
     names = {op: f"{op.opcode}{place}" for op, place in index.structure.position.items()}
-    # In program order: the order of nodes and edges is the order in which they are drawn.
+    # Program order, because nodes and edges are drawn in the order in which they are added.
     relevant = sorted(set(index.deciding) | {site.op for site in sites}, key=index.structure.position.__getitem__)
     for op in relevant:
         if isinstance(op, Constant):

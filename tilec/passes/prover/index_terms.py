@@ -1,9 +1,9 @@
-"""Translate integer and bool values of a kernel into polynomials and formulas.
+"""Translates integer and bool values of a kernel into polynomials and formulas.
 
-Arithmetic is translated as arithmetic on integers: whatever feeds an index, a loop bound or a branch has an obligation of its
-own not to wrap, so the translation is exact for kernels that are accepted. An element of a tile is translated at symbolic
-positions, one polynomial per axis, which makes index tiles as exact as scalars. What cannot be expressed becomes an opaque
-atom with the range that the dataflow solver found.
+Arithmetic is translated as arithmetic on unbounded integers: every operation that an index, a loop bound or a branch depends
+on has its own obligation not to wrap, so the translation is exact for accepted kernels. An element of a tile is translated
+at symbolic positions, one polynomial per axis, which makes index tiles as exact as scalars. A value that cannot be expressed
+becomes an opaque atom with its range from the dataflow analysis.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 Positions = tuple[Poly, ...]
-IN_ORDER = 100  # deciding operations from which on scalars are translated in program order
+IN_ORDER = 100  # with more deciding operations than this, scalars are translated in program order
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 @dataclass(slots=True)
 class IndexTerms(HostTerms):
-    """The translation of one kernel; values are translated on demand and remembered. `stored` are values that a promise is made
-    of, whose arithmetic has obligations as that of an index has; `first_reads` yield what an `InOut` tensor held before the
-    launch."""
+    """The translation of one kernel; values are translated on demand and cached. `stored` are values with a promise, whose
+    arithmetic has the same obligations as that of an index; `first_reads` are loads of `InOut` tensors that yield elements
+    before the launch."""
 
     stored: tuple[Value, ...] = ()
     first_reads: frozenset[Op] = frozenset()
@@ -78,8 +78,8 @@ class IndexTerms(HostTerms):
             self._translate_in_order()
 
     def _translate_in_order(self) -> None:
-        """Translate scalars in program order, each of which then finds its operands translated: the translation of the last of
-        thousands would nest as deep."""
+        """Translate scalars in program order, so that operands are already translated: otherwise the recursion for the last of
+        thousands of dependent values would be as deep."""
         for op in self.deciding:
             for value in op.results:
                 if not value.tile.rank and value.tile.dtype.is_integer:
@@ -88,7 +88,6 @@ class IndexTerms(HostTerms):
     # Values
 
     def scalar(self, value: Value) -> Poly:
-        """A scalar."""
         return self.element(value, ())
 
     def element(self, value: Value, positions: Positions) -> Poly:
@@ -155,8 +154,8 @@ class IndexTerms(HostTerms):
                 return None
 
     def _exact(self, op: Binary | Unary | Cast, operands: list[Poly]) -> Poly | None:
-        """The result over unbounded integers, where it is known to be that: an obligation says so of what decides where memory
-        is touched, intervals must say it of the rest (an index in an `unsafe` block may wrap)."""
+        """The result over unbounded integers, if it is exact. Operations that decide addresses have an obligation for that; for
+        others intervals must show it (an index in an `unsafe` block may wrap)."""
         found = operands[0] if isinstance(op, Cast) else self.unbounded(op, operands)
         if found is None or op in self._obliged:
             return found
@@ -166,7 +165,7 @@ class IndexTerms(HostTerms):
         return found if low <= least and greatest <= high else None
 
     def unbounded(self, op: Binary | Unary, operands: list[Poly]) -> Poly | None:
-        """The result of an operation on integers if these had no end; None where that is no polynomial or derived atom."""
+        """The result of an operation on unbounded integers; None if it is no polynomial or derived atom."""
         match op.kind:
             case "neg":
                 return -operands[0]
@@ -174,7 +173,7 @@ class IndexTerms(HostTerms):
                 return self.atoms.maximum(operands[0], -operands[0])
             case "not":
                 low, high = op.result.tile.dtype.integer_range()
-                return terms.const(low + high) - operands[0]  # -1 - x of a signed number, the largest one - x of an unsigned
+                return terms.const(low + high) - operands[0]  # -1 - x if signed, the largest number - x if unsigned
             case "and" | "or" | "xor" | "shl" | "shr":
                 ranges = [self.ranges[value] for value in op.operands]
                 return bit_term(self.atoms, op.kind, op.result.tile.dtype.bits, operands, ranges)
@@ -204,8 +203,8 @@ class IndexTerms(HostTerms):
         return tuple(moved)
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
-        """An element of an In tensor is a function of its index, and so is what a first read yields; otherwise it may change
-        under way, and what lies outside (an `unsafe` load may read there) is nothing we know of."""
+        """An element of an In tensor is a function of its index, and so is the result of a first read. Other tensors may change
+        during the launch, and an `unsafe` load may read outside the tensor, where contents are unknown."""
         parameter = self.function.parameter_of(op.source)
         if op.unsafe is not None or (parameter.access is not Access.IN and op not in self.first_reads):
             return None
@@ -224,7 +223,7 @@ class IndexTerms(HostTerms):
     # Loops
 
     def iteration(self, loop: For) -> Poly:
-        """How many iterations of the loop came before this one."""
+        """Number of iterations of the loop before this one."""
         step = self.ranges[loop.step]
         variable = self.ranges[loop.regions[0].arguments[0]]
         trips = max(0, variable.high - self.ranges[loop.lower].low) // max(1, step.low)
@@ -232,11 +231,10 @@ class IndexTerms(HostTerms):
         return terms.of(self.atoms.make(loop, Kind.ITERATION, name, (0, trips), label=name))
 
     def variable(self, loop: For) -> Poly:
-        """The loop variable."""
         return self.scalar(loop.lower) + self.scalar(loop.step) * self.iteration(loop)
 
     def runs(self, frames: tuple[Frame, ...]) -> list[Formula]:
-        """Conditions under which the inside of the frames is executed."""
+        """Conditions under which the body of the innermost frame is executed."""
         found: list[Formula] = []
         for frame in frames:
             if isinstance(frame.op, For):
@@ -247,8 +245,8 @@ class IndexTerms(HostTerms):
         return found
 
     def divided(self, op: Op) -> list[Formula]:
-        """Divisors are positive in the divisions that are executed before `op` whenever `op` is. Each of these has an
-        obligation that says so, proven from those before it."""
+        """Formulas stating that divisors are positive, for the divisions executed before `op` whenever `op` is. Each division
+        has an obligation for its divisor, proven from those before it."""
         frames, place = self.structure.frames[op], self.structure.position[op]
         found: list[Formula] = []
         for other in self._divisions:
@@ -285,12 +283,12 @@ class IndexTerms(HostTerms):
         return self.element(loop.initial[place], positions) + advance * trips
 
     def _advance(self, loop: For, place: int, positions: Positions) -> Poly | None:
-        """By how much the element at `positions` of a carried value grows per iteration, if always by the same amount."""
+        """Growth per iteration of a carried value's element at `positions`, if it is the same in every iteration."""
         carried = loop.regions[0].arguments[place + 1]
         if not isinstance(carried.type, TileType) or not carried.type.dtype.is_integer:
             return None
-        # Translated in a scratch copy, where this one element is an unknown: what is learned holds for any value of it. Other
-        # elements are unknowns that change inside the loop, so that growth by them is no growth by the same amount.
+        # Translate in a copy in which this element is an unknown, so that the growth found is valid for any value of it. Other
+        # carried elements are unknowns that change inside the loop, so growth that depends on them is not constant.
         trial = copy(self)
         unknown = self.opaque(carried, positions)
         trial._on_trial = self._on_trial | {carried}
@@ -321,7 +319,7 @@ class IndexTerms(HostTerms):
     # What cannot be expressed
 
     def opaque(self, value: Value, positions: Positions) -> Poly:
-        """An unknown of the value's range. One that depends on launch values alone is the same in all blocks."""
+        """An unknown with the value's range. One that depends only on launch values is the same in all blocks."""
         bounds = self.ranges[value]
         if bounds.constant is not None:
             return terms.const(bounds.constant)
@@ -330,7 +328,7 @@ class IndexTerms(HostTerms):
         atom = self.atoms.make((value, positions), Kind.OPAQUE, name, (bounds.low, bounds.high), varies=varies)
         self.sources[atom], self.places[atom] = value, positions
         if bounds.modulus > 1:
-            # Divisibility is kept exactly: v = modulus * q + rest with a fresh q.
+            # Divisibility is expressed exactly: v = modulus * q + rest with a fresh q.
             share = ((bounds.low - bounds.rest) // bounds.modulus, (bounds.high - bounds.rest) // bounds.modulus)
             key = (value, positions, "multiple")
             inner = self.atoms.make(key, Kind.OPAQUE, name, share, varies=varies)

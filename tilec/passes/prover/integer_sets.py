@@ -1,12 +1,13 @@
-"""Decide whether a conjunction of formulas has an integer solution, with isl.
+"""Decides with isl whether a conjunction of formulas has an integer solution.
 
-Linear systems are split into cases lazily (`case_split`), whose conjunctions go to isl; the answer is exact. A product of two
-unknowns (`row * H` with a symbolic `H`) lies outside what isl can express; the system is then split into cases, simplified by
-its equalities, and every product becomes an unknown of its own. Products of pairs of constraints, which hold whenever the
-constraints do, are added, so that what is lost is small (Sherali and Adams' reformulation-linearization). That makes the set
-larger, never smaller: "empty" is always a proof, a solution may be spurious and is checked by evaluation before anyone sees it.
+Linear systems are split into cases lazily (`case_split`), whose conjunctions go to isl; the result is exact. isl cannot
+express a product of two unknowns (`row * H` with a symbolic `H`). A system with products is split into cases and simplified
+by its equalities, and every product becomes an unknown of its own. Products of pairs of constraints, which are implied by
+the constraints, are added to reduce the loss (Sherali and Adams' reformulation-linearization). This only enlarges the set:
+"empty" is always a proof, but a solution may be spurious and is checked by evaluation before it is shown.
 
-Every query has a budget of isl operations, and so has the kernel (`work`); a query that exceeds it is undecided, never a proof.
+Every query has a budget of isl operations, and so has the kernel (`work`); a query that exceeds it is undecided, never a
+proof.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from tilec.passes.prover.set_text import Names, case_text, set_text
 from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
 from tilec.passes.prover.work import STAGES, Work
 
-SMALL = 32  # alternatives of a system and atoms in it, up to which isl multiplies it out to find a point in it
-LARGE = 20  # unknowns above which rational solutions are looked for before the long search for integer ones
-HUGE = 40  # unknowns above which integer solutions are not looked for at length: thousands of isl's operations take seconds
-RATIONAL = 36  # unknowns, products among them, above which isl is not asked: one of its operations may take minutes there
-HULL = 24  # unknowns above which equalities are not learned, for the same reason
-ROUNDS = 3  # times that equalities are learned from a case
+SMALL = 32  # limit on disjuncts and on atoms of a system in which isl alone searches for a point
+LARGE = 20  # above this number of unknowns, a rational check precedes the long search for integer solutions
+HUGE = 40  # above this number of unknowns, there is no long integer search: thousands of isl operations take seconds
+RATIONAL = 36  # above this number of unknowns, products included, isl is not used: one of its operations may take minutes
+HULL = 24  # above this number of unknowns, equalities are not learned, for the same reason
+ROUNDS = 3  # rounds of learning equalities from a case
 LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096, 1 << 16, None)  # tried in turn for readable numbers
 
 Assignment = dict[Atom, int]
 
 
 def system(formulas: Iterable[Formula]) -> Formula:
-    """The formulas together with intervals and definitions of all atoms they mention."""
+    """The formulas together with intervals and definitions of all their atoms."""
     given = list(formulas)
     parts = list(given)
     for atom in terms.closure(given):
@@ -50,8 +51,8 @@ def system(formulas: Iterable[Formula]) -> Formula:
 
 @dataclass(slots=True)
 class Solver:
-    """One isl context with its budget; `texts` are the sets found empty since the list was last cleared. Once
-    `search_end` steps of work are spent, no more solutions are searched for in systems with products."""
+    """One isl context with its budget. `texts` are the sets found empty since the list was last cleared. After `search_end`
+    steps of work, solutions of systems with products are not searched for any more."""
 
     context: islpy.Context = field(default_factory=islpy.Context)
     work: Work = field(default_factory=Work)
@@ -61,7 +62,7 @@ class Solver:
 
     @property
     def searched_enough(self) -> bool:
-        """Whether the search for counterexamples has had its share."""
+        """Whether the budget of the search for counterexamples is spent."""
         return self.search_end is not None and self.work.spent > self.search_end
 
     def empty(self, formulas: Iterable[Formula]) -> bool:
@@ -81,8 +82,8 @@ class Solver:
     def solution(
         self, formulas: Iterable[Formula], small: Callable[[Atom], bool], limits: Iterable[int | None] = LIMITS
     ) -> Assignment | None:
-        """Values that satisfy all formulas (checked by evaluation), the atoms chosen by `small` as near zero as is cheap to
-        find; None if there are none or none was found."""
+        """Values that satisfy all formulas (checked by evaluation), or None if none was found. Values of the atoms selected by
+        `small` are as close to zero as is cheap to find."""
         given = list(formulas)
         whole = system(given)
         if whole == terms.FALSE:
@@ -137,8 +138,8 @@ class Solver:
         for _ in range(ROUNDS):
             if not self._learn_equalities(case):
                 break
-        # Integer solutions were looked for above; with the many unknowns of products that search may not end. Rational ones
-        # are decided by linear programming, and what has no rational solution has no integer one.
+        # An integer search may not end with the many unknowns that products add. Linear programming decides whether there is a
+        # rational solution, and a system without one has no integer solution.
         add_products(case)
         names = Names()
         text = case_text(case, names).replace("{ [", "{ rat: [", 1)
@@ -148,7 +149,7 @@ class Solver:
         return self._set_is_empty(case_set(self.context, case, names, rational=True), text)
 
     def _learn_equalities(self, case: Case) -> bool:
-        """Add the equalities that all integer solutions of a case satisfy; they turn products into equal products."""
+        """Add equalities that all integer solutions of a case satisfy; they make different products equal."""
         names = Names()
         text = case_text(case, names)
         if len(names.order) > HULL:
@@ -201,8 +202,8 @@ class Solver:
         return {atom: found.get_coordinate_val(islpy.dim_type.set, i).to_python() for i, atom in enumerate(order)}
 
     def _rationally_empty(self, literals: list[Formula]) -> bool:
-        """Linear programming: what has no rational solution has no integer one. It takes far less than the search for integers,
-        which is exponential in the number of unknowns."""
+        """True if linear programming finds no rational solution, so there is no integer one. It is far cheaper than the search
+        for integer solutions, which is exponential in the number of unknowns."""
         points = self._read(set_text(terms.conjunction(literals)).replace("{ [", "{ rat: [", 1))
         try:
             return self.work.limited(self.context, points.is_empty)
@@ -210,7 +211,7 @@ class Solver:
             return False
 
     def check_size(self, whole: Formula) -> None:
-        """Undecided for a system that is too large to be worth a start; charges what it takes to write one down."""
+        """Undecided for a system that is too large to try; charges the work of constructing it."""
         self._charge_size(list(whole.polys()), len(terms.closure([whole])))
 
     def _charge_size(self, polys: Sequence[Poly], atoms: int) -> None:
@@ -237,8 +238,8 @@ def conjunction_set(context: islpy.Context, literals: list[Formula], order: list
 
 
 def case_set(context: islpy.Context, case: Case, names: Names, *, rational: bool = False) -> islpy.Set:
-    """The points of a case over the monomials of `names`, of integers or of rationals: the set that `case_text` writes."""
-    # Only isl's reader of text makes a set rational.
+    """The integer or rational points of a case over the monomials of `names`: the set that `case_text` prints."""
+    # Only isl's text parser can make a set rational.
     head = f"{{ {'rat: ' if rational else ''}[{', '.join(map(names.of, names.order))}] }}"
     column = {monomial: place for place, monomial in enumerate(names.order)}
     constraints = [("ge", poly) for poly in case.inequalities] + [("eq", poly) for poly in case.equalities]
@@ -248,8 +249,8 @@ def case_set(context: islpy.Context, case: Case, names: Names, *, rational: bool
 def _constrained(
     context: islpy.Context, points: islpy.BasicSet, column: Mapping[Monomial, int], constraints: Iterable[tuple[str, Poly]]
 ) -> islpy.BasicSet:
-    """`points` cut down constraint by constraint: isl's reader of text simplifies after each, which took most of the time of a
-    query."""
+    """`points` with the constraints added through isl's API: its text parser simplifies after each constraint, which was most
+    of the time of a query."""
     local = islpy.LocalSpace.from_space(points.get_space())
     for op, poly in constraints:
         make = islpy.Constraint.equality_alloc if op == "eq" else islpy.Constraint.inequality_alloc
@@ -278,7 +279,7 @@ def _constraint_poly(constraint: islpy.Constraint, names: Names) -> Poly:
 
 
 def near_zero(atom: Atom, limit: int) -> Formula:
-    """The atom is within `limit` of zero, or as near as its interval allows."""
+    """The atom is within `limit` of zero, or as close as its interval allows."""
     value = terms.of(atom)
     return terms.conjunction((terms.ge(value, min(-limit, atom.high)), terms.ge(terms.const(max(limit, atom.low)), value)))
 
@@ -291,7 +292,8 @@ def _linear(formula: Formula) -> bool:
 
 
 def evaluator(values: Mapping[Atom, int]) -> Callable[[Atom], int]:
-    """Values of all atoms, derived ones computed from their definition; atoms without a value get their smallest."""
+    """Values of all atoms: derived ones computed from their definitions, atoms without a value the one in their interval
+    nearest to zero."""
     known: dict[Atom, int] = {}
 
     def value(atom: Atom) -> int:

@@ -1,4 +1,4 @@
-"""The proof ladder: discharge an obligation on the lowest rung that does.
+"""The proof ladder: discharges an obligation on the lowest rung that can.
 
 An obligation is given by its violations: a system of formulas that must have no solution. The rungs are
 
@@ -6,10 +6,10 @@ An obligation is given by its violations: a system of formulas that must have no
 2. interval  intervals of the unknowns alone make it false
 3. set       isl finds no integer solution, from the structure of the kernel alone
 4. launch    as 3, with preconditions (`requires`) that the launcher checks on the real shapes
-5. value     as 4, with the declared contents of tensors (`values`) that are checked at the API boundary
+5. value     as 4, with declared contents of tensors (`values`) that are checked at the API boundary
 
-and otherwise it is refused. Facts are added only when the rung below failed, and those that turn out not to be needed are
-dropped again, so that the record names exactly what a proof rests on.
+If no rung discharges it, it is refused. Facts are added only after the rung below failed, and unneeded facts are removed
+afterwards, so that the record names exactly the facts that a proof uses.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tilec.passes.prover.terms import Atom, Formula, Kind
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
-"""Of work, per kernel, for the search for counterexamples where products are involved. What is found is the same on every
-machine, however busy. Of the kernels in `tests/ui`, the one that searches longest spends 311,826, half a second."""
-LESSONS = 12  # violations that turn out to be none, after which no other is looked for
+"""Steps of work, per kernel, for the search for counterexamples to systems with products. A step count, unlike a time limit,
+finds the same on every machine. Of the kernels in `tests/ui`, the longest search takes 311,826 steps, half a second."""
+LESSONS = 12  # refinements of a spurious counterexample, after which the search ends
 
 
 @dataclass(frozen=True, slots=True)
 class Discharge:
-    """How an obligation was met: rung, the facts it rests on, the isl sets shown to be empty."""
+    """How an obligation was discharged: rung, the facts it uses, the isl sets shown to be empty."""
 
     rung: str
     facts: tuple[str, ...] = ()
@@ -47,14 +47,14 @@ class Discharge:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An obligation that was not met. `system` has all facts in it; `undecided` says that the budget ran out."""
+    """An obligation that was not discharged. `system` includes all facts; `undecided`: the budget ran out."""
 
     system: tuple[Formula, ...]
     undecided: bool
 
 
 def strongest(discharges: Iterable[Discharge]) -> Discharge:
-    """The record of several obligations taken as one: the highest rung, all facts, all sets."""
+    """The record of several discharges as one: the highest rung, all facts, all sets."""
     found = list(discharges)
     rung = max((d.rung for d in found), key=RUNGS.index, default="static")
     facts = dict.fromkeys(fact for d in found for fact in d.facts)
@@ -87,7 +87,7 @@ class Ladder:
         self._extents = extent_facts(self.index)
 
     def discharge(self, violation: Iterable[Formula]) -> Discharge | Refusal:
-        """Prove that `violation` has no solution in any launch the contract admits."""
+        """Prove that `violation` has no solution in any launch that the contract admits."""
         whole = terms.conjunction(violation)
         if whole == terms.FALSE:
             return Discharge("interval")
@@ -97,16 +97,17 @@ class Ladder:
         return self._known[key]
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
-        """Limits on the grid that CUDA sets (and every launch is checked for), where they bear on the formulas."""
+        """CUDA's limits on the grid, which every launch is checked against, that share symbols with the formulas."""
         given = list(formulas)
         return [limit for limit in self._grid if _shares(limit, given)]
 
     def preconditions(self, formulas: Iterable[Formula]) -> list[tuple[str, Formula]]:
-        """Preconditions that bear on the formulas, as (text, formula)."""
+        """Preconditions relevant to the formulas, as (text, formula)."""
         return [(fact.text, fact.formula) for fact in self._relevant(list(formulas))]
 
     def extents(self, formulas: Iterable[Formula]) -> list[tuple[str, Formula]]:
-        """Limits on computed extents that bear on the formulas, and preconditions that bear on these, as (text, formula)."""
+        """Limits on computed extents that are relevant to the formulas, and preconditions relevant to those, as (text,
+        formula)."""
         given = list(formulas)
         return [(fact.text, fact.formula) for fact in self._with_extents(given)] if self._extents else []
 
@@ -149,7 +150,7 @@ class Ladder:
         return self.solver.empty([*base, *(fact.formula for fact in facts)])
 
     def _needed(self, base: list[Formula], facts: list[Fact]) -> list[Fact]:
-        """Drop facts one text at a time while the proof still stands."""
+        """Remove facts one text at a time as long as the proof succeeds."""
         for text in dict.fromkeys(fact.text for fact in facts):
             fewer = [fact for fact in facts if fact.text != text]
             if not fewer:
@@ -163,7 +164,7 @@ class Ladder:
 
     def _with_extents(self, base: list[Formula]) -> list[Fact]:
         """Limits on computed extents that share launch values with the system, and preconditions that share some with these;
-        nothing where there is no such limit."""
+        nothing if there is no such limit."""
         found = self._relevant(base, [*self._extents, *self._requires])
         return found if any(fact in self._extents for fact in found) else []
 
@@ -183,7 +184,7 @@ class Ladder:
                 return [found[place] for place in sorted(found)]
 
     def _opaque_facts(self, base: list[Formula]) -> list[Fact]:
-        """What declarations say of unknowns that are computed from loaded elements and symbols."""
+        """Bounds that declarations imply for unknowns computed from loaded elements and symbols."""
         function, ranges = self.index.function, self.index.ranges
         if self._declared is None:
             self._declared = declared_ranges(function)
@@ -210,9 +211,10 @@ class Ladder:
         shown: Iterable[terms.Poly] = (),
         lessons: Callable[[Assignment], tuple[Assignment, list[Formula]]] = lambda _: ({}, []),
     ) -> Assignment | None:
-        """A violation in small numbers by a launch that the contract admits, checked by evaluation; None if none was found.
-        `shown` are values to be printed. `lessons`: numbers that are others than in the violation, and formulas that say so;
-        with those numbers it is one still, or else another one is looked for, a few times."""
+        """A counterexample in small numbers, in a launch that the contract admits, checked by evaluation; None if none was
+        found. `shown` are values that will be printed. `lessons` replays a counterexample: it returns the atoms whose values
+        differ from it, and formulas that state the correct ones. The counterexample is kept if it still is one with those
+        values; otherwise the formulas are added and the search is repeated, at most `LESSONS` times."""
         self._start_search()
         for _ in range(LESSONS):
             admitted = (self.admitted(found) for found in self._violations(refusal, shown))
@@ -227,9 +229,9 @@ class Ladder:
         return None
 
     def _violations(self, refusal: Refusal, shown: Iterable[terms.Poly]) -> Iterator[Assignment]:
-        """Solutions of a refused system, found in one way after the other."""
+        """Solutions of a refused system, by several methods in order."""
         small = (Kind.SYMBOL, Kind.LOADED, Kind.OPAQUE)
-        # Formulas that always hold bring everything that is printed into the system, and with it all facts about it.
+        # Tautologies bring every printed value into the system, so that the facts about it apply.
         mentions = [Formula("ge", poly - terms.interval(poly)[0]) for poly in shown]
         whole = [*refusal.system, *mentions, *(fact.formula for fact in (*self._requires, *self._extents))]
         whole += [*consistency(whole), *(fact.formula for fact in stored_facts(self.index, whole)), *self.grid_limits(whole)]
@@ -242,8 +244,8 @@ class Ladder:
         yield from self._with_fixed_symbols(refusal, small)
 
     def admitted(self, found: Assignment) -> Assignment | None:
-        """The assignment with sizes for the symbols that it says nothing of, if all that the contract says then holds:
-        preconditions, extents, the grid, and what is declared of the elements it gives."""
+        """The assignment, extended with sizes for symbols it lacks, if it then satisfies the whole contract: preconditions,
+        extents, the grid, and the declarations about the elements in it."""
         sizes = [*(fact.formula for fact in (*self._requires, *self._extents)), *self._grid]
         symbols = [atom for atom in terms.closure(sizes) if atom.kind is Kind.SYMBOL]
         if not all(atom in found for atom in symbols):
@@ -256,8 +258,8 @@ class Ladder:
         return found if self._launches(found) and all(terms.holds(formula, value) for formula in declared) else None
 
     def _launches(self, found: Assignment) -> bool:
-        """Whether the launcher takes these sizes, by evaluating what it evaluates: a quotient by what may be negative is an
-        unknown in formulas."""
+        """Whether the launcher accepts these sizes, by evaluating its checks: in formulas a quotient by a possibly negative
+        number is an unknown."""
         function = self.index.function
         sizes: dict[str, int] = {}
         for name, bounds in self.index.symbols.items():
@@ -273,7 +275,7 @@ class Ladder:
                 and all(1 <= e.evaluate(sizes) <= most for e, most in zip(function.grid, GRID_LIMITS, strict=False))
             )
         except ZeroDivisionError:
-            return False  # no launch either
+            return False  # the launcher rejects it too
 
     def _with_fixed_symbols(self, refusal: Refusal, small: tuple[Kind, ...]) -> Iterator[Assignment]:
         """Products of a symbol and an unknown are linear once the symbol has a value: try small ones."""
@@ -289,7 +291,7 @@ class Ladder:
             self.solver.search_end = self.solver.work.spent + SEARCH_STEPS
 
     def small_sizes(self, symbols: Sequence[Atom], system: Iterable[Formula]) -> Iterator[dict[Atom, int]]:
-        """Small values of symbols that the preconditions admit, for the search for a counterexample; ends after a while."""
+        """Small values of symbols that the preconditions admit, for the search for a counterexample; a finite sequence."""
         self._start_search()
         facts = [fact.formula for fact in (*self._requires, *self._extents)]
         least = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
@@ -300,7 +302,7 @@ class Ladder:
         for tile in sorted({d for d in divisors if d > 1}, reverse=True)[:2]:
             for pair in ((1, 1), (2, 1), (1, 2), (3, 2), (2, 3), (9, 2), (2, 9), (9, 9)):
                 rounds.append({atom: tile * pair[place % 2] + 1 for place, atom in enumerate(symbols)})
-        for size in (46341, 65536):  # whose squares leave i32
+        for size in (46341, 65536):  # their squares exceed i32
             rounds.append(dict.fromkeys(symbols, size))
             rounds += [{atom: size if atom is large else 1 for atom in symbols} for large in symbols]
         rounds += [{atom: large.high if atom is large else 4 for atom in symbols} for large in symbols]

@@ -11,8 +11,8 @@ from tilec.limits import MAX_TERMS
 from tilec.passes.prover import terms
 from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
 
-CASES = 64  # cases a system with products is split into, at most
-PRODUCTS = 160  # products of constraints added per case, at most
+CASES = 64  # limit on the cases of a system with products
+PRODUCTS = 160  # limit on the products of constraints added per case
 
 
 class Undecided(Exception):
@@ -29,7 +29,7 @@ class Case:
 
 
 def cases(whole: Formula) -> Iterator[Case]:
-    """Split into conjunctions, each simplified by its equalities and strengthened by products of its constraints."""
+    """Split into conjunctions, each simplified by its equalities."""
     for count, literals in enumerate(_conjunctions(list(whole.parts) if whole.op == "and" else [whole], [])):
         if count >= CASES:
             raise Undecided
@@ -65,7 +65,7 @@ def _conjunctions(pending: list[Formula], literals: list[Formula]) -> Iterator[l
 
 
 def substitute_equalities(case: Case) -> None:
-    """Use equalities that give one atom as a linear polynomial of others to remove that atom everywhere."""
+    """Use equalities that define one atom as a linear polynomial of others to eliminate that atom."""
     while True:
         found = next(((e, a) for e in case.equalities if (a := _solvable(e)) is not None), None)
         if found is None:
@@ -83,8 +83,8 @@ def substitute_equalities(case: Case) -> None:
 
 
 def _tighten(case: Case) -> None:
-    """Divide by common divisors, rounding the constant down, which loses no integer; of parallel inequalities keep the
-    strongest; two that are opposite and tight are an equality."""
+    """Divide inequalities by the common divisor of their coefficients and round the constant down, which loses no integer
+    solution. Of parallel inequalities keep the strongest; two opposite ones that are tight become an equality."""
     bounds: dict[Poly, int] = {}
     for poly in case.inequalities:
         common = gcd(*(c for m, c in poly.terms.items() if m))
@@ -109,12 +109,12 @@ def _solvable(equality: Poly) -> Atom | None:
     if equality.degree > 1:
         return None
     units = [m[0] for m, c in equality.terms.items() if m and abs(c) == 1]
-    # The youngest atom is the most derived one; symbols stay.
+    # Eliminate the atom created last, which is the most derived one; symbols only if there is no other atom.
     return max(units, key=lambda atom: (atom.kind is not Kind.SYMBOL, atom.uid), default=None)
 
 
 def _replace(poly: Poly, atom: Atom, replacement: Poly) -> Poly:
-    """The polynomial with another in the place of an atom. OutOfWork where that one is too large to multiply by."""
+    """The polynomial with `replacement` in place of an atom; OutOfWork if `replacement` is too large to multiply by."""
     if not any(atom in monomial for monomial in poly.terms):
         return poly
     if len(replacement.terms) > MAX_TERMS:
@@ -139,7 +139,7 @@ def add_products(case: Case) -> None:
         return
     factors = {atom for monomial in wanted for atom in monomial}
     degree = max(map(len, wanted))
-    # An equality may be multiplied by anything.
+    # An equality may be multiplied by any atom.
     for equality in list(case.equalities):
         for atom in factors if equality.degree < degree else ():
             product = equality * terms.of(atom)

@@ -1,4 +1,4 @@
-"""Every read of a `Scratch` tensor follows a write of the same element by the same block."""
+"""Proves that every read of a `Scratch` tensor follows a write of the same element by the same block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilec.passes.prover.terms import Formula
 
 
 def prove_order(findings: Findings, sites: list[AccessSite]) -> None:
-    """One obligation per read of a `Scratch` tensor: the block wrote the elements before."""
+    """One obligation per read of a `Scratch` tensor: the block has written the elements before."""
     for site in sites:
         if site.parameter.access is not Access.SCRATCH or site.writes:
             continue
@@ -39,7 +39,7 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     universe: list[Formula] = list(first.holds)
     for element, axis in zip(elements, first.axes, strict=True):
         universe += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent), terms.lt(element, axis.dim)]
-    # Blocks and loops that the read's index does not mention still tell executions apart.
+    # Blocks and loops that the read's index does not mention still distinguish executions.
     points_of = [*first.blocks, *moments(read, first)]
     covers: list[Cover] = []
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
@@ -75,8 +75,8 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
 
 
 def _earlier(findings: Findings, read: AccessSite, first: Instance, write: AccessSite) -> Iterator[tuple[Instance, Formula]]:
-    """Executions of a write by the block of a read, each with when it comes before: any at all, and those in the same iteration
-    of the loops around both, where what neither computes anew is the same for both."""
+    """Executions of a write by the block of a read, each with the condition that it comes first. First any execution; then
+    those in the same iteration of the loops around both, which share the values that are computed outside of other loops."""
     second = write.instance.renamed(findings.index, 2, like=1)
     yield second, _before(write, second, read, first)
     common = common_loops(write.instance, read.instance)
@@ -88,7 +88,7 @@ def _earlier(findings: Findings, read: AccessSite, first: Instance, write: Acces
 
 
 def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:
-    """The write's execution comes before the read's: in an earlier iteration of a common loop, or earlier in the text."""
+    """The write precedes the read: in an earlier iteration of a common loop, or earlier in program order."""
     common = 0
     for (left, _, _), (right, _, _) in zip(later.loops, earlier.loops, strict=False):
         if left is not right:

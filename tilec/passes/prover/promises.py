@@ -1,11 +1,11 @@
-"""What a kernel promises of the integers that it leaves in a tensor (`ensures`) holds of every integer that it stores there.
+"""Proves that every integer that a kernel stores in a tensor satisfies the tensor's promise (`ensures`).
 
-Every store to the tensor is looked at, so that it does not matter which of several comes last. An `Out` tensor is written
-whole, which coverage shows. An `InOut` tensor may have elements that no store reaches: either these have what is promised
-before the launch (`values` says so, or the promise is of growth and allows none), or coverage is shown of it too.
+Every store to the tensor is checked, so it does not matter which of several is last. Coverage shows that an `Out` tensor is
+written completely. An `InOut` tensor may have elements that no store reaches: either these satisfy the promise before the
+launch (`values` says so, or the promise is of a growth that may be 0), or coverage is proven of it too.
 
-What an `InOut` tensor held before the launch is what a load yields that comes before every store to the tensor: other blocks do
-not write what this one reads, which is proven of races.
+A load of an `InOut` tensor that precedes every store to it reads the contents before the launch: other blocks do not write
+what this one reads, which the race proof shows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tilec.passes.prover.wrap import located, prove_operations
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """One store of a kernel: `instance` has for axes the integer less what is promised to be below it, the integer itself, and
-    the place of the element; `inside` says that the element is one of the tensor."""
+    """One store of a kernel. The axes of `instance` are the integer minus the sum of the `above` elements, the integer itself,
+    and the index of the element; `holds` also states that the element is inside the tensor."""
 
     site: AccessSite
     instance: Instance
@@ -48,18 +48,18 @@ class Stored:
 
     @property
     def holds(self) -> list[Formula]:
-        """All that is true when the element is written."""
+        """Everything that is true when the element is written."""
         dims = [axis.dim for axis in self.site.instance.axes]
         inside = [f for e, dim in zip(self.element, dims, strict=True) for f in (terms.ge(e), terms.lt(e, dim))]
         return [*self.instance.holds, *inside]
 
     def renamed(self, index: IndexTerms, copy: int) -> Stored:
-        """The same store by unknowns of its own."""
+        """The same store with fresh unknowns."""
         return Stored(self.site, self.instance.renamed(index, copy))
 
 
 def prove_promises(findings: Findings, sites: list[AccessSite]) -> None:
-    """An obligation per promise and store to its tensor, and those of the arithmetic that stored integers are made with."""
+    """An obligation per promise and store to its tensor, and those of the arithmetic that computes the stored integers."""
     function = findings.index.function
     if not function.promises:
         return
@@ -80,7 +80,7 @@ def prove_promises(findings: Findings, sites: list[AccessSite]) -> None:
 
 
 def _first_reads(index: IndexTerms, sites: list[AccessSite]) -> frozenset[Op]:
-    """Loads of `InOut` tensors that no store to the tensor can come before in their block."""
+    """Loads of `InOut` tensors that no store to the tensor precedes in their block."""
     found: set[Op] = set()
     for read in sites:
         if read.writes or read.parameter.access is not Access.INOUT:
@@ -97,7 +97,7 @@ def _first_reads(index: IndexTerms, sites: list[AccessSite]) -> frozenset[Op]:
 
 
 def _prove(findings: Findings, promise: Promise, writes: list[AccessSite]) -> None:
-    """That each store keeps to the range, and each two to what is said beside it."""
+    """Each store is in the promised range, and each pair of stores satisfies `distinct` and `sorted`."""
     index = findings.index
     low, high = index.expression(promise.low), index.expression(promise.high)
     stored = [_stored(findings, promise, site) for site in writes]
@@ -140,7 +140,7 @@ def text(promise: Promise) -> str:
 
 
 def _stored(findings: Findings, promise: Promise, site: AccessSite) -> Stored:
-    """A store with an element of its tile, any of them."""
+    """A store of an arbitrary element of its tile."""
     index, op, tile = findings.index, site.op, site.op.tile
     positions = tuple(tile_position(index, op, axis, extent) for axis, extent in enumerate(tile.tile.shape))
     if op.indexed:
@@ -152,7 +152,7 @@ def _stored(findings: Findings, promise: Promise, site: AccessSite) -> Stored:
 
 
 def _held(index: IndexTerms, promise: Promise, element: tuple[Poly, ...]) -> Poly:
-    """What the tensors below held together before the launch."""
+    """Sum of the elements of the `above` tensors before the launch."""
     total = terms.ZERO
     for name in promise.above:
         bounds = index.function.parameter(name).value.tensor.dtype.integer_range()
@@ -161,7 +161,7 @@ def _held(index: IndexTerms, promise: Promise, element: tuple[Poly, ...]) -> Pol
 
 
 def _relations(promise: Promise) -> Iterator[tuple[str, Callable[[Stored, Stored], list[Formula]]]]:
-    """What is said of two elements at a time, and how two stores break it."""
+    """The promised relations between two elements, and the formulas under which two stores violate each."""
     if promise.distinct:
         yield (
             "distinct",
@@ -175,7 +175,7 @@ def _relations(promise: Promise) -> Iterator[tuple[str, Callable[[Stored, Stored
 
 
 def _holds_unwritten(findings: Findings, promise: Promise) -> bool:
-    """Whether elements that no store reaches have what is promised: those of an `Out` tensor are none."""
+    """Whether elements that no store reaches satisfy the promise. An `Out` tensor has none."""
     function, index = findings.index.function, findings.index
     if function.parameter(promise.tensor).access is Access.OUT:
         return True

@@ -1,8 +1,8 @@
-"""Prove one kernel: every obligation climbs the ladder; what cannot be discharged is refused with a counterexample.
+"""Proves one kernel: the `ladder` discharges each obligation; one that it cannot discharge is an error with a counterexample.
 
-Order of work: translate index values (`index_terms`), see that some launch satisfies the contract (`contract`), describe every
-access as statement instances (`accesses`), then arithmetic, bounds, races, coverage, order and promises, each in its own file;
-all use one `Ladder` and report to one `Findings`.
+Order of work: translate index values (`index_terms`), check that some launch satisfies the contract (`contract`), describe
+every access as statement instances (`accesses`), then prove arithmetic, bounds, races, coverage, order and promises, each in
+its own file. All use one `Ladder` and report to one `Findings`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """A proven kernel: its obligations, and what the launcher must check for them to hold."""
+    """A proven kernel: its obligations, and the launch checks that they depend on."""
 
     obligations: tuple[Obligation, ...]
     launch_checks: tuple[LaunchCheck, ...]
@@ -47,14 +47,14 @@ class Proofs:
 
     def graph(self) -> Graph:
         """The dataflow graph."""
-        from tilec.passes.prover.index_graph import index_graph  # of what nobody else needs
+        from tilec.passes.prover.index_graph import index_graph  # imports networkx, which nothing else here needs
 
         return index_graph(self._findings, self._sites)
 
 
 def prove(function: Function) -> Proofs:
-    """Proofs of `function`; CompileError with every refusal, in source order, if some obligation is not met, and E0510 where
-    proofs take more than their budget."""
+    """Proofs of `function`. CompileError with every obligation that is not discharged, in source order; E0510 if the proofs
+    exceed their budget, E0512 if the kernel is nested too deeply."""
     work = Work()
     work.begin("what indices are computed from", None)
     try:
@@ -70,11 +70,11 @@ def _prove(function: Function, work: Work) -> Proofs:
     findings = Findings(index, Ladder(index, Solver(work=work)))
     contradiction = prove_contract(index, findings.ladder.solver)
     if contradiction is not None:
-        raise CompileError(contradiction)  # of launches that there are none of, everything holds
+        raise CompileError(contradiction)  # otherwise every property would be vacuously true
     sites = access_sites(index)
     prove_arithmetic(findings, sites)
     if any(diagnostic.code == "E0305" for diagnostic in findings.diagnostics):
-        # Everything else rests on divisors and steps being positive.
+        # All other proofs assume that divisors and steps are positive.
         raise CompileError(sorted(findings.diagnostics, key=_source_order))
     prove_bounds(findings, sites)
     prove_races(findings, sites)

@@ -1,4 +1,4 @@
-"""No two blocks touch one element when one of them writes it, and no block writes an `Out` element twice."""
+"""Proves that no two blocks access one element when one of them writes it, and that no block writes an `Out` element twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilec.passes.prover.terms import Formula, Kind
 
 
 def prove_races(findings: Findings, sites: list[AccessSite]) -> None:
-    """Every pair of accesses of a tensor that some block writes, by two different blocks."""
+    """Every pair of accesses by two different blocks of a tensor that some block writes."""
     for parameter in _shared(findings):
         mine = [site for site in sites if site.parameter is parameter]
         pairs = list(_pairs(mine))
@@ -71,7 +71,7 @@ def _touching(left: AccessSite, right: AccessSite, first: Instance, second: Inst
 
 
 def blocks_differ(left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> tuple[Formula, Formula]:
-    """Two formulas that hold for different blocks: one over coordinates, one over the block ids themselves."""
+    """Two formulas that are true of different blocks: one over coordinates, one over the block ids themselves."""
     quick: list[Formula] = []
     for axis, (a, b) in enumerate(zip(first.blocks, second.blocks, strict=True)):
         digits = left.coordinates.digits.get(axis)
@@ -84,10 +84,10 @@ def blocks_differ(left: AccessSite, right: AccessSite, first: Instance, second: 
 
 
 def told_apart(pairs: Iterable[tuple[terms.Poly, terms.Poly]]) -> Formula:
-    """Some pair differs, with each pair known to be smaller, equal or larger.
+    """Some pair differs, with a case for each of smaller, equal and larger per pair.
 
-    `h * M + m` with a symbolic `M` needs this: with `h1 == h2` the products cancel, and with `h1 < h2` they differ by `M`
-    at least; a case that only knows `m1 < m2` has neither.
+    `h * M + m` with a symbolic `M` needs this: with `h1 == h2` the products cancel, and with `h1 < h2` they differ by at
+    least `M`; a case that only states `m1 < m2` gives neither.
     """
     cases: list[Formula] = [terms.TRUE]
     for a, b in pairs:
@@ -117,7 +117,8 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
 
 
 def _stated_distinct(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
-    """What keeps blocks apart that write where a tensor of integers says, each by an element of its own."""
+    """A fix that keeps blocks apart that write at indices from an integer tensor, each from its own element: declare it
+    `distinct`."""
     starts = [terms.eq(axis.start, 0) for axis in site.instance.axes]
     loaded = [atom for atom in terms.closure(starts) if atom.kind is Kind.LOADED]
     facts = [fact for fact in findings.index.function.values if loaded and fact.tensor == loaded[0].label]
@@ -171,7 +172,7 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
 
 
 def common_loops(left: Instance, right: Instance) -> tuple[For, ...]:
-    """The loops around both of two accesses, outermost first."""
+    """The loops around both accesses, outermost first."""
     found: list[For] = []
     for (ours, _, _), (theirs, _, _) in zip(left.loops, right.loops, strict=False):
         if ours is not theirs:
@@ -188,7 +189,7 @@ def _by_iteration(
     system: list[Formula],
     same_iteration: bool,
 ) -> Discharge | Refusal:
-    """Two executions in one iteration of the common loops share what it computes; those in different iterations do not."""
+    """Two cases: executions in the same iteration of the common loops share the values computed in it, others do not."""
     first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 3, like=1, loops=common)
     together = _touching(left, right, first, second)
     together += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
@@ -208,7 +209,7 @@ def _by_iteration(
 
 
 def within(instance: Instance, loops: tuple[For, ...]) -> Instance:
-    """The instance as if only its outermost loops were there."""
+    """The instance with only its outermost loops."""
     return replace(instance, loops=instance.loops[: len(loops)])
 
 
@@ -229,7 +230,7 @@ def _again(
 
 
 def moments(site: AccessSite, instance: Instance) -> list[terms.Poly]:
-    """What tells two executions by one block apart: iteration numbers, or the coordinates of a persistent loop."""
+    """Values that distinguish two executions by one block: iteration numbers, or the coordinates of a persistent loop."""
     found: list[terms.Poly] = []
     for loop, _, count in instance.loops:
         axis = site.coordinates.loops.get(loop)

@@ -1,9 +1,9 @@
-"""Whether a counterexample's unknowns have the values that it gives them, by running the block up to the place.
+"""Checks the unknowns of a counterexample by executing the block's integer operations up to the access.
 
-A solution of a violated system gives numbers to values that the prover does not follow, such as what a loop carries. In: such a
-solution, and the executions that it is about. Out: what they are instead, by running the kernel's integers from the start;
-nothing where that agrees. A counterexample that is contradicted is not shown. What follows from memory or from floats is
-unknown, and so is all that takes longer than the budget: neither contradicts anything.
+A solution of a violated system gives numbers to values that the prover does not translate, such as loop-carried ones. In:
+such a solution, and the executions that it describes. Out: the actual numbers, from running the kernel's integers from the
+start; nothing where they agree. A contradicted counterexample is not shown. Values that depend on memory or floats are
+unknown, and so is everything after the step limit: neither contradicts anything.
 
 Arithmetic is `tilec.ir.meaning`, that of the table of operations; a tile is the list of its elements in row-major order.
 """
@@ -45,15 +45,15 @@ from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 STEPS: Final = 200_000
-"""Elements computed for one execution of a counterexample, about a tenth of a second."""
+"""Limit on elements computed for one execution of a counterexample, about a tenth of a second."""
 Tile = list[int | None]
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
 def lessons(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> tuple[Assignment, list[Formula]]:
-    """What unknowns of the executions are in the launch that a solution describes, where they are not what it says; as numbers,
-    and as formulas that say so of its block and iterations. Other sizes may make it another number, so that formulas guide a
-    search and prove nothing."""
+    """Values of unknowns, in the launch that a solution describes, that differ from the solution: as numbers, and as formulas
+    conditional on its block and iterations. At other sizes the values may differ, so the formulas guide a search and prove
+    nothing."""
     value, learned, numbers = evaluator(found), list[Formula](), dict[Atom, int]()
     sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
     for instance in instances:
@@ -79,7 +79,7 @@ def _atoms(instance: Instance) -> list[Atom]:
 
 
 def _element(index: IndexTerms, atom: Atom, held: dict[Value, Tile], found: Assignment) -> int | None:
-    """What an unknown is; of a value whose divisibility is known, the unknown may stand for its multiple."""
+    """The actual value of an unknown; if the value's divisibility is known, the unknown may be the quotient."""
     value, places = index.sources[atom], index.places.get(atom)
     tile = held.get(value)
     if tile is None or places is None or len(places) != value.tile.rank:
@@ -95,7 +95,7 @@ def _element(index: IndexTerms, atom: Atom, held: dict[Value, Tile], found: Assi
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """One block, up to the iterations `turns` of some loops; what values hold then is in `values`."""
+    """Execution of one block up to the iterations `turns` of some loops; `values` are the SSA values at that point."""
 
     function: Function
     sizes: dict[str, int]
@@ -103,17 +103,17 @@ class _Run:
     turns: dict[For, int]
     values: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
     steps: int = 0
-    on_the_way: bool = True  # all loops around are in the iteration that is asked for
+    on_the_way: bool = True  # all enclosing loops are in the requested iteration
 
     def held(self) -> dict[Value, Tile]:
-        """Elements by value; nothing of values that were not reached."""
+        """Elements by SSA value, for the values that were reached."""
         for parameter in self.function.parameters:
             if parameter.access is None and parameter.name in self.sizes:
                 self.values[parameter.value] = [self.sizes[parameter.name]]
         return self.values if self.inside(self.function.body) else {}
 
     def inside(self, block: Block) -> bool:
-        """Run a block; False where the place was not reached within the budget."""
+        """Run a block; False if the requested point is not reached within the budget."""
         for op in block.ops:
             if isinstance(op, For):
                 if not self.loop(op):
@@ -140,7 +140,7 @@ class _Run:
             if not self.inside(body):
                 return False
             if self.on_the_way and op in self.turns:
-                return True  # nothing behind the loop is asked for
+                return True  # the requested point is inside the loop
             held = [self.of(value) for value in body.ops[-1].operands]
         self.on_the_way = around
         self.values.update(zip(op.results, held, strict=True))
@@ -164,7 +164,7 @@ class _Run:
         return self.of(value)[0]
 
     def result(self, op: Op) -> Tile:
-        """The elements of a result; None for those that follow from what is not known."""
+        """The elements of a result; None for those that depend on unknown values."""
         tile, count = op.result.tile, max(1, op.result.tile.size)
         given = [self.of(value) if isinstance(value.type, TileType) else [] for value in op.operands]
         if tile.dtype.is_float or any(isinstance(v.type, TileType) and v.tile.dtype.is_float for v in op.operands):

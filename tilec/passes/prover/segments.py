@@ -1,12 +1,12 @@
-"""Rows between two offsets of a sorted tensor: which segment an element belongs to.
+"""Rows between two offsets of a sorted tensor: the segment to which an element belongs.
 
-`values(cu, 0, T + 1, sorted=True, ends=True)` says that the `n + 1` numbers in `cu` rise from 0 to `T`. So every `e` from 0 to
-below `T` has an `i` below `n` with `cu[i] <= e < cu[i + 1]`: the last `i` whose `cu[i]` is at most `e`. Where block `i` writes
-the rows from `cu[i]` to below `cu[i + 1]`, an element may therefore be taken together with its `i` and these two numbers, and
-it is enough that this block writes it.
+`values(cu, 0, T + 1, sorted=True, ends=True)` says that the `n + 1` numbers in `cu` rise from 0 to `T`. So every `e` in `0
+<= e < T` has an `i < n` with `cu[i] <= e < cu[i + 1]`: the last `i` whose `cu[i]` is at most `e`. If block `i` writes the
+rows from `cu[i]` to below `cu[i + 1]`, it therefore suffices to show, for an element together with its `i` and these two
+numbers, that this block writes it.
 
-In go the elements to be covered and covers that depend on such numbers, out come what holds of an element and its segment, and
-what that rests on.
+In: the elements to be covered, and covers that depend on such numbers. Out: facts about an element and its segment, and the
+declarations and proofs they use.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`holds` of every element with some values of the unknowns in it that are no elements; `how` that is known."""
+    """`holds` are formulas that every element satisfies for some values of the unknowns in them other than elements; `how` is
+    the proof."""
 
     holds: list[Formula]
     how: Discharge
 
 
 def segments(findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover]) -> Iterator[Segment]:
-    """One for each axis and each sorted tensor whose segments the covers are made of."""
+    """One for each axis and each sorted tensor whose segments occur in the covers."""
     index = findings.index
     for fact in index.function.values:
         if not (fact.sorted and fact.ends) or index.function.parameter(fact.tensor).access is not Access.IN:
@@ -49,14 +50,14 @@ def segments(findings: Findings, universe: list[Formula], elements: list[Poly], 
 
 
 def _counts(findings: Findings, fact: ValueFact, atom: Atom) -> bool:
-    """Whether an element is `cu[i]` for an `i` that is a block id or coordinate of its own, from 0 to all but the last."""
+    """Whether an element is `cu[i]` with `i` a block id or coordinate that ranges over all indices except the last."""
     place = atom.args[0].atom
     (count,) = dims_of(findings.index, fact.tensor)
     return place is not None and place.kind in (Kind.BLOCK, Kind.COORDINATE) and place.args[0] + 1 == count
 
 
 def _within(findings: Findings, fact: ValueFact, universe: list[Formula], element: Poly) -> Discharge | None:
-    """A proof that an element's place lies from the first number of the tensor to below the last."""
+    """A proof that an element's coordinate is at least the first number of the tensor and less than the last."""
     low, high = findings.index.expression(fact.low), findings.index.expression(fact.high)
     outside = terms.disjunction((terms.lt(element, low), terms.ge(element, high - 1)))
     found = findings.ladder.discharge([*universe, outside])

@@ -20,7 +20,7 @@ class Names:
     _used: set[str] = field(default_factory=set[str])
 
     def copy(self) -> Names:
-        """The same names so far; additions stay apart."""
+        """The same names so far; later additions are independent."""
         return Names(list(self.order), dict(self._text), set(self._used))
 
     def of(self, monomial: Monomial) -> str:
@@ -38,7 +38,6 @@ class Names:
 
 
 def poly_text(poly: Poly, names: Names) -> str:
-    """isl text of a polynomial."""
     parts: list[str] = []
     for monomial, coefficient in poly.terms.items():
         if not monomial:
@@ -49,7 +48,6 @@ def poly_text(poly: Poly, names: Names) -> str:
 
 
 def formula_text(formula: Formula, names: Names) -> str:
-    """isl text of a formula."""
     if formula.op == "ge":
         return f"{poly_text(formula.poly, names)} >= 0"
     if formula.op == "eq":
@@ -69,7 +67,6 @@ def set_text(formula: Formula, names: Names | None = None) -> str:
 
 
 def case_text(case: Case, names: Names) -> str:
-    """isl text of one case."""
     parts = [f"{poly_text(p, names)} >= 0" for p in case.inequalities]
     parts += [f"{poly_text(p, names)} = 0" for p in case.equalities]
     body = " and ".join(parts) or "true"

@@ -1,4 +1,4 @@
-"""Where each operation of a kernel stands: the loops and branches around it, and its place in program order."""
+"""The position of each operation of a kernel: the loops and branches around it, and its index in program order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Frame:
 
 @dataclass(slots=True)
 class Structure:
-    """Frames around every operation, outermost first; its position in program order; the loop that owns a body."""
+    """Frames around every operation, outermost first; its index in program order; the loop of each loop body."""
 
     frames: dict[Op, tuple[Frame, ...]] = field(default_factory=dict[Op, "tuple[Frame, ...]"])
     position: dict[Op, int] = field(default_factory=dict[Op, int])
     loops: dict[Block, For] = field(default_factory=dict[Block, For])
 
     def around(self, value: Value) -> list[For] | None:
-        """The loops in whose bodies a value is defined; None for a parameter."""
+        """The loops whose bodies contain the definition of a value, outermost first; None for a parameter."""
         owner = value.owner
         if isinstance(owner, Block):
             loop = self.loops.get(owner)
@@ -36,12 +36,12 @@ class Structure:
         return [frame.op for frame in self.frames[op] if isinstance(frame.op, For)]
 
     def inside(self, op: Op, loop: For) -> bool:
-        """True where `op` lies in the body of `loop`."""
+        """True if `op` lies in the body of `loop`."""
         return any(frame.op is loop for frame in self.frames[op])
 
 
 def structure(function: Function) -> Structure:
-    """Walk the kernel once."""
+    """The structure of a kernel."""
     found = Structure()
     _walk(function.body, (), found)
     return found

@@ -1,12 +1,13 @@
-"""Integer polynomials over atoms, and formulas over polynomials: what the prover reasons in.
+"""Integer polynomials over atoms, and formulas over polynomials: the prover's logic.
 
 A scalar of a kernel becomes a `Poly`: an integer polynomial over `Atom`s in normal form, so that equal expressions are equal
 objects. An atom is a launch value (symbol), a block id, a loop iteration, a position inside a tile, an element loaded from
-memory, something opaque - or it is *derived*: a floor division, or a choice between cases (`min`, `max`, `where`, joins).
-A derived atom carries its definition, and `definition` states it as a formula. Every atom has an interval that holds
-unconditionally, so facts declared by the kernel (`requires`, `values`) are no part of it.
+memory or an opaque value; or it is *derived*: a floor division, or a choice between cases (`min`, `max`, `where`, joins). A
+derived atom carries its definition, and `definition` states it as a formula. Every atom has an interval that is
+unconditional: facts that the kernel declares (`requires`, `values`) are not part of it.
 
-Formulas are quantifier-free: comparisons of polynomials with zero, `and`, `or`. Negation is pushed down when it is built.
+Formulas are quantifier-free: comparisons of polynomials with zero, `and`, `or`. Negation is pushed to the leaves on
+construction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tilec.limits import MAX_DEGREE, MAX_TERMS
 
 
 class OutOfWork(Exception):
-    """The proofs of this kernel take more work than they may: the budget of `work` is spent, or a polynomial is too large."""
+    """The proofs of this kernel exceed their limits: the budget of `work` is spent, or a polynomial is too large."""
 
 
 class Kind(Enum):
@@ -31,7 +32,7 @@ class Kind(Enum):
     ITERATION = "iteration"
     POSITION = "position"
     COORDINATE = "coordinate"  # a digit of a decomposed block id or iteration: 0 <= c < extent
-    LOADED = "loaded"  # an element of an In tensor: a function of (tensor, index)
+    LOADED = "loaded"  # an element of a tensor before the launch: a function of (tensor, index)
     OPAQUE = "opaque"
     QUOTIENT = "quotient"
     CHOICE = "choice"
@@ -65,7 +66,7 @@ class Atom:
 
     @property
     def derived(self) -> bool:
-        """True where the value follows from other atoms."""
+        """True if other atoms determine the value."""
         return self.kind in (Kind.QUOTIENT, Kind.CHOICE)
 
 
@@ -80,7 +81,7 @@ class Poly:
 
     @classmethod
     def of_nonzero(cls, terms: dict[Monomial, int]) -> Poly:
-        """The polynomial of coefficients none of which is zero; it keeps `terms` and not a copy."""
+        """The polynomial with these coefficients, none of which is zero; it keeps `terms` without copying."""
         made = cls.__new__(cls)
         made.terms = terms
         made._hash = 0
@@ -136,7 +137,7 @@ class Poly:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom that this polynomial consists of, if it is just one."""
+        """The atom if the polynomial is a single atom, else None."""
         if len(self.terms) == 1:
             ((monomial, coefficient),) = self.terms.items()
             if coefficient == 1 and len(monomial) == 1:
@@ -144,7 +145,7 @@ class Poly:
         return None
 
     def atoms(self) -> Iterator[Atom]:
-        """Atoms that occur (not those inside definitions), repeats possible."""
+        """Atoms that occur, except those inside definitions; may repeat."""
         for monomial in self.terms:
             yield from monomial
 
@@ -157,7 +158,7 @@ _uid = attrgetter("uid")
 
 
 def add_term(terms: dict[Monomial, int], monomial: Monomial, coefficient: int) -> None:
-    """Add a product to a sum of products, which holds no zero before and after."""
+    """Add a product to a sum of products, which has no zero coefficients before and after."""
     if value := terms.get(monomial, 0) + coefficient:
         terms[monomial] = value
     else:
@@ -220,7 +221,7 @@ def interval(poly: Poly) -> tuple[int, int]:
 
 
 def ge(left: Poly, right: Poly | int = 0) -> Formula:
-    """`left >= right`, decided at once where intervals do."""
+    """`left >= right`, folded to true or false if intervals decide it."""
     poly = left - right
     low, high = interval(poly)
     if low >= 0:
@@ -269,7 +270,6 @@ def _connect(op: str, parts: Iterable[Formula], neutral: Formula, absorbing: For
 
 
 def negate(formula: Formula) -> Formula:
-    """The complement."""
     if formula.op == "ge":
         return lt(formula.poly, 0)
     if formula.op == "eq":
@@ -279,7 +279,7 @@ def negate(formula: Formula) -> Formula:
 
 
 def definition(atom: Atom) -> Formula:
-    """What holds of an atom beside its interval. A quotient is defined only where its divisor is positive, so that a
+    """Constraints on an atom in addition to its interval. A quotient is constrained only if its divisor is positive, so that a
     division that is not executed constrains nothing."""
     if atom.kind is Kind.QUOTIENT:
         dividend, divisor = atom.args
@@ -293,7 +293,7 @@ def definition(atom: Atom) -> Formula:
 
 
 def conjunction_or_free(parts: tuple[Formula, ...], divisor: Poly) -> Formula:
-    """`parts` where the divisor is positive, anything elsewhere."""
+    """`parts` if the divisor is positive, unconstrained otherwise."""
     positive = ge(divisor, 1)
     return disjunction((conjunction((positive, *parts)), negate(positive)))
 
@@ -312,7 +312,7 @@ def closure(formulas: Iterable[Formula]) -> list[Atom]:
 
 
 def evaluate(poly: Poly, value: Callable[[Atom], int]) -> int:
-    """Value of a polynomial when `value` gives each atom's."""
+    """Value of a polynomial, with `value` giving that of each atom."""
     total = 0
     for monomial, coefficient in poly.terms.items():
         for atom in monomial:
@@ -322,7 +322,7 @@ def evaluate(poly: Poly, value: Callable[[Atom], int]) -> int:
 
 
 def holds(formula: Formula, value: Callable[[Atom], int]) -> bool:
-    """Truth of a formula when `value` gives each atom's value."""
+    """Truth of a formula, with `value` giving the value of each atom."""
     if formula.op == "ge":
         return evaluate(formula.poly, value) >= 0
     if formula.op == "eq":

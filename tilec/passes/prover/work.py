@@ -1,7 +1,7 @@
-"""How much work the proofs of one kernel may take, counted in steps that are the same on every machine.
+"""Budget of the proofs of one kernel, counted in steps that are the same on every machine.
 
-A step is about one operation of isl. Every query is charged before it runs, under the obligation that is being proven, so
-that where the budget ends the error can say which obligation and which operation of the kernel took most of it.
+A step is about one operation of isl. Every query is charged before it runs, to the obligation being proven, so that when the
+budget is spent the error can name the obligation and the operation of the kernel that used most of it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tilec.progress import note
 
 T = TypeVar("T")
 STAGES = (QUERY_STEPS // 200, QUERY_STEPS // 10, QUERY_STEPS)
-"""isl counts its operations but does not tell: a query runs with a small limit first and is charged that; where it is not
-done, it runs again with the next."""
+"""isl can limit its operations but does not report how many it used: a query runs with a small limit first and is charged that;
+if it does not finish, it runs again with the next."""
 USUAL_WORDS = 2
-"""Words of 64 bits in the largest number of a system, up to which their count does not matter: a product of dims has two."""
+"""Words of 64 bits in the largest number of a system up to which there is no extra charge: a product of dims has two."""
 STEPS_PER_WORD = 30
 """Steps for each further word in every column of a constraint. Measured: 139 constraints on 19 unknowns with 7 words take 2 s
 in 1,000 operations of isl, 169 on 23 with 14 words 10 s."""
@@ -32,7 +32,7 @@ in 1,000 operations of isl, 169 on 23 with 14 words 10 s."""
 
 @dataclass(slots=True)
 class Work:
-    """Steps so far, in all and by (obligation, place)."""
+    """Steps so far, in total and by (obligation, location)."""
 
     limit: int = KERNEL_STEPS
     spent: int = 0
@@ -40,20 +40,20 @@ class Work:
     _at: tuple[str, Span | None] = ("the contract", None)
 
     def begin(self, what: str, where: Span | None) -> None:
-        """From here on work is charged to this obligation."""
+        """Charge work to this obligation from here on."""
         self._at = (what, where)
         note(f"proving {what}" + (f" at {where}" if where is not None else ""))
 
     def charge(self, steps: int) -> None:
-        """Count work; OutOfWork where there is none left."""
+        """Count work; OutOfWork if the budget is exceeded."""
         self.spent += steps
         self.by[self._at] = self.by.get(self._at, 0) + steps
         if self.spent > self.limit:
             raise OutOfWork
 
     def charge_numbers(self, polys: Iterable[Poly], unknowns: int) -> None:
-        """Charge a query in advance for what its numbers make each of isl's operations longer; Undecided where that alone is
-        more than a query may take. A chain of products doubles the bits of its bounds with every line."""
+        """Charge a query in advance for the extra time that large numbers add to isl's operations; Undecided if that alone
+        exceeds the budget of a query. In a sequence of dependent products, the bits of the bounds double with every line."""
         constraints = list(polys)
         widest = max((abs(value) for poly in constraints for value in poly.terms.values()), default=0)
         words = -(-widest.bit_length() // 64)
@@ -69,12 +69,12 @@ class Work:
 
     @property
     def dearest(self) -> tuple[str, Span | None, int]:
-        """The obligation that took most, its place, and its steps."""
+        """The obligation that took the most steps, its location, and its steps."""
         at = max(self.by, key=lambda key: self.by[key], default=self._at)
         return *at, self.by.get(at, 0)
 
     def limited(self, context: islpy.Context, query: Callable[[], T], stages: tuple[int, ...] = STAGES) -> T:
-        """The result of a query to isl within the budget of one; islpy.Error where that is spent."""
+        """The result of an isl query within the budget of one query; islpy.Error if that is spent."""
         for steps in stages:
             self.charge(steps)
             try:
@@ -87,7 +87,8 @@ class Work:
 
 
 class Limited:
-    """Limit the operations of isl within the block; parsing stays unlimited, as isl reports a limit there as bad syntax."""
+    """Limit the operations of isl inside the `with` block; parsing stays unlimited, as isl reports a limit there as a syntax
+    error."""
 
     def __init__(self, context: islpy.Context, steps: int) -> None:
         self.context = context
@@ -103,10 +104,10 @@ class Limited:
 
 
 def out_of_work(function: Function, work: Work) -> Diagnostic:
-    """E0510: which obligation was being proven, and which took most, at the operation it is about."""
+    """E0510: the obligation being proven, and the one that took most steps, at its operation."""
     what, where, steps = work.dearest
     now, _ = work.now
-    if work.spent <= work.limit:  # not the budget: one polynomial, or one value
+    if work.spent <= work.limit:  # a polynomial or a value was too large, the budget is not spent
         notes = [f"{now}: a product of sums has more than {MAX_TERMS} terms or {MAX_DEGREE} factors,"]
         notes[0] += f" or a value more than {MAX_VALUE_BITS} bits"
         what, where = work.now
@@ -122,7 +123,7 @@ def out_of_work(function: Function, work: Work) -> Diagnostic:
 
 
 def too_deep(function: Function, work: Work) -> Diagnostic:
-    """E0512 where the prover met something nested deeper than Python's stack."""
+    """E0512: an expression nested deeper than Python's stack."""
     what, where = work.now
     place = where or function.loc
     primary = Label(place, "nested too deeply") if place is not None else None

@@ -1,7 +1,7 @@
-"""Integer arithmetic that decides where memory is touched stays within its type, and divisors are positive.
+"""Proves that integer arithmetic that decides an address does not overflow its type, and that divisors are positive.
 
-Checked for everything that an index, a loop bound or a branch condition is computed from. The rest of the prover reasons
-about unbounded integers, which this makes exact.
+It checks everything that an index, a loop bound or a branch condition is computed from. The rest of the prover reasons about
+unbounded integers, which this makes exact.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "a
 
 
 def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
-    """One obligation per operation that may leave its type, one per divisor and loop step, one per clipped box."""
+    """One obligation per operation that may overflow its type, one per divisor and loop step, one per clipped box."""
     prove_operations(findings, findings.index.deciding)
     for site in sites:
         if site.clipped and not site.unsafe and not site.op.indexed:
@@ -35,7 +35,7 @@ def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
 
 
 def prove_operations(findings: Findings, ops: Iterable[Op]) -> None:
-    """The obligations of operations."""
+    """The obligations of the given operations."""
     for op in ops:
         findings.begin(f"the range of `{op.kind if isinstance(op, Binary | Unary) else op.opcode}`", op.loc)
         if isinstance(op, For):
@@ -48,7 +48,7 @@ def prove_operations(findings: Findings, ops: Iterable[Op]) -> None:
 
 
 def located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
-    """An instance of an operation that touches no memory."""
+    """An instance of an operation that does not access memory."""
     index = findings.index
     frames = index.structure.frames[op]
     loops = [frame.op for frame in frames if isinstance(frame.op, For)]
@@ -71,7 +71,7 @@ def _fits(findings: Findings, op: Op) -> None:
 
 
 def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str, known: Range | None) -> None:
-    """`known` is what ranges say of the result."""
+    """`known` is the range of the result from range analysis."""
     low, high = dtype.integer_range()
     (axis,) = instance.axes
     violations = (terms.lt(axis.start, low), terms.lt(terms.const(high), axis.start))
@@ -104,7 +104,8 @@ def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: s
 
 
 def _hint(findings: Findings, op: Op) -> str:
-    """What a loop carries grows out of any type, and no precondition bounds it: it is kept small where it is made."""
+    """A loop-carried value may grow without bound, and no precondition limits it: the hint is to clamp it where it is
+    computed."""
     loops = findings.index.structure.loops
     if op not in deciding_ops(findings.index.function):
         return "state with `values(...)` what it is computed from, which is promised of the tensor that it is stored in"
@@ -117,11 +118,11 @@ def _hint(findings: Findings, op: Op) -> str:
 
 
 def _box_fits(findings: Findings, site: AccessSite) -> None:
-    """A clipped box may begin outside the tensor, but its last element must still have an index that its type holds."""
+    """A clipped box may begin outside the tensor, but the index of its last element must fit its type."""
     met: list[Discharge] = []
     for offset, axis in zip(site.op.places, site.instance.axes, strict=True):
         _, high = offset.tile.dtype.integer_range()
-        # The offset itself fits; that is an obligation of what computes it.
+        # The offset itself fits: the operation that computes it has that obligation.
         violation = [terms.ge(terms.const(high), axis.start), terms.lt(terms.const(high), axis.start + (axis.extent - 1))]
         found = findings.prove(
             [*site.instance.holds, *violation],
@@ -135,7 +136,7 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
 
 
 def _counter_fits(findings: Findings, op: For) -> None:
-    """The loop variable, stepped once past the last iteration, stays within i32: the loop could not end otherwise."""
+    """The loop variable after the last iteration fits i32: otherwise the loop could not end."""
     index = findings.index
     instance = located(findings, op.regions[0].ops[-1], [index.variable(op) + index.scalar(op.step)])
     low, high = op.upper.tile.dtype.integer_range()
@@ -189,7 +190,7 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
 
 
 def _stated_positive(op: Op, divisor: terms.Poly) -> tuple[Fix, ...]:
-    """The clause that says so, where the divisor is one dim or scalar."""
+    """A fix that states the divisor is positive, if it is one dim or scalar."""
     named = [atom for atom in terms.closure([terms.ge(divisor)]) if atom.kind is terms.Kind.SYMBOL]
     if op.loc is None or len(named) != 1 or terms.of(named[0]) != divisor:
         return ()

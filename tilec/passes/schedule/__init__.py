@@ -1,7 +1,7 @@
-"""Decides how the threads of a block run a proven kernel: pipelines, versions of loops, layouts, conversions, meetings, roles.
+"""Maps a proven kernel to the threads of a block: pipelines, loop versions, layouts, layout conversions, barriers, roles.
 
-`choose` makes the schedule, a value; `prepare` says the order of the passes that follow it; each pass has a file, and
-`verify` judges the result, with `meeting_check` and `ring_check`.
+`choose` computes the `Schedule`, and `prepare` runs the passes that apply it, one file each. `verify` checks the result with
+`meeting_check`, `ring_check`, `store_check` and `tile_check`.
 """
 
 from __future__ import annotations

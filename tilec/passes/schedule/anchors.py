@@ -1,9 +1,8 @@
-"""Spreads the layouts of tensor-core results to what is computed with them, so that nothing converts between them.
+"""Layout propagation from anchor ops: spreads the layouts that `mma` fixes, to avoid layout conversions.
 
-An accumulator's layout is fixed by the instruction. From it follow, forwards, the layouts of element-wise results, of
-reductions and of what loops carry and branches give; and backwards, those of operands that any thread can make for itself:
-constants, `arange`, scalars, and arithmetic on them. Such an operand that is wanted in two layouts is computed twice, which
-costs less than a trip through shared memory in every iteration.
+Forwards, a layout determines those of element-wise results, reductions, loop-carried values and branch results. Backwards, it
+determines those of operands that every thread can rematerialize: constants, `arange`, scalars, and arithmetic on them. An
+operand needed in two layouts is computed twice, which costs less than a conversion through shared memory in every iteration.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tilec.ir.types import TileType
 
 
 def spread(function: Function) -> None:
-    """Set layouts that follow from those set already, in place. Kernels without `mma` stay as they are."""
+    """Propagate the layouts that are already set, in place. Kernels without `mma` stay unchanged."""
     if any(isinstance(op, Mma | GroupProduct) for op in function.body.walk()):
         state = _State(function)
         while state.changed:
@@ -98,7 +97,7 @@ class _State:
                 op.operands[place] = self.made_as(value, op.result.layout)
 
     def made_as(self, value: Value, layout: Layout) -> Value:
-        """`value` in a layout, where its making can be told so; else `value` itself."""
+        """`value` in `layout`, rematerialized if it already has another one; `value` itself if that is impossible."""
         op = value.owner
         if (value, layout) in self.copies:
             return self.copies[value, layout]
@@ -130,9 +129,9 @@ class _State:
         return made.result
 
     def is_free(self, op: Op) -> bool:
-        """Whether a thread can make any element of the result by itself."""
+        """Whether a thread can compute any element of the result without other threads' elements."""
         if isinstance(op, Constant | Iota | Broadcast):
-            return True  # of a broadcast, lowering brings the source into the slice that is needed
+            return True  # `conversions` converts a broadcast's source to the slice of the layout that is needed
         if isinstance(op, Reshape | Permute) and _moved_axes(op) is None:
             return False
         if not op.elementwise and not isinstance(op, Reshape | Permute):
@@ -142,7 +141,7 @@ class _State:
 
 
 def _moved_axes(op: Reshape | Permute) -> dict[int, int] | None:
-    """Old axis to new axis for every axis longer than 1; None where axes are split or joined."""
+    """Old axis to new axis for every axis longer than 1; None if axes are split or joined."""
     if isinstance(op, Permute):
         return {old: new for new, old in enumerate(op.axes)}
     shapes = op.operands[0].tile.shape, op.result.tile.shape

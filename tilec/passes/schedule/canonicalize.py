@@ -1,8 +1,8 @@
-"""Plain clean-up of proven functions: constants are folded, invariant scalars leave their loops, equal computations are done
-once, dead ones go.
+"""Canonicalization of proven functions: constant folding, hoisting of loop-invariant scalars, common subexpression elimination
+and dead code elimination.
 
-Later passes then see one value for one quantity: an offset that does not change in a loop is known before it. Tiles stay in
-their loops, where they do not hold registers for longer than needed. Nothing with an effect on memory is touched.
+Later passes then see one value for each quantity, and loop-invariant offsets before their loop. Tiles are not hoisted, which
+would lengthen their live ranges in registers. Operations that write memory stay in place; unused loads are removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key = tuple[object, ...]
 
 
 def canonicalize(function: Function) -> Function:
-    """Clean up the body, in place."""
+    """Canonicalize the body, in place."""
     _fold(function.body, {})
     _hoist(function.body)
     _share(function.body, {}, {})
@@ -25,7 +25,7 @@ def canonicalize(function: Function) -> Function:
 
 
 def _fold(block: Block, renamed: dict[Value, Value]) -> None:
-    """Compute what is known, and drop operations that give an operand back."""
+    """Fold constants, and replace operations whose result equals an operand."""
     kept: list[Op] = []
     for op in block.ops:
         op.operands = [renamed.get(value, value) for value in op.operands]
@@ -53,7 +53,7 @@ def _is_scalar(op: Op) -> bool:
 
 
 def _hoist(block: Block) -> None:
-    """Move scalar computations that use nothing of a loop's body in front of the loop, innermost loops first."""
+    """Hoist loop-invariant scalar operations before their loop, innermost loops first."""
     ops: list[Op] = []
     for op in block.ops:
         for region in op.regions:
@@ -74,19 +74,19 @@ def _hoist(block: Block) -> None:
 
 
 def _share(block: Block, known: dict[Key, list[Value]], renamed: dict[Value, Value]) -> None:
-    """Use the first of several equal computations for all; `known` holds what is in scope."""
+    """Common subexpression elimination; `known` has the computations in scope."""
     known = dict(known)
     kept: list[Op] = []
     for op in block.ops:
         op.operands = [renamed.get(value, value) for value in op.operands]
-        if (same := same_as(op)) is not None:  # the arms of a choice may have become one
+        if (same := same_as(op)) is not None:  # the arms of a `select` may have become equal
             renamed[op.result] = same
             continue
         if _is_pure(op):
             key = _key(op)
             if key in known:
                 for value, first in zip(op.results, known[key], strict=True):
-                    first.fits |= value.fits  # one number, and where it decides, one of both is proven
+                    first.fits |= value.fits  # both are the same number, so a proof of either is one of both
                     renamed[value] = first
                 continue
             known[key] = op.results

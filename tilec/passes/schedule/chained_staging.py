@@ -1,18 +1,18 @@
-"""Pipelines of chained products whose copies one thread starts through maps of the tensors, while warpgroups multiply:
-`staging` for `tma`, where the left operand of a loop's second product is computed from its first.
+"""Pipelines a back-to-back GEMM loop (such as attention) with TMA: `staging` for loops in which the second MMA's left operand
+is computed from the first MMA's result.
 
-With s stages, such a loop becomes two, which `roles` gives to a role each:
+With s stages, such a loop becomes two, one for each role (`roles`):
 
-    rings of mbarriers; fence; barrier                              at the start of the kernel
-    acquire, copy, commit: the first product's left operand         by one thread, which goes on with
-    for each iteration: acquire, copy, commit, of each product      up to s iterations ahead
-    wait for the first product's left operand
-    for each iteration, twice:
-        wait; start the product; wait for it, and release its stage
+    rings of mbarriers; fence; barrier                                        at the start of the kernel
+    producer:   acquire, copy, commit the first MMA's left operand            once
+                each iteration: acquire, copy, commit both right operands     up to s iterations ahead
+    consumers:  wait for the first MMA's left operand
+                each iteration, for each of the two MMAs:
+                    wait; start the MMA; wait for it, and release its stage
 
-The right operand of each product has a ring of its own, so that the first may start while the second's is on its way. What else
-an iteration computes does not run beside its products; groups of warps that share the rows do it in turns by themselves. Where
-threads have the registers, `delayed_products` changes the second loop so that it does.
+Each right operand has its own ring, so the first MMA may start before the second's operand arrives. Within a warpgroup, other
+computation of an iteration does not overlap its MMAs; it may overlap those of another warpgroup of the block. If the register
+budget allows, `delayed_products` adds intra-warpgroup overlap to the consumer loop.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tilec.passes.schedule.staged_products import Emitter
 
 
 def pipeline(block: Block, chain: Chain, stages: int, warps: int, registers: int) -> None:
-    """Replace the loop in `block`; `warps` multiply, a thread with `registers`."""
+    """Replace the loop in `block`; `warps` consumer warps run the MMAs, with `registers` per thread."""
     setup, before = Emitter(), Emitter()
     rings = _rings(setup, chain, stages, warps, before.number(0))
-    # At the start, so that scratch in front of the loop takes no bytes of the rings, which fill meanwhile.
+    # Allocated at the start: the producer fills the rings early, so scratch used before the loop must not share their bytes.
     start = next((place + 1 for place, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
     block.ops[start:start] = setup.ops
     first = (rings.zero, rings.zero)
@@ -62,7 +62,7 @@ def _rings(out: Emitter, chain: Chain, stages: int, warps: int, zero: Value) -> 
 
 
 def _fill(out: Emitter, operand: Operand, ring: Value, buffer: Value, place: Place, offsets: list[Value]) -> None:
-    """One turn of a ring, by the thread that copies."""
+    """Fill one stage, in the producer thread."""
     out.add(Acquire(operands=[ring, *place], expected=tma.copied_bytes(buffer.shared)))
     load = operand.load
     copied = [load.source, buffer, place[0], *offsets]
@@ -71,7 +71,7 @@ def _fill(out: Emitter, operand: Operand, ring: Value, buffer: Value, place: Pla
 
 
 def _filling(chain: Chain, rings: Rings) -> For:
-    """The loop that starts the copies of each iteration."""
+    """The producer's loop, which issues the copies of each iteration."""
     loop, body, filled, out = chain.loop, chain.loop.regions[0], Block(), Emitter()
     filling = For(operands=[*loop.operands[:3], rings.zero, rings.zero], regions=[filled], variable=loop.variable, loc=loop.loc)
     mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
@@ -86,7 +86,7 @@ def _filling(chain: Chain, rings: Rings) -> For:
 
 
 def _read(chain: Chain, rings: Rings) -> list[Op]:
-    """Make the loop read what the other one fills."""
+    """Turn the loop into the consumers' loop, which reads the stages that the producer fills."""
     loop, body, out = chain.loop, chain.loop.regions[0], Emitter()
     loop.operands += [rings.zero, rings.zero]
     place = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")

@@ -1,7 +1,7 @@
-"""Chained products: a loop of two, the second of what is computed from the first, such as those of attention. What copies bring
-to them, and how one starts and is waited for.
+"""Back-to-back GEMM loops (such as attention): two MMAs, the second of which reads a value computed from the first. Finds these
+loops with their staged operands, and emits the start of and the wait for each MMA.
 
-In: a loop and its products (`staged_products`). Out: a `Chain`, or None where groups of four warps cannot make it.
+In: a loop and its MMAs (`staged_products`). Out: a `Chain`, or None if `wgmma` cannot compute it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tilec.passes.schedule.staged_loads import Operand
 from tilec.passes.schedule.staged_products import Emitter, Product
 
 MOST_ACCUMULATORS = 160
-"""Of a thread, of both products: more leave too few of its 255 registers."""
+"""Accumulator registers per thread of both MMAs: more leave too few of its 255 registers."""
 
 Place = tuple[Value, Value]
-"""Stage and parity of a turn of a ring."""
+"""A ring position: stage index and mbarrier parity."""
 
 
 @dataclass(eq=False, slots=True)
 class Chain:
-    """A loop of two products, the second of what is computed from the first; what they multiply beside that: `held` on the left
-    of the first, and on the right of each what copies bring."""
+    """A loop of two back-to-back MMAs with their operands in shared memory: `held`, the loop-invariant left operand of the
+    first MMA, and `streamed`, the right operands of both, copied in each iteration."""
 
     loop: For
     first: Product
@@ -40,16 +40,16 @@ class Chain:
 
     @property
     def held_bytes(self) -> int:
-        """Shared memory that the held operand takes."""
+        """Bytes of shared memory for the `held` operand."""
         return tensor_staging.staged_type(self.held, 1).bytes
 
     @property
     def carried(self) -> int:
-        """The place of the second product's result among what the loop carries."""
+        """Index of the second MMA's result among the values that the loop carries."""
         return self.loop.regions[0].ops[-1].operands.index(self.second.mma.result)
 
     def split(self) -> tuple[list[Op], list[Op]]:
-        """The operations of an iteration beside the second product: those that do not need the sum of second products, and
+        """The operations of an iteration other than the second MMA: those that do not depend on its carried accumulator, and
         those that do."""
         body = self.loop.regions[0]
         behind: set[Value] = {body.arguments[1 + self.carried]}
@@ -69,7 +69,7 @@ class Chain:
 
 @dataclass(eq=False, slots=True)
 class Rings:
-    """Where the operands of a chain lie: a ring and a buffer each, the held one first. `warps` multiply."""
+    """Ring and buffer of each operand of a chain, `held` first. `warps` run the MMAs."""
 
     rings: list[Value]
     buffers: list[Value]
@@ -81,17 +81,17 @@ class Rings:
         return self.rings[1].ring.stages
 
     def accumulator(self, value: Value) -> Layout:
-        """How the threads hold the result of a product."""
+        """Layout of an MMA's accumulator."""
         rows, columns = value.tile.shape
         return wgmma.group_accumulator(rows, columns, self.warps)
 
     def start_first(self, out: Emitter, chain: Chain, total: Value, place: Place) -> Value:
-        """Wait for the first product's right operand, and start it."""
+        """Wait for the first MMA's right operand, then issue the MMA."""
         operands = [self.buffers[0], self.zero, self.buffers[1], place[0], total]
         return self._start(out, GroupMma(operands=operands, loc=chain.first.mma.loc), chain.first, place, 1)
 
     def pack(self, out: Emitter, chain: Chain, left: Value) -> Value:
-        """The second product's left operand as the instruction takes it."""
+        """The second MMA's left operand, packed into registers as the instruction reads it."""
         wide, made = TileType(f32, left.tile.shape), left.owner
         if isinstance(made, Cast) and made.operands[0].type == wide:
             left = made.operands[0]
@@ -104,7 +104,7 @@ class Rings:
         return result
 
     def start_second(self, out: Emitter, chain: Chain, left: Value, total: Value, place: Place) -> Value:
-        """The same of the second product, whose left operand is packed."""
+        """Wait for the second MMA's right operand, then issue the MMA; `left` is packed."""
         operands = [left, self.buffers[2], place[0], total]
         return self._start(out, HeldGroupMma(operands=operands, loc=chain.second.mma.loc), chain.second, place, 2)
 
@@ -115,7 +115,8 @@ class Rings:
         return made
 
     def finish(self, out: Emitter, started: Value, pending: int, place: Place, ring: int, beside: Value | None = None) -> Value:
-        """Wait for a product, once what runs beside it is computed, and give back the stage that it read."""
+        """Wait for an MMA and release the stage that it read. `beside`: a value to compute before the wait, so that its
+        computation overlaps the MMA."""
         operands = [started] if beside is None else [started, beside]
         made = out.add(WaitMma(operands=operands, pending=pending), started.tile)
         made.layout = started.layout
@@ -126,8 +127,8 @@ class Rings:
 def find(
     function: Function, loop: For, warps: int, products: list[Product], held: Operand | None
 ) -> Chain | None:  # fmt: skip
-    """The chain that a loop is; None where groups of four warps cannot make its products. `held`: the left operand of the first
-    product, where a copy can bring it once for all iterations."""
+    """The loop as a chain; None if `wgmma` cannot compute its MMAs. `held`: the left operand of the first MMA, if one copy
+    before the loop can load it."""
     if loop not in function.body.ops or warps % 4 or len(products) != 2 or held is None:
         return None
     first, second = products
@@ -138,7 +139,7 @@ def find(
 
 
 def _fits(chain: Chain, warps: int) -> bool:
-    """Whether `wgmma` makes both products: the right operand of the first as it lies in memory, of the second turned."""
+    """Whether `wgmma` supports both shapes: the first MMA's right operand is K-major in memory, the second's is MN-major."""
     rows, columns = chain.first.mma.result.tile.shape
     depth, width = chain.first.mma.operands[0].tile.shape[1], chain.second.mma.result.tile.shape[1]
     return (
@@ -153,8 +154,8 @@ def _fits(chain: Chain, warps: int) -> bool:
 
 
 def _is_chained(chain: Chain) -> bool:
-    """Whether the second product is summed up from iteration to iteration and used by nothing else, its left operand and the
-    first product do not follow from that sum, and all that is computed beside them is free of effects."""
+    """Whether the second MMA accumulates across iterations and nothing else uses its result, its left operand and the first MMA
+    do not depend on that accumulator, and all other operations of the body are free of side effects."""
     body = chain.loop.regions[0]
     first, second = chain.first.mma, chain.second.mma
     inside = {result for op in body.ops for result in op.results}
@@ -170,12 +171,12 @@ def _is_chained(chain: Chain) -> bool:
 
 
 def problem(function: Function, chain: Chain) -> str | None:
-    """Why copies through tensor maps cannot feed a chain; None where they can."""
+    """Why TMA copies cannot load a chain's operands; None if they can."""
     return tensor_staging.problem(function, chain.loop, [chain.held, *chain.streamed])
 
 
 def becomes(made: Value, result: Value) -> None:
-    """`result`, which has users already, is what was made."""
+    """Make the existing value `result`, which already has users, the result of `made`'s operation."""
     assert isinstance(made.owner, Op)
     made.owner.results = [result]
     result.owner, result.layout = made.owner, made.layout

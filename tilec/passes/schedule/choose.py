@@ -1,14 +1,14 @@
-"""Choose a kernel's schedule: the one place that decides how many warps, how deep rings are, and which instructions.
+"""Chooses a kernel's schedule: warps, pipeline stages, copy and MMA instructions, and roles.
 
-In: a proven function, the target, and what the build file fixes. Out: a `Schedule`; the function stays as it is. What is fixed
-and cannot be is refused (E0809) at its place in the build file. Rules:
+In: a proven function, the target, and the build file's overrides. Out: a `Schedule`; the function stays unchanged. An override
+that cannot be satisfied is refused (E0809) at its location in the build file. Rules:
 
-1. Warps: those that suit every product; without products, enough that a thread holds its share of the largest tile well.
-2. Copies run ahead in every loop that can have them, on groups of four warps where the product is one that `wgmma` makes.
-   Where `tma` is asked for, they are a role's of their own, and one or two groups multiply; of chained products with the
-   registers that the other role leaves them.
-3. Stages: as many as let `blocks` blocks share a multiprocessor, but two at least; without `blocks`, three or more where two
-   blocks then share one, else what one block can have. Fewer where scratch beside the rings needs the room.
+1. Warps: a number that fits every MMA; without MMAs, enough that each thread's share of the largest tile fits its registers.
+2. Every loop that allows it is software-pipelined, with `wgmma` if its MMA allows. With `copy = "tma"` a producer role issues
+   the copies, and one or two consumer warpgroups run the MMAs. Back-to-back GEMMs and large accumulators also get registers
+   from the producer (`setmaxnreg`).
+3. Stages: as many as let `blocks` blocks share an SM, at least two. Without `blocks`: at least three if two blocks can then
+   share an SM, else as many as fit one block. Fewer if scratch needs the shared memory.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ from tilec.target import Target
 
 MAX_STAGES: Final = 4
 MAX_GROUP_STAGES: Final = 8
-"""Where warpgroups read the stages: they need fewer registers for a tile, so that tiles may be small and wait for memory."""
+"""With `wgmma`: operands need no registers, so tiles may be small and latency-bound, which deeper pipelines hide."""
 LEAST_GROUP_STAGES: Final = 3
-"""Of products of warpgroups, which read a stage until an iteration later."""
+"""With `wgmma`, which reads a stage until one iteration later."""
 
 DEFAULT_WARPS: Final = 4
 MAX_WARPS: Final = 16
 TARGET_REGISTERS: Final = 16
-"""Elements of the widest 16-bit tile that a thread should hold."""
+"""Elements of the largest 16-bit tile per thread to aim for."""
 
 
 def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED) -> Schedule:
-    """The schedule of a kernel. CompileError E0809 where what is wanted cannot be, E0506 where no product has this shape."""
+    """The schedule of a kernel. CompileError E0809 if an override cannot be satisfied, E0506 if no MMA instruction fits a
+    shape."""
     note_proofs(function)
     draft = _copy(function)
     canonicalize(draft)
@@ -97,7 +98,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
 
 
 def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role, ...]:
-    """Consumers in turns each hold a whole tile, for which they need the registers that the producer does not."""
+    """Roles of a block with `copy = "tma"`. With pingpong each consumer has a whole tile in registers, so it needs register
+    reallocation from the producer."""
     if wanted.order != "pingpong":
         return tma_roles(wanted.consumers or _consumers(draft))
     passed_on = "setmaxnreg" in target.families and wanted.blocks is None
@@ -105,8 +107,8 @@ def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role
 
 
 def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
-    """With registers that the producer leaves to the consumers, where chained products or large sums take them and a block is
-    alone."""
+    """Add register reallocation from the producer to the consumers, for back-to-back GEMMs and large accumulators, unless
+    `blocks` is given."""
     products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
     few = len(products) < 2 and max(products) <= MOST_ACCUMULATORS * 32 * schedule.tile_warps
     if wanted.copy != "tma" or few or "setmaxnreg" not in target.families or schedule.blocks is not None:
@@ -115,7 +117,7 @@ def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Ove
 
 
 def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
-    """What is wanted of pipelines that are not there."""
+    """Overrides that apply to nothing in this schedule, or contradict each other."""
     parts = [part for part in ("stages", "copy", "mma", "consumers") if part in wanted.given()]
     if parts and not schedule.pipelines:
         return [Problem(parts[0], f"no loop of it feeds a product, so that `{parts[0]}` says nothing", "leave it out")]
@@ -128,19 +130,19 @@ def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
 
 
 def _of_grid(draft: Function, schedule: Schedule) -> list[Problem]:
-    """Why blocks cannot take tile after tile."""
+    """Why blocks cannot be persistent."""
     text = persistent.problem(draft) if schedule.persistent else None
     return [Problem("persistent", text, "leave `persistent` out")] if text else []
 
 
 def _of_store(draft: Function, schedule: Schedule) -> list[Problem]:
-    """Why the results cannot go through a tensor map."""
+    """Why the result cannot be stored by TMA."""
     text = tensor_stores.problem(_with_layouts(draft, schedule)) if schedule.store == "tma" else None
     return [Problem("store", f'no `store = "tma"`: {text}', "leave `store` out")] if text else []
 
 
 def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
-    """Blocks beside each other that leave a thread less than an instruction of `wgmma` takes."""
+    """Too many warps per SM: the registers left per thread are fewer than a `wgmma` instruction needs."""
     if all(loop.mma != "wgmma" for loop in schedule.pipelines) or not 1 <= schedule.warps <= MOST_WARPS:
         return []
     blocks = schedule.blocks or 1
@@ -154,7 +156,7 @@ def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
 
 
 def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
-    """Stages that were asked for and have no room; those that are chosen always have it."""
+    """Stages from the build file that exceed shared memory; chosen stages always fit."""
     if wanted.stages is None or _deepest(schedule) < 2:
         return []
     size = _bytes(draft, schedule, target)
@@ -165,14 +167,14 @@ def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Over
 
 
 def refusal(function: Function, problem: Problem, wanted: Overrides, target: Target) -> CompileError:
-    """E0809 at the place in the build file that asks for it, or at the kernel."""
+    """E0809 at the location of the override in the build file, or at the kernel."""
     place = wanted.place(problem.part) or function.loc
     message = f"`{function.name}` for {target} cannot have this schedule: {problem.text}"
     return CompileError(Diagnostic("E0809", message, Label(place) if place else None, hint=problem.hint))
 
 
 def product_warps(function: Function) -> int:
-    """Warps that suit every `mma` of the kernel, 0 where there is none."""
+    """Number of warps that fits every `mma` of the kernel; 0 if there is none."""
     shapes = [op.result.tile.shape for op in function.body.walk() if isinstance(op, Mma)]
     products = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     if not products:
@@ -187,14 +189,14 @@ def product_warps(function: Function) -> int:
 
 
 def _consumers(function: Function) -> int:
-    """Groups of four warps that share the rows of every product: two where each then has whole tiles of 64 rows."""
+    """Consumer warpgroups that divide the rows of every MMA: two if each then has whole tiles of 64 rows, else one."""
     rows = [op.result.tile.shape[-2] for op in function.body.walk() if isinstance(op, Mma)]
     return 2 if rows and all(count % (2 * wgmma.GROUP_M) == 0 for count in rows) else 1
 
 
 def tile_warps(function: Function) -> int:
-    """Enough warps that the largest 16-bit vector fits `TARGET_REGISTERS` per thread and what is computed fits registers, and
-    few without work."""
+    """Warps for a kernel without MMAs: about `TARGET_REGISTERS` elements of the largest loaded tile per thread, computed tiles
+    fit registers, and few warps are idle."""
     loaded = max((op.result.tile.size for op in function.body.walk() if isinstance(op, Load)), default=1)
     computed = [
         value.tile.size for op in function.body.walk() for value in op.results if not isinstance(op, Constant | Broadcast)
@@ -213,7 +215,7 @@ def _warps_to_load(size: int) -> int:
     exact = max(count for count in range(1, wanted + 1) if units % count == 0)
     if 2 * exact > wanted:
         return exact
-    # Where only a small part of the warps divides the tile, the number that leaves the least part of them without work.
+    # If only a much smaller number divides the tile, choose the number that leaves the smallest fraction of warps idle.
     return min(range(wanted, wanted // 2, -1), key=lambda count: -(-units // count) * count)
 
 
@@ -225,8 +227,8 @@ def _copy(function: Function) -> Function:
 def pipelines_of(
     draft: Function, schedule: Schedule, target: Target, wanted: Overrides, limit: int | None = None
 ) -> tuple[Pipeline, ...]:
-    """A pipeline for every loop that can have one, of at most `limit` stages, as if nothing else took shared memory. Staging
-    itself says which loops those are, on a copy."""
+    """A pipeline for every loop that can have one, of at most `limit` stages, as if nothing else used shared memory. Runs the
+    staging pass on a copy to find these loops."""
     found: list[Pipeline] = []
     made = _started(draft, schedule)
 
@@ -247,7 +249,7 @@ def pipelines_of(
 
 
 def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem | None:
-    """Why copies through tensor maps cannot feed a loop."""
+    """Why TMA copies cannot load a loop's operands."""
     if "wgmma" not in target.families:
         text = f"`tma` feeds `wgmma`, which {target} has not"
     elif candidate.chain is not None:
@@ -260,7 +262,7 @@ def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem
 
 
 def _no_turns(function: Function, candidate: Candidate, schedule: Schedule) -> Problem | None:
-    """Why consumers cannot take tiles in turns."""
+    """Why consumers cannot process tiles round-robin (pingpong)."""
     if schedule.takers == 1 or not schedule.persistent or persistent.problem(function) is not None:
         return None
     chained = "it is a chain of products" if candidate.chain is not None else None
@@ -288,11 +290,13 @@ def _pipeline(
 
 
 def _stages(candidate: Candidate, blocks: int | None, target: Target, most: int) -> int:
-    """Three stages or more where two blocks share a multiprocessor with them, else what one block can have."""
+    """Stages that fit `blocks` blocks per SM. Without `blocks`: those for two blocks if at least three fit, else those for
+    one."""
     taken, each = candidate.used_bytes + candidate.held_bytes, candidate.stage_bytes
     alone = (target.max_shared_bytes - taken) // each
     if blocks is not None:
-        # The chip keeps a kilobyte of its own for each block (CUDA programming guide, compute capability 8.x, shared memory).
+        # The system reserves 1 KB of shared memory for each block (CUDA programming guide, compute capability 8.x, shared
+        # memory).
         share = (target.max_shared_bytes + 1024) // blocks - 1024
         return min(most, max((share - taken) // each, min(alone, 2)))
     shared_by_two = (target.max_shared_bytes - taken) // 2 // each
@@ -300,14 +304,14 @@ def _stages(candidate: Candidate, blocks: int | None, target: Target, most: int)
 
 
 def _scratch_wants_room(draft: Function, schedule: Schedule, target: Target) -> bool:
-    """Whether scratch beside the rings, known only once there are layouts, leaves too little shared memory for both."""
+    """Whether rings and scratch together exceed shared memory; the size of scratch is known only once layouts are assigned."""
     if _deepest(schedule) < 2 or problems(schedule, target) or _of_store(draft, schedule):
         return False
     return _bytes(draft, schedule, target) > target.max_shared_bytes
 
 
 def _bytes(draft: Function, schedule: Schedule, target: Target) -> int:
-    """Of shared memory that a block takes; consumers in turns have scratch each."""
+    """Bytes of shared memory that a block uses; with pingpong each consumer has its own scratch."""
     made = _with_layouts(draft, schedule)
     if schedule.store == "tma":
         tensor_stores.insert(made, target, schedule.takers)
@@ -317,19 +321,19 @@ def _bytes(draft: Function, schedule: Schedule, target: Target) -> int:
 
 
 def _with_layouts(draft: Function, schedule: Schedule) -> Function:
-    """A copy as far as its use of shared memory follows from it."""
+    """A copy with pipelines and layouts, from which the use of shared memory can be computed."""
     made = _started(draft, schedule)
     stage(made, schedule)
     return layout.assign(made)
 
 
 def _started(draft: Function, schedule: Schedule) -> Function:
-    """A copy as `stage` takes it."""
+    """A copy as the input of `stage`."""
     made = _copy(draft)
     made.num_warps = schedule.tile_warps
     return persistent.wrap(made) if schedule.persistent and persistent.problem(made) is None else made
 
 
 def _deepest(schedule: Schedule) -> int:
-    """Stages of the longest pipeline, 1 where nothing is copied ahead."""
+    """Stages of the deepest pipeline; 1 if nothing is pipelined."""
     return max((pipeline.stages for pipeline in schedule.pipelines), default=1)

@@ -1,12 +1,12 @@
-"""Checks that rows which copies leave out are in nothing that is stored: a second opinion on `clipped_copies`.
+"""Checks, independently of `clipped_copies`, that no stored element depends on rows that clipped copies skip.
 
-In: a function whose copies are marked and not yet divided among roles. Out: nothing, or a VerifyError that names the copy.
-Where that pass goes on from what is copied, this goes back from what is stored, for all copies at once: on each axis of a
-value, either all elements are asked for, or those alone that lie below an extent, counted from an offset. What an operation
-takes that is not known here is asked for whole.
+In: a function whose copies are marked, before it is split into roles. Out: nothing, or a VerifyError that names the copy. The
+pass works forwards from copies; this is a demand analysis backwards from stores, for all copies at once. On each axis of a
+value, either all elements are demanded, or only those at offset + i below an extent. Operands of any operation unknown here are
+demanded whole.
 
-Offsets and extents are compared by name and never added up: an element at offset + i is the same one of the copy and of the
-store, at the machine's width as without end. That offset + i fits is the prover's, of the end of a masked box.
+Offsets and extents are compared by identity and never added. The element at offset + i is the same one in the copy and in the
+store, in wrapping and in unbounded arithmetic. The prover shows that offset + i fits, up to the end of a masked box.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tilec.ir.ops_staging import GroupMma, TensorCopy, WaitMma
 from tilec.ir.types import SharedType, TileType
 
 Bound = tuple[Value, Any]
-"""Offset and extent: elements at offset + i are asked for where they are below the extent."""
+"""Offset and extent: only elements at offset + i below the extent are demanded."""
 Asked = tuple[Bound | None, ...]
-"""Of a value, by axis; None where all elements are asked for."""
+"""A bound for each axis of a value; None if all elements are demanded."""
 
 _KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduce, WaitMma, GroupMma)
 
 
 def check(function: Function) -> None:
-    """Raise VerifyError where a clipped copy leaves out rows that are asked for. Functions without such copies pass."""
+    """Raise VerifyError if a clipped copy skips rows that are demanded. Functions without clipped copies pass."""
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy) and op.clipped]
     if not copies:
         return
@@ -42,7 +42,7 @@ def check(function: Function) -> None:
 
 
 def _asked(function: Function) -> dict[Value, Asked]:
-    """What is asked for of each value of which anything is: the least that no operation asks more than."""
+    """The demand on each value that has any: the least fixpoint of all operations' demands."""
     found: dict[Value, Asked] = {}
     ops = list(function.body.walk())[::-1]
     while True:
@@ -58,10 +58,10 @@ def _asked(function: Function) -> dict[Value, Asked]:
 
 
 def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
-    """Operands of an operation, and of regions what they yield, with what is asked for of each."""
+    """Operands of an operation, and values that its regions yield, with the demand on each."""
     match op:
         case Yield():
-            pass  # as much as is asked for of what its block gives
+            pass  # its parent propagates the demand on its results
         case Store(mask=True):
             dims = op.target.tensor.dims
             yield op.tile, tuple(zip(op.offsets, dims, strict=True))
@@ -73,7 +73,7 @@ def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
             for initial, inside, given, result in zip(
                 op.initial, body.arguments[1:], body.ops[-1].operands, op.results, strict=True
             ):
-                for bounds in [asked[value] for value in (inside, result) if value in asked]:  # of another turn's offsets: all
+                for bounds in [asked[value] for value in (inside, result) if value in asked]:  # offsets made in the loop: all
                     kept = tuple([None if bound is None or bound[0] in made else bound for bound in bounds])
                     yield from ((initial, kept), (given, kept))
         case If():
@@ -84,13 +84,13 @@ def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
         case _ if len(op.results) == 1 and isinstance(op, _KNOWN):
             if op.result in asked:
                 yield from _of_operands(op, asked[op.result])
-        case _:  # buffers only where it reads them: copies write theirs
+        case _:  # buffers only if it reads them: copies write theirs
             read = [value for value, effect in op.touched() if effect is Effect.READ]
             yield from map(_whole, (value for value in op.operands if not isinstance(value.type, SharedType) or value in read))
 
 
 def _of_operands(op: Op, bounds: Asked) -> Iterator[tuple[Value, Asked]]:
-    """Operands of an operation of whose result so much is asked for."""
+    """Demand on the operands of an operation, given the demand on its result."""
     match op:
         case GroupMma():
             left, _, right, _, acc = op.operands
@@ -114,7 +114,7 @@ def _of_operands(op: Op, bounds: Asked) -> Iterator[tuple[Value, Asked]]:
 
 
 def _made(block: Block) -> Iterator[Value]:
-    """What is another value each time that a block runs."""
+    """Values that are defined anew each time a block runs."""
     yield from block.arguments
     for op in block.ops:
         yield from op.results
@@ -123,12 +123,12 @@ def _made(block: Block) -> Iterator[Value]:
 
 
 def _runs(shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Of each axis how many elements it has, and how many those in front of it have together."""
+    """Each axis' extent, with the element count of the axes before it."""
     return [(extent, prod(shape[:axis])) for axis, extent in enumerate(shape)]
 
 
 def _whole(value: Value) -> tuple[Value, Asked]:
-    """A value of which all is asked for."""
+    """A value with all elements demanded."""
     match value.type:
         case TileType() | SharedType() as kind:
             return value, (None,) * len(kind.shape)

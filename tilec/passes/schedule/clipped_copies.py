@@ -1,13 +1,13 @@
-"""Spares copies the rows that lie outside of a tensor, where nothing that is stored follows from them.
+"""Skips out-of-bounds rows of TMA copies if no stored element depends on them.
 
-In: a function whose copies go through tensor maps into a ring of mbarriers. Out: the same, with those copies marked `clipped`
-of which every row has its place in the result by itself: rows of either matrix are rows or columns of the product, no sum goes
-across them, and the store leaves out just the rows that the copy does, at the same place of an axis of the same extent. A
-product of 65 rows in tiles of 64 has a tile with one row; to bring 63 rows of zeros takes a multiprocessor longer than to bring
-those of a tensor (docs/decisions.md).
+In: a function whose TMA copies fill an mbarrier ring. Out: the same, with a copy marked `clipped` if its rows stay independent
+up to the store: they are rows or columns of the MMA result, no reduction runs across them, and the masked store drops exactly
+the rows that the copy skips (same offset, axis of the same extent). With M = 65 and tiles of 64 the last tile has one row in
+bounds; an SM spends more time on 63 rows of zero fill than on 63 rows of the tensor (docs/decisions.md).
 
-A forward analysis: the axis of a value, from the copy's rows on. What a clipped row holds is anything; `clip_check`, which goes
-back from what is stored, judges that it is not seen, and so does the emulator, in which a stage that nobody filled is poison.
+A forward analysis that tracks the axes on which each value carries the copy's rows. Skipped rows have undefined contents. Two
+independent checks show that these are never observed: `clip_check`, which works backwards from the stores, and the emulator, in
+which an unfilled stage is poison.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAME_AXES = (Unary, Binary, Select, Cast, Broadcast)
 
 
 def mark(function: Function) -> Function:
-    """Mark copies, in place. Kernels without such copies stay as they are."""
+    """Mark copies, in place. Kernels without TMA copies stay unchanged."""
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy)]
     for buffer in {op.buffer: None for op in copies}:
         into = [op for op in copies if op.buffer is buffer]
@@ -34,7 +34,7 @@ def mark(function: Function) -> Function:
 
 
 def _is_unseen(function: Function, copy: TensorCopy) -> bool:
-    """Whether rows of a copy that lie outside of its tensor are in no element that is stored."""
+    """Whether no stored element depends on the copy's out-of-bounds rows."""
     axes: dict[Value, set[int]] = {}
     while True:
         before = sum(map(len, axes.values()))
@@ -47,7 +47,7 @@ def _is_unseen(function: Function, copy: TensorCopy) -> bool:
 
 
 def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tuple[Value, int]]:
-    """Results and arguments of an operation with the axes on which they have the rows."""
+    """Pairs of a result or region argument and an axis on which it carries the rows."""
     if isinstance(op, GroupMma):
         yield from ((op.result, axis) for axis, read in enumerate(op.operands[:4:2]) if read is buffer)
         yield from ((op.result, axis) for axis in axes.get(op.operands[4], ()))
@@ -76,13 +76,13 @@ def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tup
 
 
 def _is_followed(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
-    """Whether an operation keeps apart what lies on the rows, and stores it where they are inside."""
+    """Whether an operation keeps the rows independent of each other, and stores only those in bounds."""
     if isinstance(op, GroupMma):
-        return True  # its other operands are matrices of other copies, and an accumulator that is followed
+        return True  # its other operands are buffers of other copies, and an accumulator that the analysis tracks
     if any(read is copy.buffer for read, _ in op.touched()) and op.num_results:
         return False
     offset, extent = copy.offsets[copy.row_axis], copy.source.tensor.dims[copy.row_axis]
-    if isinstance(op, For):  # what it carries, from before it or from a turn before, is of the same rows in every turn
+    if isinstance(op, For):  # a carried value must hold the same rows in every iteration, so the offset must be loop-invariant
         carried = any(axes.get(value) for value in op.regions[0].arguments)
         return not carried or not any(offset in (*block.arguments, *made) for block, made in _made(op))
     tainted = [value for value in op.operands if axes.get(value)]
@@ -98,7 +98,7 @@ def _is_followed(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
 
 
 def _made(loop: For) -> Iterator[tuple[Block, list[Value]]]:
-    """Blocks of a loop, each with the values that its operations make."""
+    """Blocks of a loop, nested ones included, each with the values that it defines."""
     waiting = list(loop.regions)
     while waiting:
         block = waiting.pop()
@@ -107,7 +107,7 @@ def _made(loop: For) -> Iterator[tuple[Block, list[Value]]]:
 
 
 def _kept_axes(op: Reshape) -> dict[int, int]:
-    """Axes that are axes of the result too, and which: those of as many elements, with as many in front of them."""
+    """Source axis to result axis, for axes that the reshape keeps: same extent and same element count of the axes before."""
     source, result = op.operands[0].tile.shape, op.result.tile.shape
     places = {(prod(result[:axis]), extent): axis for axis, extent in enumerate(result)}
     found = ((axis, places.get((prod(source[:axis]), extent))) for axis, extent in enumerate(source))

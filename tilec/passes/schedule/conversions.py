@@ -1,8 +1,8 @@
-"""Make every change of layout an operation.
+"""Makes layout conversions explicit.
 
-In: a function whose values have layouts. Out: the same with a `relayout` wherever an operation wants an operand in another
-layout than it has, so that lowering finds each as it takes it (`tilec.ir.operand_layouts`). A store takes its tile in the
-layout that stores the widest vectors.
+In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout differs from the one that
+its operation requires (`tilec.ir.operand_layouts`), so that lowering needs no conversions. A store requires the layout that
+allows the widest vectors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def convert(function: Function) -> Function:
 
 
 def _block(block: Block, warps: int, yielded: Layouts) -> None:
-    """`yielded` are the layouts that the values of the closing `yield` are wanted in."""
+    """`yielded`: the layouts required of the operands of the block's `yield`."""
     ops: list[Op] = []
     for op in block.ops:
         for region in op.regions:
@@ -49,7 +49,7 @@ def _wanted(op: Op, warps: int) -> Layouts:
 
 
 def _store_layout(op: Store, warps: int) -> Layout | None:
-    """The tile's own layout, or the natural one where that stores wider vectors (accumulators of `mma`)."""
+    """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators)."""
     tile = op.tile
     if tile.layout is None:
         return None

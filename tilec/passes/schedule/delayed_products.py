@@ -1,22 +1,18 @@
-"""Lets the second product of a chain run beside what the next iteration computes from the first (Shah et al., FlashAttention-3,
-2024, "Intra-warpgroup overlap").
+"""Intra-warpgroup overlap for back-to-back GEMMs: the second MMA runs while the next iteration computes on the first MMA's
+result (Shah et al., FlashAttention-3, 2024, "Intra-warpgroup overlap").
 
-In: the loop of `chained_staging`, as written. Out: in its place
+In: the consumer loop of `chained_staging`, before rewriting. Out: in its place
 
     if there is an iteration:
-        wait; start the first product; wait for it, and release its stage       of the first iteration
-        what is computed from it
+        first iteration: wait; MMA 1; wait for it, release its stage; compute on its result
         for each other iteration:
-            wait; start its first product
-            wait; start the second product of the iteration before
-            wait for the first product, and release its stage
-            what is computed from it, the sums of second products aside
-            wait for the second product, and release its stage; only then pack the left operand of the next one, so that it
-            takes the registers of the last
-            what is computed from that: what this iteration's second product goes onto
-        wait; start the last second product; wait for it, and release its stage
+            wait; start MMA 1; wait; start MMA 2 of the previous iteration
+            wait for MMA 1, release its stage; compute on its result all that does not depend on the accumulator of MMA 2
+            wait for MMA 2, release its stage; then pack the next left operand, which reuses the registers of the last one
+            compute all that depends on the accumulator: the input accumulator of this iteration's MMA 2
+        wait; start the last MMA 2; wait for it, release its stage
 
-The loop carries both operands of the second product that is to come, in place of the sum of those that are done.
+Instead of the finished accumulator, the loop carries the packed left operand and the input accumulator of the pending MMA 2.
 """
 
 from __future__ import annotations
@@ -32,25 +28,25 @@ from tilec.passes.schedule.staged_loads import without_dead
 from tilec.passes.schedule.staged_products import Emitter
 
 OTHER_REGISTERS = 40
-"""Of a thread, for addresses, scalars and what is under way beside accumulators and operands."""
+"""Registers per thread for addresses, scalars and temporaries in addition to accumulators and operands."""
 
 
 def fits(chain: Chain, warps: int, registers: int) -> bool:
-    """Whether threads with so many registers hold both accumulators and the operand of the product that is to come."""
+    """Whether both accumulators and the pending MMA's packed left operand fit in `registers` per thread."""
     rows, columns = chain.first.mma.result.tile.shape
     held = rows * (columns + chain.second.mma.result.tile.shape[1]) + rows * columns // 2
     return held <= (registers - OTHER_REGISTERS) * 32 * warps
 
 
 def delay(chain: Chain, rings: Rings) -> list[Op]:
-    """What takes the place of the loop."""
+    """The operations that replace the loop."""
     loop, summed, out, then = chain.loop, chain.carried, Emitter(), Emitter()
     seen, initial, first = loop.results, list(loop.initial), (rings.zero, rings.zero)
     condition = out.compare("lt", loop.lower, loop.upper)
     begun = _first_iteration(then, chain, rings, first)
     following = tensor_staging.following(then, *first, rings.stages)
     second = then.binary("add", loop.lower, loop.step)
-    second.fits = True  # the variable behind an iteration that there is, of which the loop has an obligation
+    second.fits = True  # one step after an iteration that runs, for which the loop has an obligation
     loop.operands = [second, *loop.operands[1:3], *begun, *following, *first]
     _rewrite(chain, rings)
     then.ops.append(loop)
@@ -69,7 +65,7 @@ def delay(chain: Chain, rings: Rings) -> list[Op]:
 
 
 def _first_iteration(out: Emitter, chain: Chain, rings: Rings, place: Place) -> list[Value]:
-    """What the loop carries after the first iteration, and the left operand of its second product."""
+    """Emit the first iteration; its carried values, followed by its packed left operand for the second MMA."""
     loop, body = chain.loop, chain.loop.regions[0]
     names = dict(zip(body.arguments, [loop.lower, *loop.initial], strict=True))
     for op in body.ops[:-1]:
@@ -87,7 +83,7 @@ def _first_iteration(out: Emitter, chain: Chain, rings: Rings, place: Place) -> 
 
 
 def _rewrite(chain: Chain, rings: Rings) -> None:
-    """The body of the loop, and what it carries."""
+    """Rewrite the loop's body and its carried values."""
     loop, body, summed = chain.loop, chain.loop.regions[0], chain.carried
     second, closing = chain.second.mma, body.ops[-1]
     rows, depth = second.operands[0].tile.shape
@@ -123,6 +119,6 @@ def _rewrite(chain: Chain, rings: Rings) -> None:
 
 
 def _last(ops: list[Op], closing: Op) -> Value | None:
-    """Of what the body yields, what is computed last."""
+    """The f32 tile that the body computes last among those that it yields."""
     made = [result for op in ops for result in op.results if result in closing.operands]
     return next((value for value in reversed(made) if value.tile.rank and value.tile.dtype == f32), None)

@@ -1,14 +1,15 @@
-"""Products side by side (`mma` of three axes), whose operands come from memory straight into the registers that multiply them.
+"""Batched MMAs (`mma` of rank 3) whose operands are loaded from global memory directly into the fragment registers.
 
-They are for weights that meet a few rows of activations: each element is used by one warp alone, so that a trip through shared
-memory would gain nothing. Warps take a product each, or share its rows; what they make of one sum is added by the kernel.
+They are for GEMMs with a few rows of activations, where only one warp uses each weight element, so staging through shared
+memory gains nothing. Each warp computes whole products, or several share the rows of one; with split-K, the kernel sums the
+products.
 
-An instruction wants of each thread pairs of neighbours along K; memory gives 16 bytes at once best. A sum does not mind the
-order of its terms, so both operands are taken with K in an order in which a thread's eight neighbours in memory are what it
-needs for two instructions. With k = 32 j + 8 p + 4 s + 2 h + l, lane p of four holds all s, h, l; the instruction wants
-16 s + 8 h + 2 p + l. The load then gets the layout that this makes of it, and nothing is exchanged between threads.
+A fragment wants pairs of adjacent elements along K, but a thread loads 16 bytes at once most efficiently. A dot product does
+not depend on the order of its terms, so K of both operands is permuted: a thread's eight adjacent elements are its fragments of
+two instructions. With k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order is 16 s + 8 h +
+2 p + l. The load gets the layout that results from the permutation, so threads exchange no elements.
 
-In: an `mma` of three axes. Out: what goes in front of it; layouts on it, and on the loads that feed it.
+In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from tilec.ir.types import TileType
 from tilec.passes.schedule.staged_products import Emitter, relayout
 
 GROUP: Final = 32
-"""Columns that four lanes hold with 16 bytes each."""
+"""Elements along K that four lanes load with 16 bytes each."""
 
 IN_MEMORY: Final = (4, 2, 2, 2)
-"""p, s, h and l, from the outermost."""
+"""Extents of p, s, h and l, outermost first."""
 
 AS_MULTIPLIED: Final = (1, 2, 0, 3)
-"""s, h, p and l among those."""
+"""The permutation of `IN_MEMORY` to the order s, h, p, l."""
 
 VECTOR: Final = 8
-"""Elements of 16 bytes."""
+"""16-bit elements in 16 bytes."""
 
 
 def default_warps(shape: tuple[int, ...]) -> int:
-    """Warps for a result (S, M, N): one a product."""
+    """Warps for a result (S, M, N): one for each of the S products, at most 16."""
     return min(shape[0], 16)
 
 
 def lay_out(op: Mma, warps: int) -> list[Op]:
-    """Bring the operands into the instruction's layouts; E0506 where it does not fit them."""
+    """Convert the operands to the instruction's layouts; E0506 if its shape does not fit."""
     products, rows, columns = op.result.tile.shape
     depth, each = op.operands[0].tile.shape[2], gcd(products, warps)
     grid = mma_sync.choose_warps(rows, columns, warps // each)
@@ -67,7 +68,7 @@ def lay_out(op: Mma, warps: int) -> list[Op]:
 
 
 def _in_order(out: Emitter, value: Value, axis: int) -> Value:
-    """An operand with K, which is its `axis`, in the order in which it is multiplied."""
+    """An operand with K, its axis `axis`, permuted to the instruction's order."""
     shape, dtype = value.tile.shape, value.tile.dtype
     cut = (*shape[:axis], shape[axis] // GROUP, *IN_MEMORY, *shape[axis + 1 :])
     axes = (*range(axis + 1), *(axis + 1 + one for one in AS_MULTIPLIED), *range(axis + 5, len(cut)))
@@ -77,7 +78,8 @@ def _in_order(out: Emitter, value: Value, axis: int) -> Value:
 
 
 def _load_as(value: Value, layout: Layout | None) -> None:
-    """Let the load that `value` is, reshaped or repeated, be done so that threads have what they need of it in `layout`."""
+    """Propagate `layout` back through reshapes, permutations and broadcasts to the load behind `value`, if threads can then
+    load 16-byte vectors."""
     repeated: list[tuple[Value, Layout]] = []
     while isinstance(op := value.owner, Reshape | Permute | Broadcast) and op.operands[0].tile.rank and layout is not None:
         value = op.operands[0]
@@ -99,7 +101,7 @@ def _load_as(value: Value, layout: Layout | None) -> None:
 
 
 def _vectors_first(layout: Layout) -> Layout:
-    """The same elements in each thread, those that are neighbours on the last axis first."""
+    """The same elements in each thread, with its runs along the last axis as the lowest register digit."""
     last, run = layout.rank - 1, 1
     others = list(layout.registers)
     while found := next((d for d in others if d.axis == last and d.stride == run and d.extent > 1), None):

@@ -1,9 +1,9 @@
-"""Has the first copies of a loop's ring under way before a block waits for earlier kernels, where they are of resident tensors.
+"""Moves the prologue loads of a `cp.async` pipeline before the grid dependency wait if all of them read resident tensors.
 
-In: a function whose loops copy ahead through shared memory, behind its wait. Out: the same, with what fills the first stages in
-front of the wait: the ring, its memory, and the copies of the first iterations, each with its condition. Shared memory is the
-block's own, and no kernel that a launch overlaps writes what is copied, so nothing has to be waited for; memory then answers
-while the kernel before ends.
+In: a function whose pipelined loops come after its `wait_prior`. Out: the same, with the first pipeline's prologue before the
+wait: the ring, its buffers, and the predicated copies of the first iterations. Shared memory belongs to the block, and no
+kernel in flight writes a resident tensor, so none of these operations depends on the wait; their memory latency overlaps the
+end of the preceding kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilec.ir.ops_sync import Acquire, Commit, Ring
 
 
 def hoist(function: Function) -> Function:
-    """Move the copies of the first loop that has any, in place."""
+    """Move the prologue of the first pipelined loop, in place."""
     ops = function.body.ops
     wait = next((place for place, op in enumerate(ops) if isinstance(op, WaitPrior)), None)
     loop = next((place for place, op in enumerate(ops) if isinstance(op, For)), len(ops))
@@ -33,7 +33,7 @@ def hoist(function: Function) -> Function:
 
 
 def _is_early(function: Function, op: Op) -> bool:
-    """Whether an operation touches nothing but the ring, and what is resident."""
+    """Whether an operation touches only the ring and resident tensors."""
     if isinstance(op, AsyncCopy):
         return function.is_resident(op.source)
     if isinstance(op, If):

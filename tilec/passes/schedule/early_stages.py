@@ -1,23 +1,17 @@
-"""Has copies of resident tensors under way before a block waits for earlier kernels, where others go into the same stages.
+"""Issues the TMA copies of resident tensors into the first stages before the grid dependency wait.
 
-In: a function with one loop that copies through tensor maps into a ring of mbarriers (`tensor_staging`), behind its wait. Out:
-the same with the loop's first turns written out, a few or as many as the schedule says, each under its condition and in two
-goes:
+In: a function with one TMA producer loop on an mbarrier ring (`tensor_staging`), after `wait_prior`. Out: the same with the
+loop's first iterations peeled, each predicated and in two halves; `roles` gives both, with a wait of its own, to the producer:
 
     ring of mbarriers; fence; barrier
-    for each of the first turns:  acquire, copy what is resident       in front of the wait
+    each peeled iteration: acquire, copy resident tensors
     wait_prior
-    for each of the first turns:  copy the rest, commit                behind it
-    the loop, from the turn behind them on
+    each peeled iteration: copy the other tensors, commit
 
-A stage is full once all the bytes that were announced have come, whenever each of its copies was started. Products of few
-tokens read little but weights: those of the first stages then come from memory while the kernel before ends. Blocks that take
-several tiles stay as they are. `roles` gives both goes, and a wait of its own, to the role that fills.
-
-The loop's own obligation is that its variable fits in i32 up to one step behind its last iteration. Iterations written out may
-be further behind, so where ranges do not show that these fit too, the variable stays once it is at the end:
-
-    following = select(turn < upper, turn + step, turn)
+A stage is full once all expected bytes have arrived, whatever the order of its copies. At small M a GEMM reads mostly weights,
+whose first stages then load while the preceding kernel ends. Persistent kernels stay unchanged. The loop's obligation keeps its
+variable in i32 only up to one step after the last iteration. Unless ranges show that all peeled iterations fit, the variable
+stops there: `following = select(turn < upper, turn + step, turn)`.
 """
 
 from __future__ import annotations
@@ -36,12 +30,12 @@ from tilec.passes.schedule.staged_products import Emitter
 from tilec.schedule import Schedule
 
 EARLY_STAGES: Final = 4
-"""Filled early where a schedule says nothing: each puts the first copy behind the wait off by about 60 ns (H200), which more of
-them cost than they save (docs/decisions.md)."""
+"""Prologue stages by default. Each delays the first copy after the wait by about 60 ns (H200); more stages cost more than they
+save (docs/decisions.md)."""
 
 
 def hoist(function: Function, schedule: Schedule) -> Function:
-    """Write out the first turns, in place, where a kernel has such a loop and waits."""
+    """Peel the first iterations, in place; a kernel without a producer loop or a wait stays unchanged."""
     body = function.body
     loop, wait = _filling(function), next((op for op in body.ops if isinstance(op, WaitPrior)), None)
     if loop is None or wait is None:
@@ -71,13 +65,13 @@ def hoist(function: Function, schedule: Schedule) -> Function:
 
 
 def _has_room(function: Function, loop: For, count: int) -> bool:
-    """Whether so many steps from the loop's beginning fit in i32 in every launch, however few iterations it has."""
+    """Whether `lower + count * step` fits in i32 in every launch, for any number of iterations."""
     ranges = value_ranges(function)
     return ranges[loop.lower].high + count * ranges[loop.step].high <= i32.integer_range()[1]
 
 
 def _filling(function: Function) -> For | None:
-    """The loop that fills a ring of mbarriers, where it is the only operation that fills one and copies what is resident."""
+    """The TMA producer loop, if it alone issues TMA copies, fills one ring, and copies some resident tensor; else None."""
     filling = [op for op in function.body.ops if any(isinstance(one, TensorCopy) for one in Block(ops=[op]).walk())]
     loop = filling[0] if len(filling) == 1 else None
     if not isinstance(loop, For) or sum(isinstance(op, Acquire) for op in loop.regions[0].ops) != 1:
@@ -90,7 +84,7 @@ def _is_early(function: Function, op: Op) -> bool:
 
 
 def _part(function: Function, loop: For, first: bool) -> list[Op]:
-    """What a turn does in front of the wait, or behind it, and what that follows from."""
+    """The operations of an iteration before the wait (`first`) or after it, with the operations that they depend on."""
     ops = loop.regions[0].ops[:-1]
     chosen: set[Op] = {
         op
@@ -107,7 +101,7 @@ def _part(function: Function, loop: For, first: bool) -> list[Op]:
 
 
 def _setup(body: Block) -> list[Op]:
-    """The ring, its memory, and where all threads come to know of it."""
+    """The ring, its buffers, and the fence and barrier that make its mbarriers visible to all threads."""
     first = next(place for place, op in enumerate(body.ops) if isinstance(op, Ring))
     last = next(place for place, op in enumerate(body.ops) if place > first and isinstance(op, Barrier))
     return body.ops[first : last + 1]

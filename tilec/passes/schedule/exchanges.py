@@ -1,16 +1,16 @@
-"""Take apart what passes elements from thread to thread: scratch, what is put there, what is taken.
+"""Lowers layout conversions and cross-thread reductions to stores to and loads from shared memory.
 
 In: a function with layouts and explicit conversions. Out: the same, in which no `relayout`, `reshape`, `permute` or `reduce`
-needs another thread's elements. Each that did is now
+reads another thread's elements. Each one that did becomes
 
-    scratch = shared_alloc       behind all that is live there
-    put scratch, tile            every thread what it holds
-    tile = take scratch          every thread what it needs
+    scratch = shared_alloc       at an offset past all live allocations
+    put scratch, tile            every thread stores its elements
+    tile = take scratch          every thread loads the elements that it needs
     shared_free scratch
 
-and `meetings` lets the threads meet in between. A `reshape` or `permute` leaves every element where it is, a `relayout` behind
-it brings it elsewhere; only a reshape that no layout follows goes through scratch itself. What is left of `relayout` renames
-registers.
+and `meetings` inserts the barriers. `reshape` and `permute` keep every element in its thread, and a `relayout` after them moves
+it; a reshape goes through scratch itself only if no layout of its result keeps the elements in place. Any remaining `relayout`
+only renames registers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tilec.ir.types import ScratchType
 
 
 def exchange(function: Function) -> Function:
-    """Take the operations apart, in place."""
+    """Lower the operations, in place."""
     _split(function.body)
     _block(function.body, taken_bytes(function), function.num_warps * 32)
     return function
 
 
 def kept_layout(op: Reshape | Permute) -> Layout | None:
-    """The layout of the result under which every element stays where it is; None where there is none."""
+    """The result layout that keeps every element in its thread and register; None if there is none."""
     source, tile = op.operands[0], op.result.tile
     assert source.layout is not None
     if isinstance(op, Permute):
@@ -43,7 +43,7 @@ def kept_layout(op: Reshape | Permute) -> Layout | None:
 
 
 def _split(block: Block) -> None:
-    """A `relayout` behind every reshape and permutation that changes who holds an element."""
+    """Insert a `relayout` after every reshape and permutation that moves elements between threads or registers."""
     ops: list[Op] = []
     for op in block.ops:
         for region in op.regions:
@@ -52,7 +52,7 @@ def _split(block: Block) -> None:
         if not isinstance(op, Reshape | Permute) or op.operands[0].layout is None or op.result.layout is None:
             continue
         if isinstance(op.operands[0].owner, Constant):
-            continue  # every thread makes any part of it
+            continue  # every thread can compute any element of it
         layout = kept_layout(op)
         if layout is not None and layout != op.result.layout:
             result = op.result

@@ -1,7 +1,7 @@
-"""Integer arithmetic of the tile IR on constants, and operations that give their operand back.
+"""Folding rules for integer arithmetic on constants, and for operations whose result equals an operand.
 
-Every operation has a value for all operands (`tilec.ir.meaning`), so whatever is known is folded. Floats are left alone, where
-`x + 0` is not `x` for every `x`.
+Every operation is defined for all operands (`tilec.ir.meaning`), so any operation on constants can be folded. Floats are not
+folded: `x + 0` is not `x` for every float `x`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "ge": lambda a, b: a >= b,
 }
 _NEUTRAL: Final = {("add", 0), ("sub", 0), ("mul", 1), ("floordiv", 1), ("or", 0), ("xor", 0), ("shl", 0), ("shr", 0)}
-"""Right operands that change nothing."""
+"""Right neutral elements of each kind."""
 
 
 def same_as(op: Op) -> Value | None:
-    """The operand that the result always equals, if there is one."""
+    """The operand that the result always equals; None if there is none."""
     match op:
         case Cast() | Broadcast() | Reshape() if op.operands[0].type == op.result.type:
             return op.operands[0]
@@ -51,7 +51,7 @@ def same_as(op: Op) -> Value | None:
 
 
 def folded(op: Op) -> Constant | None:
-    """A constant to use for a scalar operation on constants; its result has the operation's type."""
+    """The constant that replaces a scalar operation on constants, with the same result type; None if it cannot be folded."""
     if len(op.results) != 1 or not isinstance(op.result.type, TileType) or op.result.type.rank:
         return None
     values = [constant_of(operand) for operand in op.operands]
@@ -76,7 +76,7 @@ def folded(op: Op) -> Constant | None:
 
 
 def constant_of(value: Value) -> int | None:
-    """The integer or bool that a value holds everywhere, if that is known; None for floats."""
+    """The integer or bool that every element of a value equals, if known; None for floats."""
     owner = value.owner
     if isinstance(owner, Broadcast):
         return constant_of(owner.operands[0])

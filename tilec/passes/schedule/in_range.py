@@ -1,9 +1,9 @@
-"""Marks divisions and shifts that the chip's plain instruction gives the right value: where the divisor is shown to be
-positive, or the amount at least 0 and below the width.
+"""Marks divisions and shifts that one hardware instruction computes correctly: the divisor is known to be positive, or the
+shift amount is known to be at least 0 and below the bit width.
 
-Ranges show it: they hold for every launch that satisfies the contract and use nothing that a kernel declares
-(`tilec.passes.analysis.ranges`), so they hold in `unsafe` blocks too. Where they do not suffice, the prover may have shown it
-of a divisor (`tilec.passes.prover.divisors`). What is not marked gets a guard in lowering; the value is the same.
+The ranges are valid for every launch that satisfies the contract and use no declarations of the kernel
+(`tilec.passes.analysis.ranges`), so they are valid in `unsafe` blocks too. In addition, the prover may have shown a divisor to
+be positive (`tilec.passes.prover.divisors`). Lowering guards unmarked operations; their results are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DIVISIONS = ("floordiv", "mod")
 
 
 def mark(function: Function, positive: frozenset[Value] = frozenset()) -> Function:
-    """Replace operations, in place; their results stay the values they were. `positive`: divisors that are proven positive."""
+    """Replace operations, in place, keeping their result values. `positive`: divisors that are proven positive."""
     facts = value_ranges(function)
     _mark(function.body, facts, positive)
     return function

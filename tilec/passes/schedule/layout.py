@@ -1,16 +1,16 @@
-"""Decide how the threads of a block hold each tile, and how wide each access is.
+"""Assigns the layout of every tile and the vector width of every access.
 
 In: a proven function with `num_warps` set, its pipelined loops already staged. Out: the same function with a `Layout` on every
-tile value, `vector` and `whole` on every access. Layouts follow five rules:
+tile value, `vector` and `whole` on every access. Five rules determine layouts:
 
-1. A tile's natural layout depends on its shape alone (axes of extent 1 aside): 16 bytes per thread on the last axis, lanes
-   along it, warps along the axis before it, the rest in registers. Equal shapes therefore meet without conversion.
-2. Element-wise results keep the layout of their first operand that is not a constant.
+1. A tile's natural layout depends only on its shape without axes of extent 1: 16 bytes per thread on the last axis, lanes along
+   it, warps along the axis before it, the rest in registers. Tiles of equal shape therefore need no conversion.
+2. Element-wise results have the layout of their first operand that is neither a constant nor a broadcast.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
-4. A reshape or permutation leaves every element where it is, if the digits of the layout divide the new axes.
-5. Layouts set by the staging pass (`mma`, shared loads) stay, and spread to what is computed with them (`anchors`).
+4. A reshape or permutation keeps every element in its thread if the digits of the layout divide the new axes.
+5. Layouts set by the staging pass (`mma`, shared loads) are kept, and propagate to dependent operations (`anchors`).
 
-Operands need not match: lowering converts where they differ.
+Operand layouts need not match here: `conversions` inserts the conversions.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _set_vectors(function: Function) -> None:
 
 
 def _load_as_broadcast(function: Function, warps: int) -> None:
-    """Let a load that is only repeated along other axes be done as the repetition needs it, by several threads each: reading
-    a cached line again is cheaper than a trip through shared memory."""
+    """Give a load whose only use is a broadcast the broadcast's layout, so that several threads load the same elements: reading
+    a cached line again costs less than a conversion through shared memory."""
     uses: dict[Value, int] = {}
     for op in function.body.walk():
         for value in op.operands:

@@ -1,8 +1,8 @@
-"""When scalars of two roles are equal, though each role computes its own.
+"""Global value numbering across roles: scalars of two roles that are equal although each role computes its own.
 
-In: roles. Out: for each value something that is equal for values that are: the expression that makes it, of what is computed in
-front of the roles and of the number of the tile. Roles go through the same tiles, each by a loop of its own, so what follows
-from a tile's number alone is the same for the same tile.
+In: a `roles` operation. Out: for each value a key; equal keys imply equal values. The key is the expression that defines the
+value, over values from outside of the roles and the tile loop's variable. Roles iterate over the same tiles, each in its own
+loop, so a value computed from the tile index alone is the same in all roles for the same tile.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tilec.ir.ops_sync import Roles
 
 
 class Meanings:
-    """What values of some roles stand for."""
+    """Value numbers of the scalars of some roles."""
 
     def __init__(self, roles: Roles) -> None:
         self._loops = {loop.regions[0]: loop for region in roles.regions for loop in region.ops if isinstance(loop, For)}
         self._inside = {op for region in roles.regions for op in region.walk()}
         self._known: dict[Value, Hashable] = {}
-        self._numbers: dict[Hashable, int] = {}  # of expressions, so that none is as large as what it is made of
+        self._numbers: dict[Hashable, int] = {}  # of expressions: nested keys stay small
 
     def of(self, value: Value) -> Hashable:
-        """What a value stands for; itself where it cannot be told."""
+        """The value's key; the value itself if its definition is not followed."""
         found = self._known.get(value)
         if found is None:
             made = self._expression(value)

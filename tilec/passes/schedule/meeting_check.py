@@ -1,10 +1,11 @@
-"""A second opinion on `meetings`: recomputes, along all paths, which threads touch what between two meetings.
+"""Race check for the barriers that `meetings` inserted, by an independent algorithm.
 
-In: a prepared function. Out: nothing, or a VerifyError that names two operations between which threads must meet and some path
-does not let them. It shares with the pass what an operation touches (`tilec.ir.touches`), and nothing else: paths are
-followed one by one from each touch to the next meeting, back edges included, and the threads of every element are enumerated.
+In: a prepared function. Out: nothing, or a VerifyError that names two conflicting accesses with a barrier-free path between
+them. The pass and this check share only the description of accesses (`tilec.ir.touches`). Here every path is followed from each
+access to the next barrier, back edges included, and the threads of every element are enumerated.
 
-Also refused: a copy that is started ahead of its turn from a tensor that the kernel writes before the copy is done.
+It also refuses an asynchronous copy that runs ahead of its iteration if the kernel writes its source before the copy is
+complete.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tilec.ir.touches import Touch, Touches, may_conflict, touches
 
 
 def check(function: Function) -> None:
-    """Raise VerifyError where a meeting is missing, or a copy is started too early."""
+    """Raise VerifyError if a barrier is missing, or a copy is started too early."""
     found = touches(function)
     _refuse_early_copies(function)
     if not any(touch.kind is not Effect.READ for made in found.values() for touch in made.made):
@@ -38,12 +39,12 @@ def check(function: Function) -> None:
 
 
 def _refuse_early_copies(function: Function) -> None:
-    """Of a tensor that the kernel writes, copies are those of threads, and all are done (`Drain`) and all threads have met
-    before anything is written: statement by statement of the body, so that no turn of a loop comes behind a write."""
+    """Only `cp.async` may copy from a tensor that the kernel writes, and a `Drain` and a barrier must precede every write to
+    it. Checked for each top-level statement as a whole, so that no loop iteration copies after a write in an earlier one."""
     statements = [list(Block(ops=[op]).walk()) for op in function.body.ops]
     written = [_written(ops) for ops in statements]
     changed: set[Value] = set()
-    under_way: dict[Value, bool] = {}  # tensors that copies may still read; whether those are done, and a meeting is missing
+    under_way: dict[Value, bool] = {}  # tensors that copies may still read; True: drained, but no barrier yet
     for ops, here in zip(statements, written, strict=True):
         changed |= here
         for op in ops:
@@ -67,7 +68,7 @@ def _written(ops: Iterable[Op]) -> set[Value]:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """To the operation that comes next; `loop` where the loop's next turn (or its end) begins there."""
+    """To the next operation; `loop` is set on back edges, which lead to that loop's next iteration or its end."""
 
     target: Op | None
     loop: For | None = None
@@ -75,14 +76,16 @@ class _Edge:
 
 @dataclass(eq=False, slots=True)
 class _Graph:
-    """Control flow between operations. A loop stands for its own head, a branch for its condition."""
+    """Control flow graph of operations. The node of a loop is its head, that of a branch its condition. `inside`: the loops in
+    which each value is defined."""
 
     following: dict[Op, list[_Edge]] = field(default_factory=dict[Op, list[_Edge]])
     inside: dict[Value, frozenset[For]] = field(default_factory=dict[Value, frozenset[For]])
     role: dict[Op, Block | None] = field(default_factory=dict[Op, "Block | None"])
 
     def block(self, block: Block, ends: list[Op], loops: tuple[For, ...] = (), role: Block | None = None) -> list[Op]:
-        """Add a block that is entered from `ends`; the operations it ends in. `role` is the region of the role that runs it."""
+        """Add a block that is entered from `ends`; returns its last operations. `role` is the region of the role that runs
+        it."""
         for op in block.ops:
             for end in ends:
                 self.following[end].append(_Edge(op))
@@ -103,17 +106,18 @@ class _Graph:
         return ends
 
     def meets(self, op: Op, start: Op) -> bool:
-        """Whether the threads that `start` was done by are all at the meeting `op`: one of a role is for its own threads."""
+        """Whether barrier `op` synchronizes all threads that executed `start`; a role's barrier covers its own threads only."""
         return getattr(op, "scope", "block") == "block" or self.role[op] is self.role[start]
 
     def close(self, ends: list[Op]) -> None:
-        """The kernel ends here."""
+        """Connect `ends` to the end of the kernel."""
         for end in ends:
             self.following[end].append(_Edge(None))
 
 
 def _follow(start: Op, touch: Touch, graph: _Graph, found: dict[Op, Touches]) -> None:
-    """Walk from a touch along all paths up to the next meeting; each operation once per set of loops gone round."""
+    """Walk from an access along all paths up to the next barrier; visits each operation once per set of traversed back
+    edges."""
     pending: list[tuple[_Edge, frozenset[For]]] = [(edge, frozenset()) for edge in graph.following[start]]
     seen: set[tuple[Op, frozenset[For]]] = set()
     while pending:
@@ -133,7 +137,7 @@ def _follow(start: Op, touch: Touch, graph: _Graph, found: dict[Op, Touches]) ->
 
 
 def _is_ordered(earlier: Touch, later: Touch, rounds: frozenset[For], graph: _Graph) -> bool:
-    """Whether each element of both boxes is one thread's, and that thread's alone, both times."""
+    """Whether each element of both boxes is accessed by one thread alone, the same both times."""
     if earlier.is_shared or earlier.place is None or later.place is None:
         return False
     if not all(_equal(a, b, rounds, graph) for a, b in zip(earlier.place, later.place, strict=True)):
@@ -153,8 +157,8 @@ def _shape(touch: Touch) -> tuple[int, ...]:
 
 
 def _equal(left: Value, right: Value, rounds: frozenset[For], graph: _Graph) -> bool:
-    """Whether two scalars have one value although the loops `rounds` went on in between: built alike from values that are not
-    made in those loops."""
+    """Whether two scalars are equal although the loops `rounds` started another iteration in between: they are the same
+    expression over values defined outside of those loops."""
     pairs, known = [(left, right)], set[tuple[Value, Value]]()
     while pairs:
         a, b = pairs.pop()
@@ -181,8 +185,8 @@ def _is_pure(op: Op) -> bool:
 
 @cache
 def _threads(layout: Layout, shape: tuple[int, ...], common: tuple[int, ...], every: bool) -> NDArray[np.int64] | None:
-    """The thread of each element of the corner `common` of a box of `shape` (the first one that holds it by right), by
-    enumeration; with `every`, None where an element has several, copies past the end of an axis counted."""
+    """The first thread of each element in the corner `common` of a box of `shape`, by enumeration. With `every`, replicas past
+    the end of an axis count too, and the result is None if some element has several threads."""
     registers, lanes, warps = (_steps(digits, layout.rank) for digits in (layout.registers, layout.lanes, layout.warps))
     places = registers[:, None, None] + lanes[None, :, None] + warps[None, None, :]
     threads = np.broadcast_to(np.arange(len(lanes))[:, None] + 32 * np.arange(len(warps)), places.shape[:3])
@@ -197,7 +201,7 @@ def _threads(layout: Layout, shape: tuple[int, ...], common: tuple[int, ...], ev
 
 
 def _steps(digits: tuple[Digit, ...], rank: int) -> NDArray[np.int64]:
-    """Coordinates (index x axis) that the values of one hardware index move by."""
+    """Coordinate offsets (index x axis) for each value of one hardware index."""
     out = np.zeros((1, rank), np.int64)
     for digit in digits:
         step = np.zeros(rank, np.int64)

@@ -1,19 +1,17 @@
-"""The one place that decides where the threads of a block must meet: inserts `barrier` operations.
+"""Barrier insertion: the only pass that decides where the threads of a block synchronize for memory accesses.
 
-In: a function whose exchanges are taken apart. Out: the same with a `barrier` of the block in front of every operation that
-touches memory which another thread may have touched since all threads last met. A barrier of the block also makes what its
-threads wrote to global and shared memory visible among them (PTX ISA, `bar.sync`: "Memory Consistency Model", barriers
-synchronise the participating threads morally strong), so nothing else is needed.
+In: a function whose layout conversions use explicit scratch (`exchanges`). Out: the same with a `barrier` of the block before
+every access that may conflict with another thread's access since the last barrier. A barrier also makes the threads' writes to
+global and shared memory visible to each other (PTX ISA, `bar.sync`: "Memory Consistency Model", barriers synchronise the
+participating threads morally strong), so no fence is needed.
 
-A forward dataflow analysis over structured control flow. The state is the set of touches since the last meeting; the arms of
-an `if` start from one state and their ends are joined; a loop is walked until the state at its head is stable. Two touches
-need no meeting where they are the same threads': boxes at equal offsets whose threads follow from an element's coordinates in
-the same way. Offsets are equal if they are the same pure function of the same values, *in the same turn*: what depends on
-a value made inside a loop is no longer known behind the loop's back edge.
+A forward dataflow analysis whose state is the set of accesses since the last barrier. Two accesses need no barrier if the same
+thread makes both: boxes at equal offsets whose layouts map element to thread alike. Offsets are equal if they are the same pure
+function of the same values *in the same iteration*; across a back edge, values that depend on the loop are unknown.
 
-Barriers may stand in branches and loops, since conditions and bounds are scalars, and a scalar is the same in all threads:
-it is a launch value, or made from tiles that every thread holds; loads of one element by several threads read the same value,
-because other blocks never write what a block reads (no race) and its own threads meet before they do.
+Barriers may stand in branches and loops because scalars are uniform: a scalar is a launch value, or computed from tiles that
+every thread has. Threads that load the same element read the same value, because no other block writes it (no race) and the
+block's own threads synchronize before they write it.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ def meet(function: Function) -> Function:
 
 
 def holders(layout: Layout | None) -> tuple[tuple[Digit, ...], ...] | None:
-    """How the thread of an element follows from the element's coordinates: digits of lane and warp, those that count nothing
-    left out and those that go on where the one before ends joined. None where all threads hold all elements."""
+    """The map from an element's coordinates to its thread, as canonical lane and warp digits: without digits of extent 1, and
+    with contiguous digits merged. None if every thread has all elements."""
     if layout is None or not layout.lanes:
         return None
     return _joined(layout.lanes), _joined(layout.warps)
@@ -58,8 +56,8 @@ def _joined(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
 
 
 def same_threads(earlier: Touch, later: Touch) -> bool:
-    """Whether an element of two boxes at equal offsets is touched by one thread alone, the same both times. A store is done
-    by the first thread that holds the element, a load by each of them, those with copies included."""
+    """Whether each element of two boxes at equal offsets is accessed by one thread alone, the same both times. The first thread
+    that has an element stores it; every thread that has it, replicas included, loads it."""
     first, second = holders(earlier.layout), holders(later.layout)
     if first is None or second is None:
         return first is second and Effect.READ not in (earlier.kind, later.kind)
@@ -70,7 +68,7 @@ def same_threads(earlier: Touch, later: Touch) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _Numbering:
-    """Equal numbers for pure functions of equal values; on which loops' turns each depends."""
+    """Value numbering of pure operations; `turns` has for each number the loops whose iterations it depends on."""
 
     numbers: dict[Value, int] = field(default_factory=dict[Value, int])
     keys: dict[object, int] = field(default_factory=dict[object, int])
@@ -114,7 +112,7 @@ class _Walk:
         self.numbering.number(function)
 
     def block(self, block: Block, state: State) -> State:
-        """Insert what is missing in a block that is entered with `state`; the state behind it."""
+        """Insert missing barriers in a block that is entered with `state`; the state at its end."""
         ops = list(block.ops)
         for op in ops:
             made = self.touches.get(op, Touches())
@@ -133,7 +131,7 @@ class _Walk:
         return state
 
     def _loop(self, op: For, state: State) -> State:
-        # States only grow from round to round but for barriers, which are inserted once each, so this ends.
+        # States grow monotonically except for barriers, each of which is inserted once, so this terminates.
         while True:
             end = self.block(op.regions[0], dict(state))
             joined = state | {self._behind(touch, op): None for touch in end}
@@ -142,7 +140,7 @@ class _Walk:
             state = joined
 
     def _behind(self, touch: Touch, loop: For) -> Touch:
-        """A touch as the next turn of `loop` knows it."""
+        """An access as seen from the next iteration of `loop`: its offsets are unknown if they depend on the loop."""
         if touch.place is None or all(loop not in self.numbering.turns[n] for n in self.numbering.of(touch.place)):
             return touch
         return replace(touch, place=None)
@@ -156,8 +154,8 @@ class _Walk:
         return self.numbering.of(earlier.place) == self.numbering.of(later.place) and same_threads(earlier, later)
 
     def _prologue_conflicts(self, op: Op, state: State) -> bool:
-        """Whether a branch begins with copies into bytes that are in use. The first copies of a pipeline stand in one branch
-        each, and one meeting before them all does."""
+        """Whether a branch contains copies into bytes that are in use. Each prologue copy of a pipeline has a branch of its
+        own, so one barrier before the first branch serves all."""
         if not op.regions or isinstance(op, For):
             return False
         copies = [inner for region in op.regions for inner in region.ops if isinstance(inner, StageCopy)]

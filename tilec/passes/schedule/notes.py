@@ -1,10 +1,9 @@
-"""What makes an accepted kernel slower than it need be, as far as a schedule shows it, each with the fix.
+"""Performance notes on an accepted kernel, as far as its schedule shows the cause, each with a suggestion.
 
-In: a function from `tilec.passes.schedule.prepare`. Out: notes, plain data that the build keeps beside the artifact: `kind`,
-the `line` of the tile IR's text (0: the kernel as a whole), `text` and `hint`. Kinds: `narrow_access` (memory is read or
-written in less than 16 bytes a thread where 16 would do), `tensor_core` (a product that tensor cores do not make, or not in
-their fastest way), and `spill`, which the pipeline takes where ptxas had to spill: it names the tile that takes the most
-registers.
+In: a function from `tilec.passes.schedule.prepare`. Out: notes, plain data that the build stores next to the artifact: `kind`,
+the `line` of the tile IR's text (0: the whole kernel), `text` and `hint`. Kinds: `narrow_access` (an access of less than 16
+bytes per thread), `tensor_core` (a matrix product without tensor cores, or by a slower instruction), and `spill`, which names
+the tile with the most registers; the build keeps it only if ptxas spilled.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
 from tilec.target import Target
 
 WIDEST: Final = 16
-"""Bytes of the widest access of a thread."""
+"""Bytes of a thread's widest access."""
 
 LEAST_COLUMNS: Final = 64
-"""Of a product that groups of warps should make; narrower ones wait for memory, whoever makes them."""
+"""Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One note; see above."""
+    """One note; the module docstring lists the kinds."""
 
     kind: str
     line: int
@@ -40,7 +39,7 @@ class Note:
 
 
 def notes(function: Function, target: Target) -> tuple[Note, ...]:
-    """All notes in program order, alike ones once; `spill` among them whether or not anything spills."""
+    """All notes in program order without duplicates; always includes `spill` if the function has a register tile."""
     found: list[Note] = []
     warps = tile_warps(function)
     put = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, Put)}
@@ -80,7 +79,7 @@ def _access(op: Load | Store, warps: int) -> list[Note]:
 
 
 def _wider(tensor: Value, whole: int) -> str:
-    """What makes rows begin at multiples of `whole` elements, as far as the tensor's extents and strides say it."""
+    """Suggestion that makes rows start at multiples of `whole` elements, from the tensor's extents and strides."""
     type_ = tensor.tensor
     steps = type_.strides[:-1] if type_.strides is not None else type_.dims[-1:] if len(type_.dims) > 1 else ()
     unknown = list(dict.fromkeys(str(step) for step in steps if step.symbols()))
@@ -91,7 +90,7 @@ def _wider(tensor: Value, whole: int) -> str:
 
 
 def _summed_product(op: Reduce | ReduceTake, put: dict[Value, Value]) -> list[Note]:
-    """`sum(a[:, :, None] * b[None, :, :], axis=1)`: a product of matrices, element by element. `put`: what lies in scratch."""
+    """Note on `sum(a[:, :, None] * b[None, :, :], axis=1)`, a matrix product without `mma`. `put`: scratch to stored tile."""
     product = _behind(op.operands[-1], put)
     if op.kind != "sum" or not isinstance(product, Binary) or product.kind != "mul" or product.result.tile.rank != 3:
         return []
@@ -110,7 +109,7 @@ def _summed_product(op: Reduce | ReduceTake, put: dict[Value, Value]) -> list[No
 
 
 def _behind(value: Value, put: dict[Value, Value]) -> Op | None:
-    """What a value comes from, casts, changes of layout and reshapes to the same shape left out."""
+    """The operation behind a value, skipping casts, layout conversions and reshapes to the same shape."""
     made = value.owner
     while isinstance(made, Cast | Relayout | Take) or _keeps_shape(made):
         assert isinstance(made, Op)
@@ -123,7 +122,7 @@ def _keeps_shape(made: object) -> bool:
 
 
 def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
-    """An `mma.sync` where the target has `wgmma` and the tile or the number of warps alone keeps it from being used."""
+    """Note on an `mma.sync` if the target has `wgmma` and only the tile's shape or the number of warps prevents its use."""
     *beside, rows, columns = op.result.tile.shape
     if beside or "wgmma" not in target.families or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
         return []

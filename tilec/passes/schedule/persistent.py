@@ -1,18 +1,18 @@
-"""Blocks that take tile after tile: fewer run than the grid has, as many as the chip holds at once, and each does the work of
-several. What one does between two tiles then hides behind its copies for the next, and no block has to come and go.
+"""Persistent blocks: only as many are launched as are resident on the chip at once, and each processes several tiles. The
+epilogue of a tile overlaps the copies for the next one, and no block launches in between.
 
-In: a function of a grid of one axis. Out: the same, in which all that follows from the block's place stands in a loop:
+In: a function with a one-dimensional grid. Out: the same, with everything that depends on the block index in a loop:
 
     turns = (grid_extent - 1 - block_id) // launched_blocks + 1
     for turn in range(turns):
         tile = block_id + turn * launched_blocks
-        what the block of number `tile` does
+        the work of block number `tile`
 
-With b blocks the pairs (block, turn) are the numbers block + turn * b below the grid's extent, each once: every tile has one
-block, however many run. No step leaves i32: the extent is from 1 to 2^31 - 1 by the launch contract, and the block's place is
-below it, so `turns` is from 1 to the extent; of a turn that runs, `turn * launched_blocks` is at most `extent - 1 - block_id`,
-and the tile is below the extent. Ranges do not tell quotients apart, so these two are noted as proven here; `tile_check` holds
-that they have this form.
+With b blocks, block + turn * b takes each value below the grid extent exactly once, so every tile has one block for any b. No
+step leaves i32. The launch contract bounds the extent by 1 .. 2^31 - 1, and the block index is below it, so `turns` is 1 to the
+extent. In an iteration that runs, `turn * launched_blocks` is at most `extent - 1 - block_id`, so the tile is below the extent.
+Range analysis loses this relation through the division, so these two values are marked as proven; `tile_check` checks their
+form.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tilec.passes.schedule.wait_prior import launch_values
 
 
 def problem(function: Function) -> str | None:
-    """Why the kernel's blocks cannot take tile after tile; None where they can."""
+    """Why the kernel's blocks cannot be persistent; None if they can."""
     axes = len(function.grid)
     return None if axes == 1 else f"persistent blocks of a grid of {axes} axes; they go through one axis"
 
 
 def wrap(function: Function) -> Function:
-    """Put the loop around, in place."""
+    """Insert the tile loop, in place."""
     early = launch_values(function)
     of_tile: set[Value] = set()
     front: list[Op] = []
@@ -67,7 +67,7 @@ def wrap(function: Function) -> Function:
 
 
 def tile_loop(function: Function) -> For | None:
-    """The loop that `wrap` put around; None where blocks take one tile."""
+    """The loop that `wrap` inserted; None if each block processes one tile."""
     if not any(isinstance(op, LaunchedBlocks) for op in function.body.ops):
         return None
     (loop,) = [op for op in function.body.ops if isinstance(op, For)]
@@ -75,13 +75,14 @@ def tile_loop(function: Function) -> For | None:
 
 
 def tile_values(function: Function) -> set[Value]:
-    """Scalars that follow from launch values and the block's tile alone."""
+    """Scalars computed from launch values and the index of the block's tile alone."""
     known, loop = launch_values(function), tile_loop(function)
     return known if loop is None else launch_values(function, loop.regions[0], known | {loop.regions[0].arguments[0]})
 
 
 def _rename(block: Block) -> None:
-    """What the text calls the number of blocks is that of tiles; which tile it is, is told elsewhere."""
+    """Replace `num_blocks` with `grid_extent`, since the kernel means the number of tiles; drop `block_id`, which the tile
+    index replaces."""
     block.ops = [_extent_of(op) if isinstance(op, NumBlocks) else op for op in block.ops if not isinstance(op, BlockId)]
     for op in block.ops:
         for region in op.regions:

@@ -1,17 +1,16 @@
-"""Consumers that take a block's tiles in turns: while one multiplies, the other stores the tile before.
+"""Pingpong: consumer warpgroups process a persistent block's tiles round-robin, so one runs its MMAs while another stores.
 
-In: a function whose blocks take tile after tile, of one pipeline by `tma`, staged for the warps of one consumer. Out of
-`take_turns`: the same, in which each tile's multiplication stands between the consumer's turn and the next one's, and what is
-carried from tile to tile goes past the stages of the tiles that others take:
+In: a persistent kernel with one TMA pipeline, staged for one consumer. `take_turns` puts each tile's MMAs between `take_turn`
+and `pass_turn` (an order barrier), and advances the carried (stage, parity) past the stages of the other consumers' tiles:
 
     for turn in range(turns):
-        take turn; wait for stages and multiply; pass turn; wait for the last product, release
-        (stage, parity) behind those of takers - 1 other tiles
+        take_turn; wait for stages and multiply; pass_turn; wait for the last MMA, release
+        (stage, parity) advanced past the stages of takers - 1 tiles
 
-Out of `consumers`, once there are roles: for each of n consumers the same over `range(place, turns, n)`, from where the tiles
-before leave the ring, with scratch of its own. The producer goes through all tiles as ever. Which stages a tile has follows
-from its number alone, so that nobody need be told: each tile takes as many as the one before. The turn behind a consumer's last
-may be past i32; it is compared alone, and lowered without a sign for that.
+`consumers` runs after the roles are known: consumer `place` of n gets a copy of the loop over `range(place, turns, n)`, which
+starts at its first tile's ring position and has its own scratch. The producer still processes all tiles. All tiles use the same
+number of stages, so the tile's number alone determines its stages, and consumers exchange no ring position. The loop variable
+one step after a consumer's last iteration may exceed i32; it is only compared, and lowering compares it as unsigned.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tilec.passes.schedule.wait_prior import launch_values
 
 
 def problem(function: Function, loop: For) -> str | None:
-    """Why consumers cannot take the tiles of a loop in turns; None where they can. `function` is wrapped (`persistent`)."""
+    """Why consumers cannot process a loop's tiles round-robin; None if they can. `persistent.wrap` has run on `function`."""
     bounds = [value.owner.value if isinstance(value.owner, Constant) else None for value in (loop.lower, loop.step)]
     if bounds != [0, 1]:
         return "its loop does not begin at 0 in steps of 1"
@@ -41,7 +40,7 @@ def problem(function: Function, loop: For) -> str | None:
 
 
 def take_turns(function: Function, takers: int) -> Function:
-    """Let one of `takers` multiply, in place."""
+    """Add the order barrier of `takers` consumers, in place; the function stays that of one consumer."""
     tiles = tile_loop(function)
     assert tiles is not None
     ring = next(op for op in function.body.ops if isinstance(op, Ring))
@@ -54,7 +53,7 @@ def take_turns(function: Function, takers: int) -> Function:
     zero, rounds = before.number(0), 2 * ring.result.ring.stages
     each = _in_range(before, "mod", loop.upper, rounds)
     last = before.binary("sub", loop.upper, before.number(1))
-    last.fits = True  # it is asked for in the loop alone, which begins at 0
+    last.fits = True  # it is used only inside the loop, which runs from 0, so the upper bound is at least 1 there
     place = function.body.ops.index(tiles)
     function.body.ops[place:place] = before.ops
     tiles.operands.append(zero)
@@ -73,8 +72,8 @@ def take_turns(function: Function, takers: int) -> Function:
 
 
 def _pass_last(loop: For, ring: Value, last: Value) -> None:
-    """Pass the turn on in the last iteration, as soon as its product is started: behind the loop ptxas would run all products
-    one by one."""
+    """Insert `pass_turn` in the last iteration, right after its MMA is issued: after the loop, it would make ptxas serialize
+    all MMAs."""
     body = loop.regions[0]
     wait = next(op for op in body.ops if isinstance(op, WaitMma))
     out = Emitter()
@@ -86,7 +85,7 @@ def _pass_last(loop: For, ring: Value, last: Value) -> None:
 
 
 def consumers(reading: Block, takers: int) -> list[Block]:
-    """What each of the consumers does, given what one does that takes all tiles."""
+    """The region of each consumer, made from that of a single consumer of all tiles."""
     made = [reading, *(Block(ops=clone(reading.ops, {})) for _ in range(takers - 1))]
     bytes_ = scratch_bytes(reading)
     for place, block in enumerate(made):
@@ -100,7 +99,7 @@ def consumers(reading: Block, takers: int) -> list[Block]:
 
 
 def scratch_bytes(reading: Block) -> int:
-    """From the scratch of one consumer to that of the next."""
+    """Distance in bytes from one consumer's scratch to the next one's."""
     scratch = [op for op in reading.walk() if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType)]
     first = min((op.offset for op in scratch), default=0)
     size = scratch_offset(max((op.offset + op.bytes for op in scratch), default=0) - first)
@@ -109,7 +108,7 @@ def scratch_bytes(reading: Block) -> int:
 
 
 def _take_own(block: Block, place: int, takers: int) -> None:
-    """Every tile of so many, from that of a number on."""
+    """Restrict the tile loop to iterations `place`, `place + takers`, ..."""
     loop = next(op for op in block.ops if isinstance(op, For))
     (ring,) = {op.ring for op in loop.regions[0].walk() if isinstance(op, TakeTurn)}
     *_, stage, parity, _ = loop.initial
@@ -126,7 +125,7 @@ def _take_own(block: Block, place: int, takers: int) -> None:
 
 
 def _past(out: Emitter, stage: Value, parity: Value, steps: Value, stages: int) -> tuple[Value, Value]:
-    """Stage and parity so many iterations later, fewer than two rounds."""
+    """Stage and parity `steps` iterations later; `steps` is less than `2 * stages`."""
     place = in_ring(out.binary("add", stage, in_ring(out.binary("mul", parity, out.number(stages)))))
     place = in_ring(out.binary("add", place, steps))
     place = _in_range(out, "mod", place, 2 * stages)

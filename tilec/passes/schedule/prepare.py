@@ -1,4 +1,4 @@
-"""From a proven function to one that says how threads run it, for one target."""
+"""Runs the scheduling passes: from a proven function to a scheduled one for one target."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def prepare(
     *,
     positive: frozenset[Value] = frozenset(),
 ) -> Function:
-    """Clean up, wait for earlier kernels where memory is first touched, let blocks take tile after tile, pipeline the loops
-    that feed tensor cores, spare their copies rows that nobody sees, free full blocks from masks, mark divisions and shifts
-    that need no guard, decide layouts and vectors, store by copies, let threads meet where they must, give each role its part;
-    in place, and as the schedule says. Where that is not given, it is chosen here.
+    """Run all passes in place, in this order: canonicalization, grid dependency wait, persistent blocks, pipelining, prologue
+    loads before the wait, skipping of out-of-bounds rows, pingpong, versioning of full blocks without masks, unguarded
+    divisions and shifts, layouts and vector widths, TMA stores, layout conversions, barriers, roles. With `Overrides`, `choose`
+    makes the schedule.
 
-    `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; the VerifyError
-    names the pass that broke a rule. CompileError E0530 where a thread would hold too much of a tile, E0507 where shared memory
-    runs out, and those of `choose`.
+    `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; a VerifyError
+    names the pass that broke an invariant. CompileError E0530 if a thread would have too many elements of a tile, E0507 if
+    shared memory runs out, and those of `choose`.
     """
     if isinstance(schedule, Overrides):
         schedule = choose(function, target, schedule)
@@ -99,14 +99,14 @@ def prepare(
 
 
 def _stream(function: Function) -> None:
-    """Let what is stored leave the caches first."""
+    """Mark all stores as streaming (evict-first)."""
     for op in function.body.walk():
         if isinstance(op, Store):
             op.streamed = True
 
 
 def _refuse_too_large(function: Function, target: Target) -> None:
-    """CompileError E0507 where shared memory runs out."""
+    """CompileError E0507 if the function exceeds shared memory."""
     size = shared_bytes(function)
     if size > target.max_shared_bytes:
         message = f"`{function.name}` needs {size} bytes of shared memory; {target} has {target.max_shared_bytes}"

@@ -1,31 +1,18 @@
-"""Checks pipelines: no stage of a ring is written while it is read, or read before its copy is there, and nobody waits for
-ever.
+"""Checks pipelines by simulation: stages are neither overwritten while in use nor read before their copy, and nothing
+deadlocks.
 
-In: a prepared function. Out: nothing, or a VerifyError that names the operation. The order that a pipeline needs beside the
-meetings of threads (`meeting_check`) comes from the operations of its ring, and is followed by running them: every
-pipelined loop for 0, 1, 2, as many turns as it has stages, and two rounds of the ring and one turn more; for all numbers up to
-one more than it has stages where first turns are written out. What a turn does depends on its place in the ring and the groups
-under way alone, so later turns repeat those. Scalars that follow from the loop's bounds are computed, all else is unknown.
+In: a prepared function. Out: nothing, or a VerifyError that names the operation. `meeting_check` has the accesses that barriers
+order; this has those that ring operations order (rules: `ring_steps`). It runs every pipelined loop for 0, 1, 2, s (the stages)
+and 2 s + 1 iterations, and for all counts up to s + 1 if iterations are peeled. An iteration's behavior depends only on its
+ring position and the copies in flight, so further iterations repeat these states. Scalars not computed from the loop bounds are
+unknown.
 
-- A stage is acquired once it was released, and of a ring of groups all threads have met since; a copy goes into a stage that
-  was acquired and not committed, of groups into the one acquired last, where none of its buffer is on its way, which no product
-  reads, and no thread has read since all last met.
-- A read, by threads or by a product of warpgroups, is of a stage that was waited for and not released, and of the copy for this
-  turn. Of a ring of groups, all threads have met since the wait. A product needs a fence of its proxy between wait and meeting
-  (PTX ISA, "Async proxy").
-- What is done with a ring of mbarriers names the stage and the parity of its turn; the bytes that are expected are those of the
-  copies, and the mbarriers are used once all know of them. Where a buffer is freed, all copies into it have been waited for.
-- Where roles read a ring in turns, each waits for stages in its turn alone, which the role before it has passed on; and what
-  it waits for was copied for the tile that it is at.
-- Roles run side by side, each until a ring of mbarriers makes it wait. Rings are queues, so what each sees does not depend on
-  who goes first; where all wait, none ever goes on.
-- Scratch takes no bytes of a ring with copies or products under way; none are left where a ring is freed and at the end.
+Roles run as coroutines, each until it blocks on an mbarrier. Rings are FIFO queues, so results do not depend on the
+interleaving, and a state in which all roles block is a deadlock.
 
-Numbers are those of the machine: arithmetic wraps at its dtype's width (`ring_state.number`), and where a loop's beginning or
-step is no constant, runs are made at the end of i32 too, or of their ranges: with the longest step and the latest beginning for
-which the loop's own obligation, that its variable fits up to one step behind its last iteration, still holds. Runs for which it
-does not are left out. How often a loop goes round is counted without end; that the numbers of more turns fit, `width_check`
-sees.
+Arithmetic wraps at its dtype's width (`ring_state.number`). If a lower bound or step is not constant, further runs use the
+largest value within i32 and its range; runs that break the loop's obligation (its variable fits up to one step after the last
+iteration) are skipped. Iteration counts are unbounded integers; `width_check` shows that arithmetic of further iterations fits.
 """
 
 from __future__ import annotations
@@ -47,23 +34,24 @@ from tilec.passes.schedule.ring_state import Role
 from tilec.passes.schedule.ring_steps import Operations, Steps, at
 
 _STEERING: Final = (For, If, Roles, Acquire, Wait, TakeTurn)
-OUTER_TURNS = 2  # of loops around pipelines: what one leaves behind meets the next
+OUTER_TURNS = 2  # iterations of loops around pipelines: the second one starts from the state that the first one leaves
 FIRST, LAST = i32.integer_range()
 FAR: Final = ("steps", "beginning")
-"""What lies at the end of i32 in a run."""
+"""The loop operand that a run puts at the end of i32."""
 
 
 def check(function: Function) -> None:
-    """Raise VerifyError where a pipeline reads or writes a stage too early. Kernels without rings pass."""
+    """Raise VerifyError if a pipeline reads or writes a stage too early, or deadlocks. Kernels without rings pass."""
     most = max((op.result.ring.stages for op in function.body.walk() if isinstance(op, Ring)), default=0)
     if not most:
         return
     found = touches(function)
     loops = [op for op in function.body.walk() if isinstance(op, For) and is_piped(op)]
     begins = [first for op in loops if (first := _constant(op.lower)) is not None]
-    # Loops that end at the same value and begin apart do not have the same number of turns: one run is as much longer.
+    # Loops with one upper bound and different lower bounds differ in iteration count: one run is longer by the largest
+    # difference.
     numbers = {0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))}
-    if _is_peeled(function):  # under a condition each
+    if _is_peeled(function):  # each peeled iteration has its own condition
         numbers |= set(range(most + 2))
     runs = [(turns, 0, "") for turns in sorted(numbers)]
     ranges: dict[Value, Range] = {}
@@ -89,15 +77,16 @@ def check(function: Function) -> None:
 
 
 def _is_peeled(function: Function) -> bool:
-    """Whether first turns of a loop that fills a ring of mbarriers are written out."""
+    """Whether the first iterations of a producer loop on an mbarrier ring are peeled."""
     branches = [op for op in function.body.walk() if isinstance(op, If)]
     inside = (one for op in branches for region in op.regions for one in region.ops)
     return any(isinstance(one, Acquire) and len(one.operands) > 1 for one in inside)
 
 
 def _in_turns(stages: int, takers: int) -> list[tuple[int, int, str]]:
-    """Turns of pipelined loops, and tiles, of rings whose roles take the tiles in turns. Where a tile begins in the ring
-    follows from its number and the turns of all: those of two rounds, each with so many tiles that the places come again."""
+    """Iteration counts of the pipelined loops, with tile counts, for rings that consumers read round-robin. A tile's number and
+    the iteration count determine the tile's first ring position. So all iteration counts up to 2 * `stages` + 1 are tried, each
+    with enough tiles that these positions repeat."""
     places = 2 * stages
     few = [(turns, tiles, "") for turns in (1, stages) for tiles in range(takers + 2)]
     return [*few, *((turns, places // gcd(turns, places) + takers, "") for turns in (*range(places + 1), places + 1))]
@@ -106,13 +95,13 @@ def _in_turns(stages: int, takers: int) -> list[tuple[int, int, str]]:
 @dataclass(eq=False, slots=True)
 class _Run(Operations):
     turns: int = 0
-    far: str = ""  # one of `FAR`, or nothing is
-    ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])  # where something may be far
-    alternate: int | None = None  # turns of every second tile, of loops whose bounds follow the tile; None: as many
-    counted: set[For] = field(default_factory=set[For])  # loops around pipelines whose turns are told apart
+    far: str = ""  # one of `FAR`, or empty
+    ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])  # set if some run has `far`
+    alternate: int | None = None  # iterations in every second tile of loops with tile-dependent bounds; None: `turns`
+    counted: set[For] = field(default_factory=set[For])  # tile loops whose iterations are simulated with exact values
 
     def count(self, function: Function, tiles: int) -> None:
-        """Choose the end of all loops around the pipelines."""
+        """Set the upper bound of all loops around the pipelines to `tiles`."""
         for op in function.body.walk():
             rings = any(isinstance(inner, Acquire | Wait) for region in op.regions for inner in region.walk())
             if isinstance(op, For) and rings and not is_piped(op):
@@ -120,10 +109,10 @@ class _Run(Operations):
                 self.choose(op.upper, tiles, keep=False)
 
     def bound(self, loops: list[For]) -> bool:
-        """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
-        and in steps; where such a number is an end too, as in `range(1)`, the turns follow from it. So do those of a loop that
-        begins whole steps behind another, or ends where another does. False where a variable would leave i32: its loop has an
-        obligation that it does not."""
+        """Choose the bounds of all pipelined loops so that each runs `turns` iterations. Constant lower bounds and steps keep
+        their values. The iteration count follows from the operands if a constant is also an upper bound, as in `range(1)`, if a
+        loop starts whole steps after another one, or if it shares another one's upper bound. False if a loop variable would
+        leave i32, which the loop's obligation excludes."""
         ends = {op.upper for op in loops}
         others = {value for op in loops for value in (op.lower, op.step)}
         steps = {(op.lower, op.step) for op in loops}
@@ -142,14 +131,14 @@ class _Run(Operations):
         return all(begin >= FIRST and behind <= LAST for begin, behind in numbers)
 
     def bound_of_tile(self, tiles: For, turns: int) -> None:
-        """Choose the bounds that a tile itself decides, so that its pipelined loops take so many turns. What is computed inside
-        is a role's own, which may be at another tile than the others."""
+        """Choose the bounds that depend on the tile, so that its pipelined loops run `turns` iterations. Values inside the tile
+        loop belong to one role, since roles may be at different tiles."""
         for loop, inside in _loops_of_tile(tiles):
             if loop.upper in inside:
                 self.env[loop.upper] = self.env[loop.lower] + self.env[loop.step] * turns
             elif loop.lower in inside and loop.lower in self.fixed:
                 self.env[loop.lower] = self.env[loop.upper] - self.env[loop.step] * turns
-            elif loop.step in inside:  # a loop that turns at all does so once at least, however large its steps
+            elif loop.step in inside:  # a loop with lower < upper runs at least one iteration, however large its step
                 self.env[loop.step] = max(1, -((self.env[loop.lower] - self.env[loop.upper]) // max(1, turns)))
 
     def choose(self, value: Value, otherwise: int, *, keep: bool) -> None:
@@ -174,7 +163,7 @@ class _Run(Operations):
                 yield from self.wait(op) if isinstance(op, Wait) else self.take_turn(op)
 
     def roles(self, op: Roles) -> None:
-        """Run the regions side by side: each until it has to wait for another."""
+        """Run the regions as coroutines, each until it blocks on another."""
         outside, beside = self.role, self.beside
         if outside.copies_under_way() or outside.products:
             raise VerifyError(f"{at(op)}: copies or products are under way")
@@ -219,8 +208,9 @@ class _Run(Operations):
         self.read.clear()
 
     def same_turns(self, op: Roles, ring: Value) -> None:
-        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds, in turn. Where
-        bounds follow the tile each role computes them, of its own tile: the same then."""
+        """Check that roles on one ring iterate equally often. Iteration counts are chosen rather than known, so the loop nests
+        of all roles on the ring must have equal bounds. Each role computes tile-dependent bounds itself, equally for the same
+        tile."""
         same = Meanings(op)
         steps = {(one.lower, one.step) for region in op.regions for one in region.walk() if isinstance(one, For)}
         bounds = {
@@ -238,7 +228,7 @@ class _Run(Operations):
             raise VerifyError(f"{at(op)}: roles go round a ring, and nothing says that they do so equally often")
 
     def progress(self, parts: list[Role]) -> tuple[int, ...]:
-        """Changes whenever a role goes on."""
+        """A value that changes whenever some role makes progress."""
         counts = [count for ring in self.rings.values() for count in (ring.acquired, ring.committed)]
         each = [(part.waited, part.released, part.taken) for part in parts]
         return (*counts, *(sum(count.values()) for part in each for count in part))
@@ -270,7 +260,7 @@ class _Run(Operations):
     def bind(self, names: list[Value], values: list[int | None]) -> None:
         for name, value in zip(names, values, strict=True):
             if name in self.fixed:
-                continue  # a bound of a pipelined loop inside, which was chosen for all turns
+                continue  # a bound of an inner pipelined loop, chosen for all iterations
             if value is None:
                 self.env.pop(name, None)
             else:
@@ -292,7 +282,7 @@ class _Run(Operations):
 
 
 def _loops_of_tile(tiles: For) -> Iterator[tuple[For, set[Value]]]:
-    """Pipelined loops in one around them, and what is computed there, for those with a bound among it."""
+    """Pipelined loops in `tiles` with a bound computed there, each with all values defined in `tiles`."""
     inside = {result for op in tiles.regions[0].walk() for result in op.results} | set(tiles.regions[0].arguments)
     for loop in tiles.regions[0].walk():
         if isinstance(loop, For) and is_piped(loop) and not inside.isdisjoint(loop.operands[:3]):
@@ -300,15 +290,15 @@ def _loops_of_tile(tiles: For) -> Iterator[tuple[For, set[Value]]]:
 
 
 def _of_tile(function: Function) -> Iterator[For]:
-    """Pipelined loops whose bounds follow the tile."""
+    """Pipelined loops whose bounds depend on the tile."""
     for op in function.body.walk():
         if isinstance(op, For) and not is_piped(op):
             yield from (loop for loop, _ in _loops_of_tile(op))
 
 
 def root(op: For, steps: set[tuple[Value, Value]]) -> Value:
-    """Where a loop begins, or where the loop begins of whose later turns one is its first; `steps`: beginnings and steps of
-    loops."""
+    """The lower bound of a loop, or of the loop it continues: one with the same step that starts whole steps earlier. `steps`:
+    lower bound and step of each loop."""
     before = _before(op, op.lower)
     while before is not None:
         if (before, op.step) in steps:
@@ -318,8 +308,7 @@ def root(op: For, steps: set[tuple[Value, Value]]) -> Value:
 
 
 def _before(op: For, value: Value) -> Value | None:
-    """What a value is a step of a loop behind: `x` of `x + step`, or of `x + step if x < upper else x`, which stays at the end;
-    None of any other."""
+    """`x` if the value is `x + step`, or `x + step if x < upper else x`, which stops at the end; else None."""
     made = value.owner
     if isinstance(made, Select) and isinstance(made.operands[0].owner, Compare):
         test, following, before = made.operands[0].owner, made.operands[1].owner, made.operands[2]
@@ -334,14 +323,14 @@ def _constant(value: Value) -> int | None:
 
 
 def is_piped(op: For) -> bool:
-    """Whether each turn of a loop takes the next stage of rings outside of it. One around pipelines has their rings in its body
-    first, or outside of it and goes through them in the loops in its body."""
+    """Whether each iteration of a loop uses the next stage of a ring from outside of it. A loop around pipelines instead
+    creates their rings in its body, or uses outer rings only in nested loops."""
     first = next((inner for inner in _own(op.regions[0]) if isinstance(inner, Ring | Acquire | Wait)), None)
     return isinstance(first, Acquire | Wait)
 
 
 def _own(block: Block) -> Iterator[Op]:
-    """What a loop does each turn itself, and not in a loop inside."""
+    """Operations of a block, branches included, nested loops' bodies excluded."""
     for op in block.ops:
         yield op
         for region in op.regions if not isinstance(op, For) else ():

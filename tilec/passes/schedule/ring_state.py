@@ -1,5 +1,4 @@
-"""What `ring_check` keeps of rings and of those who fill and read them, and arithmetic on the scalars that it follows: that of
-the machine, which wraps at the width of a dtype."""
+"""Simulation state of `ring_check`: rings, roles and stages, and scalar arithmetic that wraps at its dtype's width."""
 
 from __future__ import annotations
 
@@ -12,24 +11,25 @@ from tilec.ir.ops import Binary, Cast, Compare, Constant, Select
 from tilec.ir.ops_sync import Ring, RingOp
 
 Stage = tuple[Value, int]
-Copy = tuple[Stage, int]  # and the turn that it is for
+Copy = tuple[Stage, int]  # with its sequence number in the buffer
 
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
 @dataclass(eq=False, slots=True)
 class Role:
-    """Warps that run together: the block, or a part of it. `tile` is the turn of the loop around pipelines, `taken` how often
-    it had a turn at reading, `has_turn` whether it has one, of each ring that is read in turns."""
+    """Warps that run together: the block, or one role. `turn` is the iteration of the pipelined loop, `tile` that of the loop
+    around it. For rings that consumers read round-robin, `taken` counts the role's `take_turn`, and `has_turn` has the rings
+    between its `take_turn` and `pass_turn`."""
 
     turn: int = 0
     tile: int | None = None
     taken: Counter[Value] = field(default_factory=Counter[Value])
     has_turn: set[Value] = field(default_factory=set[Value])
     group: list[Copy] = field(default_factory=list[Copy])  # not yet committed
-    groups: list[tuple[Value, list[Copy]]] = field(default_factory=list[tuple[Value, list[Copy]]])  # under way, oldest first
-    products: list[set[Stage]] = field(default_factory=list[set[Stage]])  # under way, oldest first
-    waited: Counter[Value] = field(default_factory=Counter[Value])  # stages of each ring
+    groups: list[tuple[Value, list[Copy]]] = field(default_factory=list[tuple[Value, list[Copy]]])  # in flight, oldest first
+    products: list[set[Stage]] = field(default_factory=list[set[Stage]])  # stages read by MMAs in flight, oldest first
+    waited: Counter[Value] = field(default_factory=Counter[Value])  # number of stages of each ring
     released: Counter[Value] = field(default_factory=Counter[Value])
 
     def copies_under_way(self) -> set[Stage]:
@@ -38,8 +38,9 @@ class Role:
 
 @dataclass(eq=False, slots=True)
 class Queue:
-    """State of a ring: stages acquired, committed and full so far; `free`: those whose release all threads know of. Where roles
-    read in turns: how many turns were passed on, stages that were waited for in those, and by which role each."""
+    """State of a ring: number of stages acquired, committed and full so far; `free`: those released before the last barrier of
+    the block. If consumers read round-robin: `passed` counts `pass_turn`, `behind` the stages waited for up to the last one,
+    and `takers` has the role that read each stage."""
 
     op: Ring
     readers: list[Role] = field(default_factory=list[Role])
@@ -47,12 +48,12 @@ class Queue:
     committed: int = 0
     full: int = 0
     free: int = 0
-    fenced: bool = False  # of a ring of mbarriers: copies know of them, and
-    met: bool = False  # so do all threads
-    brought: list[int] = field(default_factory=list[int])  # bytes of copies into each stage that was acquired, of
+    fenced: bool = False  # the mbarriers are visible to the async proxy
+    met: bool = False  # the mbarriers are visible to all threads
+    brought: list[int] = field(default_factory=list[int])  # bytes copied into each acquired stage
     expected: list[int] = field(default_factory=list[int])
-    arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # of a ring of mbarriers, by stage
-    tiles: list[int | None] = field(default_factory=list[int | None])  # that these were copied for
+    arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # copies of each committed stage, mbarrier rings only
+    tiles: list[int | None] = field(default_factory=list[int | None])  # the tile that each of these stages was copied for
     passed: int = 0
     behind: int = 0
     takers: list[Role] = field(default_factory=list[Role])
@@ -66,14 +67,14 @@ class Queue:
         return self.op.takers > 1
 
     def is_free(self, turn: int) -> bool:
-        """Whether those who read what was in a stage in a turn, of a ring of mbarriers, have given it back."""
+        """Whether the readers of use number `turn` of an mbarrier ring's stages have released it."""
         ring = self.op.result
         if self.in_turns:
             return turn < 0 or (turn < len(self.takers) and self.takers[turn].released[ring] > turn)
         return min(one.released[ring] for one in self.readers) > turn
 
     def problem(self, op: RingOp, count: int, env: dict[Value, int]) -> str | None:
-        """Why `op` on a ring of mbarriers does not mean turn `count`; None where it does."""
+        """Why `op` on an mbarrier ring does not name use number `count` of its stages; None if it does."""
         if not (self.fenced and self.met):
             return "uses mbarriers that others do not know of yet"
         depth = self.op.result.ring.stages
@@ -84,7 +85,7 @@ class Queue:
 
 @dataclass(eq=False, slots=True)
 class There:
-    """What lies in a stage: the turn that it is for; whether a fence let products see it, and whether all threads have met."""
+    """Contents of a stage: sequence number of its copy, whether it is visible to the async proxy, and to all threads."""
 
     turn: int
     fenced: bool = False
@@ -92,14 +93,14 @@ class There:
 
 
 def left_over(value: Value, ring: Queue) -> bool:
-    """Whether a stage was committed and nobody has waited for it."""
+    """Whether some committed stage was never waited for."""
     if ring.in_turns:
         return len(ring.takers) != ring.committed
     return any(one.waited[value] != ring.committed for one in ring.readers)
 
 
 def number(op: Op, env: dict[Value, int]) -> int | None:
-    """The value of arithmetic on scalars that are known; None where it is not."""
+    """Result of a scalar operation on known operands; None if it is unknown."""
     if isinstance(op, Constant):
         return int(op.value) if op.result.tile.rank == 0 and not isinstance(op.value, float) else None
     if not isinstance(op, Select | Cast | Compare | Binary):

@@ -1,7 +1,14 @@
-"""What each operation does to rings, as `ring_check` follows a run: the rules of one operation at a time, in its order.
+"""Transition rules of `ring_check`: what each operation does to rings, buffers and the role that executes it, or a VerifyError
+that names the operation. A blocking operation yields itself until its condition is true.
 
-In: operations one by one. Out: the state of rings, buffers and of the role that runs, or a VerifyError that names the
-operation. An operation that waits gives itself, again and again, until it need not wait.
+- `acquire` needs the stage released; for `cp.async` groups also a barrier since. A copy fills an acquired, uncommitted stage.
+  No copy into that stage is in flight, no MMA reads it, and for `cp.async` groups no thread has read it since the last barrier.
+- A read (threads or `wgmma`) is of a stage that was waited for and not released, and of this iteration's copy. For `cp.async`
+  groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
+- mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
+  follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
+- Consumers that read round-robin wait for stages only between `take_turn` and `pass_turn`, and only for their tile's copies.
+- Scratch does not overlap a ring with copies or MMAs in flight; none are in flight when a ring is freed, or at the end.
 """
 
 from __future__ import annotations
@@ -37,23 +44,23 @@ _OF_RINGS: Final = (
     WaitMma,
 )  # fmt: skip
 Steps = Generator[Op]
-"""A run, which gives the operation at which it has to wait."""
+"""A coroutine that yields the operation at which it blocks."""
 
 
 @dataclass(eq=False, slots=True)
 class Operations:
-    """The state of a run."""
+    """The state of a simulation run."""
 
     touches: dict[Op, Touches]
     env: dict[Value, int] = field(default_factory=dict[Value, int])
     there: dict[Stage, There] = field(default_factory=dict[Stage, There])
-    started: dict[Value, int] = field(default_factory=dict[Value, int])  # copies into each buffer by this pipeline
+    started: dict[Value, int] = field(default_factory=dict[Value, int])  # number of copies into each buffer so far
     rings: dict[Value, Queue] = field(default_factory=dict[Value, Queue])
-    read: set[Stage] = field(default_factory=set[Stage])  # since all threads met
+    read: set[Stage] = field(default_factory=set[Stage])  # since the last barrier of the block
     role: Role = field(default_factory=Role)
-    beside: bool = False  # roles run beside this one
+    beside: bool = False  # several roles run concurrently
     freed: set[Value] = field(default_factory=set[Value])  # buffers
-    fixed: set[Value] = field(default_factory=set[Value])  # bounds that the number of turns decides
+    fixed: set[Value] = field(default_factory=set[Value])  # loop bounds chosen from the iteration count
 
     def step(self, op: Op) -> None:
         if not isinstance(op, _OF_RINGS):
@@ -84,7 +91,7 @@ class Operations:
             case SharedFree():
                 self.free(op)
             case SharedLoad():
-                if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread of a warp gives a stage back for all of it
+                if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread releases a stage for its whole warp
                     raise VerifyError(f"{at(op)}: products of warpgroups alone read a ring of mbarriers")
                 self.read.add(self.arrived(op, op.buffer, op.stage, False))
             case GroupProduct():
@@ -95,7 +102,7 @@ class Operations:
                     self.read |= self.role.products.pop(0)
 
     def other(self, op: Op) -> None:
-        """Scratch, and arithmetic on scalars."""
+        """Accesses to scratch, and scalar arithmetic."""
         shared = [touch for touch in self.touches[op].made if touch.is_shared] if op in self.touches else ()
         busy = self.role.copies_under_way().union(*self.role.products) if shared else ()
         for touch in shared:
@@ -128,15 +135,15 @@ class Operations:
 
     def acquire(self, op: Acquire) -> Steps:
         ring = self.queue(op, op.ring)
-        if ring.by_groups and ring.acquired != ring.committed:  # a group is of all copies since the one before
+        if ring.by_groups and ring.acquired != ring.committed:  # a group has all copies since the preceding commit
             raise VerifyError(f"{at(op)}: the stage before was not committed")
         depth = op.ring.ring.stages
-        if ring.by_groups and ring.acquired - ring.free >= depth:  # a release counts once all have met
+        if ring.by_groups and ring.acquired - ring.free >= depth:  # a release takes effect at the next barrier
             raise VerifyError(f"{at(op)} takes a stage that may still be read")
         self.expect(op, ring, ring.acquired)
         while not ring.by_groups and not ring.is_free(ring.acquired - depth):
             yield op
-        if not ring.by_groups:  # its readers gave the stage back, which they do after they have read it
+        if not ring.by_groups:  # its readers released the stage, which they do after reading it
             index = ring.acquired % depth
             self.read -= {
                 (buffer, place) for buffer, place in self.read if place == index and self.of_buffer(op, buffer)[0] is op.ring
@@ -155,7 +162,7 @@ class Operations:
         if stage in self.role.copies_under_way() or stage in self.read or any(stage in one for one in self.role.products):
             raise VerifyError(f"{at(op)} overwrites a stage that is in use")
         value, ring = self.of_buffer(op, op.buffer)
-        filled = range(ring.committed, ring.acquired)  # no more than there are stages: those not committed are not free
+        filled = range(ring.committed, ring.acquired)  # at most `stages` of them, since uncommitted stages are not free
         turn = next((turn for turn in filled if turn % value.ring.stages == stage[1]), None)
         if turn is None:
             raise VerifyError(f"{at(op)} goes into a stage that was not acquired")
@@ -208,7 +215,7 @@ class Operations:
         self.role.waited[op.ring] += 1
 
     def take_turn(self, op: TakeTurn) -> Steps:
-        """The stages that come next are the role's, up to where it passes the turn on."""
+        """Block until the preceding consumer's `pass_turn`; the next stages then belong to this role up to its own."""
         ring, role = self.reader(op), self.role
         if op.ring in role.has_turn or role.released[op.ring] != role.waited[op.ring]:
             raise VerifyError(f"{at(op)}: stages of the turn before were not given back, or it was not passed on")
@@ -236,7 +243,7 @@ class Operations:
         return ring
 
     def finish(self, pending: int) -> None:
-        """Groups of copies are there, all but the newest `pending`."""
+        """Complete all groups of copies but the newest `pending`."""
         while len(self.role.groups) > pending:
             value, group = self.role.groups.pop(0)
             if value in self.rings:
@@ -252,7 +259,7 @@ class Operations:
         self.release(op, count)
 
     def release(self, op: Op, count: int) -> None:
-        """The first `count` stages of the ring are not read any more."""
+        """Release the first `count` uses of the ring's stages."""
         value = op.operands[0]
         self.queue(op, value)
         depth = value.ring.stages
@@ -293,7 +300,7 @@ class Operations:
                 self.free_buffer(op, value)
 
     def free_buffer(self, op: SharedFree, buffer: Value) -> None:
-        """Roles beside this one copy into it no more, and all that they copied is there."""
+        """Mark a stage buffer as freed; VerifyError if copies into it are in flight or may follow."""
         assert isinstance(buffer.owner, SharedAlloc)
         (value,) = buffer.owner.operands
         ring = self.rings.get(value)
@@ -324,5 +331,5 @@ class Operations:
 
 
 def at(op: Op) -> str:
-    """The operation and its place in the source."""
+    """The operation and its source location."""
     return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

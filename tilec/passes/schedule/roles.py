@@ -1,10 +1,10 @@
-"""Gives each role of a block its part of a kernel.
+"""Warp specialization: splits a kernel into a producer role and consumer roles.
 
-In: a function in which some operations fill rings of mbarriers (`tensor_staging`, `chained_staging`) and all else is for the
-warps that hold tiles; it is prepared for these alone. Out: the same in `roles`. What all threads need and each can make by
-itself stays in front: launch values, and the ring with its barriers, of which all must know. Barriers behind it are of the
-role. The wait for earlier kernels stays in front too, unless copies stand before it (`early_stages`): each role then waits by
-itself. Where blocks take tile after tile, each role goes through them alone, with the place in the ring that it has reached.
+In: a function prepared for the consumer warps alone, in which some operations fill mbarrier rings (`tensor_staging`,
+`chained_staging`). Out: the same with a `roles` operation. Operations that all threads need and each can execute stay before
+it: launch values, and the rings with the barrier that publishes their mbarriers. All later barriers synchronize one role. The
+grid dependency wait also stays before it, unless prologue loads precede the wait (`early_stages`); then each role waits by
+itself. In a persistent kernel each role has its own tile loop, which carries the role's ring position.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilec.schedule import Schedule
 
 
 def split(function: Function, schedule: Schedule) -> Function:
-    """Make the roles, in place; a kernel of one role stays as it is."""
+    """Split into the schedule's roles, in place; a kernel with one role stays unchanged."""
     if len(schedule.roles) == 1:
         return function
     body, tiles = function.body, tile_loop(function)
@@ -69,7 +69,8 @@ def _fills(op: Op) -> bool:
 
 
 def _taken_out(tiles: For, filling: For) -> For:
-    """A loop over the same tiles that starts their copies, with what their places follow from; `tiles` goes on without it."""
+    """The producer's loop over the same tiles: `filling` and the operations it depends on. `filling` is removed from
+    `tiles`."""
     body = tiles.regions[0]
     carried = [body.arguments.index(value) for value in filling.initial]
     needed = _needed(body, filling)
@@ -82,13 +83,13 @@ def _taken_out(tiles: For, filling: For) -> For:
     initial = [tiles.operands[2 + i] for i in carried]
     copying = For(operands=[*tiles.operands[:3], *initial], regions=[inside], variable=tiles.variable, loc=tiles.loc)
     copying.define(*(value.type for value in filling.results), names=tuple(value.name for value in filling.results))
-    for i in sorted(carried, reverse=True):  # the first argument is the turn, and none of the values that are carried
+    for i in sorted(carried, reverse=True):  # the first argument is the loop variable, which is not a carried value
         del body.arguments[i], tiles.operands[2 + i], tiles.results[i - 1], body.ops[-1].operands[i - 1]
     return copying
 
 
 def _needed(body: Block, filling: For) -> set[Op]:
-    """Operations of a body that the values of a loop in it follow from."""
+    """Operations of `body` that the loop `filling` depends on."""
     makers = {result: op for op in body.ops for result in op.results}
     pending = [value for op in Block(ops=[filling]).walk() for value in op.operands]
     found: set[Op] = set()

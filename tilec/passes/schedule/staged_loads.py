@@ -1,4 +1,5 @@
-"""Finds the loads of a loop that can reach `mma` through shared memory, copied ahead of their iteration."""
+"""Finds the loads that can be replaced by asynchronous copies into shared memory, ahead of the iteration whose `mma` uses
+them."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from tilec.passes.analysis.ranges import Range
 
 @dataclass(eq=False, slots=True)
 class Operand:
-    """One operand of an `mma` that comes through shared memory: its load, and whether it is used transposed."""
+    """An operand of an `mma` that is copied through shared memory. `vector`: bytes per copy."""
 
     load: Load
     transposed: bool
     vector: int
-    whole: bool  # the tensor's rows are whole copies
-    chain: list[Op]  # what computes the load's offsets from the loop variable, in program order
+    whole: bool  # a row of the tensor is a multiple of `vector` bytes
+    chain: list[Op]  # operations that compute the load's offsets from the loop variable, in program order
     buffer: Value | None = None
 
     @property
@@ -35,7 +36,7 @@ class Operand:
 
     @property
     def slabs(self) -> int:
-        """On the axis before it: how many runs of rows there are, one after the other."""
+        """Extent on the axis before `row_axis`: the box's rows are `slabs` runs of consecutive tensor rows."""
         return self.shape[0] // self.load.result.tile.shape[self.row_axis]
 
 
@@ -46,13 +47,13 @@ def _row_axis(load: Load) -> int:
 
 
 def _matrix(load: Load) -> tuple[int, int]:
-    """Rows and columns of a load as a matrix: the axes before the last are its rows."""
+    """Rows and columns of a load as a matrix: all axes but the last are joined into rows."""
     *rows, columns = load.result.tile.shape
     return prod(rows), columns
 
 
 def users_of(block: Block) -> dict[Value, list[Op]]:
-    """The operations that take each value, loops' bodies included."""
+    """The operations that use each value, nested regions included."""
     users: dict[Value, list[Op]] = {}
     for op in block.walk():
         for operand in op.operands:
@@ -68,7 +69,7 @@ def staged_operand(
     facts: dict[Value, Range],
     known: dict[Load, Operand],
 ) -> Operand | None:
-    """`value` as an operand that copies can bring; None where it is no load of this iteration, or its box does not suit."""
+    """`value` as an operand copied in each iteration; None if it is not a load of this iteration, or cannot be copied."""
     found = _loaded(function, value)
     if found is None or found[0] not in loop.regions[0].ops:
         return None
@@ -85,8 +86,7 @@ def staged_operand(
 def held_operand(
     function: Function, value: Value, users: dict[Value, list[Op]], facts: dict[Value, Range]
 ) -> Operand | None:  # fmt: skip
-    """`value` as an operand that one copy can bring for all iterations: a load in front of the loops, used by products alone;
-    None where it is none."""
+    """`value` as a loop-invariant operand that is copied once: a load in the function's body that only MMAs use; else None."""
     found = _loaded(function, value)
     if found is None or found[0] not in function.body.ops or found[1]:
         return None
@@ -94,7 +94,7 @@ def held_operand(
 
 
 def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
-    """The load that `value` is, with two axes or more, and whether it is transposed; None where it is anything else."""
+    """The load behind `value`, of rank 2 or more, and whether `value` is its transpose; None if there is no such load."""
     transposed, op = False, value.owner
     while isinstance(op, Permute | Reshape):
         if isinstance(op, Permute):
@@ -102,12 +102,12 @@ def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
                 return None
             transposed = not transposed
         elif without_units(op.result) != without_units(op.operands[0]) and not _joins_rows(op):
-            return None  # only unit axes may go
+            return None  # a reshape may only drop unit axes or join the row axes
         op = op.operands[0].owner
     if not isinstance(op, Load) or op.pad not in (None, 0.0):
         return None
     if is_written_before(function, op):
-        return None  # copies run ahead of the stores that the load comes after
+        return None  # copies would run ahead of stores that precede the load
     shape = op.result.tile.shape
     if len(shape) < 2:
         return None
@@ -136,7 +136,7 @@ def is_written(function: Function, tensor: Value) -> bool:
 
 
 def _joins_rows(op: Reshape) -> bool:
-    """Whether a load's rows, which lie on two neighbouring axes, become those of a matrix."""
+    """Whether the reshape joins a load's rows, which lie on two adjacent axes, into the rows of a matrix."""
     load, shape = op.operands[0].owner, op.result.tile.shape
     wide = [axis for axis, extent in enumerate(op.operands[0].tile.shape[:-1]) if extent > 1]
     if not isinstance(load, Load) or shape != _matrix(load) or len(wide) != 2 or wide[1] - wide[0] > 1:
@@ -145,8 +145,9 @@ def _joins_rows(op: Reshape) -> bool:
 
 
 def is_written_before(function: Function, load: Load) -> bool:
-    """Whether anything in the kernel may write the load's tensor before it, or in its loop, whose next turn comes behind; or at
-    all, where the load is in no loop of the body itself, behind which all copies are done."""
+    """Whether the kernel may write the load's tensor before the load, or inside the same top-level loop, whose later iterations
+    load again. For a load in a deeper loop or a branch: whether it writes the tensor at all, since copies are known to be
+    complete only after a top-level loop."""
     for op in function.body.ops:
         inner = list(Block(ops=[op]).walk())
         if any(one.effect in (Effect.WRITE, Effect.ATOMIC) and one.operands[0] is load.source for one in inner):
@@ -162,7 +163,7 @@ def without_units(value: Value) -> list[int]:
 
 
 def _feeds_mma_only(value: Value, users: dict[Value, list[Op]]) -> bool:
-    # Every user is checked, because the load disappears; its other readers would need the tile in registers.
+    # Every user is checked, because the load is removed, and any other user would need the tile in registers.
     for user in users.get(value, []):
         if isinstance(user, Permute | Reshape):
             if not _feeds_mma_only(user.result, users):
@@ -173,7 +174,8 @@ def _feeds_mma_only(value: Value, users: dict[Value, list[Op]]) -> bool:
 
 
 def _offset_chain(loop: For, load: Load) -> list[Op] | None:
-    """Operations of the body that compute the offsets, in order; None where they need more than the loop variable."""
+    """Operations of the body that compute the load's offsets, in order; None if these depend on other carried values or
+    effects."""
     body = loop.regions[0]
     inside = {result: op for op in body.ops for result in op.results}
     needed: set[Op] = set()
@@ -193,7 +195,7 @@ def _offset_chain(loop: For, load: Load) -> list[Op] | None:
 
 
 def _copy_vector(function: Function, load: Load, facts: dict[Value, Range]) -> int:
-    """Bytes per copy that every address of the box is aligned to: 16, 8, 4, or 0 where not even 4."""
+    """Bytes per copy: the largest of 16, 8 and 4 to which every row address of the box is aligned; 0 if there is none."""
     tensor, symbols = load.source.tensor, promised_symbols(function)
     size = tensor.dtype.bytes
     strides = tensor.strides
@@ -214,7 +216,7 @@ def _copy_vector(function: Function, load: Load, facts: dict[Value, Range]) -> i
 
 
 def without_dead(ops: list[Op]) -> list[Op]:
-    """Drop the loads that copies replaced, and what only they used."""
+    """Drop the loads that copies replaced, and operations that only these loads used."""
     used: set[Value] = set()
     kept: list[Op] = []
     for op in reversed(ops):

@@ -1,4 +1,5 @@
-"""Products of a pipelined loop, in slices along K: operands read from shared memory, or parts of tiles in registers."""
+"""MMAs of a pipelined loop by `mma.sync`, split along K: operands are loaded from shared memory, or are parts of register
+tiles."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tilec.passes.schedule.staged_loads import Operand
 
 @dataclass(eq=False, slots=True)
 class Product:
-    """An `mma` of the loop body; `left` or `right` is None where that operand is in registers, never both."""
+    """An `mma` of the loop body; `left` or `right` is None if that operand is in registers, never both."""
 
     mma: Mma
     grid: WarpGrid
@@ -26,12 +27,12 @@ class Product:
 
     @property
     def operands(self) -> list[Operand]:
-        """Those that are staged."""
+        """The staged operands."""
         return [operand for operand in (self.left, self.right) if operand is not None]
 
     @property
     def held(self) -> list[tuple[int, Layout]]:
-        """Positions of the operands that are in registers, with the layouts that the instruction wants."""
+        """Indices of the register operands, with the layouts that the instruction requires."""
         rows, columns = self.mma.result.tile.shape
         depth = self.mma.operands[0].tile.shape[1]
         layouts = mma_sync.operand_a(rows, depth, self.grid), mma_sync.operand_b(depth, columns, self.grid)
@@ -46,7 +47,7 @@ class Emitter:
     ops: list[Op] = field(default_factory=lambda: list[Op]())
 
     def add(self, op: Op, *types: TileType | SharedType | ScratchType | RingType) -> Value:
-        """Append an operation; its first result, or an unused value where it has none."""
+        """Append an operation; its first result, or an unused value if it has none."""
         op.define(*types)
         self.ops.append(op)
         return op.results[0] if types else Value(TileType(i32))
@@ -68,20 +69,21 @@ class Emitter:
 
 
 def in_ring(value: Value) -> Value:
-    """A stage or a parity, or what leads to one: below a few times the ring's stages, and followed by `ring_check`."""
+    """Mark a stage, a parity or an intermediate of one as not wrapping: it is at most a few times the ring's stages, and
+    `ring_check` evaluates it."""
     value.fits = True
     return value
 
 
 def relayout(out: Emitter, value: Value, layout: Layout) -> Value:
-    """`value` in a layout."""
+    """`value` converted to a layout."""
     moved = out.add(Relayout(operands=[value]), value.tile)
     moved.layout = layout
     return moved
 
 
 def held_bytes(products: list[Product]) -> int:
-    """Shared memory for changing the layout of one operand that comes in registers, beside the buffers."""
+    """Bytes of shared memory, in addition to the stage buffers, for the layout conversion of the largest register operand."""
     tiles = [product.mma.operands[place].tile for product in products for place, _ in product.held]
     return max((conversion_bytes(tile) for tile in tiles), default=0)
 
@@ -89,7 +91,7 @@ def held_bytes(products: list[Product]) -> int:
 def hold_constant_operands(
     before: Emitter, loop: For, products: list[Product], known: dict[tuple[Value, Layout], Value]
 ) -> None:
-    """Bring operands that come from outside of the loop into their layout, once."""
+    """Hoist the layout conversions of loop-invariant register operands before the loop."""
     inside = {result for op in loop.regions[0].walk() for result in op.results} | set(loop.regions[0].arguments)
     for product in products:
         for place, layout in product.held:
@@ -101,7 +103,7 @@ def hold_constant_operands(
 
 
 def sliced(product: Product, current: Value) -> list[Op]:
-    """The product in slices of 16 along K; each slice's operands are read before the slice ahead of it is multiplied."""
+    """The MMA in slices of 16 along K; each slice's operands are loaded before the MMA of the preceding slice."""
     mma = product.mma
     rows, columns = mma.result.tile.shape
     depth = mma.operands[0].tile.shape[1]
@@ -130,7 +132,7 @@ def sliced(product: Product, current: Value) -> list[Op]:
 
 
 def _read_slice(out: Emitter, product: Product, current: Value, k: int) -> tuple[Value, Value]:
-    """Columns `k` to `k + 16` of the left operand and the same rows of the right one."""
+    """Columns `k` to `k + 16` of the left operand and rows `k` to `k + 16` of the right one."""
     rows, columns = product.mma.result.tile.shape
     a = _slice(out, product.left, product.mma.operands[0], current, (rows, mma_sync.K), (0, k))
     b = _slice(out, product.right, product.mma.operands[1], current, (mma_sync.K, columns), (k, 0))

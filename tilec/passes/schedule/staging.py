@@ -1,17 +1,17 @@
-"""Turns loops whose loads feed `mma` into pipelines: copies run ahead through shared memory while tensor cores work.
+"""Multistage software pipelining of loops whose loads feed `mma`: asynchronous copies into shared memory overlap the MMAs.
 
-A loop qualifies where an `mma` takes operands that are loads of this iteration (perhaps reshaped to two axes or transposed)
-whose offsets follow from the loop variable alone, aligned to 4 bytes or more; one of the two may also be a tile in registers,
-such as the result of the `mma` before. With `s` stages the loop becomes
+A loop qualifies if the operands of an `mma` are loads of the same iteration (perhaps reshaped to two axes or transposed),
+aligned to 4 bytes or more, whose offsets depend on no other loop-carried value than the loop variable. One of the two operands
+may be a register tile instead, such as the result of a preceding `mma`. With `s` stages the loop becomes
 
-    acquire a stage, start the copies of iterations 0 .. s-2, commit         no copies past the end
+    each of iterations 0 .. s-2: acquire, start the copies, commit           no copies past the end
     for each iteration:
         wait for its copies; barrier
         acquire, start the copies of iteration + s-1, commit                  into the stage released last
-        per 16 of K: read both operands from this stage, multiply; release
-    drain; barrier; free                                                      the bytes may be taken again
+        per 16 of K: load both operands from this stage, multiply; release
+    drain; barrier; free                                                      the bytes may be reused
 
-The product of one iteration is split along K, so that only one 16-wide slice of operands is in registers beside the next.
+Each iteration's MMA is split along K, so at most two 16-wide slices of the operands are in registers at once.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from tilec.schedule import Pipeline, Schedule
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Candidate:
-    """A loop that can be pipelined: its products, the operands of theirs that copies can bring; bytes of shared memory that
-    are in use around it, that changing the layout of an operand in registers takes, and that one stage takes; whether groups
-    of four warps can make its product; the chain that it is."""
+    """A loop that can be pipelined: its MMAs, and their operands that are copied through shared memory. Bytes of shared memory:
+    `used_bytes` by the loops inside it, `held_bytes` for the layout conversion of a register operand, `stage_bytes` for one
+    stage. `suits_groups`: `wgmma` can compute its MMA. `chain`: the back-to-back GEMM that it is, if any."""
 
     loop: For
     products: list[Product]
@@ -75,8 +75,8 @@ Decide = Callable[[Candidate], Pipeline]
 
 
 def stage(function: Function, schedule: Schedule) -> Function:
-    """Pipeline the loops of `function` as the schedule says, in place; `num_warps` is set. Kernels without products stay as
-    they are. VerifyError where the schedule is another kernel's."""
+    """Pipeline the loops of `function` as the schedule says, in place; `num_warps` is set. Kernels without `mma` stay
+    unchanged. VerifyError if the schedule's pipelines do not match the loops."""
     pipelines = iter(schedule.pipelines)
 
     def decide(_: Candidate) -> Pipeline:
@@ -92,11 +92,11 @@ def stage(function: Function, schedule: Schedule) -> Function:
 
 
 def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function:
-    """Pipeline every loop that qualifies, in place, as `decide` says of each, those inside others first; `schedule` says what
-    registers a thread that multiplies has.
+    """Pipeline every loop that qualifies, in place, inner loops first, as `decide` says of each; `schedule` gives the registers
+    per consumer thread.
 
-    Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them and converts where other
-    operations want something else.
+    Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them, and `conversions` converts
+    for operations that need another layout.
     """
     if not any(isinstance(op, Mma) for op in function.body.walk()):
         return function
@@ -112,7 +112,7 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
                 candidate = _candidate(loop, products, warps, most)
                 held = held_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
                 copied = [*candidate.operands, *([held] if held is not None else [])]
-                if any(is_written(function, one.load.source) for one in copied):  # by threads' own copies alone
+                if any(is_written(function, one.load.source) for one in copied):  # only `cp.async` may copy a written tensor
                     candidate = dataclasses.replace(candidate, suits_groups=False)
                 else:
                     candidate = dataclasses.replace(candidate, chain=chains.find(function, loop, warps, products, held))
@@ -123,8 +123,8 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
 
 
 def _is_chained(function: Function) -> bool:
-    """Whether some product's left operand is computed from another product. Warps then take rows alone, so that a row's results
-    stay in the warp that needs them."""
+    """Whether some MMA's left operand is computed from another MMA. Warps then divide only the rows, so that each row of the
+    result stays in the warp that needs it."""
     made: set[Value] = set()
     for op in function.body.walk():
         if isinstance(op, Mma):
@@ -132,15 +132,16 @@ def _is_chained(function: Function) -> bool:
                 return True
             made.add(op.result)
         elif not isinstance(op, For):
-            used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in both branches
+            used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in branches too
             made.update(op.results if not made.isdisjoint(used) else ())
     return False
 
 
 def _tells_columns_apart(function: Function) -> bool:
-    """Whether the columns of what some product makes are cut into groups, which then meet in the warp that has the row."""
+    """Whether a reshape splits the columns of some MMA's result. Warps then divide only the rows, so that one warp has all of a
+    row's parts."""
     made: set[Value] = set()
-    for _ in range(2):  # loops give what their bodies make
+    for _ in range(2):  # the second pass sees values that loops carry
         for op in function.body.walk():
             inside = (value for one in Block(ops=[op]).walk() for value in one.operands)
             if isinstance(op, Mma) or not made.isdisjoint(inside):
@@ -160,7 +161,8 @@ def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
 
 
 def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
-    """Bring the operands of every `mma` outside of pipelines into its layouts. E0506 where the instruction does not fit it."""
+    """Convert the operands of every `mma` outside of pipelines to the instruction's layouts. E0506 if its shape does not
+    fit."""
     ops: list[Op] = []
     for op in block.ops:
         if isinstance(op, Mma) and op.result.layout is None and op.result.tile.rank == 3:
@@ -205,7 +207,7 @@ def _find_products(function: Function, loop: For, facts: dict[Value, Range], war
 def _candidate(loop: For, products: list[Product], warps: int, most: int) -> Candidate:
     operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
     stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
-    # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
+    # Loops inside this one were pipelined first and keep their bytes; sibling loops do not overlap it in time.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
     return Candidate(
         loop, products, operands, used, held_bytes(products), stage_bytes, not used and suits(loop, products, warps, most)
@@ -239,7 +241,7 @@ def _pipeline(
         used += type.bytes
     ahead = stages - 2 if grouped else stages - 1
     _prologue(before, loop, operands, ring, ahead)
-    # After the first copies, which then run while the other operands change their layout.
+    # After the prologue copies, so that they overlap the layout conversions of the other operands.
     hold_constant_operands(before, loop, products, known)
     _rewrite_body(before, loop, operands, products, ring, ahead, warps if grouped else 0)
     after.add(Drain(operands=[ring]))
@@ -267,7 +269,7 @@ def _copies_if_in_range(
     out: Emitter, loop: For, operands: list[Operand], position: Value, ahead: int, ring_stage: Value
 ) -> None:
     """Start the copies of the iteration `ahead` steps after `position` unless the loop ends before it."""
-    # In i64, because the sum may leave i32 where the loop ends near its limit.
+    # In i64, because the sum may leave i32 if the loop ends near that limit.
     distance = out.binary("mul", out.widen(loop.step), out.number(ahead, wide=True))
     following = out.binary("add", out.widen(position), distance)
     condition = out.compare("lt", following, out.widen(loop.upper))
@@ -275,9 +277,9 @@ def _copies_if_in_range(
     step = loop.step.owner
     if isinstance(step, Constant) and step.value * ahead > i32.integer_range()[1]:
         variable = then.add(Cast(operands=[following]), TileType(i32))
-    else:  # the product may wrap, of which ranges then say nothing; the sum is right, as it is modulo 2^32
+    else:  # the product may wrap, so ranges know nothing of it; the sum is still right modulo 2^32
         variable = then.binary("add", position, then.binary("mul", loop.step, then.number(ahead)))
-    variable.fits = True  # it is from `position` to below the end of the loop
+    variable.fits = True  # it lies between `position` and the end of the loop
     _copies(then, loop, operands, variable, ring_stage)
     then.add(Yield())
     out.add(If(operands=[condition], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
@@ -286,7 +288,7 @@ def _copies_if_in_range(
 def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, ring_stage: Value) -> None:
     mapping = {loop.regions[0].arguments[0]: variable}
     needed = {op for operand in operands for op in operand.chain}
-    out.ops += clone([op for op in loop.regions[0].ops if op in needed], mapping)  # of an iteration that the loop has
+    out.ops += clone([op for op in loop.regions[0].ops if op in needed], mapping)  # proofs hold: the loop has this iteration
     for operand in operands:
         assert operand.buffer is not None
         offsets = [mapping.get(value, value) for value in operand.load.offsets]
@@ -307,7 +309,8 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
 def _rewrite_body(
     before: Emitter, loop: For, operands: list[Operand], products: list[Product], ring: Value, ahead: int, group_warps: int
 ) -> None:
-    """`ahead` is how many iterations copies run ahead; with `group_warps`, the product is one of warpgroups."""
+    """Rewrite the loop to read stages; copies run `ahead` iterations ahead. `group_warps`: warps of the `wgmma`, 0 for
+    `mma.sync`."""
     body, stages = loop.regions[0], ring.ring.stages
     loop.operands.append(before.number(0))
     current = body.add_argument(TileType(i32), "stage")
@@ -318,7 +321,7 @@ def _rewrite_body(
     head.add(Barrier())
     zero, one, last = head.number(0), head.number(1), head.number(stages - 1)
     copies = Emitter() if group_warps else head
-    # The stage of iteration + ahead: the ring's next place but stages - ahead.
+    # The stage of iteration + ahead: current + ahead modulo stages.
     back = stages - ahead
     wraps = copies.compare("lt", current, copies.number(back))
     freed = copies.select(
@@ -341,7 +344,7 @@ def _rewrite_body(
         else:
             rewritten.extend(sliced(product, current))
     tail = Emitter()
-    # Of warpgroups the product of this turn is still under way, and reads its stage until the next.
+    # With `wgmma` this iteration's MMA is still in flight, and reads its stage until the next iteration.
     tail.add(Release(operands=[ring], held=1 if group_warps else 0))
     following = tail.select(tail.compare("eq", current, last), zero, in_ring(tail.binary("add", current, one)))
     body.ops[-1].operands.append(following)

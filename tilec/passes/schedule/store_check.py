@@ -1,15 +1,15 @@
-"""Checks what goes to a tensor through shared memory: a second opinion on `tensor_stores`.
+"""Checks TMA stores through shared memory, independently of `tensor_stores`.
 
-In: a prepared function. Out: nothing, or a VerifyError that names the operation. Along all paths, each role by itself:
+In: a prepared function. Out: nothing, or a VerifyError that names the operation. Along all paths, for each role separately:
 
-- What a copy reads was put there, every thread has fenced its proxy since, and all have met behind the fence.
-- Nothing is put in scratch that a copy may still read: a wait named it, and left no more copies unfinished than were started
-  behind that one. That the threads meet behind the wait is for `meeting_check`, to which a wait reads what it names.
-- Scratch is not freed, and no role ends, before the copies are complete.
-- The parts of a tile that are stored are all of its columns, each once, from where they were put.
+- Scratch that a TMA store reads was written, followed by a proxy fence of every thread, followed by a barrier.
+- Scratch is not overwritten while a store may still read it: a wait names it, and leaves at most as many stores unfinished as
+  were started after that one. `meeting_check` checks the barrier after the wait, which counts there as a read of that scratch.
+- All stores are complete before their scratch is freed and before the role ends.
+- The stored parts cover all columns of a tile exactly once, each from the scratch that it was written to.
 
-A forward dataflow analysis. The state is kept for each piece of scratch; where paths join, the worse of both counts, so it
-ends: ages only fall from round to round of a loop.
+A forward dataflow analysis with a state for each scratch buffer. A join keeps the worse of both states. It terminates because
+ages only decrease between passes over a loop.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tilec.ir.ops_sync import Barrier, ProxyFence, Roles, SharedFree
 PUT: Final = 1
 FENCED: Final = 2
 MET: Final = 3
-"""How far what was put into scratch is on its way to be seen by a copy; 0: nothing was put there."""
+"""Progress of a scratch buffer's contents towards visibility to the async proxy; 0: nothing was written."""
 MOST: Final = 64
-"""Copies that are told apart; more count as so many, which a wait for fewer lets go as well."""
+"""Cap on a store's age; a wait with fewer pending stores covers every store of this age or older."""
 
 
 @dataclass(slots=True)
 class _State:
-    """For scratch: how far what lies there is; copies that were started behind the newest one that may still read it. Whether
-    copies may be incomplete."""
+    """`seen`: visibility of each scratch buffer's contents. `ages`: the number of stores started after the newest one that may
+    still read the buffer. `incomplete`: some store may be incomplete."""
 
     seen: dict[Value, int] = field(default_factory=dict[Value, int])
     ages: dict[Value, int] = field(default_factory=dict[Value, int])
@@ -43,14 +43,15 @@ class _State:
         return _State(dict(self.seen), dict(self.ages), self.incomplete)
 
     def join(self, other: _State) -> _State:
-        """What holds whichever of both paths was taken."""
+        """The state that is true on either path."""
         seen = {value: min(level, other.seen.get(value, 0)) for value, level in self.seen.items()}
         ages = self.ages | {value: min(age, self.ages.get(value, age)) for value, age in other.ages.items()}
         return _State(seen, ages, self.incomplete or other.incomplete)
 
 
 def check(function: Function) -> None:
-    """Raise VerifyError where a copy may read what is not there yet, or no longer. Kernels without such stores pass."""
+    """Raise VerifyError if a store may read scratch before it is visible or after it is overwritten. Kernels without TMA stores
+    pass."""
     stores = [op for op in function.body.walk() if isinstance(op, TensorStore)]
     if not stores and not any(isinstance(op, PutRows | WaitStores) for op in function.body.walk()):
         return
@@ -106,7 +107,7 @@ def _start(op: TensorStore, state: _State) -> None:
 
 
 def _loop(op: For, state: _State) -> _State:
-    """It may turn never, or any number of times."""
+    """The fixpoint for zero or more iterations."""
     while True:
         end = state.join(_block(op.regions[0], state.copy()))
         if end == state:
@@ -120,7 +121,7 @@ def _end(state: _State, what: str) -> None:
 
 
 def _check_parts(function: Function) -> None:
-    """What is stored is what was put there, and all of a tile."""
+    """Check that each store's part matches the scratch contents, and that the parts cover every tile."""
     put: dict[Value, PutRows] = {}
     stored: dict[Value, list[tuple[int, int]]] = {}
     for op in function.body.walk():

@@ -1,17 +1,15 @@
-"""Pipelines whose copies one thread starts through maps of the tensors, while warpgroups multiply: `staging` for `tma`.
+"""Pipelines a loop with TMA copies by one producer thread and `wgmma` by consumer warpgroups: `staging` for `tma`.
 
-With s stages, a loop of one product becomes two, which `roles` gives to a role each:
+With s stages, a loop of one MMA becomes two, one for each role (`roles`):
 
-    ring of mbarriers; fence; barrier             at the start of the kernel
-    for each iteration: acquire, copy, commit     by one thread, up to s iterations ahead
-    for each iteration:
-        wait; start the product; wait for the product before, and release its stage
-    wait for the last product, and release its stage where another tile comes
+    ring of mbarriers; fence; barrier                         at the start of the kernel
+    producer:   each iteration: acquire, copy, commit         up to s iterations ahead
+    consumers:  each iteration: wait; start the MMA; wait for the previous MMA, and release its stage
+                wait for the last MMA, and release its stage if blocks are persistent
 
-Stage and parity of an iteration are carried by both loops, and from tile to tile where blocks take several (`persistent`): the
-copies for the next tile then start while this one is stored. Operands that copies bring have no bounds to test: what lies
-outside of a tensor arrives as zero, which is what such loads are padded with; or not at all, where nobody sees it
-(`clipped_copies`).
+Both loops carry stage and parity; in persistent blocks these continue across tiles, so the copies for the next tile start while
+this one is stored. Copied operands need no bounds checks: out-of-bounds elements arrive as zero, which equals the loads' pad
+value, or are skipped if never observed (`clipped_copies`).
 """
 
 from __future__ import annotations
@@ -32,15 +30,15 @@ from tilec.passes.schedule.staged_products import Emitter, Product, in_ring
 from tilec.passes.schedule.warpgroups import guarded, multiply
 
 VECTOR: Final = 16
-"""Bytes that bases and strides of tensors are multiples of where a map is made of them."""
+"""Alignment in bytes of a tensor's base and strides that its tensor map requires."""
 PLACE: Final = ("stage", "parity")
-"""What says where in a ring an iteration is."""
+"""Names of the carried ring position."""
 HEAD_BYTES: Final = tma.ALIGNMENT
-"""In front of the first stage, of which the ring's barriers take some."""
+"""Bytes before the first stage, which contain the ring's mbarriers."""
 
 
 def problem(function: Function, loop: For, operands: list[Operand]) -> str | None:
-    """Why copies through tensor maps cannot feed a loop; None where they can."""
+    """Why TMA copies cannot load a loop's operands; None if they can."""
     tiles = tile_loop(function)
     if loop not in (function.body if tiles is None else tiles.regions[0]).ops:
         return "its loop stands in another loop, or in a branch"
@@ -64,7 +62,7 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
 
 
 def staged_type(operand: Operand, stages: int) -> SharedType:
-    """The buffer that copies of an operand fill."""
+    """Type of the buffer that an operand's copies fill."""
     dtype = operand.load.source.tensor.dtype
     return SharedType(dtype, operand.shape, stages, tma.panels_of(operand.shape[1], dtype.bytes))
 
@@ -72,7 +70,7 @@ def staged_type(operand: Operand, stages: int) -> SharedType:
 def pipeline(
     function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
 ) -> None:  # fmt: skip
-    """Replace the loop in `block`; the function's warps multiply."""
+    """Replace the loop in `block`; the function's warps are the consumers."""
     setup, after, warps = Emitter(), Emitter(), function.num_warps
     ring = setup.add(Ring(sync="mbarriers", readers=warps), RingType(stages))
     offset = HEAD_BYTES
@@ -82,7 +80,7 @@ def pipeline(
         offset += type_.bytes
     setup.add(ProxyFence())
     setup.add(Barrier())
-    # At the start, so that scratch in front of the loop takes no bytes of the ring, which fills meanwhile.
+    # Allocated at the start: the producer fills the ring early, so scratch used before the loop must not share its bytes.
     ops, tiles, before = function.body.ops, tile_loop(function), Emitter()
     zero = (before if tiles is None else setup).number(0)
     places = [zero] * 4 if tiles is None else [_carried(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in PLACE]
@@ -91,7 +89,7 @@ def pipeline(
     condition = before.compare("lt", loop.lower, loop.upper)
     filling = _filling(loop, operands, ring, places[:2])
     _read(loop, product, ring, places[2:], warps)
-    # Behind the only tile nobody fills the last stage again, and ptxas would run all products one by one if it were given back.
+    # A block with one tile does not refill the last stage, and releasing it would make ptxas serialize all MMAs.
     whole = guarded(loop, product, condition, warps, behind=None if tiles is None else lambda read: _release_last(read, ring))
     if tiles is None:
         after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
@@ -102,14 +100,14 @@ def pipeline(
 
 
 def _carried(tiles: For, initial: Value, name: str) -> Value:
-    """A value that goes from tile to tile; what it becomes is yet to be yielded."""
+    """Add a value carried by the tile loop; the caller yields its next value."""
     tiles.operands.append(initial)
     tiles.results.append(Value(initial.type, name, tiles))
     return tiles.regions[0].add_argument(initial.tile, name)
 
 
 def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]) -> For:
-    """The loop that starts the copies of each iteration, from a place in the ring on."""
+    """The producer's loop, which issues the copies of each iteration; `place` is its initial stage and parity."""
     body, filled = loop.regions[0], Block()
     filling = For(operands=[*loop.operands[:3], *place], regions=[filled], variable=loop.variable, loc=loop.loc)
     mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
@@ -132,13 +130,14 @@ def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]
 
 
 def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:
-    """Compute in another loop where the copies of an iteration begin; `mapping` says what stands there for values of `body`."""
+    """Clone the offset computation of an iteration's copies into another loop; `mapping` maps values of `body` to those
+    there."""
     needed = {op for operand in operands for op in operand.chain}
     out.ops += clone([op for op in body.ops if op in needed], mapping)
 
 
 def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: int) -> None:
-    """Make the loop read what the other one fills, from a place in the ring on."""
+    """Turn the loop into the consumers' loop; `place` is its initial stage and parity."""
     body = loop.regions[0]
     loop.operands += place
     stage, parity = (body.add_argument(TileType(i32), name) for name in PLACE)
@@ -156,7 +155,7 @@ def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: i
 
 
 def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
-    """Give back the stage of the iteration before, whose product is done, where there is one."""
+    """Release the previous iteration's stage, whose MMA is complete, unless this is the first iteration."""
     then = Emitter()
     then.add(Release(operands=[ring, _preceding(then, stage, ring.ring.stages)], held=1))
     then.add(Yield())
@@ -165,14 +164,14 @@ def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
 
 
 def _release_last(loop: For, ring: Value) -> list[Op]:
-    """Give back the stage of the last iteration, whose product is done."""
+    """Release the last iteration's stage, whose MMA is complete."""
     out = Emitter()
     out.add(Release(operands=[ring, _preceding(out, loop.results[-2], ring.ring.stages)]))
     return out.ops
 
 
 def _preceding(out: Emitter, stage: Value, stages: int) -> Value:
-    """The stage of the iteration before."""
+    """The stage of the previous iteration."""
     wrapped = out.compare("eq", stage, out.number(0))
     return out.select(wrapped, out.number(stages - 1), in_ring(out.binary("sub", stage, out.number(1))))
 

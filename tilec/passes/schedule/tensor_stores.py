@@ -1,16 +1,16 @@
-"""Tiles of products go to their tensor through shared memory, by copies that one thread starts through a map of the tensor.
+"""Epilogue by TMA: stores `wgmma` accumulators to their tensor through shared memory.
 
-In: a function with layouts, whose one `store` takes what groups of four warps have accumulated. Out: that store taken apart
-(`tilec.ir.ops_stores`), a part of the tile's columns after the other. With as many pieces of scratch as the tile has parts:
+In: a function with layouts, whose only `store` writes a `wgmma` accumulator tile. Out: that store split into column parts
+(`tilec.ir.ops_stores`). With one scratch buffer for each part:
 
-    wait_stores          where the block has stored a tile before
-    put_rows ...         all parts
+    wait_stores          if the block has stored a tile before
+    put_rows ...         all parts, into shared memory
     proxy_fence
-    tensor_store ...     one for each
+    tensor_store ...     one for each part
 
-With fewer, half of them are written while copies read the others. `meetings` lets the threads meet in front of what is put and
-of what is stored. A block waits for the last stores in the end; where it takes several tiles, those of a tile run while the
-next is multiplied. Elements outside of the tensor are not written: a map is of the whole tensor and of nothing beside it.
+With fewer buffers, half of them are written while TMA stores read the others. `meetings` inserts the barriers before `put_rows`
+and `tensor_store`. The kernel ends with a wait for all stores; in a persistent block, a tile's stores overlap the next tile's
+MMAs. TMA does not write out-of-bounds elements, because the tensor map covers exactly the tensor.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tilec.passes.schedule.staged_products import Emitter
 from tilec.target import Target
 
 LEAST: Final = 2
-"""Pieces of scratch for a tile of several parts: one is written while another is read."""
+"""Minimum scratch buffers for a tile of several parts: one is written while another is read."""
 WRITES: Final = (Effect.WRITE, Effect.ATOMIC)
 VECTOR: Final = 16
-"""Bytes that the tensor's base and rows are multiples of."""
+"""Required alignment of the tensor's base and rows in bytes."""
 
 
 def problem(function: Function) -> str | None:
-    """Why the results cannot go through a tensor map; None where they can. The function has layouts."""
+    """Why the result cannot be stored by TMA; None if it can. The function has layouts."""
     writes = [op for op in function.body.walk() if isinstance(op, MemoryOp) and op.effect in WRITES]
     if len(writes) != 1 or not isinstance(writes[0], Store):
         return f"it writes memory in {len(writes)} places; a single `store` of a whole tile goes through a tensor map"
@@ -63,8 +63,8 @@ def problem(function: Function) -> str | None:
 
 
 def parts_of(columns: int) -> tuple[tuple[int, int], ...]:
-    """First column and number of columns of each part: the widest rows that a map has, narrower ones behind them; nothing
-    where rows cannot be cut so."""
+    """First column and column count of each part: the widest swizzle spans first, then narrower ones; empty if the columns
+    cannot be split this way."""
     found: list[tuple[int, int]] = []
     first = 0
     for width in (span // ELEMENT_BYTES for span in reversed(MAP_SWIZZLES)):
@@ -75,7 +75,7 @@ def parts_of(columns: int) -> tuple[tuple[int, int], ...]:
 
 
 def is_accumulated(tile: Value, warps: int) -> bool:
-    """Whether threads hold a matrix as the accumulator of a product of warpgroups."""
+    """Whether a matrix has the layout of a `wgmma` accumulator."""
     rows, columns = tile.tile.shape
     if tile.layout is None or warps % 4 or rows % (wgmma.GROUP_M * (warps // 4)):
         return False
@@ -88,13 +88,13 @@ def _plain(layout: Layout) -> tuple[tuple[Digit, ...], ...]:
 
 
 def insert(function: Function, target: Target, takers: int) -> Function:
-    """Take the store apart, in place; `takers` are roles that store tiles in turns, from scratch of their own each."""
+    """Split the store, in place. `takers`: consumers that process tiles round-robin, each with its own scratch."""
     home = _home(function)
     (store,) = [op for op in home.ops if isinstance(op, Store)]
     tiles = tile_loop(function)
     rows, columns = store.tile.tile.shape
     parts = parts_of(columns)
-    # In front of the loop over tiles, since what a tile stores is read while the next is made.
+    # Before the tile loop, since TMA reads a tile's scratch while the next tile is computed.
     before, after = Emitter(), Emitter()
     offset = _aligned(taken_bytes(function)[store if tiles is None else tiles])
     room = (target.max_shared_bytes - offset) // takers
@@ -113,7 +113,8 @@ def insert(function: Function, target: Target, takers: int) -> Function:
 
 
 def _pieces(parts: list[int], room: int) -> list[int]:
-    """Bytes of the pieces of scratch for parts of so many bytes: as many as have room, each for every so many-th part."""
+    """Sizes in bytes of n scratch buffers: the largest n that fits in `room`, but at least `LEAST` or one for each part. Buffer
+    i is for parts i, i + n, ..., whose sizes are in `parts`."""
     least = min(LEAST, len(parts))
     for count in range(len(parts), least - 1, -1):
         pieces = [max(parts[number::count]) for number in range(count)]
@@ -123,8 +124,8 @@ def _pieces(parts: list[int], room: int) -> list[int]:
 
 
 def _stored(store: Store, parts: tuple[tuple[int, int], ...], scratch: list[Value], *, again: bool) -> Emitter:
-    """The parts, so many at once as have scratch that no copy needs to have left just before; `again`: another tile was
-    stored from there."""
+    """The stores of all parts, grouped so that a group's buffers are not those of the group just stored. `again`: the scratch
+    also held an earlier tile."""
     out, count = Emitter(), len(scratch)
     each = count if count == len(parts) else max(1, count // LEAST)
     rows = store.tile.tile.shape[0]
@@ -146,8 +147,8 @@ def _stored(store: Store, parts: tuple[tuple[int, int], ...], scratch: list[Valu
 
 
 def _pending(numbers: range, parts: int, scratch: int, again: bool) -> int | None:
-    """How many stores may be unfinished when these parts are put, each in the scratch of its number modulo theirs: those behind
-    the newest that reads one of their places. None where nothing was stored from there."""
+    """Maximum unfinished TMA stores before parts `numbers` are written; part i uses buffer i modulo `scratch`. It is the number
+    of stores started after the newest one that reads one of their buffers; None if no earlier store reads them."""
     newest: list[int] = []
     for number in numbers:
         if number >= scratch:
@@ -158,7 +159,7 @@ def _pending(numbers: range, parts: int, scratch: int, again: bool) -> int | Non
 
 
 def _home(function: Function) -> Block:
-    """Where what a block does with a tile stands."""
+    """The block that has the operations on one tile: the tile loop's body, or the function's."""
     tiles: For | None = tile_loop(function)
     return function.body if tiles is None else tiles.regions[0]
 

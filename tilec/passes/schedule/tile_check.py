@@ -1,14 +1,14 @@
-"""Checks that blocks which take tile after tile take each tile once: a second opinion on `persistent`.
+"""Checks, independently of `persistent`, that persistent blocks process every tile exactly once.
 
-In: a prepared function. Out: nothing, or a VerifyError that names the operation. With b blocks that run, block + turn * b for
-turns below (extent - 1 - block) // b + 1 are the tiles below the extent, each once. So all that is said of blocks that run must
-be of that form: numbers of blocks are used in such loops alone, every role goes through one, and nothing is left in front of it
-that touches memory. Roles that take tiles in turns are as many as the step of their loops, and begin at different turns below
-it; another role goes through all of them, and writes no tensor.
+In: a prepared function. Out: nothing, or a VerifyError that names the operation. With b launched blocks, block + turn * b for
+turns below (extent - 1 - block) // b + 1 takes every value below the extent exactly once. All uses of the block index and of
+the number of launched blocks must have this form: they occur only in such loops, every role has one, and nothing outside of
+these loops accesses a tensor. If n consumers process tiles round-robin, their loops have step n and different start values
+below n; the other role iterates over all tiles and writes no tensor.
 
-What has this form fits in i32, so that counting without end is the machine's own: the extent is from 1 to 2^31 - 1, a block's
-place is below it, and so is each tile of a turn that runs. The turn behind a role's last may be past i32 where its step is more
-than 1; lowering compares it without a sign (`tilec.lowering.control`).
+In this form nothing wraps, so unbounded arithmetic equals i32: the extent is 1 to 2^31 - 1, a block index is below it, and so
+is the tile of every iteration that runs. With a step above 1, the loop variable one step after a role's last iteration may
+exceed i32; lowering compares it as unsigned (`tilec.lowering.control`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilec.ir.ops_sync import Roles
 
 
 def check(function: Function) -> None:
-    """Raise VerifyError where a tile may be left out, or be two blocks'. Kernels whose blocks take one tile each pass."""
+    """Raise VerifyError if a tile may be skipped, or be processed twice. Kernels whose blocks process one tile each pass."""
     ops = list(function.body.walk())
     if not any(isinstance(op, LaunchedBlocks) for op in ops):
         return
@@ -38,7 +38,7 @@ def check(function: Function) -> None:
 
 
 def _tile_loops(function: Function) -> list[For]:
-    """The loop of each role, or the one of all threads. Beside them stands nothing that reads or writes a tensor."""
+    """The tile loop of each role, or the one of all threads. VerifyError if an operation outside of these accesses a tensor."""
     roles = [op for op in function.body.ops if isinstance(op, Roles)]
     blocks = [region for op in roles for region in op.regions] or [function.body]
     found = [[op for op in block.ops if isinstance(op, For)] for block in blocks]
@@ -53,7 +53,7 @@ def _tile_loops(function: Function) -> list[For]:
 
 
 def _check_shares(loops: list[For]) -> None:
-    """Each turn is one role's where roles share them."""
+    """Check that every iteration belongs to exactly one consumer if consumers process tiles round-robin."""
     begins: dict[int, list[int]] = {}
     for loop in loops:
         begin, step = _number(loop.lower), _number(loop.step)
@@ -70,7 +70,7 @@ def _check_shares(loops: list[For]) -> None:
 
 
 def _count(loop: For) -> set[Op]:
-    """What says how many turns a loop makes: (extent - 1 - block) // blocks + 1."""
+    """Operations that compute a loop's iteration count, (extent - 1 - block) // blocks + 1; VerifyError for another form."""
     others, one = _operands(loop.upper, "add")
     rest, blocks = _operands(others, "floordiv")
     last, block = _operands(rest, "sub")
@@ -85,7 +85,7 @@ def _count(loop: For) -> set[Op]:
 
 
 def _tile(loop: For) -> set[Op]:
-    """What makes the tile of a turn, block + turn * blocks; nothing else takes the turn."""
+    """Operations that compute an iteration's tile, block + turn * blocks; VerifyError if the loop variable has other uses."""
     turn = loop.regions[0].arguments[0]
     users = [op for op in loop.regions[0].walk() if turn in op.operands]
     steps = [

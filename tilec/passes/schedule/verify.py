@@ -1,17 +1,16 @@
-"""The second verifier: what a scheduled function must be so that printing it is all that is left, and the target can run it.
+"""The verifier of scheduled functions: only instruction-by-instruction lowering remains, and the target can run the result.
 
-In: a function behind `tilec.passes.schedule.prepare`'s last pass, or its text read back, and a target. Out: nothing, or a
-VerifyError that names the operation. The first verifier (`tilec.ir.verifier`) holds the structure; this one, which it runs
-first:
+In: the output of `tilec.passes.schedule.prepare`, or its text parsed back, and a target. Out: nothing, or a VerifyError that
+names the operation. It first runs the structural verifier (`tilec.ir.verifier`), then checks:
 
-- the target has the instruction families, warps and registers that are used, and shared memory for all that is taken;
-- what is taken at one time lies apart, aligned as its readers want it;
-- every operand has the layout that its operation takes it in, and no operation passes elements between threads but `put`,
-  `take` and their like; what is taken was put;
-- a barrier is met by all threads that it counts; roles touch no memory of each other but through rings, whose stages are free
-  once as many warps as read them have said so; one thread alone copies through tensor maps, of tensors that can have one;
-- blocks that take several tiles take each once (`tile_check`);
-- threads meet where they must (`meeting_check`), and rings are in order (`ring_check`).
+- the target has the instruction families, warps, registers and shared memory that are used;
+- live allocations of shared memory do not overlap, and have the alignment that their readers need;
+- every operand has its operation's layout; only `put`, `take` and similar operations move elements between threads, and each
+  `take` reads a matching `put`;
+- all threads that a barrier counts reach it; roles share memory only through rings, whose release count equals the number of
+  reading warps; TMA copies are issued by one thread, from tensors that a tensor map can describe;
+- persistent blocks process every tile once (`tile_check`), barriers prevent races (`meeting_check`), rings are correct
+  (`ring_check`), and so are TMA stores (`store_check`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from tilec.target import Target
 
 GROUP_ALIGNMENT: Final = 1024
 MOST_ROLES: Final = 15
-"""The sixteenth of a block's barriers is that of all its threads (PTX ISA, `barrier`)."""
+"""A block has 16 hardware barriers, one of which synchronizes all its threads (PTX ISA, `barrier`)."""
 
 
 def verify(function: Function, target: Target) -> None:
@@ -72,11 +71,11 @@ class _Walk:
     def __init__(self, function: Function, target: Target) -> None:
         self.function, self.target = function, target
         self.touches = touches(function)
-        self.put: dict[Value, Op] = {}  # what lies in scratch
+        self.put: dict[Value, Op] = {}  # the last store into each scratch buffer
         self.live = live_shared(function)
 
     def block(self, block: Block, warps: int, alone: bool, yielded: tuple[Layout | None, ...]) -> None:
-        """`alone`: one thread runs it."""
+        """`alone`: one thread executes the block."""
         for op in block.ops:
             wanted = yielded if isinstance(op, Yield) else operand_layouts(op)
             for value, layout in zip(op.operands, wanted, strict=False):
@@ -90,7 +89,7 @@ class _Walk:
                 self.block(region, count, one, yielded_layouts(op))
 
     def by_threads(self, op: Op, alone: bool) -> None:
-        """What one thread must do alone, and what all must do together."""
+        """Check that an operation for one thread is executed by one, and an operation for all threads by all."""
         signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | TurnOp)
         if signals and alone != isinstance(op, Acquire | TensorCopy):
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
@@ -180,7 +179,8 @@ class _Walk:
             raise VerifyError(f"{_at(op)}: its tensor is read too")
 
     def readers(self, op: Roles) -> None:
-        """Every ring of mbarriers is released by as many warps as it waits for, those of each role that has its turn."""
+        """Check that an mbarrier ring's arrival count equals the warps that read it: of all roles together, or of each consumer
+        if consumers read round-robin."""
         rings = dict.fromkeys(
             one.ring
             for one in (inner for region in op.regions for inner in region.walk())
@@ -225,8 +225,8 @@ class _Walk:
                         raise VerifyError(f"{_at(op)}: nothing orders {_at(touch.op)} and {_at(met.op)} of two roles")
 
     def is_there(self, touch: Touch, other: Touch) -> bool:
-        """Whether a buffer that `touch` is of takes its bytes where `other` is: behind its `shared_free`, which `ring_check`
-        has behind all copies into it, others may."""
+        """Whether the allocation that `touch` accesses is live at `other`. After its `shared_free` its bytes may be reused;
+        `ring_check` checks that the free comes after all copies into it."""
         memory = touch.memory.owner if touch.memory is not None and touch.is_shared else None
         return memory is None or memory in self.live[other.op]
 

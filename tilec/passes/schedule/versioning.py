@@ -1,8 +1,8 @@
-"""Give blocks that lie inside all tensors code without masks, and the blocks at the edges the code as written.
+"""Code versioning: blocks that lie fully in bounds run code without masks, edge blocks run the code as written.
 
-One test at the start of a block then stands for the test of every padded load and masked store whose box is known there, so
-that the loads of a full block are issued back to back, with nothing between them. Only the order of tests changes, never
-what is read or written: the pass runs after the proofs and needs none of its own.
+One test at the start of a block replaces the bounds checks of every padded load and masked store whose box is known there, so a
+full block issues its loads back to back. Only the order of checks changes, never the accessed elements, so the pass, which runs
+after the proofs, needs no proof of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Edge = tuple[Value, int, int | str | Value]  # offset, extent of the box; extent
 
 
 def version(function: Function) -> Function:
-    """Split the body, in place, where a masked access can be decided at the start of the block. Kernels whose loads go through
-    shared memory mask each copy instead and stay as they are."""
+    """Split the body, in place, if some masked access can be decided at the start of the block. Pipelined kernels, which mask
+    each copy instead, stay unchanged."""
     ops = list(function.body.walk())
     if any(isinstance(op, StageCopy) for op in ops):
         return function
@@ -65,8 +65,8 @@ def _is_early(op: Op, early: set[Value]) -> bool:
 
 
 def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
-    """The tests that put the box of an access inside its tensor; None where they cannot be made at the start. Ranges decide
-    nothing of an access in an `unsafe` block, since nobody proved that the arithmetic behind it does not wrap."""
+    """The tests that show an access' box to be in bounds; None if they cannot be evaluated at the start of the block. Ranges
+    are not used for accesses in `unsafe` blocks, since nothing proves that their index arithmetic does not wrap."""
     trusted = op.attributes()["unsafe"] is None
     scalars = {p.name: p.value for p in function.parameters if p.access is None and p.value.type == TileType(i32)}
     if isinstance(op, Load):
@@ -93,8 +93,8 @@ def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Ran
 
 
 def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
-    """All of `0 <= offset <= dim - extent`. The launch contract has dims positive, scalars that are extents too, so that the
-    difference does not wrap."""
+    """The conjunction of `0 <= offset <= dim - extent`. The launch contract requires positive dims, including scalars used as
+    extents, so the difference does not wrap."""
     scalar = TileType(i32)
 
     def put(op: Op, type_: TileType = scalar) -> Value:

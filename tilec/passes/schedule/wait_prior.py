@@ -1,19 +1,16 @@
-"""Where a kernel waits for the kernel before it, so that it may begin while that one ends.
+"""Inserts the grid dependency wait of programmatic dependent launch (PTX ISA, `griddepcontrol.wait`) before the first access to
+memory that preceding kernels may write. The launch, block index arithmetic and loads of resident tensors overlap those kernels.
 
-Every kernel waits for its predecessors itself, before its first access to memory that they may write, so that its launch may
-overlap them: their last blocks then cost neither the launch, nor the arithmetic on block ids that comes first, nor the way of
-what is resident from memory.
+Preceding kernels run concurrently with this one only up to its wait, which returns once they are complete and their writes are
+visible. These writes may thus happen while this kernel runs, so only resident tensors are read by the read-only path or by
+invariant loads (`tilec.lowering.context.Path`). A later kernel may start early, but it too waits before it touches memory, and
+this kernel is not complete while any of its blocks still reads. The kernel never writes an `In` tensor, and the launch contract
+refuses one that aliases a written tensor (`no_alias`). The verifier refuses an access before the wait, and a path without a
+wait.
 
-A kernel before this one may run beside it only up to this one's wait, which lets it go on when those before are complete and
-what they wrote is visible (PTX ISA, `griddepcontrol.wait`). What they wrote was so written while this kernel ran, therefore the
-read-only path and loads marked invariant are for resident tensors alone (`tilec.lowering.context.Path`). A kernel behind this
-one may begin early, but waits likewise before it touches memory, and this one is not complete while any of its blocks still
-reads. Within the kernel an `In` tensor is never written, and the launch contract refuses one that shares memory with a tensor
-that is (`no_alias`). The verifier refuses an access in front of the wait, and a wait that some path skips.
-
-Loads of `resident` tensors alone stand in front of the wait: nothing that a launch overlaps writes those, which is part of the
-contract. Where a loop makes them, its first turns are written out, so that theirs can go there too; as many turns as the
-schedule says, or as registers are there for. Copies into shared memory: `early_rings`, `early_stages`.
+Only loads of `resident` tensors precede the wait: by contract, no kernel that a launch overlaps writes those. If a loop has
+such loads, its first iterations are peeled so that theirs precede it too: as many as the schedule says, or as registers allow.
+For copies into shared memory, see `early_rings` and `early_stages`.
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.schedule import Schedule
 
 EARLY_REGISTERS: Final = 80
-"""Registers of a thread that hold what is loaded in front of the wait, at most."""
+"""Maximum registers per thread for values loaded before the wait."""
 
 
 def insert(function: Function, schedule: Schedule) -> Function:
-    """Insert `wait_prior` behind what follows from launch values alone and loads of what is resident, in place."""
+    """Insert `wait_prior` after the scalars computed from launch values and the loads of resident tensors, in place."""
     if function.residents and len(schedule.roles) == 1 and not schedule.pipelines:
         _peel(function, schedule)
         canonicalize(function)
@@ -46,8 +43,8 @@ def insert(function: Function, schedule: Schedule) -> Function:
 
 
 def launch_values(function: Function, block: Block | None = None, given: set[Value] | None = None) -> set[Value]:
-    """Scalars that follow from launch values and the block's place alone: those of the body, or of a `block` in it, where
-    `given` are known."""
+    """Scalars computed from scalar parameters, dims and the block index alone, in the body or in a nested `block`; `given` are
+    further known values."""
     known = {parameter.value for parameter in function.parameters if parameter.access is None} | (given or set())
     for op in (block or function.body).ops:
         if _is_scalar(op) and set(op.operands) <= known:
@@ -61,13 +58,13 @@ def _is_scalar(op: Op) -> bool:
 
 
 def _is_only_read(function: Function, tensor: Value) -> bool:
-    """Whether a tensor is resident and the kernel does not write it, so that its loads may go in front of any store."""
+    """Whether a tensor is resident and never written by the kernel, so that its loads may move before any store."""
     return function.is_resident(tensor) and function.parameter_of(tensor).access is Access.IN
 
 
 def _early(function: Function, ops: Iterable[Op], known: set[Value]) -> list[Op]:
-    """Those of some operations that may stand in front of the wait where the values `known` do: loads of resident tensors at
-    places that follow from them or from such loads, and the scalars in between."""
+    """The operations that may precede the wait if the values `known` do: loads of resident tensors whose offsets are computed
+    from these values or from other such loads, and the scalars in between."""
     known = set(known)
     found: list[Op] = []
     for op in ops:
@@ -80,7 +77,7 @@ def _early(function: Function, ops: Iterable[Op], known: set[Value]) -> list[Op]
 
 
 def _peel(function: Function, schedule: Schedule) -> None:
-    """Write out the first turns of loops that load what is resident."""
+    """Peel the first iterations of loops that load resident tensors."""
     known = launch_values(function)
     made: list[Op] = []
     names: dict[Value, Value] = {}
@@ -99,8 +96,8 @@ def _peel(function: Function, schedule: Schedule) -> None:
 
 
 def _turns(function: Function, op: Op, known: set[Value], threads: int) -> tuple[int, int]:
-    """How many turns a loop takes that loads what is resident early, and registers of a thread for the loads of a turn; 0 and
-    1 of every other operation."""
+    """Iteration count of a loop whose loads may precede the wait, and registers per thread for one iteration's loads; (0, 1)
+    for every other operation."""
     bounds = (
         [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)] if isinstance(op, For) else []
     )
@@ -116,8 +113,8 @@ def _turns(function: Function, op: Op, known: set[Value], threads: int) -> tuple
 
 
 def _first_turns(loop: For, count: int, turns: int, names: dict[Value, Value]) -> list[Op]:
-    """The first `count` turns of a loop one after the other, and the loop that is left; `names` gains its results where none
-    is."""
+    """The first `count` of a loop's `turns` iterations in sequence, then the remaining loop. If none remains, `names` maps the
+    loop's results to the final values."""
     (body,) = loop.regions
     lower, step = (int(value.owner.value) for value in (loop.lower, loop.step) if isinstance(value.owner, Constant))
     held, made = list(loop.initial), list[Op]()

@@ -1,8 +1,8 @@
-"""Products of a pipelined loop that groups of four warps make straight from shared memory (PTX ISA, `wgmma.mma_async`).
+"""MMAs of a pipelined loop by warpgroups that read both operands from shared memory (PTX ISA, `wgmma.mma_async`).
 
-The tensor cores run beside the threads: an iteration starts the copies of an iteration to come, starts its product, and then
-waits for the product of the iteration before, so that one is always under way. A stage is therefore read until an iteration
-later than by `mma`, and copies run one iteration less ahead.
+`wgmma` is asynchronous: an iteration starts the copies of a later iteration, starts its MMA, and then waits for the previous
+iteration's MMA, so one is always in flight. A stage is therefore read for one iteration longer than by `mma.sync`, and copies
+run one iteration less ahead.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tilec.ir.ops_staging import GroupMma, WaitMma
 from tilec.passes.schedule.staged_products import Emitter, Product
 
 MOST_ACCUMULATORS = 128
-"""Of a thread: more leave too few of its 255 registers."""
+"""Accumulator registers per thread: more leave too few of its 255 registers."""
 MOST_PASSED_ON = 192
-"""The same where another role starts the copies and leaves its registers."""
+"""The same if the producer role gives up registers to the consumers (`setmaxnreg`)."""
 Behind = Callable[[For], list[Op]]
-"""What stands behind a loop, given that loop."""
+"""Makes the operations to insert after a loop, given that loop."""
 
 
 def suits(loop: For, products: list[Product], warps: int, most: int = MOST_ACCUMULATORS) -> bool:
-    """Whether the loop is one product of whole tiles that both come by copies, rows of 128 bytes as they lie in memory, summed
-    up from iteration to iteration and used by nothing else; a thread holds `most` of its elements at most."""
+    """Whether the loop has one MMA that `wgmma` can compute: both operands staged, K-major with rows of 128 bytes, a shape of
+    whole tiles, accumulated across iterations and used by nothing else; at most `most` accumulator elements per thread."""
     if len(products) != 1 or warps % 4:
         return False
     (product,) = products
@@ -51,8 +51,8 @@ def suits(loop: For, products: list[Product], warps: int, most: int = MOST_ACCUM
 
 
 def multiply(product: Product, current: Value, copies: list[Op], warps: int) -> list[Op]:
-    """Operations that replace the product in the loop's body: `copies`, then start it on the stage `current`, then wait for the
-    one before, during which the copies were started. Its result is then what the body yields."""
+    """Operations that replace the MMA in the loop's body: `copies`, then the start of the MMA on stage `current`, then the wait
+    for the previous MMA, which the copies overlap. The body yields the wait's result."""
     mma, out = product.mma, Emitter(list(copies))
     assert product.left is not None and product.left.buffer is not None
     assert product.right is not None and product.right.buffer is not None
@@ -69,9 +69,9 @@ def multiply(product: Product, current: Value, copies: list[Op], warps: int) -> 
 def guarded(
     loop: For, product: Product, condition: Value, warps: int, *, places: int = 0, behind: Behind | None = None
 ) -> If:  # fmt: skip
-    """The loop and the wait for its last product, where `condition` says that there is one. Else no accumulator is touched
-    between a product and its wait, or ptxas would run all products one by one. The last `places` values that the loop carries
-    are places in the ring, which nobody wants behind it; `behind` stands behind the wait."""
+    """The loop and the wait for its last MMA, under `condition`, which says that the loop has an iteration. Without the branch
+    an accumulator could be accessed between an MMA and its wait, and ptxas would serialize all MMAs. The last `places` carried
+    values are ring positions, unused after the loop; `behind` makes the operations after the wait."""
     place = loop.regions[0].ops[-1].operands.index(product.mma.result)
     kept = len(loop.results) - places
     seen, layout = loop.results[:kept], _layout(product, warps)
@@ -97,7 +97,7 @@ def _layout(product: Product, warps: int) -> Layout:
 
 
 def _let_through(value: Value, result: Value, pending: int, layout: Layout) -> WaitMma:
-    """`result`, which has users already, becomes `value` once its product is done."""
+    """A wait for the MMA that defines `value`; its result is the existing value `result`, which already has users."""
     wait = WaitMma(operands=[value], pending=pending)
     wait.results = [result]
     result.owner, result.layout = wait, layout

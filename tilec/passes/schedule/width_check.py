@@ -1,17 +1,17 @@
-"""Checks that arithmetic which decides where a block goes, what it copies and whom it waits for stays within its dtype: the
-obligations of what passes insert, beside those that the prover has of what an author wrote.
+"""Checks that integer arithmetic behind control flow, copies and synchronization does not wrap: the no-wrap obligations of
+operations that passes insert. The prover has those of operations that the author wrote.
 
-In: a prepared function, as `prepare` made it: which values are proven is no part of its text. Out: nothing, or a VerifyError
-that names the operation. Every `add`, `sub`, `mul`, `neg`, `abs` or conversion of integers on the way to an index, a bound, a
-condition, a coordinate of a copy or a place in a ring
+In: a prepared function in memory, since the text form does not record which values are proven (`Value.fits`). Out: nothing, or
+a VerifyError that names the operation. Every integer `add`, `sub`, `mul`, `neg`, `abs` or conversion that an index, a loop
+bound, a condition, a copy coordinate or a ring position depends on
 
-- is proven, by the prover or by the pass that inserted it, which says why (`Value.fits`); or
-- fits by the ranges of its operands, at the machine's width; or
-- is a step behind the end of its loop, and taken only below that end; or
-- goes into sums alone that are proven: modulo 2^n they are right, whatever their terms did.
+- is proven, by the prover or by the pass that inserted it, which states the reason (`Value.fits`); or
+- fits by the ranges of its operands at their dtype's width; or
+- is one step past the end of its loop, and selected only below that end; or
+- is used only in proven sums: these are right modulo 2^n even if a term wrapped.
 
-What is computed for an `unsafe` access may wrap, as the author was told, and so it may in the tests of it that passes add.
-Shifts are an author's alone; by an amount that is not known, the prover takes what they give as it comes.
+Arithmetic for an `unsafe` access may wrap, as documented, and so may the bounds checks that passes add to it. Only authors
+write shifts; the prover treats a shift by an unknown amount as an unknown value.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tilec.passes.schedule.staged_loads import users_of
 
 
 def check(function: Function) -> None:
-    """Raise VerifyError where arithmetic may wrap and nobody has shown that it does not."""
+    """Raise VerifyError if arithmetic may wrap and no proof shows that it does not."""
     ranges = aligned_ranges(function)
-    for step in {op.step for op in function.body.walk() if isinstance(op, For)}:  # of which each loop has an obligation
+    for step in {op.step for op in function.body.walk() if isinstance(op, For)}:  # positive, by each loop's obligation
         ranges[step] = within(ranges[step], 1, ranges[step].high) or ranges[step]
     capped = {op.operands[1] for op in function.body.walk() if isinstance(op, Select) and _stays(op)}
     users = users_of(function.body)
@@ -55,7 +55,7 @@ def _is_term(op: Op, users: dict[Value, list[Op]]) -> bool:
 
 
 def _stays(op: Select) -> bool:
-    """Whether it is `x + step if x < end else x`."""
+    """Whether the selection is `x + step if x < end else x`."""
     test, following, before = op.operands[0].owner, op.operands[1].owner, op.operands[2]
     is_below = isinstance(test, Compare) and test.kind == "lt" and test.operands[0] is before
     return is_below and isinstance(following, Binary) and following.kind == "add" and following.operands[0] is before
