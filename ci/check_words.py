@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 WORDS: Final = "ci/words.toml"
 COUNTS: Final = "ci/word_counts.json"
 KINDS: Final = ("prose", "identifiers", "strings")
-SKIPPED: Final = ("ci/bench/results/", "tests/golden/", "ci/check_words.py")
+SKIPPED: Final = ("ci/bench/results/", "tests/golden/", "ci/check_words.py", "tests/evidence/test_words.py")
 CODE: Final = re.compile(r"^( *)(`{3,}).*?^\1\2[ \t]*$|``[^`]+``|`[^`]+`|\]\([^)\s]+\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
 """What is no prose in Markdown and docstrings: fences, code, addresses of links, comments."""
 
