@@ -1,5 +1,5 @@
-"""The README says what is true: its first kernel is proven, its refused kernel is refused in the words shown, its test
-command is the one the gate runs, its engine answers where there is no GPU."""
+"""The README is true: its first kernel is proven, its refused kernel is refused with the message shown, its test command is the
+one of the gate, and its engine generates text without a GPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_right_twin_is_proven(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_its_python_passes_pyright(tmp_path: Path) -> None:
-    """Every block, in strict mode; the kernel that the prover refuses too, as types are not what is wrong with it. But for what
+    """Every block, in strict mode, including the kernel that the prover refuses, because its types are right. Except code that
     needs torch, which is not a dependency: `test_its_launch_runs`."""
     blocks = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     blocks.remove(fenced("launch"))
@@ -70,7 +70,7 @@ def test_its_python_passes_pyright(tmp_path: Path) -> None:
 
 
 def test_its_launch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a driver that records, and a PyTorch as `tilec.ops` sees it; the kernels are compiled as they are needed."""
+    """With a driver that records, and a stub of PyTorch for `tilec.ops`; the kernels are compiled on demand."""
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     driver = FakeDriver()
     device = Device(driver)

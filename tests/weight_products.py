@@ -1,5 +1,5 @@
-"""Products of few tokens whose operands come by `tma`, for tests and campaigns: `matmul_few.py` and those beside it, compiled
-so, and launches of them."""
+"""Products of few tokens with TMA operands, for tests and campaigns: `matmul_few.py` and its variants, compiled with `copy =
+"tma"`, and launches of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilec.schedule import Overrides
 from tilec.target import SM_90A
 
 SPLITS = 3
-"""Parts of the depth, of `matmul_split`."""
+"""Splits of K, of `matmul_split`."""
 SHAPES = {
     "matmul_few": {"a": "mk", "b": "nk", "out": "mn"},
     "matmul_split": {"a": "mk", "b": "nk", "parts": "smn"},
@@ -43,7 +43,7 @@ def source(name: str, element: str, tokens: int, outputs: int) -> Function:
 
 @cache
 def made(name: str, element: str, tokens: int, outputs: int, **wanted: Any) -> Made:
-    """The kernel with copies by `tma`, of one consumer, and whatever else is wanted of its schedule."""
+    """The kernel with TMA copies, one consumer, and other schedule overrides."""
     function = source(name, element, tokens, outputs)
     schedule = choose(function, SM_90A, Overrides(copy="tma", consumers=1, **wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))

@@ -193,7 +193,7 @@ def _launch(manifest: dict[str, Any], tensors: Mapping[str, Given], scalars: Map
 
 
 def _is_of(request: Any, given: Given) -> bool:
-    """Whether a map is of a whole tensor and of nothing beside it."""
+    """Whether a map covers exactly a whole tensor."""
     if (request.pointer, request.dims[::-1]) != (given.pointer, given.shape) or len(request.box) != len(given.shape):
         return False
     steps = zip(request.strides[::-1], given.strides[:-1], given.shape[:-1], strict=True)

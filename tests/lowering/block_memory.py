@@ -61,7 +61,7 @@ class BlockMemory:
         return made
 
     def load_words(self, text: str, pointer: Array, active: NDArray[np.bool_]) -> list[Array]:
-        """`ld.global.nc` of what no kernel writes, behind the wait, else `ld.global`: a list of words, or one."""
+        """`ld.global.nc` for tensors that no kernel writes, after the wait; else `ld.global`. Returns one or more words."""
         result = text.rsplit(" -> ", 1)[1].removeprefix("!llvm.struct<(").removesuffix(")>").split(", ")
         dtype, count = TYPES[result[0]], len(result)
         buffer, places = self.place(pointer, 4 * count, 4 * count, active)

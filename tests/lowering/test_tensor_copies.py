@@ -242,7 +242,7 @@ def test_what_the_text_calls_blocks_are_tiles(tmp_path: Path, number: str) -> No
 
 
 def test_maps_are_of_whole_tensors_in_the_order_of_the_arguments() -> None:
-    """The maps' boxes have all rows of a stage; further maps have the rows of the last tile of a tensor."""
+    """A full box has all rows of a stage; further maps have fewer rows, for the last tile of a tensor."""
     kernel = made("bf16", 128, 256)
     maps = [("a", rows) for rows in (128, 96, 64, 32)] + [("b", rows) for rows in (256, 192, 128, 64)]
     assert kernel.lowered.tensor_maps == tuple(TensorMapSpec(name, (rows, 64), 128) for name, rows in maps)
