@@ -54,7 +54,7 @@ def made(name: str, element: str, tokens: int, outputs: int, **wanted: Any) -> M
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
-    """A launch, with other PTX if given; what it left, and what the interpreter does. Small integers: every sum is exact."""
+    """A launch, with other PTX if given; its results, and the interpreter's. Small integers: every sum is exact."""
     name, constants = kernel.prepared.name, dict(kernel.prepared.constants)
     element, random = str(constants["E"]), np.random.default_rng(seed)
     sizes = dict(zip("mnk", extents, strict=True)) | {"s": SPLITS, "2": 2}

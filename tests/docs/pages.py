@@ -53,7 +53,7 @@ _SAME: Final = doctest.OutputChecker()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: `start` and `end` are where its body stands in the text of the page."""
+    """A fenced block: `start` and `end` delimit its body in the text of the page."""
 
     kind: str
     title: str
@@ -79,8 +79,8 @@ def blocks(text: str) -> list[Block]:
 
 
 def is_same(expected: str, actual: str) -> bool:
-    """Whether a command printed what a page shows. Means are near zero and of sums that processors add in orders of their own:
-    they may differ by a hundredth."""
+    """Whether a command printed what a page shows. Means near zero, of sums that processors add in different orders, may differ
+    by a hundredth."""
     shown, found = ([float(number) for number in MEAN.findall(text)] for text in (expected, actual))
     if len(shown) == len(found) and all(map(functools.partial(math.isclose, rel_tol=0.01), shown, found)):
         expected, actual = MEAN.sub("mean", expected), MEAN.sub("mean", actual)
@@ -88,8 +88,8 @@ def is_same(expected: str, actual: str) -> bool:
 
 
 class Runner:
-    """Runs the blocks of a page in `folder`. `text` is the page with what its commands printed; `wrong` says where that is not
-    what stands there."""
+    """Runs the blocks of a page in `folder`. `text` is the page with the actual output of its commands; `wrong` lists
+    differences from the page."""
 
     def __init__(self, page: Path, folder: Path) -> None:
         self.page, self.folder, self.here = page, folder, folder
@@ -176,13 +176,13 @@ class Runner:
         return output.getvalue().replace(f"{self.folder}/", "")
 
     def _looked_at(self, text: str) -> None:
-        """A command or a program looks at the kernels that it names; commands of a whole project at all."""
+        """Records the kernels that a command or a program names; commands of a whole project name all."""
         if text.split()[:2] in (["tilec", "test"], ["tilec", "check"]) and ".py" not in text:
             self.kernels.clear()
         self.kernels = {name: line for name, line in self.kernels.items() if not re.search(rf"\b{name}\b", text)}
 
     def _compare(self, words: list[str], block: Block) -> None:
-        """The same run beside the reference, which the page need not show."""
+        """Runs the command again with the reference, which the page need not show."""
         if not words[0].endswith(".py") or list((self.here / words[0]).parent.glob("reference*.py")):
             return
         reference = f"{REFERENCES}:{Path(words[0]).stem}"
@@ -200,7 +200,7 @@ class Runner:
 
 
 def problems(words: list[str]) -> list[str]:
-    """What is wrong with a command that is not run."""
+    """The errors in a command that is not run."""
     if "&&" in words:
         place = words.index("&&")
         return problems(words[:place]) + problems(words[place + 1 :])
@@ -218,7 +218,7 @@ def problems(words: list[str]) -> list[str]:
 
 
 def _of_module(name: str, words: list[str]) -> list[str]:
-    """A module of this project, whose options stand in its source."""
+    """Checks a module of this project, whose options are in its source."""
     place = ROOT / name.replace(".", "/")
     files = [path for path in (*place.glob("*.py"), place.with_suffix(".py")) if path.is_file()]
     source = "".join(path.read_text(encoding="utf-8") for path in files)
