@@ -69,8 +69,8 @@ def manifest(name: str, **wanted: Any) -> Manifest:
 
 
 def bundle(tirs: Mapping[str, str], *, proven: bool = True, change: Mapping[str, Any] | None = None) -> bytes:
-    """A bundle of kernels by name, from their tile IR; `change` replaces texts by digest name after the digests are computed.
-    """
+    """A bundle of kernels by name, from their tile IR; `change` replaces texts by digest name after the digests are
+    computed."""
     kernels: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
     texts: dict[str, bytes] = {}

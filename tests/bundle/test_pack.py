@@ -48,8 +48,8 @@ def bundle(shipped_bundle: Path) -> Path:
 
 
 def test_kernels_of_a_clone_at_another_path_are_the_same_bytes(bundle: Path, tmp_path: Path) -> None:
-    """Built from an empty store, by another process with another hash seed, from kernels with many sets and layouts to order.
-    """
+    """Built from an empty store, by another process with another hash seed, from kernels with many sets and layouts to
+    order."""
     with open_bundle(bundle) as opened:
         kernels = {kernel.manifest.kernel: kernel for kernel in reversed(opened.kernels)}
         chosen = [kernels[name] for name in ("flash_attention", "sample_token")]

@@ -84,9 +84,7 @@ def test_tune_builds_into_the_project(
 ) -> None:
     root = tuned_project.make(tmp_path / "p")
     shutil.rmtree(root / "artifacts")
-    build = (
-        (root / "build.toml").read_text().replace("warps = 2", "warps = 4")
-    )  # as in the stub stages
+    build = (root / "build.toml").read_text().replace("warps = 2", "warps = 4")  # as in the stub stages
     (root / "build.toml").write_text(build)
     fake = functools.partial(driver.build_project, runner=fake_stages.run, preload=())
     monkeypatch.setattr(driver, "build_project", fake)

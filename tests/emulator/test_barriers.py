@@ -1,5 +1,5 @@
-"""Removes every barrier of shipped kernels, one at a time: the race detector reports it exactly if the barrier orders accesses.
-"""
+"""Removes every barrier of shipped kernels, one at a time: the race detector reports it exactly if the barrier orders
+accesses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The number of blocks of a persistent kernel in a launch: few that process several tiles each, and as many as there are tiles.
-"""
+"""The number of blocks of a persistent kernel in a launch: few that process several tiles each, and as many as there are
+tiles."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def shadow_of_one_block() -> tuple[Clocks, Shadow]:
 
 
 class Exact:
-    """Vector clocks: the time of each lane that each lane has observed, and for each granule each lane's last read and write.
-    """
+    """Vector clocks: the time of each lane that each lane has observed, and for each granule each lane's last read and
+    write."""
 
     def __init__(self) -> None:
         self.knows = np.eye(LANES, dtype=np.int64)

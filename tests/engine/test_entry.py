@@ -184,8 +184,8 @@ def test_ctrl_c_while_the_interpreter_starts(tmp_path: Path, when: str, name: st
     "name", first(4, ["json", "contextlib", "random", "engine", "signal", "click", "numpy", "jinja2", "tokenizers"])
 )
 def test_the_current_folder_runs_nothing(tmp_path: Path, name: str) -> None:
-    """Except modules that Python itself imports before it runs the engine; `python -P -m engine` imports none of those either.
-    """
+    """Except modules that Python itself imports before it runs the engine; `python -P -m engine` imports none of those
+    either."""
     for module in {name, "json", "ast", "datetime"} - {"engine"}:
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     module = "engine" if name != "random" else "engine.tools.tiny"

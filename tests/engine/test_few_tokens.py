@@ -1,5 +1,5 @@
-"""Prefill of few tokens has its own graph form: it generates the same as the other form, with kernels only for its own lengths.
-"""
+"""Prefill of few tokens has its own graph form: it generates the same as the other form, with kernels only for its own
+lengths."""
 
 from __future__ import annotations
 

@@ -161,8 +161,8 @@ def test_blocks_and_the_whole_vocabulary_draw_the_same_token() -> None:
 
 @pytest.mark.parametrize("vocab", [40, 3000])
 def test_the_kernels_draw_what_the_reference_draws(vocab: int) -> None:
-    """`topk_blocks` and `sample_token`, with the parameters in `settings`, against `sample_logits`; bf16 logits have many ties.
-    """
+    """`topk_blocks` and `sample_token`, with the parameters in `settings`, against `sample_logits`; bf16 logits have many
+    ties."""
     rng = np.random.default_rng(vocab)
     parts = -(-vocab // 1024)
     top, draw = shipped.load("topk_blocks", {"E": "bf16", "BLOCK": 1024}), shipped.load("sample_token", {"KEEP": 64})

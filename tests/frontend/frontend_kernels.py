@@ -1,5 +1,5 @@
-"""Kernel texts for tests: a header with the whole vocabulary, and helpers that compile a body to a function or to diagnostics.
-"""
+"""Kernel texts for tests: a header with the whole vocabulary, and helpers that compile a body to a function or to
+diagnostics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ranges and congruences of `&`, `|`, `^` and `>>` contain the results for all members of small operands, also negative ones.
-"""
+"""Ranges and congruences of `&`, `|`, `^` and `>>` contain the results for all members of small operands, also negative
+ones."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def k(x: In[f32, {rows}, {columns}], a: InOut[f32, {rows}, {columns}], b: InOut[
 
 
 class Program:
-    """Source text under construction; `names` maps the tiles in scope to their shapes, `loops` are the loop variables in scope.
-    """
+    """Source text under construction; `names` maps the tiles in scope to their shapes, `loops` are the loop variables in
+    scope."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -1,5 +1,5 @@
-"""Loop-carried tiles of 16-bit floats are carried as 32-bit words, so that no instruction unpacks a load that has not arrived.
-"""
+"""Loop-carried tiles of 16-bit floats are carried as 32-bit words, so that no instruction unpacks a load that has not
+arrived."""
 
 from __future__ import annotations
 

@@ -177,8 +177,8 @@ def test_guards_must_fit(kind: str, guard: list[str]) -> None:
 
 @pytest.mark.parametrize("name", shipped.NAMES)
 def test_noalias_is_what_the_contract_enforces(name: str) -> None:
-    """Every pointer has `noalias`: of any two tensors, either both are only read, or the launch contract keeps them disjoint.
-    """
+    """Every pointer has `noalias`: of any two tensors, either both are only read, or the launch contract keeps them
+    disjoint."""
     function = shipped.load(name)
     pairs = {frozenset(pair) for pair in no_alias_pairs(function)}
     tensors = [parameter for parameter in function.parameters if parameter.access is not None]

@@ -61,8 +61,8 @@ async def gone(pids: list[int]) -> None:
 
 @asynccontextmanager
 async def proving(project: Path) -> AsyncGenerator[tuple[Editor, str, list[int]]]:
-    """An editor whose server stays in the middle of a proof: its file, and the server's descendants, the workers' server first.
-    """
+    """An editor whose server stays in the middle of a proof: its file, and the server's descendants, the workers' server
+    first."""
     async with editor(project) as vi:
         uri = vi.open(project / "head_permute.py", ENDLESS)
         assert await vi.hover(uri, *at(ENDLESS, "Literal[")) == ""  # answered after the front end, before the proof

@@ -1,5 +1,5 @@
-"""The lazy case split against enumeration: it finds a point if and only if one exists, and every point it finds is a solution.
-"""
+"""The lazy case split against enumeration: it finds a point if and only if one exists, and every point it finds is a
+solution."""
 
 from __future__ import annotations
 

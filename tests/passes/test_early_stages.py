@@ -115,8 +115,8 @@ def late_wait(function: Function) -> None:
 
 
 def another_condition(function: Function) -> None:
-    """A stage is acquired under one iteration's condition, and its copies after the wait are issued under the next iteration's.
-    """
+    """A stage is acquired under one iteration's condition, and its copies after the wait are issued under the next
+    iteration's."""
     conditions = [op for op in producer(function).ops if isinstance(op, If)]
     conditions[STAGES].operands = list(conditions[STAGES + 1].operands)
 

@@ -103,8 +103,8 @@ def test_powers_of_two_are_counted_exactly(shape: tuple[int, ...], warps: int) -
 @pytest.mark.parametrize("warps", [1, 2, 4, 6, 8])
 @pytest.mark.parametrize("extent", [250, 360, 1000, 1023, 2880, 3000, 5120, 17408])
 def test_no_thread_holds_much_more_than_its_share(extent: int, warps: int) -> None:
-    """A thread holds at most one vector more than its share, or 1.5 times its share if the tile is about as large as the block.
-    """
+    """A thread holds at most one vector more than its share, or 1.5 times its share if the tile is about as large as the
+    block."""
     share = extent / (32 * warps)
     assert natural((extent,), warps).num_registers <= max(8, share + 8, share * 1.5)
 

@@ -42,8 +42,8 @@ def test_what_is_believed_has_a_record(path: Path) -> None:
 
 
 def test_a_shift_by_what_only_a_promise_knows_has_no_record() -> None:
-    """The prover does not use `requires(n % 64 == 3)` for the amount of `x << (n % 64)`, so nothing shows that the shift fits.
-    """
+    """The prover does not use `requires(n % 64 == 3)` for the amount of `x << (n % 64)`, so nothing shows that the shift
+    fits."""
     k = Kernel("N")
     amounts = k.tensor("n", Access.IN, "N", dtype=i32)
     out = k.tensor("out", Access.INOUT, "N")

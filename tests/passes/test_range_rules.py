@@ -183,8 +183,8 @@ def test_all_constants_of_eight_bits(kind: str, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("amount", [8, 9, 16, 17, 32, 33, 40, 64, 65])
 def test_a_shift_by_the_width_or_more_leaves_nothing(dtype: DType, amount: int) -> None:
-    """`n << 33` of an extent, u8 `<< 9`, i16 `<< 17`, u32 `<< 40`: over unbounded integers the results would be large numbers.
-    """
+    """`n << 33` of an extent, u8 `<< 9`, i16 `<< 17`, u32 `<< 40`: over unbounded integers the results would be large
+    numbers."""
     if not dtype.bits <= amount <= dtype.integer_range()[1]:
         return
     op = made(ops.Binary(kind="shl"), TileType(dtype), TileType(dtype), TileType(dtype))

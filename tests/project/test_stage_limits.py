@@ -1,5 +1,5 @@
-"""Limits of stages: a stage that hangs or exhausts memory is killed, reported with its current work, and fails only its kernel.
-"""
+"""Limits of stages: a stage that hangs or exhausts memory is killed, reported with its current work, and fails only its
+kernel."""
 
 from __future__ import annotations
 
