@@ -85,7 +85,8 @@ def test_files_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_tests_that_no_run_selects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tests with marks that the default run excludes and no other run selects; and functions and files that only campaigns run."""
+    """Tests with marks that the default run excludes and no other run selects; and functions and files that only campaigns
+    run."""
     root = project(tmp_path, "tests/test_a.py", "tests/test_b.py")
     (root / "tests" / "test_b.py").write_text("import pytest\n@pytest.mark.campaign\ndef test_it() -> None: ...\n")
     options = (root / "pyproject.toml").read_text()

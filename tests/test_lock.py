@@ -52,7 +52,8 @@ def test_a_range_is_locked_at_a_version_that_it_allows(requirement: Requirement)
 
 
 def test_what_the_locked_distributions_ask_for_is_locked_too() -> None:
-    """Checks the locked distributions that are installed here: `--require-hashes` refuses an install that needs anything else."""
+    """Checks the locked distributions that are installed here: `--require-hashes` refuses an install that needs anything
+    else."""
     versions, seen = locked(), set[str]()
     pending: list[Requirement] = asked()
     while pending:

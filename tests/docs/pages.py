@@ -1,19 +1,17 @@
-"""The snippets of the pages in `docs/`: what each fenced block is, and a folder in which those of a page run one after another.
+"""Runs the snippets of the pages in `docs/`: the fenced blocks of a page, in order, in one folder.
 
-| block | what is done with it |
+| block | use |
 |---|---|
-| `python` or `toml` with `title="FILE"` | written to that file; a kernel must be named by a command behind it |
-| `python` | executed, with a driver that records launches and a PyTorch as `tilec.ops` sees it |
-| `text` | what the `python` block above it printed |
-| `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything |
+| `python` or `toml` with `title="FILE"` | written to that file; a later command must name each kernel |
+| `python` | executed, with a driver that records launches and a stub of PyTorch for `tilec.ops` |
+| `text` | the output of the `python` block above it |
+| `console` | each line after `$ ` is run and must print the lines below it; `...` matches anything |
 | `sh` | read, not run, as it needs a GPU, a network or minutes: commands, options and extras must exist |
-
 | `json` | must be JSON |
-| any, behind a line `<!-- not run: WHY -->` | nothing |
+| any, after a line `<!-- not run: WHY -->` | nothing |
 
-Any other block is an error, so that none is passed over. `cd` into a folder that the page has not made goes into a copy of the
-repository's. A kernel that `tilec run` runs is compared with a reference too: the
-page's, or that of `references.py`.
+Any other block is an error, so that none is skipped. `cd` into a folder that the page has not made goes into a copy of the
+repository's. A kernel that `tilec run` runs is also compared with a reference: the page's, or that of `references.py`.
 """
 
 from __future__ import annotations

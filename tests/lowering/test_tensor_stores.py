@@ -62,7 +62,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("mistake", "tile"), campaign.in_turn(MISTAKES, [(64, 80), (64, 256)], 2))
 def test_what_orders_copies_and_threads_is_missed_where_it_is_not_there(mistake: str, tile: tuple[int, int]) -> None:
-    """Removes each of them in its turn."""
+    """Removes each of them, one at a time."""
     kernel, extents = _persistent(tile), (136, 2 * tile[1] + 8, 72)
     _, tail = kernel.ptx.split("wgmma.wait_group.sync.aligned 0;", 1)  # after the product
     places = list(re.finditer(MISTAKES[mistake], tail))

@@ -313,7 +313,8 @@ def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
 
 
 def signed_among(folder: Path, place: str) -> scene.Scene:
-    """Pushes, under `v1`, the signed bundle of a scene between an unsigned one with the same dimensions and one by strangers."""
+    """Pushes, under `v1`, the signed bundle of a scene between an unsigned one with the same dimensions and one by
+    strangers."""
     folder.mkdir()
     made = scene.make(folder.resolve())
     data = made.sound[scene.NAME]

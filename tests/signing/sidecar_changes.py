@@ -227,7 +227,8 @@ def sidecar_of_strangers(scene: Scene, rng: random.Random) -> None:
 
 
 def bombs(scene: Scene, rng: random.Random) -> None:
-    """A sidecar that exhausts time or memory: huge or many lines, signatures or digits, nesting, a sparse file of a terabyte."""
+    """A sidecar that exhausts time or memory: huge or many lines, signatures or digits, nesting, a sparse file of a
+    terabyte."""
     line = canonical(scene.lines()[0])
     many = canonical(dict(scene.lines()[0], signatures=[{"keyid": f"{n:064x}", "sig": "AA=="} for n in range(5000)]))
     kind = rng.randrange(9)

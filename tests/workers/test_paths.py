@@ -1,4 +1,5 @@
-"""Folders are data: modules next to `build.toml`, or in the current folder, are not run by any process of tilec or the engine."""
+"""Folders are data: modules next to `build.toml`, or in the current folder, are not run by any process of tilec or the
+engine."""
 
 from __future__ import annotations
 
