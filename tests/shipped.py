@@ -74,8 +74,7 @@ def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[st
 
 
 def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
-    """A specialisation with the schedule that the compiler chooses instead of the build file's: every thread issues its own
-    copies."""
+    """A specialisation with the compiler's own schedule instead of the build file's; its copies are `cp.async`, not TMA."""
     return pickle.loads(_as_chosen(name, target, tuple(wanted.items())))
 
 

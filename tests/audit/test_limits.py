@@ -69,7 +69,7 @@ def test_a_task_that_fails_is_unknown_and_costs_itself_only(
 
 
 class Clock:
-    """The time of `tilec.workers.scheduler`: constant until the requested message has been sent, then past any limit."""
+    """The clock of `tilec.workers.scheduler`: the real one until the message `until` has been shown, then past any limit."""
 
     def __init__(self, told: list[str], until: str) -> None:
         self.told, self.until = told, until

@@ -35,7 +35,7 @@ SEEDED = [
     for turn, (name, number, arch) in enumerate(CASES)
     for seed in ((turn % 2, 1 - turn % 2) if arch == "sm_90a" or name not in EVERYWHERE else (0,))
 ]
-"""Each case and a seed, which determines the order of its threads; the first cases get the seeds round-robin."""
+"""Each case and a seed, which determines the order of its threads; the first seed of the cases alternates."""
 
 
 def kind(case: tuple[str, int, str, int]) -> tuple[str, ...]:

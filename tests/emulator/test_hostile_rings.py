@@ -106,7 +106,7 @@ def test_a_wrong_ring_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("order", ["setp.lt.u32 %p5, %t, 32;", "setp.ge.u32 %p5, %t, 32;"])
 def test_what_a_thread_does_behind_its_arrival_is_ordered_before_nobody(order: str) -> None:
-    """Both if the other warp reaches the named barrier before it, and after it."""
+    """The other warp reaches the named barrier before the arriving one, or after it."""
     body = (
         f"mov.u32 %r0, smem; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %r0; {order} @%p5 bra C;"
         "{before} bar.arrive 1, 64; {behind} bra E; C: bar.sync 1, 64; ld.shared.u32 %r5, [%r2]; E:"

@@ -178,7 +178,7 @@ def test_the_emulator_finds_a_row_that_is_seen(case: str, tmp_path: Path) -> Non
 
 
 def emulated(folder: Path, case: str, function: Function) -> Report:
-    """A launch whose last tiles extend past the tensors, with M = 65 one row into its last tile."""
+    """A launch whose last tiles extend past the tensors, in M = 65 by all rows but one."""
     extents = {"M": 65, "N": 72, "K": 72} | ({"R": 128} if CASES[case][0] == "R" else {})
     lowered = lower(function, SM_90A)
     random = np.random.default_rng(0)

@@ -119,7 +119,7 @@ def test_who_does_not_prove_its_name_is_refused(
     "proxy", ["http://user:secret@proxy.invalid:notaport", "https://user:secret@proxy.invalid", "socks5://h:1"]
 )
 def test_a_proxy_that_is_none(proxy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy of an unsupported kind is not bypassed either."""
+    """A malformed or unsupported proxy is an error; it is not bypassed."""
     monkeypatch.setenv("https_proxy", proxy)
     found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
     assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)

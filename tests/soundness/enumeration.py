@@ -347,7 +347,7 @@ class Launch:
                     break
 
     def _addresses(self) -> None:
-        """Small strided tensors have a distinct address for each element."""
+        """Reports small writable strided tensors in which two elements share an address."""
         for value, strides in self.strides.items():
             count = prod(self.dims[value])
             if strides is not None and count <= 4096 and self.parameters[value].access is not Access.IN:

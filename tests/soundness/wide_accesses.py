@@ -35,7 +35,7 @@ def _extent(s: Sketch, high: int) -> str:
 
 
 def _shifted(s: Sketch, value: Ranged) -> tuple[str, int]:
-    """The index shifted so that it begins at zero, and its largest value."""
+    """The index shifted so that it begins at zero, or sometimes unshifted, and its largest value."""
     if value.low == 0 or s.r.random() < TOO_TIGHT / 2:
         return value.text, max(0, value.high)
     wide = s.bounded.cast(value, "i64" if value.dtype in ("u32", "i64") or abs(value.low) > 1 << 30 else "i32")
