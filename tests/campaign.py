@@ -1,7 +1,8 @@
-"""Which cases of a campaign the default run takes, one of each kind; `pytest -m campaign`, which the gate runs too, the others.
+"""Which cases of a campaign the default run includes, one of each kind; `pytest -m campaign`, which the gate runs too, runs the
+others.
 
-A campaign goes through all there is of something: every size of every kernel, every mutant, a thousand random programs. What
-the default run takes of it must meet each kind that the whole meets, so that a mistake of a kind is seen there first.
+A campaign enumerates everything of some sort: every size of every kernel, every mutant, a thousand random programs. The default
+run must include each kind of case, so that an error in a kind is found there first.
 """
 
 from __future__ import annotations
@@ -86,23 +87,23 @@ SPREAD: Final = {
     "workers/test_paths.py::test_how_a_program_forgets_the_folder": 3,
     "workers/test_paths.py::test_no_command_runs_what_lies_in_the_folder": 3,
 }
-"""Families whose cases take long, by file and function: of the default run is every second, third or so, of what is not a
-campaign's already."""
+"""Slow families, by file and function: the default run includes one case in this many of those that are not in a campaign
+already."""
 
 
 def parameters(case: Any, here: bool) -> ParameterSet:
-    """A case, a tuple of several values or one, as pytest takes it; `here`: in the default run."""
+    """A case, a tuple of several values or one, as pytest parameters; `here`: in the default run."""
     values = tuple(case) if isinstance(case, tuple | list) else (case,)
     return pytest.param(*values, marks=() if here else pytest.mark.campaign)
 
 
 def chosen(cases: Iterable[Any], here: Callable[[Any], bool]) -> list[ParameterSet]:
-    """All cases, in order; those that `here` says are of the default run."""
+    """All cases, in order; `here` selects those of the default run."""
     return [parameters(case, here(case)) for case in cases]
 
 
 def one_of_each(cases: Iterable[Any], *kinds: Callable[[Any], Hashable]) -> list[ParameterSet]:
-    """All cases, in order; of the default run are those that are the first of what one of `kinds` says of them."""
+    """All cases, in order; the default run includes each case that is the first with its value of one of `kinds`."""
     met: set[tuple[int, Hashable]] = set()
     found: list[ParameterSet] = []
     for case in cases:
@@ -113,18 +114,19 @@ def one_of_each(cases: Iterable[Any], *kinds: Callable[[Any], Hashable]) -> list
 
 
 def first(count: int, cases: Sequence[Any]) -> list[ParameterSet]:
-    """All cases, in order; of the default run are the first ones, `count` of them."""
+    """All cases, in order; the default run includes the first `count`."""
     return [parameters(case, place < count) for place, case in enumerate(cases)]
 
 
 def in_turn(rows: Iterable[Any], columns: Iterable[Any], every: int = 3) -> list[ParameterSet]:
-    """Each of the one with each of the other; of the default run is one pair of `every`, which together have all of both."""
+    """All pairs of a row and a column; the default run includes one pair in `every`, which together contain every row and
+    column."""
     columns = list(columns)
     return [parameters((row, column), (i + j) % every == 0) for i, row in enumerate(rows) for j, column in enumerate(columns)]
 
 
 def spread(items: Iterable[pytest.Item], tests: Path) -> None:
-    """Mark the cases of `SPREAD` that the default run leaves to the campaigns. `tests`: their folder."""
+    """Marks the cases of `SPREAD` that the default run leaves to the campaigns. `tests`: their folder."""
     seen: dict[str, int] = {}
     for item in items:
         if tests not in item.path.parents:

@@ -24,19 +24,19 @@ from tests.kept_workers import Kept
 from tilec import toolchain
 from tilec.workers import client, scheduler
 
-# Texts are compared without colour; who runs the tests may have asked for it.
+# Texts are compared without color, which the user may have requested.
 for _name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
     os.environ.pop(_name, None)
 
-# Who runs the tests may have a policy of their own for bundles, which those of the tests would not be signed for.
+# The user may have a trust policy, and the tests' bundles are not signed for it.
 os.environ["TILEC_TRUST"] = "none"
 
-# How long an example takes depends on who else computes on this machine, and makes no test fail. Every `@settings` of a test
-# starts from this profile.
+# The time of an example depends on the machine's load, so it must not fail a test. Every `@settings` of a test starts from this
+# profile.
 settings.register_profile("tilec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tilec")
 
-# Commands that tests start, and their workers, find tests that they are to run: no current folder is on anyone's path.
+# Commands that tests start must not find modules in the current folder, and neither must their workers.
 _ROOT = str(Path(__file__).resolve().parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join(
     dict.fromkeys([_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
@@ -44,22 +44,22 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 
 def _kept_bytecode() -> str:
-    """A folder of this user's outside of every checkout, the same in each run."""
+    """A folder of this user outside of every checkout, the same in each run."""
     folder = Path(tempfile.gettempdir()) / f"tilec-tests-bytecode-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()  # whoever else made it could put code there
+    found = folder.lstat()  # another owner could put code there
     return str(folder) if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) else tempfile.mkdtemp()
 
 
-# Where Python is told to leave no bytecode beside the sources, that of the test files goes there: else each worker rewrites and
-# compiles all of them in every run, which is two thirds of what it takes to collect the tests. Processes that tests start share
-# none of it (`compiled_once`), since some of them may not write whole files.
+# If Python writes no bytecode next to the sources, the bytecode of the test files goes there. Otherwise each worker compiles
+# all of them in every run, which is two thirds of the time of collecting the tests. Processes that tests start do not share it
+# (`compiled_once`), since some of them cannot write whole files.
 if sys.flags.dont_write_bytecode:
     sys.dont_write_bytecode, sys.pycache_prefix = False, _kept_bytecode()
 
-gc.disable()  # until tests are collected: ten thousand of them, all of which stay
+gc.disable()  # until tests are collected: all ten thousand stay alive
 
-# Tests send these to the commands that they start; what a shell runs in the background starts with them ignored.
+# Tests send these signals to the commands that they start; a shell's background job starts with them ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -76,19 +76,19 @@ LONGEST = (
     "lowering/test_attention_results.py", "lowering/test_shipped_results.py", "lowering/test_wrapping.py",
     "fuzz/test_model_folders.py", "fuzz/test_builds.py", "lsp/test_server_endings.py",
 )  # fmt: skip
-"""Files that take longest, which begin first: a worker that gets one at the end leaves the others without work."""
+"""The slowest files, which start first: a worker that gets one at the end makes the others wait."""
 _TESTS = itertools.count()
 _SETTINGS = "_hypothesis_internal_use_settings"
-"""Where Hypothesis keeps what `@settings` says of a test."""
+"""The attribute in which Hypothesis stores a test's `@settings`."""
 LEAST_EXAMPLES = 20
-"""So many random examples the default run tries of a test at least."""
+"""The minimum number of random examples of a test in the default run."""
 
 Make = Callable[[Path], object]
 """Fills an empty folder."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Of the random examples of a test the default run tries some, and a campaign as many as the test asks for."""
+    """The default run tries some of the random examples of a test, and a campaign as many as the test requests."""
     held: settings | None = getattr(metafunc.function, _SETTINGS, None)
     if held is None or held.max_examples <= LEAST_EXAMPLES:
         return
@@ -99,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """With as many random examples as its case says."""
+    """Runs a test with the number of random examples of its case."""
     count = item.callspec.params.get("examples") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
     with pytest.MonkeyPatch.context() as patch:
         if isinstance(item, pytest.Function) and isinstance(count, int) and hasattr(item.function, _SETTINGS):
@@ -107,9 +107,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         yield
 
 
-@pytest.hookimpl(tryfirst=True)  # before a run's marks select
+@pytest.hookimpl(tryfirst=True)  # before a run's marks select tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of `LONGEST` first; by `--no-loadscope-reorder` xdist keeps to that and not to which file has most tests."""
+    """Sorts files of `LONGEST` first; with `--no-loadscope-reorder` xdist keeps this order instead of starting with the file of
+    most tests."""
     folder = Path(__file__).parent
     spread(items, folder)
     places = {folder / name: place for place, name in enumerate(LONGEST)}
@@ -119,8 +120,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Only test files and what they import left bytecode; what a test writes and imports leaves none. And of what was loaded
-    until here nothing is garbage: no search for it looks there again."""
+    """From here on no bytecode is written: only test files and their imports have some, modules that a test writes have none.
+    Objects loaded until here are not garbage, so collections skip them."""
     gc.enable()
     gc.freeze()
     if sys.flags.dont_write_bytecode:
@@ -136,7 +137,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def bless(request: pytest.FixtureRequest) -> bool:
-    """True where expected texts are to be rewritten."""
+    """True if expected texts are to be rewritten."""
     return bool(request.config.getoption("--bless"))
 
 
@@ -152,7 +153,7 @@ def soundness_seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    """No test reads or writes the store of whoever runs the tests."""
+    """No test reads or writes the user's own store."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
@@ -165,13 +166,13 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
 def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of this run, the same for all workers."""
     base = tmp_path_factory.getbasetemp()
-    return base.parent if hasattr(request.config, "workerinput") else base  # a worker's own lies in the folder of the run
+    return base.parent if hasattr(request.config, "workerinput") else base  # a worker's own folder lies in that of the run
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(run_folder: Path) -> Generator[None]:
-    """Where Python is told to leave no bytecode behind, processes that tests start leave theirs in the folder of the run: else
-    each of hundreds compiles every module that it imports."""
+    """If Python writes no bytecode, processes that tests start write theirs to the folder of the run. Otherwise each of
+    hundreds compiles every module that it imports."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.flags.dont_write_bytecode:
             place = str(run_folder / "bytecode")
@@ -184,7 +185,7 @@ def compiled_once(run_folder: Path) -> Generator[None]:
 
 @pytest.fixture(scope="session")
 def made_once(run_folder: Path) -> Callable[[str, Make], Path]:
-    """`made_once(name, make)`: a folder that `make` has filled, in this run once for all workers; a test only reads it."""
+    """`made_once(name, make)`: a folder that `make` has filled once in this run, for all workers; a test only reads it."""
 
     def made(name: str, make: Make) -> Path:
         folder = run_folder / f"once-{name}"
@@ -201,7 +202,7 @@ def made_once(run_folder: Path) -> Callable[[str, Make], Path]:
 
 @pytest.fixture(scope="session")
 def shipped_store(made_once: Callable[[str, Make], Path]) -> Path:
-    """A store for tests that build shipped kernels and are not about the store: what one of them built, the next one has."""
+    """A store for tests that build shipped kernels and do not test the store: tests share what they build."""
     return made_once("store", lambda _: None)
 
 
@@ -214,8 +215,8 @@ def _server_of_workers() -> Generator[Kept]:
 
 @pytest.fixture
 def kept_workers(_server_of_workers: Kept, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that are not about processes: commands that this process runs have their workers from one server. What workers
-    print themselves goes to where the server printed when it started, so a test that looks there has its own."""
+    """For tests that do not test processes: commands that this process runs get their workers from one server. Output of the
+    workers themselves goes to the server's stdout at its start, so a test that checks it needs its own server."""
     if not {"capfd", "capfdbinary"} & set(request.fixturenames):
         monkeypatch.setattr(scheduler, "Server", _server_of_workers.lease)
 
@@ -231,8 +232,8 @@ sys.exit(run(sys.argv[1:]))
 
 @pytest.fixture(scope="session")
 def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
-    """The bundle of the smallest model for one architecture, packed in a process from this checkout: of one of both dtypes, for
-    which all kernels are there that are there for the other."""
+    """The bundle of the smallest model for one architecture, packed in a process from this checkout. The model is one of both
+    dtypes; the other dtype has the same kernels."""
 
     def pack(folder: Path) -> None:
         command = [sys.executable, "-c", _PACKER, "bundle", "pack", "--project", _ROOT, "--model", "qwen3-0.6b"]
@@ -245,7 +246,7 @@ def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) 
 
 @pytest.fixture(scope="session", autouse=True)
 def installed_once() -> Generator[None]:
-    """Installed libraries stay as they are while tests run: a process hashes each once, and not for every empty store."""
+    """Installed libraries do not change while tests run: a process hashes each once, not once per empty store."""
     anew = toolchain._sha256  # pyright: ignore[reportPrivateUsage]
     once = functools.cache(anew)
 
@@ -259,13 +260,13 @@ def installed_once() -> Generator[None]:
 
 @pytest.fixture(autouse=True)
 def own_cache_home(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor the store of another test."""
+    """Not even the store of another test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache_home / str(next(_TESTS))))
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    """A test marked `gpu` that skips has not shown anything: report it as failed."""
+    """A test marked `gpu` that skips has shown nothing: reports it as failed."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
     if report.skipped and item.get_closest_marker("gpu") is not None and not hasattr(report, "wasxfail"):

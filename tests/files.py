@@ -1,4 +1,4 @@
-"""The files of this project as git knows them; in an unpacked archive of it, every file of the folders asked for."""
+"""The files of this project that git tracks; in an unpacked archive, every file of the requested folders."""
 
 from __future__ import annotations
 

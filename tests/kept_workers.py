@@ -1,7 +1,7 @@
-"""A server of workers that many runs of one process share: each would start Python, and import the compiler, for its own.
+"""A server of workers that successive runs of one process share, so that not each starts Python and imports the compiler.
 
-`Lease` is to `tilec.workers.scheduler.run` what a `Server` of its own would be. Runs follow each other; what is left at work
-when one ends is killed. Workers see the folder and the environment of the process as they were when the server started.
+`Lease` replaces a `Server` of its own in `tilec.workers.scheduler.run`. Runs are sequential; workers still running when one
+ends are killed. Workers have the current folder and the environment of the process as of the server's start.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Kept:
         self._leased = False
 
     def lease(self, preload: Sequence[str]) -> Lease | Server:
-        """The server for one run, whose workers import for themselves what of `preload` it has not; one of its own where
-        another run has it, or in another thread, with which a server would end."""
+        """The server for one run, whose workers import the rest of `preload` themselves. Returns a new server if another run
+        uses this one, or in another thread, since a server ends with the thread that started it."""
         if self._leased or threading.current_thread() is not threading.main_thread():
             return Server(preload)
         if self._server is None:
@@ -42,13 +42,13 @@ class Kept:
         self._leased = False
 
     def stop(self) -> None:
-        """End the server and its workers."""
+        """Ends the server and its workers."""
         if self._server is not None:
             self._server.stop()
 
 
 class Lease:
-    """A server whose workers are numbered from one, though others were before them."""
+    """A server whose workers are numbered from one, although earlier runs had others."""
 
     def __init__(self, kept: Kept, server: Server, before: int) -> None:
         self._kept, self._server, self._before = kept, server, before
@@ -64,7 +64,7 @@ class Lease:
         self._server.kill(self._before + number)
 
     def receive(self) -> dict[str, Any]:
-        """The next message; an empty one where it is of a worker of a run before."""
+        """The next message; an empty one if it is from a worker of an earlier run."""
         message = self._server.receive()
         for what in ("started", "refused", "ended"):
             if what in message:
@@ -73,7 +73,7 @@ class Lease:
         return message
 
     def stop(self) -> None:
-        """Kill the workers of this run that are still there."""
+        """Kills the workers of this run that are still alive."""
         for number in self._numbers:
             self.kill(number)
         self._kept.given_back()

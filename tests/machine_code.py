@@ -1,9 +1,9 @@
-"""Machine code of many CUBINs of one architecture by one run of the disassembler, which takes longer to start than to read a
+"""Disassembles many CUBINs of one architecture in one run, because the disassembler takes longer to start than to read a
 hundred kernels.
 
-In go the bytes of CUBINs; out comes a text for each, with the lines that `tilec.assemble.sass.disassemble` gives for its
-instructions, and addresses that count on from one CUBIN to the next. The disassembler takes one file: here raw code, the
-`.text` sections of all of them one behind the other.
+In: the bytes of CUBINs. Out: a text for each, with the lines that `tilec.assemble.sass.disassemble` gives for its instructions,
+and addresses that continue from one CUBIN to the next. The disassembler takes one file: raw code, the concatenated `.text`
+sections of all of them.
 """
 
 from __future__ import annotations

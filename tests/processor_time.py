@@ -1,8 +1,7 @@
-"""Ends processes that hang: by the processor time that they took, or because they stand still, never by the clock.
+"""Ends processes that hang: by their processor time, or because they sleep, never by wall-clock time.
 
-How long a process takes by the clock says how busy the machine is. What it is ended for here is the same on any machine: more
-processor time than it may have, with that of its children, or that it sleeps, and all of its session with it, and nothing of it
-has run for long. One that waits for a processor does not sleep (proc(5), state R).
+Wall-clock time depends on the machine's load. The criteria here are the same on any machine: more processor time than allowed,
+children included, or a whole session asleep for long. A process that waits for a processor does not sleep (proc(5), state R).
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 TICK: Final = 0.5
-"""Seconds from one look to the next."""
+"""Seconds between two looks."""
 STILL: Final = 300.0
-"""Seconds for which a session may sleep without running once. No test waits so long for anything."""
+"""Seconds for which a session may sleep without running. No test waits this long for anything."""
 ENDED, OVER, STOOD, STOPPED = "ended", "over its processor time", "standing still", "stopped"
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _ASLEEP: Final = "S"
@@ -39,7 +38,7 @@ def family(session: int) -> dict[int, tuple[str, float]]:
 
 @dataclass
 class Use:
-    """What a session takes of the processors from `begin` on. `look` says why it is to be ended, or nothing."""
+    """The processor time of a session from `begin` on."""
 
     session: int
     most: float
@@ -50,13 +49,13 @@ class Use:
     _total: float = 0.0
 
     def begin(self) -> None:
-        """What comes now is counted from nothing."""
+        """Restarts the count."""
         self.look()
         self._before, self.used, self.asleep = self._total, 0.0, 0.0
 
     def look(self) -> str:
-        """Why the session is to be ended, or an empty text. To be called once in `TICK`; a call that comes later on a busy
-        machine counts as one."""
+        """Why the session is to be ended, or an empty text. To be called once per `TICK`; a later call on a busy machine counts
+        as one."""
         processes = family(self.session)
         total = max(self._total, sum(seconds for _, seconds in processes.values()))
         sleeps = bool(processes) and total == self._total and all(state == _ASLEEP for state, _ in processes.values())
@@ -71,9 +70,9 @@ def finish(
     process: subprocess.Popen[str], most: float, *, still: float = STILL, until: float = float("inf"),
     at_end: Callable[[], None] = lambda: None,
 ) -> tuple[str, str, float]:  # fmt: skip
-    """How a process that leads a session came to its end, what it printed, and its processor seconds at the last look: `ENDED`
-    by itself, or killed as `OVER`, as `STOOD`, or as `STOPPED` at `until` (of `time.monotonic`), which says nothing of it.
-    Before it is killed `at_end` can look at it."""
+    """How a process that leads a session ended, its output, and its processor seconds at the last look: `ENDED` by itself, or
+    killed as `OVER`, as `STOOD`, or as `STOPPED` at `until` (of `time.monotonic`), which says nothing about it. `at_end` can
+    inspect it before it is killed."""
     use = Use(process.pid, most, still)
     why = ""
     while not why:
@@ -88,5 +87,5 @@ def finish(
 
 
 def _joined(printed: tuple[str | None, str | None]) -> str:
-    """What was printed to the pipes that there are."""
+    """The output to those pipes that exist."""
     return "".join(part or "" for part in printed)

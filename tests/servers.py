@@ -1,9 +1,8 @@
-"""Servers for tests and campaigns, on ports of the loopback that are free: Redis, nginx (WebDAV), S3 (moto), and one that never
-answers.
+"""Servers for tests and campaigns, on free loopback ports: Redis, nginx (WebDAV), S3 (moto), and one that never responds.
 
-Each is a process of ours, started with an empty folder and ended with the context. One that is not installed skips the test,
-and fails it where `TILEC_PEERS=installed` says that all are there: `.ci/run` sets it once `ci/peers.sh` has installed them.
-The packages are in `ci/apt-packages.txt`.
+Each is a child process, started with an empty folder and ended with the context. A missing one skips the test, or fails it if
+`TILEC_PEERS=installed` states that all are there: `.ci/run` sets it once `ci/peers.sh` has installed them. The packages are in
+`ci/apt-packages.txt`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from typing import Any
 import pytest
 
 START = 60.0
-"""Seconds that a server may take to answer, on a machine that does much else."""
+"""Seconds that a server may take to respond, on a loaded machine."""
 
 
 def program(name: str) -> str:
-    """The path of a server's program; skips, or fails under `TILEC_PEERS=installed`, where it is not there."""
+    """The path of a server's program; skips, or fails under `TILEC_PEERS=installed`, if it is missing."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
         missing(f"`{name}` is not installed (ci/apt-packages.txt)")
@@ -35,21 +34,21 @@ def program(name: str) -> str:
 
 
 def missing(why: str) -> None:
-    """Skip, or fail where everything must be there."""
+    """Skips, or fails if everything must be installed."""
     if os.environ.get("TILEC_PEERS") == "installed":
         pytest.fail(why)
     pytest.skip(why)
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has now."""
+    """A free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens."""
+    """Whether a server listens."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
         return True
     return False
@@ -57,7 +56,7 @@ def answers(port: int) -> bool:
 
 @contextlib.contextmanager
 def serving(command: list[str], port: int, folder: Path) -> Generator[subprocess.Popen[bytes]]:
-    """Run a server until the context ends."""
+    """Runs a server until the context ends."""
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
     try:
@@ -77,7 +76,7 @@ def serving(command: list[str], port: int, folder: Path) -> Generator[subprocess
 
 
 def redis_command(port: int, folder: Path) -> list[str]:
-    """The command line of a Redis that keeps nothing on disk."""
+    """The command line of a Redis without persistence."""
     return [program("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
 
 
@@ -90,7 +89,7 @@ def redis_server(folder: Path) -> Generator[str]:
 
 
 def nginx_command(port: int, folder: Path) -> list[str]:
-    """The command line of an nginx whose folder `files` takes PUT."""
+    """The command line of an nginx whose folder `files` accepts PUT."""
     (folder / "files" / "cache").mkdir(parents=True, exist_ok=True)
     temporary = "".join(f"{name}_temp_path {folder}/{name}; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     (folder / "nginx.conf").write_text(
@@ -115,7 +114,7 @@ def webdav_server(folder: Path) -> Generator[str]:
 
 @contextlib.contextmanager
 def s3_server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
-    """The URL of a bucket, and the environment in which S3 clients find the server."""
+    """The URL of a bucket, and the environment with which S3 clients find the server."""
     try:
         import botocore.session
         import moto.server  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -136,7 +135,7 @@ def s3_server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
 
 @contextlib.contextmanager
 def silent_server() -> Generator[int]:
-    """The port of a server that accepts and never answers."""
+    """The port of a server that accepts connections and never responds."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(128)

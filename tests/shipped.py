@@ -1,4 +1,4 @@
-"""The kernels of build.toml, for tests that look at every shipped kernel: at the first specialisation where none is named."""
+"""The kernels of build.toml, for tests of every shipped kernel: at the first specialisation unless one is named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entries() -> dict[str, KernelEntry]:
 
 
 def specialisation(name: str, wanted: Mapping[str, Constant]) -> tuple[KernelEntry, dict[str, Constant]]:
-    """The first specialisation that agrees with `wanted` where it has a constant of that name; LookupError where none does."""
+    """The first specialisation that agrees with `wanted` on the constants that it has; LookupError if there is none."""
     for entry in all_entries():
         for constants in entry.specialisations() if entry.name == name else ():
             if all(wanted.get(key, value) == value for key, value in constants.items()):
@@ -49,11 +49,12 @@ def load(name: str, wanted: Mapping[str, Constant] = {}) -> Function:
 
 
 def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
-    """The same, as lowering gets it."""
+    """The same, prepared for lowering."""
     return pickle.loads(_prepared(name, target, tuple(wanted.items())))
 
 
-# A process makes each function once and hands out copies: dozens of files ask for the same, and a copy takes a hundredth of it.
+# A process prepares each function once and hands out copies: dozens of files need the same, and a copy takes a hundredth of the
+# time.
 @cache
 def _loaded(name: str, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
     _, constants = specialisation(name, dict(wanted))
@@ -73,7 +74,7 @@ def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[st
 
 
 def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
-    """A specialisation whose schedule is chosen, whatever the build file fixes of it: with copies of each thread's own."""
+    """A specialisation with the compiler's own schedule instead of the build file's; its copies are `cp.async`, not TMA."""
     return pickle.loads(_as_chosen(name, target, tuple(wanted.items())))
 
 
@@ -96,17 +97,17 @@ LIKE = {
     "embedding_scaled_rows": "embedding_scaled", "advance_rows": "advance", "add_rms_norm_splits": "add_rms_norm",
     "silu_mul_rows": "silu_mul",
 }  # fmt: skip
-"""Kernels made of another one's steps, and that one. Where one of each form is enough, the default run leaves these out; it
+"""Kernels made of another one's steps, and that one. In tests that need one of each form, the default run leaves these out; it
 builds, interprets and emulates them all."""
 
 
 def form(name: str) -> str:
-    """The kernel that stands for it where one of each form is enough."""
+    """The kernel that represents its form."""
     return LIKE.get(name, name)
 
 
 def of_its_form(case: tuple[str, Target]) -> bool:
-    """Whether a case is of `AROUND` and no other kernel stands for its one."""
+    """Whether a case is of `AROUND` and its kernel represents its form."""
     return case in AROUND and case[0] not in LIKE
 
 
@@ -117,5 +118,5 @@ AROUND = [
     for turn, name in enumerate(NAMES)
     for target in (TARGETS if name in TENSOR_CORES else (TARGETS[turn % len(TARGETS)],))
 ]
-"""Every kernel, those of tensor cores on all architectures, the others on one each, in turn."""
+"""Every kernel: those with tensor cores on all architectures, the others on one each, round-robin."""
 AROUND_IDS = [f"{name}-{target}" for name, target in AROUND]

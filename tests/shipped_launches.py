@@ -1,4 +1,4 @@
-"""Launches of every shipped kernel: sizes that reach past edges, inputs within the contract, and the float64 reference."""
+"""Launches of every shipped kernel: sizes with partial tiles, inputs within the contract, and the float64 reference."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "rotary_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
 }
-"""Dims, scalars and the constants that matter. Where a kernel allows it, a block reaches past an edge."""
+"""Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""
 
 EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "argmax_blocks": lambda env: (env["BLOCK"],),
@@ -95,7 +95,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "matmul_split": lambda env: (env["S"], env["BK"]),
     "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
 }
-"""What a reference takes beside the kernel's inputs and scalars."""
+"""Arguments of a reference besides the kernel's inputs and scalars."""
 
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32}
 
@@ -106,7 +106,7 @@ def launch_values(function: Function, size: dict[str, float | str]) -> dict[str,
 
 
 def reference(name: str) -> Any:
-    """The kernel's reference, from the modules beside the kernels."""
+    """The kernel's reference, from the modules next to the kernels."""
     sys.path.insert(0, str(shipped.ROOT / "kernels_src"))
     try:
         modules = [importlib.import_module(module) for module in ("reference", "reference_attention")]
@@ -116,7 +116,7 @@ def reference(name: str) -> Any:
 
 
 def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dict[str, Array]:
-    """Inputs at random within the kernel's value facts; what is only written is poisoned."""
+    """Random inputs within the kernel's value facts; tensors that are only written are poisoned."""
     random = np.random.default_rng([seed, *map(ord, function.name)])
     ints = {name: int(value) for name, value in env.items()}
     facts = {fact.tensor: fact for fact in function.values}
@@ -155,7 +155,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
 
 
 def expected(function: Function, arrays: dict[str, Array], env: dict[str, float]) -> dict[str, Array]:
-    """What the reference says of each tensor that the kernel writes, in float64, from inputs as they are before the launch."""
+    """The reference's result for each tensor that the kernel writes, in float64, from the inputs before the launch."""
     inputs = [arrays[p.name] for p in function.parameters if p.access in (Access.IN, Access.INOUT)]
     scalars = [env[p.name] for p in function.parameters if p.access is None]
     found = reference(function.name)(*inputs, *scalars, *EXTRA.get(function.name, lambda _: ())(env))

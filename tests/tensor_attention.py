@@ -1,4 +1,4 @@
-"""Attention whose operands come by `tma`, for tests and campaigns: `kernels_src/flash_attention.py` compiled so, and
+"""Attention with TMA operands, for tests and campaigns: `kernels_src/flash_attention.py` compiled with `copy = "tma"`, and
 launches."""
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 def source(element: str, rows: int, columns: int, width: int = 128) -> Function:
-    """The kernel as written, of tiles of so many queries and keys."""
+    """The kernel as written, with `rows` queries and `columns` keys per tile."""
     constants = {"E": element, "D": width, "BM": rows, "BN": columns}
     return load_kernel(shipped.ROOT / "kernels_src" / "flash_attention.py", constants, root=shipped.ROOT)
 
 
 @cache
 def made(element: str, rows: int, columns: int, width: int = 128, **wanted: Any) -> Made:
-    """The kernel with copies by `tma` and whatever else is wanted of its schedule."""
+    """The kernel with TMA copies and other schedule overrides."""
     function = source(element, rows, columns, width)
     schedule = choose(function, SM_90A, Overrides(copy="tma", **wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
@@ -44,8 +44,7 @@ def made(element: str, rows: int, columns: int, width: int = 128, **wanted: Any)
 
 
 def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
-    """A launch of tokens, tokens before them, slots of the cache and heads of a group; what it left, and what the interpreter
-    does."""
+    """A launch with tokens, tokens before them, slots of the cache and heads of a group; its results, and the interpreter's."""
     tokens, past, slots, group = lengths
     constants = kernel.prepared.constants
     element, (rows, columns, width) = str(constants["E"]), (int(constants[name]) for name in ("BM", "BN", "D"))
@@ -65,7 +64,7 @@ def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: s
 
 
 def differs(found: Any, right: Any) -> bool:
-    """Whether a launch left something else than the interpreter did, which adds up in another order: more than one rounding of
+    """Whether the results of a launch differ from the interpreter's, which adds in another order, by more than one rounding of
     the largest element."""
     wide, exact = found.astype(np.float64), right.astype(np.float64)
     return not bool((np.abs(wide - exact) <= ROUNDING[found.dtype.name] * np.abs(exact).max()).all())

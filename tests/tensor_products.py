@@ -1,4 +1,5 @@
-"""Products whose operands come by `tma`, for tests and campaigns: `kernels_src/matmul.py` compiled so, and launches of it."""
+"""Products with TMA operands, for tests and campaigns: `kernels_src/matmul.py` compiled with `copy = "tma"`, and launches of
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ DTYPES: Mapping[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
 
 class Made(NamedTuple):
-    """A kernel: as written, scheduled, lowered, and what launches it."""
+    """A kernel: as written, scheduled, lowered, and its launch information."""
 
     prepared: Function
     schedule: Schedule
@@ -45,7 +46,7 @@ def source(element: str, rows: int, columns: int) -> Function:
 
 @cache
 def made(element: str, rows: int, columns: int, **wanted: Any) -> Made:
-    """The kernel with copies by `tma` and whatever else is wanted of its schedule."""
+    """The kernel with TMA copies and other schedule overrides."""
     function = source(element, rows, columns)
     schedule = choose(function, SM_90A, Overrides(copy="tma", **wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
@@ -56,7 +57,7 @@ def made(element: str, rows: int, columns: int, **wanted: Any) -> Made:
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
-    """A launch, with other PTX if given; what it left, and what the interpreter does. Small integers: every sum is exact."""
+    """A launch, with other PTX if given; its results, and the interpreter's. Small integers: every sum is exact."""
     m, n, k = extents
     element = kernel.manifest.tensors[0].dtype
     random = np.random.default_rng(seed)
@@ -70,5 +71,5 @@ def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | 
 
 
 def differs(found: Any, right: Any) -> bool:
-    """Whether a launch left something else than the interpreter did."""
+    """Whether the results of a launch differ from the interpreter's."""
     return bool((found != right).any())

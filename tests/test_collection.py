@@ -1,4 +1,5 @@
-"""The check of the gate that every test file is collected and every test in a run finds planted ones; the gate runs both."""
+"""The gate's checks that every test file is collected and that every test is in a run find planted violations; the gate runs
+both."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def test_a_tree_whose_tests_are_all_collected(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_files_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of some folders, and one without a test; one whose only test is for a GPU counts."""
+    """Files of some folders, and a file without a test; a file whose only test is for a GPU counts as tested."""
     names = ["ci/test_b.py", "tests/.hidden/b_test.py", "tests/build/test_b.py", "tests/dist/test_b.py", "tests/test_z.py"]
     root = project(tmp_path, "tests/test_a.py", "tests/test_gpu.py", *names)
     (root / "tests" / "test_z.py").write_text("def tset_it() -> None: ...\n")
@@ -84,7 +85,8 @@ def test_files_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_tests_that_no_run_selects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By marks that the default run leaves out and no other asks for; and functions and files that only the campaigns have."""
+    """Tests with marks that the default run excludes and no other run selects; and functions and files that only campaigns
+    run."""
     root = project(tmp_path, "tests/test_a.py", "tests/test_b.py")
     (root / "tests" / "test_b.py").write_text("import pytest\n@pytest.mark.campaign\ndef test_it() -> None: ...\n")
     options = (root / "pyproject.toml").read_text()

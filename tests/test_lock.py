@@ -1,4 +1,4 @@
-"""`requirements.lock` and pyproject.toml agree: what the ranges ask for is locked, at a version they allow, by digest. The
+"""`requirements.lock` and pyproject.toml agree: every requested package is locked, at a version in its range, by digest. The
 commands that set up a checkout install these versions, and build it with them."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIN = re.compile(r"(?P<name>[\w.-]+)==(?P<version>[\w.+!]+)(?: ; .+?)?(?P<hashes
 
 
 def locked() -> dict[str, str]:
-    """Versions by name; fails on a line that is no pin with digests."""
+    """Versions by name; fails on a line that is not a pin with digests."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8").replace(" \\\n", " ")
     found: dict[str, str] = {}
     for line in re.sub(" +", " ", text).splitlines():
@@ -30,7 +30,7 @@ def locked() -> dict[str, str]:
 
 
 def asked() -> list[Requirement]:
-    """The ranges of what an install of `.[compiler,test]` asks for, and of what builds it."""
+    """The requirements of an install of `.[compiler,test]`, and of its build."""
     data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras: dict[str, list[str]] = data["project"]["optional-dependencies"]
     pending = [*data["project"]["dependencies"], *extras["compiler"], *extras["test"], *data["build-system"]["requires"]]
@@ -52,7 +52,8 @@ def test_a_range_is_locked_at_a_version_that_it_allows(requirement: Requirement)
 
 
 def test_what_the_locked_distributions_ask_for_is_locked_too() -> None:
-    """Of those that are installed here: `--require-hashes` refuses an install that needs anything else."""
+    """Checks the locked distributions that are installed here: `--require-hashes` refuses an install that needs anything
+    else."""
     versions, seen = locked(), set[str]()
     pending: list[Requirement] = asked()
     while pending:
@@ -92,7 +93,7 @@ CONSTRAINED = "PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.t
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_commands_that_set_up_install_what_is_locked(page: str) -> None:
-    """What the checkout is built with too: pip asks the first variable for that up to version 25.2, then the second."""
+    """The build uses locked versions too: pip up to 25.2 reads the first variable for it, later versions the second."""
     commands = [found.group() for found in COMMAND.finditer((ROOT / page).read_text(encoding="utf-8"))]
     assert len(commands) == {"README.md": 2, "CONTRIBUTING.md": 1}[page]
     for command in commands:

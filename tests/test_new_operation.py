@@ -1,8 +1,8 @@
-"""An operation that nobody has seen before needs five places, and everything else learns of it from its class.
+"""A new operation needs five registrations; all other code learns of it from its class.
 
-Two are made here as CONTRIBUTING says: one that computes element by element, and one that reads a tensor. Each has its class,
-its meaning in the interpreter, its rule in lowering, its name among the words, and what a call of that word builds; nothing
-else knows them. They go through the front end, the text form, the verifier, the analyses, the prover, the layouts, the
+Two are added here as CONTRIBUTING describes: one that computes element by element, and one that reads a tensor. Each has its
+class, its interpreter function, its lowering rule, its name among the words, and the builder for calls of that word; no other
+code knows them. They pass through the front end, the text form, the verifier, the analyses, the prover, the layouts, the
 interpreter and lowering like any other.
 """
 
@@ -72,7 +72,7 @@ READS = """def k(x: InOut[f32, 192]):
 
 @pytest.fixture
 def operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, type[Op]]]:
-    """The two, in their five places, which are as they were afterwards."""
+    """Registers the two in their five places, and removes them afterwards."""
     tables: tuple[dict[Any, Any], ...] = (OPS, PURE, ACCESSES, RULES, WORDS)
     before = [dict(table) for table in tables]
 
@@ -93,7 +93,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, type[Op]]]
     def plain(op: Op, pad: float | None) -> Load:
         return Load(operands=op.operands, results=op.results, pad=pad, vector=op.result.tile.dtype.bytes)
 
-    # 2. Their meanings.
+    # 2. Their interpreter functions.
     PURE[MultiplyAdd] = lambda _, a, b, c: a * b + c
     ACCESSES[NegatedLoad] = lambda memory, op: -load(memory, plain(op, op.pad))
 
@@ -111,10 +111,10 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, type[Op]]]
         lower_load(context, plain(op, op.pad))
         context.assign(op.result, [context.negated(value) for value in context.registers(op.result)])
 
-    # 4. Their names, as `__all__` of `tilec/language/words.py` has them.
+    # 4. Their names, as in `__all__` of `tilec/language/words.py`.
     monkeypatch.setattr(module, "WORDS", module.WORDS | {"multiply_add", "negated_load"})
 
-    # 5. What calls of them build.
+    # 5. The builders for calls of them.
     @word("multiply_add")
     def multiply_add(call: Call) -> Term:
         a, b, c = call.bind("a b c")

@@ -1,4 +1,4 @@
-"""The writer of all commands: whole files, never through a link, whatever is put in its way and whenever."""
+"""The writer of all commands: whole files, never through a link, whatever exists at the path and whenever it appears."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_file_with_a_second_name_is_replaced_and_never_appended_to(root: Path)
 
 
 def spoken(path: Path) -> Callable[[], bytes]:
-    """Makes a pipe there, and holds it open to read from; what came."""
+    """Creates a pipe there, and opens it for reading; returns its contents."""
     os.mkfifo(path)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
@@ -100,7 +100,7 @@ def spoken(path: Path) -> Callable[[], bytes]:
 def test_a_pipe_or_device_that_was_named_is_written_to(root: Path) -> None:
     heard = spoken(root / "pipe")
     assert is_stream(str(root / "pipe")) and not write_named(str(root / "pipe"), b"\x1b[2J new\n")
-    assert heard() == b"\x1b[2J new\n"  # what is no terminal gets the bytes
+    assert heard() == b"\x1b[2J new\n"  # other than a terminal gets the bytes
     assert not write_named("/dev/null", b"new")
     with pytest.raises(CompileError, match="No space left"):
         write_named("/dev/full", b"new")
@@ -115,7 +115,7 @@ def test_a_pipe_that_nobody_reads_from_is_not_waited_for(root: Path) -> None:
 
 
 def test_a_slow_reader_is_waited_for(root: Path) -> None:
-    data = bytes(range(256)) * 4096  # more than a pipe holds
+    data = bytes(range(256)) * 4096  # more than a pipe's capacity
     os.mkfifo(root / "pipe")
     code = "import sys; print(len(open(sys.argv[1], 'rb').read()))"
     with subprocess.Popen([sys.executable, "-c", code, str(root / "pipe")], stdout=subprocess.PIPE) as reader:
@@ -127,7 +127,7 @@ def test_a_slow_reader_is_waited_for(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/stderr"])
 def test_a_descriptor_is_written_to_behind_what_was_printed(root: Path, name: str) -> None:
-    """Where it is a file too, which keeps what it has."""
+    """Also if it is a file, which keeps its contents."""
     code = f"import sys; from tilec.output import write_named; print('a'); print(write_named({name!r}, b'b'))"
     with (root / "out").open("wb") as out:
         out.write(b"before\n")
@@ -140,7 +140,7 @@ def test_a_descriptor_of_our_own_is_none_that_the_user_has(root: Path) -> None:
     with (root / "own").open("wb") as own:
         with pytest.raises(CompileError, match="Bad file descriptor"):
             write_named(f"/dev/fd/{own.fileno()}", b"new")
-        os.set_inheritable(own.fileno(), True)  # as one is that a shell opened
+        os.set_inheritable(own.fileno(), True)  # as if opened by a shell
         assert not write_named(f"/dev/fd/{own.fileno()}", b"new")
     with pytest.raises(CompileError, match="Bad file descriptor"):
         write_named("/dev/fd/99999", b"new")
@@ -204,7 +204,7 @@ def test_names_that_are_none_are_one_error(root: Path, name: str) -> None:
 def test_a_folder_swapped_for_a_link_meanwhile_leads_nowhere(
     root: Path, monkeypatch: pytest.MonkeyPatch, at: str, act: str
 ) -> None:  # fmt: skip
-    """The swap comes after the folder was opened, and in front of whatever is opened next."""
+    """The swap happens after the folder was opened, and before anything else is opened."""
     whole = root / "a/b/c"
     whole.mkdir(parents=True)
     swapped = {"a": root / "a", "b": root / "a/b", "c": whole}[at]

@@ -1,4 +1,4 @@
-"""What hangs is ended, and what a busy machine lets wait is not."""
+"""A hanging process is ended, and a process that waits for a busy machine is not."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def test_one_that_waits_for_ever_stands_still() -> None:
 
 
 def test_one_that_does_not_get_the_processor_does_not_stand_still() -> None:
-    """A process that is stopped from outside stands for it: it is not asleep."""
+    """A process that is stopped from outside stands in for it: it is not asleep."""
     process = start("while True: pass")
     os.kill(process.pid, signal.SIGSTOP)
     assert finish(process, 60, still=0.1, until=time.monotonic() + 2.5)[0] == STOPPED
 
 
 def test_the_clock_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at it is an hour after the one before."""
+    """Every look at the clock is an hour after the previous one."""
     hours = count()
     monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))
     process = subprocess.Popen(
         [sys.executable, "-c", "import time\nfor _ in range(20): time.sleep(0.1); sum(range(10 ** 5))"], start_new_session=True
     )
-    use = Use(process.pid, 60.0, 30.0)  # sixty looks, and it lives for a few
+    use = Use(process.pid, 60.0, 30.0)  # sixty looks; the process lives for a few
     while process.poll() is None:
         assert use.look() == ""
         time.sleep(TICK)

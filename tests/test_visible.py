@@ -1,4 +1,4 @@
-"""What a hostile file says at a terminal is read, and not obeyed."""
+"""Control characters of a hostile file are shown at a terminal, not executed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _at_a_terminal(command: list[str], store: Path) -> str:
         while True:
             try:
                 part = os.read(reader, 65536)
-            except OSError:  # all of the other end is closed
+            except OSError:  # the other end is closed
                 break
             if not part:
                 break
@@ -94,7 +94,7 @@ def test_a_traceback_at_a_terminal_has_no_colour(tmp_path: Path) -> None:
 
 
 def test_a_hostile_project_at_a_terminal(tmp_path: Path) -> None:
-    """In a name, which a bar of progress shows too, and in the line of a source that is refused. Errors keep their colour."""
+    """In a name, which a progress bar shows too, and in the source line of an error. Errors keep their color."""
     root = project.make(tmp_path / "p", ("copy_a",), arch='"sm_90"')
     build = (root / "build.toml").read_text().replace("[128, 256]", '"\\u001b]0;owned\\u0007"')
     (root / "build.toml").write_text(build)

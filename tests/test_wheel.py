@@ -1,5 +1,5 @@
-"""The wheel: every file of the packages and of the shipped project, one name of ours for the engine, the same bytes from every
-folder; and what is installed from it answers and builds without a checkout."""
+"""The wheel: every file of the packages and of the shipped project, the engine under a single name of ours, the same bytes from
+every folder; and an install of it works and builds without a checkout."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_w
 
 FOLDERS = ("tilec", "engine", "kernels_src")
 FILES = ("build.toml", "pyproject.toml", "README.md", "LICENSE", "ci/wheel.py")
-"""What a wheel is built from."""
+"""The sources of a wheel."""
 
 
 def build(folder: Path, umask: int, epoch: str) -> Path:
-    """The wheel of a copy of what is tracked."""
+    """The wheel built from a copy of the tracked files."""
     for name in (*tracked(*FOLDERS), *FILES):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What an installer makes of it, in a folder to search for modules."""
+    """The wheel as installed, in a folder on the module search path."""
     folder = tmp_path_factory.mktemp("installed")
     zipfile.ZipFile(wheel).extractall(folder)
     yield folder
@@ -87,7 +87,7 @@ def test_it_is_the_same_from_every_folder(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_the_engine_has_one_name(wheel: Path) -> None:
-    """No module of it imports `engine`, and it differs from the checkout's by that name alone."""
+    """No module of it imports `engine`, and it differs from the checkout's only in that name."""
     archive = zipfile.ZipFile(wheel)
     for name in tracked("engine"):
         if name.endswith(".py"):
@@ -98,7 +98,7 @@ def test_the_engine_has_one_name(wheel: Path) -> None:
 
 
 def start(installed: Path, cwd: Path, *words: str) -> str:
-    """What Python prints that finds modules in `installed` before any other place, and no checkout."""
+    """The output of a Python that searches `installed` before any other folder, and no checkout."""
     environment = os.environ | {"PYTHONPATH": str(installed)}
     done = subprocess.run([sys.executable, "-P", *words], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -106,7 +106,7 @@ def start(installed: Path, cwd: Path, *words: str) -> str:
 
 
 def test_the_engine_answers(installed: Path, tmp_path: Path) -> None:
-    """On the tile interpreter, from the kernels that the wheel carries; template processes and steps are found too."""
+    """On the tile interpreter, with the kernels of the wheel; template processes and steps are found too."""
     write_tiny_model(tmp_path / "tiny")
     options = ["--backend", "interpreter", "--model", str(tmp_path / "tiny"), "--prompt", "Why?", "--max-new-tokens", "2"]
     assert start(installed, tmp_path, "-m", "tilec_engine", *options).strip()

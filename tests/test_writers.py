@@ -1,6 +1,8 @@
-"""Nothing in tilec and its engine writes to the file system but by `tilec.output`, and by what is listed here with its reason.
+"""tilec and its engine write to the file system only through `tilec.output`, and through the exceptions listed here with a
+reason.
 
-Every call that can make, change, move or remove a file is found in the sources by its name, whatever it is called on."""
+Every call that can create, change, move or remove a file is found in the sources by its name, whatever object it is called on.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 WRITER: Final = ("tilec/folder.py", "tilec/output.py", "tilec/output_tree.py", "tilec/temporary_files.py")
-"""The writer itself: folders by descriptor, whole files, whole trees, and the names of what is not whole yet."""
+"""The writer itself: folders by descriptor, whole files, whole trees, and the names of partial files."""
 
 MODULES: Final = frozenset({"shutil", "tempfile", "tarfile", "zipfile"})
-"""Modules of which any call counts."""
+"""Modules whose every call counts."""
 ATTRIBUTES: Final = frozenset(
     {
         "write_text", "write_bytes", "mkdir", "makedirs", "rename", "renames", "symlink", "symlink_to", "hardlink_to",
@@ -26,9 +28,9 @@ ATTRIBUTES: Final = frozenset(
         "rmtree", "open_memmap",
     }
 )  # fmt: skip
-"""Methods and functions that write, of whatever module or object."""
+"""Names of methods and functions that write, of whatever module or object."""
 OF_OS: Final = frozenset({"replace", "remove", "link"})
-"""Names that are so of `os` only; text has a `replace`, a list a `remove`, and a kernel is linked."""
+"""Names that write only in `os`; text has a `replace`, a list a `remove`, and a kernel is linked."""
 FLAGS: Final = ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE")
 
 ALLOWED: Final[dict[tuple[str, str], str]] = {
@@ -69,7 +71,7 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
 
 
 def writes(tree: ast.AST) -> Iterator[str]:
-    """What a source calls that can write, by the name under which `ALLOWED` has it."""
+    """The calls in a source that can write, by their names in `ALLOWED`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in {*MODULES, "os"}:
             names = {alias.name for alias in node.names}
@@ -97,12 +99,12 @@ def writes(tree: ast.AST) -> Iterator[str]:
 
 
 def _is_text(node: ast.Call) -> bool:
-    """Whether a `replace` of one argument is no rename: `dataclasses.replace(value)` changes nothing, and is not written."""
+    """Whether a `replace` of one argument is not a rename: `dataclasses.replace(value)` changes nothing, and is not used."""
     return isinstance(node.func, ast.Name)
 
 
 def _for_writing(node: ast.Call) -> bool:
-    """Whether an `open` has a mode that writes, or one that is not written out; of `path.open("w")` it comes first."""
+    """Whether the mode of an `open` writes, or is not a literal; for `path.open("w")` it is the first argument."""
     modes = [one.value for one in node.keywords if one.arg == "mode"]
     modes += node.args[0 if isinstance(node.func, ast.Attribute) and not _is_module(node.func) else 1 :][:1]
     if isinstance(node.func, ast.Attribute):
@@ -116,7 +118,7 @@ def _is_module(function: ast.Attribute) -> bool:
 
 
 def _flags_write(node: ast.Call) -> bool:
-    """Whether an `os.open` can write: its flags say so, or are a name whose meaning stands elsewhere and is looked at there."""
+    """Whether an `os.open` can write: its flags contain a writing one, or a name defined elsewhere, which is checked there."""
     text = ast.unparse(node)
     return any(flag in text for flag in FLAGS) or "O_RDONLY" not in text
 
@@ -131,7 +133,7 @@ def test_nothing_else_writes() -> None:
         name = path.relative_to(ROOT).as_posix()
         if name not in WRITER:
             found.update((name, call) for call in writes(ast.parse(path.read_text(encoding="utf-8"))))
-    # Flags that are a name or are put together before the call, in readers.
+    # Flags that are a name or are combined before the call, in readers.
     readers = {
         ("tilec/regular_file.py", "os.open"): "flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY",
     }

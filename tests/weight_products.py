@@ -1,5 +1,5 @@
-"""Products of few tokens whose operands come by `tma`, for tests and campaigns: `matmul_few.py` and those beside it, compiled
-so, and launches of them."""
+"""Products of few tokens with TMA operands, for tests and campaigns: `matmul_few.py` and its variants, compiled with `copy =
+"tma"`, and launches of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilec.schedule import Overrides
 from tilec.target import SM_90A
 
 SPLITS = 3
-"""Parts of the depth, of `matmul_split`."""
+"""Splits of K, of `matmul_split`."""
 SHAPES = {
     "matmul_few": {"a": "mk", "b": "nk", "out": "mn"},
     "matmul_split": {"a": "mk", "b": "nk", "parts": "smn"},
@@ -43,7 +43,7 @@ def source(name: str, element: str, tokens: int, outputs: int) -> Function:
 
 @cache
 def made(name: str, element: str, tokens: int, outputs: int, **wanted: Any) -> Made:
-    """The kernel with copies by `tma`, of one consumer, and whatever else is wanted of its schedule."""
+    """The kernel with TMA copies, one consumer, and other schedule overrides."""
     function = source(name, element, tokens, outputs)
     schedule = choose(function, SM_90A, Overrides(copy="tma", consumers=1, **wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
@@ -54,7 +54,7 @@ def made(name: str, element: str, tokens: int, outputs: int, **wanted: Any) -> M
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
-    """A launch, with other PTX if given; what it left, and what the interpreter does. Small integers: every sum is exact."""
+    """A launch, with other PTX if given; its results, and the interpreter's. Small integers: every sum is exact."""
     name, constants = kernel.prepared.name, dict(kernel.prepared.constants)
     element, random = str(constants["E"]), np.random.default_rng(seed)
     sizes = dict(zip("mnk", extents, strict=True)) | {"s": SPLITS, "2": 2}

@@ -16,7 +16,7 @@ from tilec.diagnostics import CompileError
 from tilec.target import SM_90A, TARGETS, Target
 from tilec.toolchain import find_ptxas
 
-# A run-time index into a register array: the stack frame and the static shared memory are what the report must show.
+# A run-time index into a register array, so that the report must show a stack frame; and static shared memory.
 PTX = """
 .version 8.8
 .target {arch}
@@ -101,7 +101,7 @@ MANY:
 
 
 def test_registers_that_are_passed_on_are_passed_on_in_machine_code() -> None:
-    """Which nvJitLink leaves out without a word but in its report."""
+    """nvJitLink omits `setmaxnreg` silently; only its report mentions it."""
     made = assemble(PASSED_ON, SM_90A)
     assert sum(count for name, count in instructions(disassemble(made.cubin)).items() if name.startswith("USETMAXREG")) == 2
     assert made.resources.spill_bytes == 0 and made.resources.registers <= 168

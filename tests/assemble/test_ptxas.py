@@ -1,4 +1,4 @@
-"""The stand-alone assembler is ended by its processor time, never by the clock."""
+"""The stand-alone assembler is limited by its processor time, never by wall-clock time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_one_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_one_that_is_let_wait_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It takes longer than its limit by any clock, and hardly any processor time."""
+    """It takes longer than its limit in wall-clock time, but hardly any processor time."""
     stands_for(monkeypatch, tmp_path, "read line < $0; /bin/sleep 1.5; echo made > cubin; echo said >&2")
     hours = count()
     monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))

@@ -1,7 +1,7 @@
-"""No machine code touches, in front of its wait for earlier kernels, more than its PTX does, whatever the assembler reorders.
+"""Machine code accesses no more before the grid dependency wait than its PTX does, whatever the assembler reorders.
 
-The assembler takes `ld.global.nc` for a promise that nothing writes the data while the kernel runs, and moves such loads across
-`griddepcontrol.wait` (SASS `ACQBULK`). Of what an earlier kernel may still write there must be none.
+For the assembler, `ld.global.nc` states that the data is read-only while the kernel runs, so it may move such loads across
+`griddepcontrol.wait` (SASS `ACQBULK`). Memory that an earlier kernel may still write must not be loaded this way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilec.target import SM_90A, TARGETS, Target
 
 EARLY: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|RED)[\w.]*)")
 MARK: Final = ".L1::evict_last"
-"""Put on loads behind the wait, so that machine code (`.EL`) tells them from those in front."""
+"""Marks loads after the wait, so that machine code (`.EL`) distinguishes them from those before it."""
 BY_TARGET: Final = {
     "rotary_decode_attention": TARGETS, "rotary_decode_attention_kv": TARGETS, "decode_merge_kv": TARGETS, 
     "scaled_matvec": TARGETS, "matvec_add_scaled": TARGETS,
@@ -37,13 +37,13 @@ BY_TARGET: Final = {
 
 
 TURNS: Final = {name: targets[turn % len(targets)] for turn, (name, targets) in enumerate(BY_TARGET.items())}
-"""The one architecture of each kernel in the default run."""
+"""The architecture of each kernel in the default run."""
 CASES: Final = [(name, target) for name, targets in BY_TARGET.items() for target in targets]
 
 
 @pytest.fixture(scope="module")
 def code(request: pytest.FixtureRequest) -> dict[tuple[str, Target], str]:
-    """The machine code of every case of this run, what is loaded behind the wait marked."""
+    """The machine code of every case of this run, with loads after the wait marked."""
     cubins: dict[Target, dict[str, bytes]] = {}
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.originalname == COMPARED:
@@ -68,7 +68,7 @@ COMPARED: Final = test_machine_code_reads_no_more_before_the_wait_than_its_text.
 
 
 def test_the_assembler_moves_reads_of_the_read_only_path() -> None:
-    """What makes the rule necessary: were it not so, it could go."""
+    """The reason for the rule: if this test fails, the rule is no longer needed."""
     schedule = Overrides(warps=4, early=6, blocks=6, next="before")
     function = prepare(shipped.load("matvec_add_scaled", {"K": 4096}), SM_90A, schedule)
     ptx = to_ptx(lower(function, SM_90A).mlir, SM_90A)
@@ -78,14 +78,14 @@ def test_the_assembler_moves_reads_of_the_read_only_path() -> None:
 
 
 def marked(ptx: str, target: Target, path: str = "") -> bytes:
-    """The CUBIN of PTX whose loads behind the wait are marked; those of what is not resident take a `path`."""
+    """The CUBIN of PTX whose loads after the wait are marked; loads of non-resident tensors use `path`."""
     early, late = ptx.split("griddepcontrol.wait;")
     late = re.sub(r"ld\.global((?:\.v\d)?\.b32)", rf"ld.global{path}{MARK}\1", late)
     return assemble(f"{early}griddepcontrol.wait;{late}", target).cubin
 
 
 def early_of_what_is_late(code: str) -> list[str]:
-    """Accesses that PTX has behind the wait and machine code in front of it."""
+    """Accesses that are after the wait in PTX and before it in machine code."""
     before, _, after = code.partition("ACQBULK")
     assert EARLY.search(after)
     return [word for word in EARLY.findall(before) if ".EL" in word or not word.startswith("LDG")]

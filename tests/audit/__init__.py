@@ -1,1 +1,1 @@
-"""The second opinion on bundles."""
+"""Tests of the independent checker of bundles."""

@@ -1,4 +1,4 @@
-"""Manifests and bundles of shipped kernels without a compiler: the prover's record, and bytes that pass for code."""
+"""Manifests and bundles of shipped kernels without a compiler: the prover's record, and stub code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_ch
 
 KERNELS = Path(__file__).parent / "kernels"
 ACCEPTED_ONCE = Path(__file__).parents[1] / "soundness" / "corpus"
-"""Kernels that are not safe and that the first prover took."""
+"""Unsafe kernels that the prover once accepted."""
 PTX = ".version 8.7\n.target sm_90a\n"
 
 
@@ -34,7 +34,7 @@ def text(name: str, **wanted: Any) -> str:
 
 
 def manifest_data(function: Function, tir: bytes, code: bytes, *, proven: bool = True) -> dict[str, Any]:
-    """The manifest of a function as JSON data: with the prover's record, or with none where it would refuse."""
+    """The manifest of a function as JSON data: with the prover's record, or without one if the prover refuses it."""
     data = samples.manifest(function.name, code, dict(function.constants))
     tensors, scalars = parameter_specs(function)
     abi = [{"kind": "pointer", "name": spec.name} for spec in tensors]
@@ -69,7 +69,8 @@ def manifest(name: str, **wanted: Any) -> Manifest:
 
 
 def bundle(tirs: Mapping[str, str], *, proven: bool = True, change: Mapping[str, Any] | None = None) -> bytes:
-    """A bundle of kernels by name, from their tile IR; `change` replaces texts by digest name after their digests are taken."""
+    """A bundle of kernels by name, from their tile IR; `change` replaces texts by digest name after the digests are
+    computed."""
     kernels: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
     texts: dict[str, bytes] = {}

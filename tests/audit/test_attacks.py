@@ -1,4 +1,4 @@
-"""Contracts and records made to mislead the audit: what is false is never confirmed."""
+"""Contracts and records made to mislead the audit: a false statement is never confirmed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("kept_workers")
 WHERE_ZERO = """  %1 = compare %n, %0 {kind = "eq"} : bool
   %2 = constant {value = 5} : i32
   %90 = select %1, %2, %0 : i32"""
-"""Reads x[5] where n is 0, and N may be 1."""
+"""Reads x[5] if n is 0; N may be 1."""
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ WHERE_ZERO = """  %1 = compare %n, %0 {kind = "eq"} : bool
         ("(n != 0 and 10 // n > 100) == 0", REFUTED),
         ("N == 1 or 10 // n > 1", REFUTED),
         ("n > 0 and 10 // n > 1", CONFIRMED),
-        ("10 // n > -100 or N == 1", CONFIRMED),  # what is left of `or` is always evaluated: n = 0 does not launch
+        ("10 // n > -100 or N == 1", CONFIRMED),  # the left side of `or` is always evaluated: n = 0 does not launch
     ],
 )
 def test_what_the_launcher_does_not_evaluate_is_not_assumed(requires: str, verdict: str) -> None:
@@ -53,7 +53,7 @@ def test_what_the_launcher_does_not_evaluate_is_not_assumed(requires: str, verdi
 def test_the_quotient_that_wraps() -> None:
     body = """  %1 = constant {value = -1} : i32
   %2 = binary %n, %1 {kind = "floordiv"} : i32
-  %90 = binary %2, %0 {kind = "min"} : i32"""  # 0 for every n <= 0 but the least, where it is the least
+  %90 = binary %2, %0 {kind = "min"} : i32"""  # 0 for every n <= 0 except the minimum, which it keeps
     text = FRAME.format(body=body)
     wrong = audited(text.replace("N <= 1000", "N <= 1000 and n <= 0"))
     assert ("bounds", "load from `x`") in bad(wrong, REFUTED)
@@ -151,7 +151,7 @@ def persistent(data: dict[str, Any]) -> None:
 
 
 LAUNCHES = [may_overlap, persistent]
-"""Edits of what the emulator goes by."""
+"""Edits of the data that the emulation depends on."""
 
 
 def test_what_is_edited_below_was_confirmed(tmp_path: Path) -> None:
@@ -163,14 +163,14 @@ def test_what_is_edited_below_was_confirmed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 def test_an_edited_manifest_is_not_confirmed(edit: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
-    """The record of the proofs stays as it was; the rest of the manifest is another."""
+    """The proof record is unchanged; another part of the manifest is edited."""
     place = tmp_path / "a.bundle"
     place.write_bytes(samples.bundle({"kv_update": samples.text("kv_update")}, change=edited("kv_update", edit)))
     try:
         with open_bundle(place) as bundle:
             assert audit(bundle, Options(launches=0))["summary"]["status"] != 0
     except BundleError:
-        assert edit is drop_argument  # refused where it is opened
+        assert edit is drop_argument  # refused when it is opened
 
 
 def test_what_a_verdict_depends_on_is_in_its_key() -> None:
@@ -188,7 +188,8 @@ def test_what_a_verdict_depends_on_is_in_its_key() -> None:
 
 
 def test_a_verdict_is_not_that_of_a_constant_of_another_type() -> None:
-    """Whoever packs a bundle chooses its constants: a text that is how a float is hashed must not get the float's verdict."""
+    """The packer of a bundle chooses its constants: a text equal to the hashed form of a float must not get the float's
+    verdict."""
     texts = {"tir": b"a", "ptx": b"b"}
     values: list[Any] = [1, 1.0, True, "1", (1.0).hex(), f"f{(1.0).hex()}", "f1", "t1", math.inf, "inf", "finf"]
     plain = manifest_from_json(edited("kv_update", lambda data: None))

@@ -1,4 +1,4 @@
-"""`tilec audit` looks at no bundle of another digest than the one it is given."""
+"""`tilec audit` refuses a bundle with another digest than the given one before reading it."""
 
 from __future__ import annotations
 

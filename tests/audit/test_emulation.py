@@ -1,4 +1,4 @@
-"""PTX on the edge launches of its kernel: clean where it is right, faulty where it is not, unknown where it is not known."""
+"""PTX on the edge launches of its kernel: clean if it is right, faulty if it is wrong, unknown if it is not emulated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_wrong_value_is_seen_by_the_comparison() -> None:
 
 
 def test_code_that_leaves_its_tensor_is_faulty() -> None:
-    """The block is told apart by an id that is one too large, so the last elements lie behind the tensor."""
+    """The block id is one too large, so the last elements are past the end of the tensor."""
     manifest, ptx = compiled("kv_update")
     at = ptx.index("%ctaid.x;")
     register = ptx[:at].split()[-1].rstrip(",")
@@ -75,7 +75,7 @@ def test_code_that_is_not_understood_is_unknown() -> None:
 
 
 def test_a_launch_over_its_steps_is_unknown_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no fault of the kernel, and no verdict on it."""
+    """The step limit is neither a fault of the kernel nor a verdict on it."""
     monkeypatch.setattr(emulation, "INSTRUCTIONS", 20)
     found = judged(*compiled("add"))
     assert found["status"] == "unknown"
@@ -99,7 +99,7 @@ def test_sizes_that_the_solver_does_not_find_are_told_apart_from_a_contract_that
 
 
 def test_no_order_of_threads_is_tried_twice() -> None:
-    """Nor a number of persistent blocks: the orders go on from launch to launch."""
+    """Neither is a number of persistent blocks: the thread orders continue from launch to launch."""
     manifest, ptx = compiled("kv_update")
     seeds = [row["seed"] for row in judged(manifest, ptx)["launches"]]
     assert len(seeds) == len(set(seeds)) > 2

@@ -1,4 +1,4 @@
-"""Edge launches satisfy their contracts, reach past edges, and their contents honour every value check."""
+"""Edge launches satisfy their contracts and have partial tiles, and their contents satisfy every value check."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_edges_are_passed() -> None:
     ("name", "symbol", "cut"), [("matmul", "K", 64), ("flash_attention", "S", 64), ("decode_attention", "S", 32)]
 )
 def test_loops_have_five_iterations_and_six(name: str, symbol: str, cut: int) -> None:
-    """Among the launches by default: a ring comes round, and its parity turns, in an odd and an even number of them."""
+    """Default launches make a ring wrap, and its parity flip, after an odd and an even number of iterations."""
     assert {5, 6} <= {-(-case.values[symbol] // cut) for case in launches(name, LAUNCHES)}
 
 
 def test_loops_go_round_the_longest_ring() -> None:
-    """A ring of ten stages comes round in eleven iterations, each of as many rows as there are parts of the depth."""
+    """A ring of ten stages wraps in eleven iterations; each split of K gets that many."""
     manifest, function = samples.manifest("matmul_split"), parse_function(samples.text("matmul_split"))
     manifest = replace(manifest, schedule={"pipelines": [{"copy": "tma", "mma": "wgmma", "stages": 10}]})
     cases = edge_launches(manifest, function, contract_of(manifest, function), LAUNCHES)
@@ -76,4 +76,4 @@ def test_contents_are_the_same_twice() -> None:
     first, second = contents(manifest, values, 0), contents(manifest, values, 0)
     assert first is not None and second is not None
     assert all(np.array_equal(first[name].view(np.uint8), second[name].view(np.uint8)) for name in first)
-    assert contents(manifest, {"T": 6, "S": 5}, 0) is None  # six distinct slots of five
+    assert contents(manifest, {"T": 6, "S": 5}, 0) is None  # six distinct slots out of five

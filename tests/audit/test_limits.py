@@ -1,4 +1,4 @@
-"""An audit survives what it looks at, and ends early where it is asked to: what hangs, dies or eats its memory is unknown."""
+"""An audit survives its subjects, and ends early on request: a task that hangs, dies or exhausts memory gives unknown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def die(unit: Unit, emit: Any) -> None:
 
 
 def eat(unit: Unit, emit: Any) -> None:
-    """`add` takes all memory it gets."""
+    """`add` allocates all memory it gets."""
     if unit.name.startswith("add"):
         with stage("s", Limits(100, 20)):
             held = []
@@ -69,7 +69,7 @@ def test_a_task_that_fails_is_unknown_and_costs_itself_only(
 
 
 class Clock:
-    """The time of `tilec.workers.scheduler`: it stands still until what is asked for has been told, then is past any limit."""
+    """The clock of `tilec.workers.scheduler`: the real one until the message `until` has been shown, then past any limit."""
 
     def __init__(self, told: list[str], until: str) -> None:
         self.told, self.until = told, until
@@ -96,7 +96,7 @@ def test_a_time_limit_leaves_what_is_not_judged_and_says_what(tmp_path: Path, mo
 
 
 def test_no_verdict_depends_on_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at the clock is an hour after the one before, as on a machine that is much too busy."""
+    """Every look at the clock is an hour after the previous one, as on an overloaded machine."""
     path = tmp_path / "a.bundle"
     path.write_bytes(samples.bundle({name: samples.text(name) for name in ("add", "rms_norm")}))
     hours = count()
@@ -109,7 +109,7 @@ def test_no_verdict_depends_on_a_clock(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_gives_verdicts_has_no_clock() -> None:
-    """But for the time that a report tells, and for ending where somebody asked for an end."""
+    """Except for the durations in a report, and for a requested time limit."""
     folder = Path(work.__file__).parent
     clocks = [
         path.name for path in sorted(folder.glob("*.py")) if re.search(r"^(?:import|from) time\b", path.read_text(), re.M)
@@ -120,7 +120,7 @@ def test_what_gives_verdicts_has_no_clock() -> None:
 
 @pytest.mark.campaign
 def test_a_report_is_the_same_on_an_idle_and_on_a_busy_machine(tmp_path: Path) -> None:
-    """Proofs and launches of a small bundle, twice, the second time beside eight processes that compute."""
+    """Proofs and launches of a small bundle, twice, the second time next to eight busy processes."""
     path = tmp_path / "a.bundle"
     manifest, ptx = compiled("add")
     tir = samples.text("add")

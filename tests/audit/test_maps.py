@@ -1,4 +1,4 @@
-"""Tensor maps held against tile IR and PTX: those of the compiler are confirmed, and no other box, order or count is."""
+"""Tensor maps compared with tile IR and PTX: those of the compiler are confirmed, any other box, order or count is refuted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second prover derives what kernels promise, refutes what does not hold, and no manifest promises anything else."""
+"""The independent prover derives the promises of kernels and refutes false ones; a manifest with other promises is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_promise_that_does_not_hold_is_refuted(old: str, new: str, subject: st
 
 
 def test_arithmetic_behind_a_promise_may_not_wrap() -> None:
-    """With no bound on what `positions` held, one more may leave i32."""
+    """Without a bound on the values of `positions`, adding one may overflow i32."""
     text = edited(next(line for line in ADVANCE.splitlines() if "values %positions" in line) + "\n", "")
     assert ("wrap", "`+`") in bad(audited(text), REFUTED)
 

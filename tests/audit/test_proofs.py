@@ -1,4 +1,5 @@
-"""The second prover: confirms the shipped kernels, refutes the kernels that the first one once accepted, and every mutation."""
+"""The independent prover confirms the shipped kernels, and refutes every mutation and the kernels that the first prover once
+accepted."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SLOW = ("matmul",)
 
 
 def audited(text: str, steps: int = 3_000_000) -> list[Finding]:
-    """Findings about tile IR under the contract that it states itself."""
+    """Findings about tile IR under the contract in its own text."""
     function = parse_function(text)
     contract, budget = contract_of_function(function), Budget(steps=steps)
     return [*satisfiable(function, contract, budget), *prove_function(function, contract, budget)]
@@ -37,7 +38,7 @@ def bad(findings: list[Finding], verdict: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", campaign.chosen([name for name in NAMES if name not in SLOW], lambda name: name not in LIKE))
 def test_shipped_kernels_are_confirmed(name: str) -> None:
-    """Each obligation of the manifest, and none that the manifest lacks."""
+    """Every obligation of the manifest is confirmed, and the manifest lacks none."""
     manifest = samples.manifest(name)
     function = parse_function(samples.text(name))
     findings = prove_function(function, contract_of(manifest, function), Budget())
@@ -66,7 +67,7 @@ def test_false_accepts_of_the_prover_are_refuted(name: str, expected: tuple[str,
     try:
         function = load_kernel(samples.ACCEPTED_ONCE / f"{name}.py", {}, root=samples.ACCEPTED_ONCE)
     except CompileError:
-        assert name.startswith("q")  # a contract that contradicts itself may be refused where it is written
+        assert name.startswith("q")  # a contradictory contract may be refused earlier, when it is written
         return
     assert expected in bad(audited(print_function(function)), REFUTED)
 
@@ -149,7 +150,7 @@ FRAME = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: inout tensor<i32, 
     ("body", "verdict"),
     [
         ("  %1 = constant {value = 40} : i32\n  %90 = binary %n, %1 {kind = \"shl\"} : i32", CONFIRMED),  # 0
-        ("  %1 = constant {value = 32} : i32\n  %90 = binary %n, %1 {kind = \"shr\"} : i32", REFUTED),  # -1 for a negative one
+        ("  %1 = constant {value = 32} : i32\n  %90 = binary %n, %1 {kind = \"shr\"} : i32", REFUTED),  # -1 if negative
         ("  %1 = constant {value = 1} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", CONFIRMED),
         ("  %1 = constant {value = 2} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", REFUTED),  # N may be 1
         ("  %90 = binary %0, %n {kind = \"floordiv\"} : i32", CONFIRMED),  # 0, and 0 for a zero divisor

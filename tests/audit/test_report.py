@@ -1,4 +1,4 @@
-"""Bundles through the audit: what the report says, that it says it twice alike, and the exit status."""
+"""Audits of bundles: the report, its reproducibility, and the exit status."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_wrong_usage(path: Path, arguments: list[str], status: int, words: str, 
 def test_tile_ir_that_is_not_safe_is_refuted_whatever_its_manifest_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    """The record of the proofs is that of the right kernel; the texts, with their digests, are of another."""
+    """The proof record is that of the right kernel; the texts, with their digests, are of another."""
     text = samples.text("add")
     right = samples.manifest("add")
     broken = text.replace("mask = true", "mask = false")
@@ -107,7 +107,7 @@ def test_tile_ir_that_is_not_safe_is_refuted_whatever_its_manifest_says(
     assert report["summary"]["status"] == 1
     assert commands.run(["audit", str(place), "--launches", "0", "-j", "1"]) == 1
     assert "not in the manifest: bounds of store to `out`: refuted" in capsys.readouterr().out
-    assert len(right.obligations) - 1 == len(report["artifacts"][0]["missing"])  # no mask, no end of a clipped store
+    assert len(right.obligations) - 1 == len(report["artifacts"][0]["missing"])  # no obligation for a masked end
 
 
 def test_a_digest_that_differs_is_found(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_digest_that_differs_is_found(tmp_path: Path) -> None:
     digests = samples.manifest("add").digests
     place = write(tmp_path, {"add": text}, change={"digests": {**digests, "tir": digests["ptx"]}})
     report = report_on(place)
-    assert report["artifacts"][0]["digests_differ"] == []  # the text of that digest is there, but it is no tile IR
+    assert report["artifacts"][0]["digests_differ"] == []  # a text with that digest exists, but it is not tile IR
     assert report["summary"]["contract"]["refuted"] == 1
     assert report["summary"]["status"] == 1
 
@@ -168,7 +168,7 @@ def test_constants_are_compared_by_type_and_bits(said: Any, own: Any, alike: boo
 
 
 def test_a_launch_check_that_is_gone_is_not_assumed(tmp_path: Path) -> None:
-    """The tile IR still says `requires`; what no launcher enforces proves nothing."""
+    """The tile IR still has `requires`; a check that no launcher enforces proves nothing."""
     text = samples.text("flash_attention")
     report = report_on(write(tmp_path, {"flash_attention": text}, change={"launch_checks": []}))
     found = {(one["property"], one["subject"]): one["verdict"] for one in report["artifacts"][0]["obligations"]}
@@ -185,17 +185,17 @@ def test_no_time_is_unknown_and_says_so(path: Path) -> None:
 
 
 def assembled(ptx: str, arch: str) -> bytes:
-    """Stands for an assembler: what it gives is the CUBIN of one sample whatever the PTX."""
+    """Stands in for an assembler: returns the CUBIN of one sample for any PTX."""
     return bundles.cubin("add")
 
 
 def refused(ptx: str, arch: str) -> bytes:
-    """Stands for one that takes no PTX."""
+    """Stands in for one that refuses all PTX."""
     raise CompileError(Diagnostic("E0602", "the assembler refused the PTX"))
 
 
 def not_installed(ptx: str, arch: str) -> bytes:
-    """Stands for one of whose programs one is missing."""
+    """Stands in for one with a missing program."""
     raise CompileError(Diagnostic("E0601", "`nvidia-cuda-nvcc` is not installed"))
 
 

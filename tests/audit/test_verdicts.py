@@ -1,4 +1,4 @@
-"""Verdicts that are kept: reused where all they depend on is the same, and never where anything is another or damaged."""
+"""Cached verdicts: reused if everything they depend on is the same, and never if anything is different or damaged."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_another_bundle_reuses_what_it_shares(path: Path, store: Store, tmp_path
 
 
 def test_a_manifest_that_is_another_is_judged_anew(path: Path, store: Store, tmp_path: Path) -> None:
-    """The texts, and so the digests, are those of a kernel whose verdicts are known."""
+    """The texts, and so the digests, are those of a kernel with known verdicts."""
     assert report(path, store)["summary"]["status"] == 0
 
     def swap(data: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ def test_what_is_damaged_is_judged_again(path: Path, store: Store) -> None:
      b'[{"model":{},"property":"bounds","reason":"","subject":"x","verdict":"fine"}]'],
 )  # fmt: skip
 def test_what_is_no_verdict_is_none(path: Path, store: Store, data: bytes) -> None:
-    """Bytes that the store gives back whole, since who wrote them may write there."""
+    """Well-formed store entries that are not verdicts: whoever can write the store may have written them."""
     with open_bundle(path) as bundle:
         texts = bundle.texts()
         for one in bundle.kernels:
@@ -142,7 +142,7 @@ def test_the_command_reuses_and_with_no_cache_does_not(
 
 
 def test_every_file_that_a_verdict_depends_on_is_in_its_digest() -> None:
-    """What is imported, at any depth, for a verdict of each kind."""
+    """Every file imported, at any depth, for a verdict of each kind."""
     files = {
         ".".join(("tilec", *path.relative_to(TILEC).with_suffix("").parts)).removesuffix(".__init__"): path
         for path in TILEC.rglob("*.py")

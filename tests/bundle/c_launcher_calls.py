@@ -1,8 +1,8 @@
-"""Calls the functions of a launcher in C as the Python launcher is called, and compares. Run in a process of its own, since the
+"""Calls the functions of a launcher in C and the Python launcher alike, and compares. Run in a process of its own, since the
 stub of libcuda stays in it: `python c_launcher_calls.py STUB LAUNCHER BUNDLE NAMES`.
 
 In: a bundle and its launcher as a shared library, and a JSON object of functions by kernel. For each kernel, random calls: most
-within the contract, others with one thing wrong. Out, as JSON: how many launched, how often each code came, and differences.
+within the contract, others with one error. Out, as JSON: the number of launches, the count of each code, and differences.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Caller:
         return next(spec.dtype for spec in self.manifest.scalars if spec.name == scalar)
 
     def fitting(self, name: str, values: list[int]) -> list[int]:
-        """Those that the type of a parameter in C has."""
+        """Numbers that fit the C type of a parameter."""
         if name not in self.integers:
             return values
         low, high = DTYPES[self.dtype(name)].integer_range()
         return [value for value in values if low <= value <= high]
 
     def draw(self, dice: random.Random) -> dict[str, Any]:
-        """Values of a call: numbers by name, addresses by tensor, and whether values are vouched for."""
+        """Arguments of a call: numbers by name, addresses by tensor, and whether value checks are waived."""
         values = {name: dice.choice([1, 2, 3, 8, 16, 64, 100, 4096]) for name in self.dims}
         values |= {name: dice.choice([128, 8192, 1 << 20]) for name in self.strides}
         for spec in self.manifest.scalars:
@@ -95,7 +95,7 @@ class Caller:
         return {"values": values, "pointers": pointers, "trusted": trusted}
 
     def python(self, call: dict[str, Any]) -> tuple[str, Any]:
-        """The verdict of the Python launcher, and what it launches with."""
+        """The verdict of the Python launcher, and its launch arguments."""
         values = call["values"]
         arguments: dict[str, Any] = {spec.name: values[spec.name] for spec in self.manifest.scalars}
         for spec in self.manifest.tensors:
@@ -141,7 +141,7 @@ def _scalar(dtype: str, value: Any) -> Any:
 
 
 def failures(library: Any, stem: str, stub: Stub) -> dict[str, str]:
-    """What loading says of devices and drivers that it cannot use."""
+    """The errors of loading with devices and drivers that it cannot use."""
     load, error = getattr(library, f"{stem}_load"), getattr(library, f"{stem}_error")
     error.restype = ctypes.c_char_p
     found: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Faults for a build to survive: sudden death, damaged stores, several builders at once, disks that cannot be written.
+"""Faults for a build to survive: sudden death, damaged stores, concurrent builders, unwritable disks.
 
-Each function breaks something many times, looks at what the store then serves, and returns counts; `wrong` and `unexplained`
-must be empty. What is right is known from an undisturbed build, since builds are reproducible.
+Each function injects a fault many times, checks what the store then serves, and returns counts; `wrong` and `unexplained` must
+be empty. The right result is known from an undisturbed build, since builds are reproducible.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Reference = dict[str, dict[str, str]]
 
 @dataclass
 class Count:
-    """What came of one kind of fault."""
+    """The outcomes of one kind of fault."""
 
     tried: int = 0
     served: int = 0
@@ -47,8 +47,8 @@ class Count:
 
 
 def environment(store: Path) -> dict[str, str]:
-    """Of a build that uses this store and finds the project's packages. It leaves no bytecode: Python does not notice where
-    files end early, and what it had written of a module would be read by others."""
+    """The environment of a build that uses this store and finds the project's packages. It writes no bytecode: Python does not
+    detect truncated files, so other processes would load a partially written module."""
     return os.environ | {"TILEC_CACHE_DIR": str(store), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -64,13 +64,13 @@ def keys_of(store: Path) -> Reference:
 
 
 def outputs_of(root: Path) -> dict[str, bytes]:
-    """What a build left in `artifacts/build`."""
+    """The files in `artifacts/build` after a build."""
     folder = root / "artifacts" / "build"
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*")) if path.is_file()}
 
 
 def examine(store: Path, reference: Reference, count: Count, keys: Sequence[str] | None = None, *, damaged: bool) -> None:
-    """Look up every entry (or `keys`): what is served must be right, and a miss must be explained by a problem."""
+    """Looks up every entry (or `keys`): a served entry must be right, and a miss must be explained by a problem."""
     with contextlib.closing(Store(store)) as opened:
         for key in list(reference) if keys is None else keys:
             before = len(opened.problems)
@@ -87,7 +87,7 @@ def examine(store: Path, reference: Reference, count: Count, keys: Sequence[str]
 
 
 def killed_builds(root: Path, command: list[str], kills: int, seed: int) -> Count:
-    """Kill a build and all its workers `kills` times at random moments, the store kept until a build gets through."""
+    """Kills a build and all its workers `kills` times at random moments; the store is kept until a build completes."""
     rng, count = random.Random(seed), Count()
     safe, store = root.parent / "safe", root.parent / "killed"
     start = time.monotonic()
@@ -149,7 +149,8 @@ def _damage(path: Path, rng: random.Random, others: list[Path]) -> str:
 
 
 def damaged_entries(store: Path, count: int, seed: int) -> Count:
-    """Damage one blob after the other; exactly the entries that name it must miss, and say so, and nothing wrong be served."""
+    """Damages one blob after the other. Exactly the entries that name it must miss and report it, and nothing wrong may be
+    served."""
     rng, result = random.Random(seed), Count()
     reference = keys_of(store)
     blobs = sorted((store / "v2" / "blobs").iterdir())
@@ -192,7 +193,7 @@ def damaged_entries(store: Path, count: int, seed: int) -> Count:
 
 
 def damaged_index(store: Path, count: int, seed: int) -> Count:
-    """Flip bytes of entries: one that is still served must be right, the rest is a miss that says so."""
+    """Flips bytes of entries: an entry that is still served must be right, all others are misses with a report."""
     rng, result = random.Random(seed), Count()
     reference = keys_of(store)
     for _ in range(count):
@@ -222,7 +223,7 @@ def damaged_index(store: Path, count: int, seed: int) -> Count:
 
 
 def concurrent_builders(root: Path, store: Path, command: list[str], builders: int) -> Count:
-    """Start `builders` builds of one project on one empty store; each stage of each artifact must run in one of them only."""
+    """Starts `builders` builds of one project on one empty store; each stage of each artifact must run in one of them only."""
     result = Count()
     runs = [
         subprocess.Popen(command, cwd=root, env=environment(store), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -249,13 +250,13 @@ CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
 
 
 def obey_permissions() -> None:
-    """In a child before it starts: what is read-only is so for root too (capabilities(7))."""
+    """Runs in a child before it starts: makes read-only files read-only for root too (capabilities(7))."""
     if os.geteuid() == 0:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
 def small_files(limit: int) -> Callable[[], None]:
-    """In a child before it starts: writing past `limit` bytes of a file fails, as on a disk that is full (setrlimit(2))."""
+    """Runs in a child before it starts: writing past `limit` bytes of a file fails, as on a full disk (setrlimit(2))."""
 
     def apply() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -265,7 +266,7 @@ def small_files(limit: int) -> Callable[[], None]:
 
 
 def one_clear_error(command: list[str], root: Path, store: Path, before: Callable[[], None] | None = None) -> str:
-    """Run a command that cannot write; the one error line it prints, or what is wrong with how it failed."""
+    """Runs a command that cannot write; returns the one error line it prints, or how its failure violates the rules."""
     done = subprocess.run(
         command, cwd=root, env=environment(store), capture_output=True, text=True, preexec_fn=before, timeout=600
     )

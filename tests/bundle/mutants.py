@@ -1,7 +1,7 @@
-"""Bundles with one thing wrong, for the loader to refuse: damage of the bytes, and hostile values under a repaired digest.
+"""Bundles with one fault, for the loader to refuse: damaged bytes, and hostile values under a repaired digest.
 
-A value that is merely different (40 registers instead of 41, under a digest computed anew) makes another bundle, not a damaged
-one; what tells those apart is the digest a user compares. So hostile values are those that no bundle may have.
+A different valid value (40 registers instead of 41, under a recomputed digest) makes another bundle, not a damaged one; only
+the digest that a user compares tells them apart. So hostile values are those that no bundle may have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilec.bundle_format import HEADER, MAGIC, TRAILER, aligned, canonical
 
 Path = tuple[str | int, ...]
 FREE = ("constants", "config", "toolchain", "digests")
-"""Objects whose keys are not fixed."""
+"""Objects with arbitrary keys."""
 NAMES = ("name", "kernel", "entry", "arch", "model", "blob", "sha256", "steps", "tensor")
 BAD_NAMES = ("../../etc/passwd", "/etc/passwd", "a/b", "..", "", "C:\\x", "a\0b", "a b", "\u202eabc", "x" * 5000, "con:")
 NUMBERS = ("offset", "size", "block", "cluster", "align", "registers", "spill_bytes", "dynamic_shared_bytes", "format")
@@ -25,7 +25,7 @@ BAD_NUMBERS = (-1, -(1 << 63), 1 << 62, 1 << 64, 10**25, 0.5, True, "1", None)
 
 
 def sealed(data: bytes) -> bytes:
-    """`data` with a trailer that fits it."""
+    """`data` with a matching trailer."""
     return data + hashlib.sha256(data).digest()
 
 
@@ -37,12 +37,12 @@ def split(data: bytes) -> tuple[list[int], bytes, bytes]:
 
 
 def joined(fields: list[int], manifest: bytes, rest: bytes) -> bytes:
-    """The inverse of `split`, for fields as they are: the header is not made to fit."""
+    """The inverse of `split`, with fields unchanged: the header is not fitted."""
     return sealed(HEADER.pack(MAGIC, *fields) + manifest + rest)
 
 
 def with_manifest(data: bytes, text: bytes) -> bytes:
-    """The bundle with another manifest text, blobs moved and header and trailer made to fit."""
+    """The bundle with another manifest text, blobs moved, and header and trailer fitted."""
     fields, _, _ = split(data)
     blobs = data[fields[5] : -TRAILER]
     start = aligned(HEADER.size + len(text))
@@ -53,7 +53,7 @@ def with_manifest(data: bytes, text: bytes) -> bytes:
 
 
 def paths(value: Any, at: Path = ()) -> Iterator[Path]:
-    """Every place in a JSON value."""
+    """The path of every value in a JSON value."""
     yield at
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
@@ -61,19 +61,19 @@ def paths(value: Any, at: Path = ()) -> Iterator[Path]:
 
 
 def get(value: Any, path: Path) -> Any:
-    """The value at a place."""
+    """The value at a path."""
     for key in path:
         value = value[key]
     return value
 
 
 def put(value: Any, path: Path, item: Any) -> None:
-    """Replace the value at a place."""
+    """Replaces the value at a path."""
     get(value, path[:-1])[path[-1]] = item
 
 
 def bit_flip(data: bytes, rng: random.Random) -> bytes:
-    """One bit."""
+    """Flips one bit."""
     at = rng.randrange(len(data) * 8)
     out = bytearray(data)
     out[at // 8] ^= 1 << at % 8
@@ -81,25 +81,25 @@ def bit_flip(data: bytes, rng: random.Random) -> bytes:
 
 
 def truncation(data: bytes, rng: random.Random) -> bytes:
-    """Less of it."""
+    """Truncates the bundle."""
     return data[: rng.randrange(len(data))]
 
 
 def growth(data: bytes, rng: random.Random) -> bytes:
-    """More of it; half of them under a digest that fits."""
+    """Appends bytes; half of the mutants get a matching digest."""
     extra = rng.randbytes(rng.randrange(1, 300))
     return data + extra if rng.random() < 0.5 else sealed(data[:-TRAILER] + extra)
 
 
 def overwritten(data: bytes, rng: random.Random) -> bytes:
-    """A run of other bytes, as a bad disk leaves."""
+    """A run of other bytes, as from a bad disk."""
     at = rng.randrange(len(data))
     run = rng.randbytes(rng.randrange(1, 4096))[: len(data) - at]
     return data[:at] + run + data[at + len(run) :]
 
 
 def swapped_blobs(data: bytes, rng: random.Random) -> bytes:
-    """The bytes of two blobs exchanged, as far as both go, under a repaired digest."""
+    """Swaps the bytes of two blobs, up to the shorter length, under a repaired digest."""
     fields, text, _ = split(data)
     left, right = rng.sample(json.loads(text)["blobs"], 2)
     size = min(left["size"], right["size"])
@@ -110,7 +110,7 @@ def swapped_blobs(data: bytes, rng: random.Random) -> bytes:
 
 
 def swapped_references(data: bytes, rng: random.Random) -> bytes:
-    """Two kernels with each other's code."""
+    """Swaps the code of two kernels."""
     manifest = json.loads(split(data)[1])
     kernels = manifest["kernels"]
     left, right = next(
@@ -141,7 +141,7 @@ def hostile_header(data: bytes, rng: random.Random) -> bytes:
 
 
 def reserved_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Something in bytes that must be zero: the end of the header or the space between blobs."""
+    """Nonzero bytes where zero is required: the end of the header or the space between blobs."""
     fields, text, _ = split(data)
     holes = [HEADER.size - 12, HEADER.size + len(text)]
     blobs = json.loads(text)["blobs"]
@@ -162,7 +162,7 @@ def hostile_value(data: bytes, rng: random.Random) -> bytes:
         old, name = get(manifest, path), next(key for key in reversed(path) if isinstance(key, str))
         free = any(key in FREE for key in path[:-1])
         if isinstance(old, (dict, list)):
-            if path[-1] in (*FREE, "strides"):  # an empty table, or no strides, may be meant
+            if path[-1] in (*FREE, "strides"):  # an empty table, or no strides, may be valid
                 continue
             item = rng.choice((None, 0.25, "two words"))
         elif name in NUMBERS and not free and type(old) is int:
@@ -178,7 +178,7 @@ def hostile_value(data: bytes, rng: random.Random) -> bytes:
 
 
 def missing_or_unknown_field(data: bytes, rng: random.Random) -> bytes:
-    """A field that is gone or one too many."""
+    """A missing or an unknown field."""
     manifest = json.loads(split(data)[1])
     objects = [path for path in paths(manifest) if isinstance(get(manifest, path), dict) and not any(k in FREE for k in path)]
     target = get(manifest, rng.choice(objects))
@@ -190,7 +190,7 @@ def missing_or_unknown_field(data: bytes, rng: random.Random) -> bytes:
 
 
 def repeated(data: bytes, rng: random.Random) -> bytes:
-    """A kernel or blob that is there twice, or out of order."""
+    """A duplicate kernel or blob, or two out of order."""
     manifest = json.loads(split(data)[1])
     items = manifest[rng.choice(("kernels", "blobs"))]
     if rng.random() < 0.5:
@@ -201,7 +201,7 @@ def repeated(data: bytes, rng: random.Random) -> bytes:
 
 
 def other_text(data: bytes, rng: random.Random) -> bytes:
-    """A manifest that is the same data in another text, or no JSON, or a pickle that would act when loaded."""
+    """The same data in another text, invalid JSON, or a pickle that runs code when loaded."""
     text = split(data)[1]
     at = text.index(b'"kernels"')
     return with_manifest(
@@ -252,7 +252,7 @@ KINDS: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 def mutants(data: bytes, count: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """`count` mutants of a sound bundle, the kinds in turn; none equals the original."""
+    """`count` mutants of a sound bundle, cycling through the kinds; none equals the original."""
     rng = random.Random(seed)
     kinds = list(KINDS)
     for number in range(count):

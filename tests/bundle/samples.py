@@ -1,4 +1,4 @@
-"""Small bundles that need no compiler: an ELF header with the fields the loader looks at, and manifests written by hand."""
+"""Small bundles that need no compiler: an ELF header with the fields that the loader reads, and manifests written by hand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STEP: dict[str, Any] = {
     "step": ["Module", [["FunctionDef", "decode", [["Pass"]]], ["FunctionDef", "prefill", [["Pass"]]]]],
     "tuning": [],
 }
-"""What a description says of the model's step: nothing is launched."""
+"""The description of the model's step: no launches."""
 
 
 def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
-    """Bytes that pass for a CUBIN of `sm` with the entry, and differ by `salt`: an ELF header, code, names and sections."""
+    """A stub CUBIN of `sm` with the entry, different for each `salt`: an ELF header, code, names and sections."""
     code = salt.to_bytes(4, "little") * 50 + bytes(padding)
     names = b"\0.shstrtab\0.text." + entry.encode() + b"\0"
     at = 64 + len(code) + len(names)
@@ -149,12 +149,12 @@ def bundle(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), **changes: An
 
 
 def source(name: str, blob: str) -> dict[str, bytes]:
-    """Bytes that pass for the tile IR and PTX of a kernel."""
+    """Stub tile IR and PTX of a kernel."""
     return {"tir": f"kernel @{name}".encode() * 20, "ptx": f".entry {blob}".encode() * 20}
 
 
 def encode(description: dict[str, Any], blobs: dict[str, bytes]) -> bytes:
-    """The bundle, with the texts of every kernel whose manifest has the digests that `parts` gives."""
+    """The bundle, with the texts of every kernel whose manifest has the digests of `parts`."""
     texts: dict[str, bytes] = {}
     for kernel in description["kernels"]:
         for name, data in source(kernel["name"], kernel["blob"]).items():

@@ -50,7 +50,7 @@ def test_four_builders_make_each_artifact_once(root: Path, tmp_path: Path) -> No
     count = faults.concurrent_builders(root, tmp_path / "store", [sys.executable, "-c", BUILD_JSON, str(root)], 4)
     assert count.tried == 4
     assert count.wrong == count.unexplained == []
-    assert count.served == 2 * 2 * 2 + 4 * 2 * 4  # tir and proofs per specialisation, four stages per architecture too
+    assert count.served == 2 * 2 * 2 + 4 * 2 * 4  # tile IR and proofs per specialisation, and four stages per architecture
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""The launcher in C: what it accepts and what it sends are the Python launcher's, it says why it refuses, and a hostile bundle
-makes no C of its own."""
+"""The launcher in C: it accepts and launches the same as the Python launcher, it reports why it refuses, and a hostile bundle
+cannot inject C code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror")
 
 @pytest.fixture(scope="module", autouse=True)
 def compiler() -> None:
-    """A test without one shows nothing, which is a failure where everything must be there."""
+    """A test without a compiler shows nothing; it fails if everything must be installed."""
     if shutil.which("cc") is None:
         assert os.environ.get("TILEC_PEERS") != "installed", "no C compiler"
         pytest.skip("no C compiler")
@@ -103,7 +103,7 @@ def test_it_launches_what_the_python_launcher_does(
 
 
 def test_the_program_that_a_gpu_runs(bundle: Path, stub: Path, tmp_path: Path) -> None:
-    """`ci/bench/c_launcher.c` compiles without a warning, and sees refused what must be."""
+    """`ci/bench/c_launcher.c` compiles without a warning, and finds that invalid launches are refused."""
     assert (
         commands.run(
             ["bundle", "launcher", str(bundle), "-k", "add", "-k", "rms_norm", "-o", str(tmp_path), "--prefix", "layer"]

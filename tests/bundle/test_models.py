@@ -1,4 +1,4 @@
-"""The closed world: what models ask for is found, or reported as missing at the place that asks."""
+"""The closed world: every kernel that a model requests is found, or reported as missing at the request's location."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def with_models(root: Path, old: str = "", new: str = "") -> BuildFile:
-    """The build file of the project with models and a step, in which `old` is `new`."""
+    """The build file of the project with models and a step, in which `old` is replaced by `new`."""
     path = root / "build.toml"
     path.write_text(path.read_text() + (MODELS.replace(old, new, 1) if old in MODELS else MODELS))
     (root / "kernels_src" / "f.step").write_text(STEP.replace(old, new, 1) if old not in MODELS or not old else STEP)
@@ -60,7 +60,7 @@ def with_models(root: Path, old: str = "", new: str = "") -> BuildFile:
 
 
 def refused(root: Path, old: str, new: str) -> list[str]:
-    """Codes and messages of the problems that replacing `old` by `new` makes."""
+    """Codes and messages of the errors that replacing `old` by `new` causes."""
     try:
         return [f"{item.code} {item.message}" for item in enumerate_world(with_models(root, old, new)).problems]
     except CompileError as error:
@@ -113,7 +113,7 @@ def prefill():
 
 
 def test_tuning_chooses_by_the_extents(root: Path) -> None:
-    """One block of 128 is cheapest up to 128 tokens, one of 256 up to 256; both are needed, and no other."""
+    """One block of 128 is cheapest up to 128 tokens, one of 256 up to 256; exactly these two are needed."""
     for longest, wanted in (("", {"copy_a-BLOCK=128", "copy_a-BLOCK=256"}), ("min(tokens, 128)", {"copy_a-BLOCK=128"})):
         path = root / "build.toml"
         before = path.read_text()

@@ -1,4 +1,4 @@
-"""Packing with the real compilers: the bytes depend on the project only, and the commands say what is in them."""
+"""Packing with the real compilers: the bytes depend on the project only, and the commands report the contents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODEL = "qwen3-0.6b"
 
 
 def clone(folder: Path, kernels: list[BundledKernel]) -> Path:
-    """The project elsewhere, with a build file of these artifacts."""
+    """A copy of the project elsewhere, with a build file of these artifacts."""
     shutil.copytree(ROOT / "kernels_src", folder / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
     lines = ['[build]\narch = ["sm_90"]']
     for kernel in kernels:
@@ -48,7 +48,8 @@ def bundle(shipped_bundle: Path) -> Path:
 
 
 def test_kernels_of_a_clone_at_another_path_are_the_same_bytes(bundle: Path, tmp_path: Path) -> None:
-    """Built from an empty store, by another process, whose strings hash otherwise: what has most sets and layouts to order."""
+    """Built from an empty store, by another process with another hash seed, from kernels with many sets and layouts to
+    order."""
     with open_bundle(bundle) as opened:
         kernels = {kernel.manifest.kernel: kernel for kernel in reversed(opened.kernels)}
         chosen = [kernels[name] for name in ("flash_attention", "sample_token")]
@@ -126,7 +127,7 @@ def test_refusals_have_their_status(bundle: Path, tmp_path: Path, capsys: pytest
 
 
 def changed(bundle: Path, path: Path) -> Path:
-    """The bundle with one kernel gone, and worse proofs and resources in another."""
+    """The bundle without one kernel, and with worse proofs and resources in another."""
     with open_bundle(bundle) as opened:
         data = bundle.read_bytes()
         start = data.index(b'{"arch"')
@@ -197,7 +198,7 @@ def test_built_again_it_is_equal(small: tuple[Path, Path]) -> None:
 
 
 def test_what_its_sources_do_not_build_is_named(small: tuple[Path, Path], tmp_path: Path) -> None:
-    """An intact bundle with the code of one kernel exchanged for that of its twin, and one with weaker launch checks."""
+    """An intact bundle with the code of one kernel swapped with its twin's, and one with weaker launch checks."""
     root, path = small
     data = path.read_bytes()
     manifest = json.loads(mutants.split(data)[1])
@@ -240,7 +241,7 @@ def test_rebuild_of_another_project(small: tuple[Path, Path], tmp_path: Path, ca
 
 
 def test_provenance_names_the_sources(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each file of the project by its sha256, once it is what the bundle was made from; and the packages of the manifests."""
+    """Each source file of the bundle by its sha256; and the packages of the manifests."""
     assert commands.run(["bundle", "attest", str(bundle), "--project", str(ROOT)]) == 0
     statement = json.loads(capsys.readouterr().out)["unsigned"][0]["statement"]
     found = {one["name"]: one for one in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}

@@ -1,4 +1,4 @@
-"""The ratchet: what is worse than the golden files fails and says what, the rest passes; and the project holds to its own."""
+"""The ratchet: a record worse than the golden files fails with a reason, any other passes; and the project meets its own."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_golden_files_round_trip_and_read_as_one_fact_per_line(tmp_path: Path) -
 def test_a_project_holds_to_its_golden_files_until_one_is_better(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shipped_store: Path
 ) -> None:
-    """Of two shipped kernels on one architecture; the gate's `tilec ratchet` holds all of them on all."""
+    """Two shipped kernels on one architecture; the gate's `tilec ratchet` checks all of them on all architectures."""
     monkeypatch.setenv("TILEC_CACHE_DIR", str(shipped_store))
     project, golden = tmp_path / "p", ROOT / "tests" / "golden"
     shutil.copytree(ROOT / "kernels_src", project / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))

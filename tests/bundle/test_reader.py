@@ -1,4 +1,4 @@
-"""Opening bundles: a sound one says what it holds; every other is refused in one line, soon and in little memory."""
+"""Opening bundles: a sound one reports its contents; every other is refused in one line, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_mutants_are_refused(tmp_path: Path) -> None:
 
 
 def nested(depth: int) -> Any:
-    """A tree of so many levels."""
+    """A tree of the given depth."""
     return ["Attribute", nested(depth - 1), "a"] if depth else ["Name", "a"]
 
 
@@ -213,7 +213,7 @@ def test_expression_over_a_name_that_nothing_gives_a_value(path: Path) -> None:
 
 
 def test_what_was_verified_is_what_is_used(path: Path) -> None:
-    """Who writes the file, or cuts it off, after it was verified changes nothing of what was."""
+    """Writing or truncating the file after it was verified does not change the open bundle."""
     before = path.read_bytes()
     with open_bundle(path) as bundle:
         kernel = bundle.kernels[0]
@@ -228,7 +228,7 @@ def test_what_was_verified_is_what_is_used(path: Path) -> None:
 
 
 def test_the_digest_of_the_whole_file_comes_first(path: Path, tmp_path: Path) -> None:
-    """A bundle of another digest is not looked into: the refusal is the same whatever is wrong with it."""
+    """A bundle of another digest is not parsed: the refusal is the same whatever else is wrong with it."""
     wanted = hashlib.sha256(path.read_bytes()).hexdigest()
     other = tmp_path / "other.bundle"
     for data in (samples.bundle(salts=(3,)), path.read_bytes()[:-1], path.read_bytes()[:200] + bytes(200)):
@@ -259,7 +259,7 @@ def test_thousand_kernels_that_share_a_large_blob(tmp_path: Path) -> None:
     start = time.process_time()
     with open_bundle(path) as bundle:
         assert len(bundle.kernels) == 1000
-    assert time.process_time() - start < 100 * hashing + 10  # each kernel's blob by itself would be 1000
+    assert time.process_time() - start < 100 * hashing + 10  # verifying each kernel's blob separately would take 1000
 
 
 def test_one_content_has_one_encoding(path: Path) -> None:

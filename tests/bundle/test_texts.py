@@ -1,4 +1,4 @@
-"""Tile IR and PTX in a bundle: there to the byte, damage found by `verify`, and not looked at by opening."""
+"""Tile IR and PTX in a bundle: stored exactly, damage found by `verify`, and not read by opening."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_every_kernel_has_its_texts(path: Path) -> None:
             digests = kernel.manifest.digests
             assert texts[digests["tir"]].startswith(b"kernel @" + kernel.name.encode())
             assert texts[digests["ptx"]].startswith(b".entry " + kernel.blob.encode())
-    assert len(texts) == 3 + 2  # equal PTX is there once
+    assert len(texts) == 3 + 2  # equal PTX is stored once
 
 
 @pytest.mark.campaign
 def test_a_stream_that_expands_to_more_than_it_says(path: Path) -> None:
-    """However much a few bytes expand to, no more is made than the manifest says, nor more than one wrong text."""
+    """However much a few bytes expand to, no more is decompressed than the manifest states, plus at most one wrong text."""
     bomb = lzma.compress(bytes(64 << 20), format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE)
     assert len(bomb) < 20_000
     digest = hashlib.sha256(bytes(64 << 20)).hexdigest()
@@ -44,7 +44,7 @@ def test_a_stream_that_expands_to_more_than_it_says(path: Path) -> None:
         try:
             with pytest.raises(ValueError, match=r"not the one of its digest|not as long"):
                 expand(bomb, entries)
-            # Blocks and what they are joined to, and the dictionary of 8 MiB that this stream asks for.
+            # Blocks and their concatenation, and the 8 MiB dictionary that this stream requires.
             assert tracemalloc.get_traced_memory()[1] < 3 * entries[0][1] + (10 << 20)
         finally:
             tracemalloc.stop()
@@ -90,7 +90,7 @@ def test_damaged_streams_are_refused(path: Path, tmp_path: Path) -> None:
         broken.write_bytes(mutants.sealed(bytes(changed)))
         with open_bundle(broken) as bundle:
             try:
-                assert bundle.texts()  # a byte that decides nothing, such as padding
+                assert bundle.texts()  # a byte without effect, such as padding
             except BundleError as error:
                 refused += 1
                 assert error.code == "E0705"

@@ -1,4 +1,4 @@
-"""A server on the loopback that answers every request with the same bytes, whatever they are, for layers that must stand it."""
+"""A loopback server that answers every request with the same arbitrary bytes, to test that a cache layer survives them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Generator
 
 Respond = Callable[[bytes], bytes | None]
-"""Bytes of a request, the bytes of its answer; None closes the connection without one."""
+"""Bytes of a request to the bytes of its response; None closes the connection without one."""
 
 
 @contextlib.contextmanager
 def raw_server(respond: Respond, *, closing: bool = True) -> Generator[int]:
-    """The port of the server; it closes each connection behind an answer, unless `closing` is false."""
+    """The port of the server; it closes each connection after a response, unless `closing` is false."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Entries of a remote made to hurt: what a broken disk, a hostile server, or somebody with another key would give."""
+"""Mutated entries of a remote, as a broken disk, a hostile server, or somebody with another key would serve them."""
 
 from __future__ import annotations
 

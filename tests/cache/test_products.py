@@ -1,4 +1,4 @@
-"""Entries whose products are not their own: each way to exchange them is refused by the build and by `tilec cache verify`."""
+"""Entries with another entry's products: each way to swap them is refused by the build and by `tilec cache verify`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOLCHAIN = {"islpy": "2026.2", "tilec": f"0.1.0 sha256:{OWN}"}
 
 
 def parts(salt: int = 1, sm: int = 90, entry: str = "scale", **changes: object) -> dict[str, bytes]:
-    """The products of an artifact as a build leaves them; `changes` replace fields of the manifest."""
+    """The products of an artifact after a build; `changes` replace fields of the manifest."""
     arch = f"sm_{sm}a"
     cubin = samples.cubin(entry, salt, sm)
     ptx = f"//\n.target {arch}\n.visible .entry {entry}(\n{salt}".encode()
@@ -113,7 +113,7 @@ FORGED: dict[str, tuple[Callable[[], dict[str, bytes]], str]] = {
 
 
 def code(sm: int) -> dict[str, bytes]:
-    """A CUBIN for `sm` under a manifest that has its digest but says sm_90a."""
+    """A CUBIN for `sm` under a manifest that has its digest but declares sm_90a."""
     cubin = samples.cubin("scale", 1, sm)
     manifest = json.loads(parts()["json"])
     manifest["digests"]["cubin"] = hashlib.sha256(cubin).hexdigest()
@@ -154,7 +154,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def exchange(root: Path, names: tuple[str, ...]) -> int:
-    """Give every artifact the products `names` of its twin, as one who can write the store can; how many that touched."""
+    """Gives every artifact the products `names` of its twin, as anybody with write access to the store can; returns the number
+    of changed entries."""
     with contextlib.closing(Store(store_root())) as store:
         labels = sorted((record["label"], key) for key, record in store.records() if record["label"].startswith("artifact "))
         found = [(key, store.lookup(key)) for _, key in labels]

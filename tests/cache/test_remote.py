@@ -1,4 +1,4 @@
-"""A team's cache: two stores and one remote, on real servers; what fails, what is slow, what is forged, who may make what."""
+"""A team's cache: two stores and one remote, on real servers; failing, slow and forged remotes, and write permissions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def attach(store: Store, *urls: str, key: bytes = b"", seconds: float = 20.0) -> Remote:
-    """Give a store remotes; generous, since the machine may do much else."""
+    """Attaches remotes to a store, with generous time limits, since the machine may be busy."""
 
     def load(key: str) -> tuple[dict[str, bytes], int] | None:
         found = store.lookup(key)
@@ -75,14 +75,14 @@ def small(root: Path) -> Path:
 
 
 def build(root: Path, folder: Path, *urls: str, key: bytes = b"", seconds: float = 20.0) -> BuildResult:
-    """Build a project with a store and remotes of its own."""
+    """Builds a project with a store and remotes of its own."""
     with contextlib.closing(Store(folder)) as store:
         attach(store, *urls, key=key, seconds=seconds)
         return project.build_with(root, store)
 
 
 def entry(folder: Path, *urls: str, key: bytes = b"", value: int = 1, seconds: float = 20.0) -> tuple[bool, Remote]:
-    """Make one entry with a store and remotes of its own: whether it was found, and the remote."""
+    """Makes one entry with a store and remotes of its own; returns whether it was found, and the remote."""
     with contextlib.closing(Store(folder)) as store:
         remote = attach(store, *urls, key=key, seconds=seconds)
         fields = {"input": value}
@@ -115,7 +115,7 @@ def test_a_layer_keeps_finds_and_lends(url: str) -> None:
 
 def test_second_clone_makes_nothing(url: str, tmp_path: Path) -> None:
     first, second = small(tmp_path / "one"), small(tmp_path / "two")
-    for root in (first, second):  # artifacts differ from those of other tests
+    for root in (first, second):  # unlike those of other tests
         for path in (root / "kernels_src").iterdir():
             path.write_text(path.read_text().replace("Copy.", f"Copy to {url}."))
     made = build(first, tmp_path / "store1", url)
@@ -126,8 +126,8 @@ def test_second_clone_makes_nothing(url: str, tmp_path: Path) -> None:
     for path in (first / "artifacts").rglob("*.*"):
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
     with contextlib.closing(Store(tmp_path / "store2")) as store:
-        assert store.statistics().get(Address(url).shown, "hits") == 4  # they are added up in the store
-    assert project.statuses(build(second, tmp_path / "store2")) == ["hit"] * 4  # and are here now, without the remote
+        assert store.statistics().get(Address(url).shown, "hits") == 4  # counts are accumulated in the store
+    assert project.statuses(build(second, tmp_path / "store2")) == ["hit"] * 4  # and are now local, without the remote
 
 
 def test_a_later_layer_fills_an_earlier_one(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_stages_are_shared_across_edits(tmp_path: Path) -> None:
     found = build(second, tmp_path / "store2", url)
     assert project.statuses(found) == ["built"] * 4
     assert all(result.hits["ptx"] and result.hits["cubin"] for result in found.results)
-    assert {result.hits["tir"] for result in found.results} == {True, False}  # made here, for the first target
+    assert {result.hits["tir"] for result in found.results} == {True, False}  # made by this build, for the first target
 
 
 def test_a_dead_and_a_silent_server_cost_time_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_dead_and_a_silent_server_cost_time_and_nothing_else(tmp_path: Path, m
         urls = [f"{scheme}://127.0.0.1:{port}/x" for port in (silent, dead) for scheme in ("http", "redis")]
         found = build(small(tmp_path / "one"), tmp_path / "store", *[u.replace("/x", "/0") for u in urls], seconds=0.3)
     assert project.statuses(found) == ["built"] * 4 and len(found.troubles) == 4
-    assert found.counts.total("failures") <= 4 * 8 * guard_module.FAILURES  # readers ask at once, and then no more
+    assert found.counts.total("failures") <= 4 * 8 * guard_module.FAILURES  # readers ask concurrently, and then no more
 
 
 def test_a_guard_gives_up_rests_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_a_guard_gives_up_rests_and_tries_again(monkeypatch: pytest.MonkeyPatch)
             guarded.call(ask)
     assert len(calls) == guard_module.FAILURES * guard_module.ATTEMPTS and guarded.resting
     broken = False
-    guarded._until = 0.0  # the rest is over  # pyright: ignore[reportPrivateUsage]
+    guarded._until = 0.0  # the pause is over  # pyright: ignore[reportPrivateUsage]
     assert guarded.call(ask) == b"here" and not guarded.resting and "OSError: no" in guarded.trouble
 
 
@@ -200,7 +200,7 @@ def test_no_mutant_of_an_entry_is_used(signed: bool) -> None:
             found = unpack(KEY, mutant, signer)
         except Refused:
             continue
-        # Without a signature a record may have lost a line; what the products of a key are `tilec.cache.products` knows.
+        # Without a signature a record may have lost a line; `tilec.cache.products` knows the products of a key.
         assert found.outputs.items() <= OUTPUTS.items(), name
         assert not signed or mutant.partition(b"\n\n")[0] == data.partition(b"\n\n")[0], name
 
@@ -256,7 +256,7 @@ def test_a_public_key_reads_and_writes_nothing(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "private").chmod(0o640)
     with pytest.raises(CompileError, match="E0752"):
         read_key()
-    (tmp_path / "private").write_bytes(b"# of the team\n" + public)  # no secret that everybody knows
+    (tmp_path / "private").write_bytes(b"# of the team\n" + public)  # not a publicly known secret
     (tmp_path / "private").chmod(0o600)
     with pytest.raises(CompileError, match="a PEM file begins with its first block"):
         read_key()

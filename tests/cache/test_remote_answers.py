@@ -1,4 +1,4 @@
-"""Answers that no server should give: whatever a layer is told, the entry is missed, made here, and nothing ends the build."""
+"""Invalid server responses: whatever a layer receives, the entry is a miss and made locally, and the build continues."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ RESP: Final[dict[str, bytes]] = {
 @pytest.mark.parametrize("kind", RESP)
 def test_whatever_a_redis_answers_is_a_miss(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_module, "PAUSE", 0.0)
-    """At once, or to what is asked of it behind a sound greeting."""
+    """At once, or in response to a command after a valid greeting."""
     later = commanded(dict.fromkeys(("GETRANGE", "SET", "EVAL"), RESP[kind]))
     for number, respond in enumerate((lambda data: RESP[kind], later)):  # pyright: ignore[reportUnknownLambdaType]
         with raw_server(respond, closing=not number) as port:
@@ -70,7 +70,7 @@ def test_whatever_a_redis_answers_is_a_miss(kind: str, tmp_path: Path, monkeypat
 
 
 def commanded(answers: dict[str, bytes]) -> Respond:
-    """Answers by the command's name; to others, that a client may begin with, those of a sound server."""
+    """Responses by command name; to commands with which a client may begin, those of a valid server."""
     answers = {"HELLO": b"%1\r\n$5\r\nproto\r\n:3\r\n", **answers}
 
     def respond(data: bytes) -> bytes:
@@ -148,7 +148,7 @@ def test_whatever_a_server_answers_is_a_miss(kind: str, tmp_path: Path, monkeypa
 
 
 def test_a_chunk_of_minus_one_bytes_is_not_read_to_the_end() -> None:
-    """Asked for some bytes, Python's client gives all that comes."""
+    """Given a length of -1, Python's client would read everything that arrives."""
     endless = OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + b"x" * (1 << 22)
     with raw_server(lambda data: endless) as port:
         layer = HttpLayer(Address(f"http://127.0.0.1:{port}/cache", False, 20.0))
@@ -158,7 +158,7 @@ def test_a_chunk_of_minus_one_bytes_is_not_read_to_the_end() -> None:
 
 
 class Files:
-    """A store of objects whose library gives, or raises, one thing."""
+    """An object store whose library returns, or raises, one thing."""
 
     def __init__(self, found: Any) -> None:
         self.found = found
@@ -189,7 +189,7 @@ def test_whatever_a_library_gives_is_a_miss(kind: str, tmp_path: Path, monkeypat
 
 
 def test_what_a_reader_has_no_word_for_is_a_miss(tmp_path: Path) -> None:
-    """A check that fails in a way that nobody thought of is one that says no."""
+    """A check that fails with an unforeseen exception counts as a refusal."""
     url = f"file://{tmp_path}/shared"
     entry(tmp_path / "store1", url)
     key = next(path.name for path in (tmp_path / "shared").iterdir())
@@ -212,7 +212,7 @@ def test_entries_that_workers_were_refused_are_replaced(tmp_path: Path) -> None:
     assert project.statuses(found) == ["built"] * 4 and found.problems
     assert {path.name for path in entries} == {path.name for path in shared.iterdir()}
     for path in entries:
-        unpack(path.name, path.read_bytes(), Unsigned())  # each is whole again
+        unpack(path.name, path.read_bytes(), Unsigned())  # each is intact again
 
 
 def test_entries_that_are_none_are_replaced(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The store: keys, damage, many processes, builders that die, folders that cannot be written, eviction."""
+"""The store: keys, damage, many processes, builders that die, read-only folders, eviction."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(600)
-    assert not Store(tmp_path / "store").make(KEY, lambda: {"a": b"1"}).hit  # returns at all, as the lock is free
+    assert not Store(tmp_path / "store").make(KEY, lambda: {"a": b"1"}).hit  # returns only if the lock is free
 
 
 _WRITE = """
@@ -231,9 +231,9 @@ def test_writer_killed_at_any_point_leaves_sound_entries(tmp_path: Path) -> None
         assert store.lookup(key) is not None
     assert store.problems == []
     (store.base / "holders").mkdir(exist_ok=True)
-    (left := store.base / "holders" / f".tmp-{'0' * 16}").touch()  # as a killed holder of a lock leaves it
+    (left := store.base / "holders" / f".tmp-{'0' * 16}").touch()  # as left by a killed holder of a lock
     prune(store, 1 << 40)
-    assert left.exists()  # it may be on its way
+    assert left.exists()  # it may be in use
     prune(store, 1 << 40, now=time.time() + 10_000)
     assert not list(store.base.rglob(".tmp-*"))
 
@@ -351,14 +351,14 @@ def test_digest_memory_sees_edits_of_equal_size(store: Store, tmp_path: Path) ->
 def test_digest_memory_sees_an_edit_that_keeps_size_inode_and_time_of_modification(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "SETTLED_NS", -1)  # remembered at once
+    monkeypatch.setattr(files, "SETTLED_NS", -1)  # cached at once
     path = tmp_path / "f"
     path.write_bytes(b"one")
     digests = FileDigests(store, "memory")
     first, before = digests.digest(path), path.stat()
     digests.save()
     assert json.loads(store.get_text("memory") or "")[str(path)][-1] == first
-    time.sleep(0.02)  # a tick of the file system's clock
+    time.sleep(0.02)  # one tick of the file system's clock
     path.write_bytes(b"two")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     after = path.stat()
@@ -388,7 +388,7 @@ def test_reasons() -> None:
 def test_what_is_pruned_while_a_cache_is_verified_is_no_damage(
     store: Store, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:  # fmt: skip
-    """The prune comes when the names are listed, and when the first entry was read."""
+    """The prune happens when the names are listed, and when the first entry was read."""
     for number in range(4):
         store.put(f"{number:064x}", {"a": b"%d" % number, "b": b"same"}, f"entry {number}")
     known = Folder.read if after == "blobs" else Folder.open_plain

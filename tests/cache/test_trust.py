@@ -1,4 +1,4 @@
-"""What somebody else put into the store, or could have: nothing of it is followed, waited for or believed."""
+"""Content that somebody else wrote, or could have written, into the store: it is never followed, waited for or trusted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def code_of(action: Callable[[], object]) -> tuple[str, str]:
 
 
 def in_time(action: Callable[[], object]) -> None:
-    """Fail where `action` is still at it after twenty seconds."""
+    """Fails if `action` runs for more than twenty seconds."""
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     thread.join(20)
@@ -46,7 +46,7 @@ def test_the_default_store_is_not_in_the_project(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     assert store_root() == tmp_path / "home" / "tilec"
-    monkeypatch.setenv("XDG_CACHE_HOME", "cache")  # relative, so a clone could bring it: the specification says to ignore it
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")  # a relative path could come from a clone: XDG says to ignore it
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     assert store_root() == tmp_path / "me" / ".cache" / "tilec"
     monkeypatch.setenv("TILEC_CACHE_DIR", "here")
@@ -164,7 +164,7 @@ def test_what_is_no_file_of_the_store_is_a_miss_and_leads_nowhere(
     store.set_texts({"n": "text"})
     store.close()
     outside = tmp_path / "outside"
-    # What a link leads to is a right blob, entry or note, or a whole right store: it is still not followed.
+    # The links lead to valid blobs, entries or notes, or to a whole valid store: they are still not followed.
     base = tmp_path / "store" / "v2"
     path = {
         "blob": base / "blobs" / entry.digests["a"], "entry": base / "entries" / KEY, "locks": base / "locks", "v2": base,
@@ -224,7 +224,7 @@ def test_prune_and_verify_remove_no_file_that_a_forged_entry_names(tmp_path: Pat
 
 
 def test_folders_of_any_depth_are_removed(tmp_path: Path) -> None:
-    """Deeper than descriptors, calls or a path's length allow."""
+    """Deeper than the limits of descriptors, recursion or path length."""
     store = Store(tmp_path / "store")
     handle = os.open(store.base / "blobs", os.O_RDONLY)
     for _ in range(2500):
@@ -255,7 +255,7 @@ def test_clean_leaves_what_is_not_the_store_s(tmp_path: Path) -> None:
 
 @pytest.fixture
 def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A key file, which the first store makes."""
+    """A key file, which the first store creates."""
     monkeypatch.setenv("TILEC_CACHE_KEY_FILE", str(tmp_path / "config" / "key"))
     return tmp_path / "config" / "key"
 
@@ -274,7 +274,7 @@ def test_processes_that_make_a_key_file_together_share_its_secret(
 ) -> None:
     Store(tmp_path / "store").put(KEY, {"a": b"1"})
     with monkeypatch.context() as patch:
-        patch.setattr("tilec.cache.seal.os.path.lexists", lambda path: False)  # as the second saw it, a moment ago
+        patch.setattr("tilec.cache.seal.os.path.lexists", lambda path: False)  # as the second process saw it a moment ago
         assert Store(tmp_path / "store").lookup(KEY) is not None
     assert list(keyed.parent.iterdir()) == [keyed]
 
@@ -304,7 +304,8 @@ def test_an_entry_without_the_right_seal_is_a_miss_and_verify_says_so(
     mine = Store(tmp_path / "store")
     mine.put(KEY, {"a": b"proven"}, "mine")
     mine.set_texts({"n": "mine"})
-    # One who knows all but the secret: seals with another key of his own, and with none, puts both where mine are read.
+    # An attacker who knows everything except the secret: seals with another key of his own, and without one, and writes both to
+    # the user's paths.
     forgeries: list[tuple[bytes, bytes]] = []
     for secret in (str(tmp_path / "his"), ""):
         monkeypatch.setenv("TILEC_CACHE_KEY_FILE", secret)
@@ -355,14 +356,14 @@ print([name for name in ("pickle", "sqlite3", "diskcache", "shelve") if name in 
 
 
 def test_the_store_loads_nothing_that_unpickles() -> None:
-    """`multiprocessing` of the scheduler pickles between our own processes, so it is looked for in the store's part alone."""
+    """The scheduler's `multiprocessing` pickles between our own processes, so the test searches only the store's modules."""
     code = _IMPORTS.replace(", tilec.project.driver", "")
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
 def test_a_store_of_the_former_format_is_not_read(tmp_path: Path) -> None:
-    """The database of the former format ran what its rows held; whatever lies there is left alone."""
+    """The database of the former format executed its rows when loaded; whatever is there is left alone."""
     index = tmp_path / "store" / "v1" / "index"
     index.mkdir(parents=True)
     (tmp_path / "store").chmod(0o700)

@@ -11,7 +11,7 @@ from tilec.project.scaffold import scaffold
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `tilec new softmax` makes, with a store of its own; the command runs there."""
+    """The output of `tilec new softmax`, with a store of its own; the command runs there."""
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     scaffold(tmp_path / "softmax", "softmax")
     monkeypatch.chdir(tmp_path / "softmax")

@@ -1,4 +1,4 @@
-"""From `tilec new` to a kernel that is proven, run beside its reference, and built; and what is said where that fails."""
+"""From `tilec new` to a kernel that is proven, compared with its reference, and built; and the messages of each failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilec check`, `dump` and `graph` on real kernels: proofs, refusals, and answers kept in the store."""
+"""`tilec check`, `dump` and `graph` on real kernels: proofs, refusals, and results cached in the store."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_dump_prints_the_chosen_specialisation_only(root: Path, capfdbinary: pyt
 def test_a_product_goes_into_a_pipe(
     root: Path, capfdbinary: pytest.CaptureFixture[bytes], words: tuple[str, ...], place: str
 ) -> None:  # fmt: skip
-    """And nothing beside it."""
+    """Without any other file."""
     assert commands.run([*words, "-o", "file"]) == 0
     capfdbinary.readouterr()
     os.mkfifo(root / "pipe")
@@ -161,7 +161,7 @@ def product(a: In[E, M, 64], b: In[E, N, 64], out: Out[f32, M, N], *, E: Const):
 
 
 def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A product of f8 is proven, and has no form on the tensor cores: `check` said nothing of it, `build` failed."""
+    """A product of f8 can be proven but has no tensor-core instruction: `check` once accepted it, and `build` failed."""
     (root / "kernels_src/product.py").write_text(PRODUCT)
     entry = '\n[[kernel]]\nname = "product"\nconstants = { E = ["bf16", "f8e4m3"] }\n'
     (root / "build.toml").write_text(BUILD + entry)
@@ -175,7 +175,7 @@ def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixt
     out, err = capsys.readouterr()
     assert "3 built, 0 up to date, 3 failed" in out
     assert told.partition("\n\n")[0] in err
-    assert commands.run(["check", "product", "--json"]) == 1  # from the store, where it is known
+    assert commands.run(["check", "product", "--json"]) == 1  # cached in the store
     assert [one["status"] for one in json.loads(capsys.readouterr().out)["kernels"]] == ["proven", "refused"]
 
 

@@ -119,7 +119,7 @@ def test_cache_commands(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(path.read_bytes() + b"x")
     assert commands.run(["cache", "verify"]) == 1
     assert commands.run(["cache", "verify"]) == 0
-    # What the entries that `verify` threw away named is pruned once it is too old to be on its way into the store.
+    # Products of the entries that `verify` removed are pruned once they are too old to belong to a running build.
     for blob in (root.parent / "store/v2/blobs").iterdir():
         os.utime(blob, (0, 0))
     assert commands.run(["cache", "prune", "--max-size", "0"]) == 0

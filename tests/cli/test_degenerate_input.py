@@ -1,4 +1,4 @@
-"""Names of thousands of characters, numbers of thousands of digits and costs that are none: one clear error, status 2 or 1."""
+"""Names of thousands of characters, numbers of thousands of digits and invalid costs: one clear error, status 2 or 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     made = project.make(tmp_path / "p", ("copy_a",), arch='"sm_90"')
     monkeypatch.chdir(made)
-    kernel = made / "kernels_src/copy_a.py"  # proven, unlike the one that is only built
+    kernel = made / "kernels_src/copy_a.py"  # proven, while the other kernel is only built
     text = kernel.read_text().replace("grid, load", "grid, load, requires")
     kernel.write_text(text.replace("    grid(", "    requires(N % BLOCK == 0)\n    grid("))
     return made

@@ -1,4 +1,4 @@
-"""`tilec graph` draws the same bytes in every process, and the pictures of the README are what is drawn."""
+"""`tilec graph` draws the same bytes in every process, and the pictures in the README are up to date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GALLERY = ROOT / "artifacts" / "gallery"
 
 
 def drawn(kernel: str, folder: Path, seed: int) -> bytes:
-    """The drawing of a kernel of this project by a process whose strings hash by `seed`."""
+    """The drawing of a kernel of this project by a process with the hash seed `seed`."""
     output = folder / f"{kernel}-{seed}.svg"
     if output.exists():
         return output.read_bytes()
@@ -45,7 +45,7 @@ def test_the_picture_in_the_gallery_is_what_is_drawn(drawings: Path, bless: bool
 
 
 def test_words_of_the_pipeline_fit_their_boxes() -> None:
-    """In DejaVu Sans, the widest of the usual sans-serif fonts; each text stands in the box whose middle is its `x`."""
+    """In DejaVu Sans, the widest of the usual sans-serif fonts; each text is centered at its `x` in its box."""
     import matplotlib
     from PIL import ImageFont
 

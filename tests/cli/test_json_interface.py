@@ -1,4 +1,4 @@
-"""The interface for programs that write kernels: docs/programs.md shows what is printed, a schema describes it, fixes apply."""
+"""The interface for programs that write kernels: docs/programs.md shows the output, a schema describes it, fixes apply."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
-    """Status and document of a command, which the schema describes where it is `check`."""
+    """Status and document of a command, validated by the schema if it is `check`."""
     capsys.readouterr()
     status = commands.run([*arguments, "--json"])
     data = json.loads(capsys.readouterr().out)
@@ -116,7 +116,7 @@ def test_proofs_schedules_and_notes_fit_the_schema(folder: Path, capsys: pytest.
 
 @pytest.mark.parametrize("path", REFUSED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_refusal_fits_the_schema_and_certain_fixes_end_it(path: Path, tmp_path: Path) -> None:
-    """Each certain fix alone: the file is Python still, and the error that it is of is gone from its place."""
+    """Applies each certain fix alone: the file is still valid Python, and its error is gone from that location."""
     found = diagnose(path)
     data = json.loads(json.dumps([diagnostic_json(one, path.parent) for one in found]))
     jsonschema.validate({"errors": data}, SCHEMA)
@@ -156,7 +156,7 @@ def axes(x: In[f32, M, N], out: Out[f32, M, N]):
     ("axes", "offered"),
     [
         ((0, 2), [("write `bid(1)`", True), ("write `bid(0)`", False)]),
-        ((2, 2), [("write `bid(0)`", False), ("write `bid(1)`", False)]),  # either may be meant
+        ((2, 2), [("write `bid(0)`", False), ("write `bid(1)`", False)]),  # either may be intended
         ((2, 1), [("write `bid(0)`", True), ("write `bid(1)`", False)]),
     ],
 )
@@ -171,7 +171,7 @@ def test_an_axis_that_the_grid_lacks_becomes_one_that_nothing_reads(
 
 
 def test_no_bound_is_offered_for_a_write_whose_index_is_wrong(tmp_path: Path) -> None:
-    """`requires(M <= 1)` would let it pass."""
+    """`requires(M <= 1)` would hide the error."""
     path = tmp_path / "axes.py"
     text = AXES.replace("bid(I), bid(J)", "bid(0), bid(1)")
     path.write_text(text.replace("store(out, (i, j)", "store(out, (0, i)"))

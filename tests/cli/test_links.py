@@ -1,4 +1,4 @@
-"""A project that somebody else wrote brings links along, wherever a command writes: nothing outside of it is written."""
+"""A foreign project has links wherever a command writes: nothing outside of the project is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BUILT = "artifacts/tune/double/warps=4/sm_90a"
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own folder, with a file that is executed when he logs in."""
+    """The user's own folder, with a file that is executed at login."""
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.bashrc").write_bytes(SECRET)
@@ -43,7 +43,7 @@ def untouched(outside: Path) -> bool:
 
 
 def put_link(root: Path, place: str, outside: Path) -> None:
-    """A link there, to the folder outside, or for a file to the file in it; what was there is in neither."""
+    """Replaces the path by a link to the outside folder, or, if it names a file, to the file in that folder."""
     path = root / place
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def test_tune_measures_into_the_project(
     (tmp_path / "modes.json").write_text("{}")
     monkeypatch.setattr(tune_command, "CHILD", (sys.executable, str(CHILD), str(tmp_path)))
     command = ["tune", "--prebuilt", "--project", str(root)]
-    if budget == "0":  # what is recorded is made a table of
+    if budget == "0":  # a table is made of the records
         assert commands.run(command) == 0
         records = (root / TABLES / "double-sm_90a.jsonl").read_bytes()
         shutil.move(root / TABLES, tmp_path / "tables")
@@ -84,9 +84,7 @@ def test_tune_builds_into_the_project(
 ) -> None:
     root = tuned_project.make(tmp_path / "p")
     shutil.rmtree(root / "artifacts")
-    build = (
-        (root / "build.toml").read_text().replace("warps = 2", "warps = 4")
-    )  # as the stages that stand for the compiler have
+    build = (root / "build.toml").read_text().replace("warps = 2", "warps = 4")  # as in the stub stages
     (root / "build.toml").write_text(build)
     fake = functools.partial(driver.build_project, runner=fake_stages.run, preload=())
     monkeypatch.setattr(driver, "build_project", fake)
@@ -119,7 +117,7 @@ def test_build_writes_into_the_project(
 def test_build_dumps_into_the_folder_that_was_named(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
-    """The user names the folder; what lies in it, in a project that somebody else wrote, is nobody's word."""
+    """The user names the folder; a link inside it, in a foreign project, is not followed."""
     from tilec.cli import build_command
 
     root = small.make(tmp_path / "p", arch='"sm_90"')
@@ -148,7 +146,7 @@ def test_ratchet_writes_into_the_project(
 def test_pack_writes_into_the_project(
     tmp_path: Path, outside: Path, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:  # fmt: skip
-    """Before anything is built; to the user's cache, a bundle would go where the engine looks."""
+    """Before anything is built; in the user's cache, the engine would find the bundle."""
     root = tmp_path / "p"
     for name in ("kernels_src", "engine/models"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -18,7 +18,7 @@ NO_GPU = 3
 
 
 def used() -> float:
-    """CPU seconds of all processes that this one has waited for."""
+    """CPU seconds of all child processes that this one has waited for."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
@@ -47,7 +47,7 @@ def test_new_to_bench(tmp_path: Path) -> None:
     assert answers["check"][1].count("proven") == 4
     assert "as the reference" in answers["run"][1]
     assert answers["test"][1].count("right") == 4
-    assert "11 built, 1 up to date" in answers["build"][1]  # the one that was timed is there
+    assert "11 built, 1 up to date" in answers["build"][1]  # the timed one exists
     assert "no measurement: floors by published rates" in answers["bench"][1]
     spent = used() - began
     print(f"{spent:.1f} s of CPU time")

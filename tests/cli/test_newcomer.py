@@ -1,4 +1,4 @@
-"""What a newcomer to the command meets: colour at a terminal, projects found from below, misspelt words, short output."""
+"""A newcomer's use of the command: color at a terminal, projects found from subfolders, misspelled words, short output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No choice of colour left by another test, and a terminal that can show it."""
+    """Removes color settings of other tests, and sets a terminal that supports color."""
     monkeypatch.setattr(terminal, "_choice", "auto")
     monkeypatch.setenv("TERM", "xterm-256color")
 

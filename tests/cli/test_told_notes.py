@@ -1,4 +1,4 @@
-"""Notes of what is slow: told with code, place and fix, denied where asked, the same in `check`, `build` and JSON."""
+"""Performance notes: reported with code, location and fix, denied on request, the same in `check`, `build` and JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_its_page_has_a_slow_kernel_and_a_fast_one(code: str, capsys: pytest.Cap
 
 
 def test_every_code_has_a_page() -> None:
-    of_builds = {"N0104"}  # of measurements, not of a kernel
+    of_builds = {"N0104"}  # from measurements, not from a kernel
     assert {page.stem for page in PAGES.glob("N*.md")} == set(NOTE_CODES.values()) | of_builds
     assert commands.run(["explain", "n0103"]) == 0
 
@@ -54,7 +54,7 @@ def test_a_build_tells_what_it_made_and_denies_what_is_there(capsys: pytest.Capt
     )
     assert commands.run(["build"]) == 0
     err = capsys.readouterr().err
-    assert err.count("note[N0101]: ") == 2  # of the load and of the store, each once
+    assert err.count("note[N0101]: ") == 2  # for the load and for the store, once each
     assert "in copy-BLOCK=4096 sm_90a and 1 more" in err
     assert "hint: state `requires(N % 8 == 0)` where it is so" in err
     assert commands.run(["build"]) == 0

@@ -1,4 +1,4 @@
-"""`--watch`: what makes a command run again, what it survives, how it ends. When to look the test tells, and no clock."""
+"""`--watch`: what makes a command run again, what it survives, how it ends. The test controls when it looks, not a clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilec.diagnostics import CompileError, Diagnostic
 
 
 class Editor:
-    """Takes the place of what waits for changes: one step for each time that the command waits, and Ctrl-C behind the last."""
+    """Replaces the wait for changes: one edit for each time that the command waits, and Ctrl-C after the last."""
 
     def __init__(self, *steps: Callable[[], object]) -> None:
         self.steps = list(steps)
@@ -34,13 +34,13 @@ class Editor:
 
 
 def replace(path: Path, text: str) -> None:
-    """As most editors write: another file takes the name."""
+    """As most editors save: another file is renamed to the path."""
     path.with_suffix(".new").write_text(text)
     os.replace(path.with_suffix(".new"), path)
 
 
 def runs(reads: Reads, editor: Editor, command: Callable[[], int] | None = None) -> int:
-    """How often the command ran until it was interrupted."""
+    """The number of runs before the command was interrupted."""
     count = 0
 
     def counted() -> int:
@@ -67,7 +67,7 @@ def test_what_is_read_and_what_is_not(project: Path) -> None:
     alone = Reads(None, (str(source / "softmax.py"),))
     assert {path.name for path in alone.files()} == {"softmax.py", "shared.py"}
     (source / "softmax.py").write_text("def")
-    assert {path.name for path in alone.files()} == {"softmax.py", "shared.py"}  # as it was, while it cannot be told
+    assert {path.name for path in alone.files()} == {"softmax.py", "shared.py"}  # unchanged while it is unknown
 
 
 def test_only_another_content_runs_it_again(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +157,7 @@ def test_a_missing_library_is_named(project: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_command_watches_until_a_signal_ends_it(project: Path, number: int, status: int) -> None:
-    """With the real library: a line tells when it watches, another that it saw the change; no clock decides."""
+    """With the real library: one line shows that it watches, another that it saw the change; no clock is involved."""
     command = [sys.executable, "-P", "-m", "tilec", "check", "kernels_src/softmax.py", "-c", "E=bf16,N=64", "--watch"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

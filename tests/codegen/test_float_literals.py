@@ -12,7 +12,7 @@ from tilec.codegen.float_literals import older_spelling
 
 
 def spelled(constant: str, kind: str) -> int:
-    """Bits of the constant after rewriting, as the older parser reads them."""
+    """Bits of the constant after rewriting, as the older parser reads it."""
     line = older_spelling(f"  %2 = fmul {kind} %1, {constant}")
     text = line.rsplit(" ", 1)[1]
     digits = int(text.removeprefix("0xH").removeprefix("0xR").removeprefix("0x"), 16)

@@ -1,6 +1,8 @@
 """Line directives of PTX: they name lines of the tile IR's text, change no instruction, and survive edits of comments.
 
-What LLVM moves out of a loop, or joins from two places, has line 0: it then belongs to no operation alone."""
+An instruction that LLVM hoists out of a loop, or merges from two locations, has line 0, because it belongs to no single
+operation.
+"""
 
 from __future__ import annotations
 

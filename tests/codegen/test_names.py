@@ -1,4 +1,4 @@
-"""A kernel may have any name that Python takes, those that LLVM, MLIR or PTX know included."""
+"""A kernel may have any valid Python name, including names that LLVM, MLIR or PTX reserve."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def {name}(x: In[f32, N], out: Out[f32, N]):
 
 
 def ptx_of(name: str, folder: Path) -> tuple[str, str]:
-    """Symbol and PTX of a kernel of this name, made in a worker: what LLVM does not take may end its process."""
+    """Symbol and PTX of a kernel of this name, compiled in a worker, because a name that LLVM rejects may abort the process."""
     path = folder / "kernel.py"
     path.write_text(KERNEL.format(name=name), encoding="utf-8")
     function = load_kernel(path, {}, root=folder)
@@ -54,7 +54,7 @@ def test_it_is_built_under_its_own_name(tmp_path: Path, name: str, symbol: str) 
 
 
 def test_the_text_is_that_of_another_name(tmp_path: Path) -> None:
-    """But for the name."""
+    """Except for the name."""
     _, known = ptx_of("__nvvm_reflect", tmp_path)
     _, plain = ptx_of("abcdefghijklmn", tmp_path)
     assert known == plain.replace("abcdefghijklmn", "__nvvm_reflect")

@@ -90,7 +90,7 @@ def test_worker_gives_the_same_bytes_as_this_process() -> None:
 
 
 def test_abort_inside_llvm_ends_the_worker_only() -> None:
-    # The worker process imports the gate afresh, so an intrinsic that the gate has no family for is what gets through.
+    # The worker process imports the gate again, so it emits an intrinsic of no family known to the gate.
     mlir = kernel('llvm.call_intrinsic "llvm.nvvm.barrier.cluster.arrive"() : () -> ()')
     with pytest.raises(CompileError) as caught:
         call(_abort, what="compiling `k`")

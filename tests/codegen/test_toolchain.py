@@ -1,4 +1,4 @@
-"""The fingerprint names exact files, is cheap the second time, and says what to install when something is missing."""
+"""The fingerprint names exact files, is cached, and says what to install if something is missing."""
 
 from __future__ import annotations
 

@@ -1,19 +1,17 @@
-"""The snippets of the pages in `docs/`: what each fenced block is, and a folder in which those of a page run one after another.
+"""Runs the snippets of the pages in `docs/`: the fenced blocks of a page, in order, in one folder.
 
-| block | what is done with it |
+| block | use |
 |---|---|
-| `python` or `toml` with `title="FILE"` | written to that file; a kernel must be named by a command behind it |
-| `python` | executed, with a driver that records launches and a PyTorch as `tilec.ops` sees it |
-| `text` | what the `python` block above it printed |
-| `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything |
+| `python` or `toml` with `title="FILE"` | written to that file; a later command must name each kernel |
+| `python` | executed, with a driver that records launches and a stub of PyTorch for `tilec.ops` |
+| `text` | the output of the `python` block above it |
+| `console` | each line after `$ ` is run and must print the lines below it; `...` matches anything |
 | `sh` | read, not run, as it needs a GPU, a network or minutes: commands, options and extras must exist |
-
 | `json` | must be JSON |
-| any, behind a line `<!-- not run: WHY -->` | nothing |
+| any, after a line `<!-- not run: WHY -->` | nothing |
 
-Any other block is an error, so that none is passed over. `cd` into a folder that the page has not made goes into a copy of the
-repository's. A kernel that `tilec run` runs is compared with a reference too: the
-page's, or that of `references.py`.
+Any other block is an error, so that none is skipped. `cd` into a folder that the page has not made goes into a copy of the
+repository's. A kernel that `tilec run` runs is also compared with a reference: the page's, or that of `references.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ _SAME: Final = doctest.OutputChecker()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: `start` and `end` are where its body stands in the text of the page."""
+    """A fenced block: `start` and `end` delimit its body in the text of the page."""
 
     kind: str
     title: str
@@ -79,8 +77,8 @@ def blocks(text: str) -> list[Block]:
 
 
 def is_same(expected: str, actual: str) -> bool:
-    """Whether a command printed what a page shows. Means are near zero and of sums that processors add in orders of their own:
-    they may differ by a hundredth."""
+    """Whether a command printed what a page shows. Means near zero, of sums that processors add in different orders, may differ
+    by a hundredth."""
     shown, found = ([float(number) for number in MEAN.findall(text)] for text in (expected, actual))
     if len(shown) == len(found) and all(map(functools.partial(math.isclose, rel_tol=0.01), shown, found)):
         expected, actual = MEAN.sub("mean", expected), MEAN.sub("mean", actual)
@@ -88,8 +86,8 @@ def is_same(expected: str, actual: str) -> bool:
 
 
 class Runner:
-    """Runs the blocks of a page in `folder`. `text` is the page with what its commands printed; `wrong` says where that is not
-    what stands there."""
+    """Runs the blocks of a page in `folder`. `text` is the page with the actual output of its commands; `wrong` lists
+    differences from the page."""
 
     def __init__(self, page: Path, folder: Path) -> None:
         self.page, self.folder, self.here = page, folder, folder
@@ -176,13 +174,13 @@ class Runner:
         return output.getvalue().replace(f"{self.folder}/", "")
 
     def _looked_at(self, text: str) -> None:
-        """A command or a program looks at the kernels that it names; commands of a whole project at all."""
+        """Records the kernels that a command or a program names; commands of a whole project name all."""
         if text.split()[:2] in (["tilec", "test"], ["tilec", "check"]) and ".py" not in text:
             self.kernels.clear()
         self.kernels = {name: line for name, line in self.kernels.items() if not re.search(rf"\b{name}\b", text)}
 
     def _compare(self, words: list[str], block: Block) -> None:
-        """The same run beside the reference, which the page need not show."""
+        """Runs the command again with the reference, which the page need not show."""
         if not words[0].endswith(".py") or list((self.here / words[0]).parent.glob("reference*.py")):
             return
         reference = f"{REFERENCES}:{Path(words[0]).stem}"
@@ -200,7 +198,7 @@ class Runner:
 
 
 def problems(words: list[str]) -> list[str]:
-    """What is wrong with a command that is not run."""
+    """The errors in a command that is not run."""
     if "&&" in words:
         place = words.index("&&")
         return problems(words[:place]) + problems(words[place + 1 :])
@@ -218,7 +216,7 @@ def problems(words: list[str]) -> list[str]:
 
 
 def _of_module(name: str, words: list[str]) -> list[str]:
-    """A module of this project, whose options stand in its source."""
+    """Checks a module of this project, whose options are in its source."""
     place = ROOT / name.replace(".", "/")
     files = [path for path in (*place.glob("*.py"), place.with_suffix(".py")) if path.is_file()]
     source = "".join(path.read_text(encoding="utf-8") for path in files)

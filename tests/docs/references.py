@@ -1,4 +1,4 @@
-"""What the kernels of the pages compute, in NumPy, by kernel: the pages show kernels without, so that they stay short."""
+"""NumPy references for the kernels of the pages, by kernel, so that the pages can stay short."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NAMES = sorted(str(path.relative_to(PAGES)) for path in PAGES.rglob("*.md"))
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver that records, behind every device that is opened, and a PyTorch as `tilec.ops` sees it."""
+    """A driver that records for every opened device, and a stub of PyTorch for `tilec.ops`."""
     driver = FakeDriver()
     device = Device(driver)
     monkeypatch.setattr(importlib.import_module("tilec.runtime.device"), "CudaDriver", lambda: driver)
@@ -38,7 +38,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
 @pytest.fixture(scope="module")
 def standing() -> Iterator[Standing]:
-    """One server for the commands of all pages: each of them would start Python, and import the compiler, for its own."""
+    """One server for the commands of all pages, so that not each starts Python and imports the compiler."""
     standing = Standing(("tilec.interpreter", "tilec.lowering", "tilec.passes.prover", "tilec.project.trial", *BUILD_PRELOAD))
     yield standing
     standing.stop()
@@ -56,7 +56,7 @@ def one_server(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
 LONG = (
     "examples.md", "tutorial/product.md", "tutorial/reduction.md", "schedules.md", "language/patterns.md", "language/memory.md",
 )  # fmt: skip
-"""Pages that compile much; beyond the default run."""
+"""Pages with many compilations; excluded from the default run."""
 
 
 @pytest.mark.parametrize("name", chosen(NAMES, lambda name: name not in LONG))
@@ -64,9 +64,9 @@ LONG = (
 def test_page(name: str, tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, bless: bool,
               cache_home: Path) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("")  # as Python has it where a person types
+    monkeypatch.syspath_prepend("")  # as in an interactive session
     for module in [one for one in sys.modules if one.partition(".")[0] == "kernels_src"]:
-        monkeypatch.delitem(sys.modules, module)  # a project of the page has such a folder too
+        monkeypatch.delitem(sys.modules, module)  # a project of the page has a folder of the same name
     monkeypatch.setenv("TILEC_CACHE_DIR", str(cache_home / "pages"))
     before = set(sys.modules)
     runner = Runner(PAGES / name, tmp_path)
@@ -124,7 +124,7 @@ def copy_rows(x: In[f32, N], out: Out[f32, N]):
 
 @pytest.mark.usefixtures("one_server")
 def test_a_kernel_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its page shows of it: the reference of `copy_rows` is twice what this kernel writes."""
+    """Whatever its page shows: the reference of `copy_rows` is twice the kernel's output."""
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     command = "```console\n$ tilec run copy_rows.py --dims N=9\n...\n```\n"
@@ -136,7 +136,7 @@ def test_a_kernel_that_computes_something_else_fails(tmp_path: Path, monkeypatch
 
 
 def test_a_page_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output that differs, a kernel that nobody looks at, and a block of a kind that nobody knows."""
+    """Output that differs, a kernel without a command, and a block of unknown kind."""
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     kernel = '```python title="k.py"\n@tilec.kernel\ndef k():\n    pass\n```\n'

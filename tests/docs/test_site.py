@@ -1,4 +1,5 @@
-"""The site builds without a warning and without a network, has what its pages link to, and asks no other site for anything."""
+"""The site builds without a warning and without a network, contains everything it links to, and requests nothing from other
+sites."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ socket.socket.connect = socket.getaddrinfo = refuse
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. `strict` of mkdocs.yml makes every warning a failure: a link, an anchor, a page that nothing leads to."""
+    """The built site. `strict` of mkdocs.yml makes every warning an error: a broken link or anchor, an unreachable page."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "sitecustomize.py").write_text(NO_NETWORK)
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder / "site")]
@@ -50,7 +51,7 @@ def test_every_page_of_the_navigation_is_there(site: Path) -> None:
 
 @pytest.mark.campaign
 def test_nothing_comes_from_elsewhere(site: Path) -> None:
-    """A browser that shows a page loads it, and files beside it."""
+    """A browser that shows a page loads only that page and the files next to it."""
     pages = list(site.rglob("*.html"))
     assert len(pages) > 40
     loads = re.compile(r'<(?:script|img|iframe|source)[^>]*\bsrc="|<link[^>]*rel="(?:stylesheet|icon|preconnect)"')
@@ -62,7 +63,7 @@ def test_nothing_comes_from_elsewhere(site: Path) -> None:
 
 @pytest.mark.campaign
 def test_what_pages_load_is_there(site: Path) -> None:
-    for page in set(site.rglob("*.html")) - {site / "404.html"}:  # which is shown at any address, and so has absolute ones
+    for page in set(site.rglob("*.html")) - {site / "404.html"}:  # shown at any address, so its links are absolute
         text = page.read_text(encoding="utf-8")
         for address in re.findall(r'<img[^>]*\bsrc="([^"]+)"|<a [^>]*href="([^"#:]+)[#"]', text):
             target = next(filter(None, address))
@@ -76,7 +77,7 @@ def test_every_word_is_on_its_page() -> None:
 
 
 def test_a_word_says_what_it_is_refused_for() -> None:
-    """From the source of the frontend, and from what the prover says of the kernels of tests/ui."""
+    """From the source of the frontend, and from the prover's errors for the kernels of tests/ui."""
     told = refusals(ROOT)
     assert ("E0113", "`load` takes either an index or `offset=`") in told["load"]
     assert ("E0206", "`sum` reduces a tile, found a scalar") in told["sum"]
@@ -101,7 +102,8 @@ def test_what_programs_call_is_on_its_page() -> None:
 
 
 def test_links_into_the_repository(tmp_path: Path) -> None:
-    """They lead to a page of the file; what a page of a file links to in turn is named; a file that is gone is an error."""
+    """They lead to the rendered page of the file; the targets of links in a file's page are reported; a missing file is an
+    error."""
     (tmp_path / "a.md").write_text("[b](b.py), [here](../docs/p.md)")
     (tmp_path / "b.py").write_text("x = 1\n")
     repository = Repository(tmp_path)

@@ -1,8 +1,8 @@
-"""Which barriers of a launch order anything, by definition: a second opinion, which shares nothing with the race detector.
+"""Which barriers of a launch order any accesses, by definition: an oracle that shares no code with the race detector.
 
-In: a launch to make. Out: for each line with a `bar.sync` that was executed, whether two threads would touch the same bytes,
-one of them writing, with no barrier between, if that line were not there. Every plain access of the launch is kept, with the
-stretch between two barriers of its block in which it was made; a line's barriers join the stretches on both sides of them.
+In: a launch. Out: for each executed line with a `bar.sync`, whether without that line two threads would access the same bytes,
+one of them writing, with no barrier in between. Every plain access of the launch is recorded, with its interval between two
+barriers of its block; removing a line joins the intervals before and after its barriers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilec.emulator.races import Clocks, Shadow
 
 @dataclass
 class Trace:
-    """Accesses as (granules, lanes, is write) by block and stretch, and the line of the barrier after each stretch."""
+    """Accesses as (granules, lanes, is write) by block and interval, and the line of the barrier after each interval."""
 
     line: int = 0
     stretch: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -43,7 +43,7 @@ class Trace:
             self.stretch[block] += 1
 
     def needed(self, line: int) -> bool:
-        """Whether accesses on both sides of the line's barriers are in conflict."""
+        """Whether accesses before and after the line's barriers conflict."""
         for block, ends in self.ends.items():
             group = [0]
             for number, end in enumerate(ends):
@@ -57,7 +57,7 @@ class Trace:
         return False
 
     def _conflict(self, block: int, stretches: list[int]) -> bool:
-        """Whether two lanes touch one granule in different ones of these stretches, and one of them writes."""
+        """Whether two lanes access one granule in different ones of these intervals, and one of them writes."""
         if len(stretches) < 2:
             return False
         rows: list[Any] = []
@@ -121,7 +121,7 @@ def _recording(trace: Trace) -> Iterator[None]:
 
 
 def barriers(launch: Callable[[], Report]) -> tuple[Report, dict[int, bool]]:
-    """The launch's report, and for each executed line with a barrier whether it orders anything."""
+    """The launch's report, and for each executed line with a barrier whether it orders any accesses."""
     trace = Trace()
     with _recording(trace):
         report = launch()
@@ -130,6 +130,6 @@ def barriers(launch: Callable[[], Report]) -> tuple[Report, dict[int, bool]]:
 
 
 def without(text: str, line: int) -> str:
-    """PTX without what stands on a line."""
+    """PTX without one line's instruction."""
     lines = text.split("\n")
     return "\n".join([*lines[: line - 1], f"// {lines[line - 1].strip()}", *lines[line:]])

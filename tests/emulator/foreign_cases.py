@@ -1,4 +1,4 @@
-"""Launches of the PTX in `foreign/`: arguments at several sizes and seeds, and what NumPy says of the outputs."""
+"""Launches of the PTX in `foreign/`: arguments at several sizes and seeds, and the outputs expected by NumPy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ REPLICATING = {
     "softmax-sm_90": (92, 146), "softmax-sm_100": (73, 123), "softmax-sm_120": (91, 147),
     "layer_norm-sm_90": (102, 176), "layer_norm-sm_100": (100, 172), "layer_norm-sm_120": (100, 172),
 }  # fmt: skip
-"""Lines whose store several threads repeat: every lane of a warp puts the warp's partial result where all read it."""
+"""Lines whose store several threads repeat: every lane of a warp stores the warp's partial result to the same address."""
 DEPARTURES = {"matmul_tma-sm_90": {"proxy"}, "matmul_tma-sm_120": {"proxy"}}
-"""Rules of the PTX ISA that Triton's texts do not keep: no fence is between `mbarrier.init` and the copies that count there."""
+"""Rules of the PTX ISA that Triton's PTX violates: it has no fence between `mbarrier.init` and the copies that signal the
+mbarrier."""
 
 
 @dataclass
@@ -57,7 +58,7 @@ def _softmax(case: dict[str, Any], random: np.random.Generator, seed: int) -> La
     exact = np.full((rows, stride), np.nan)
     exact[:, :columns] = np.exp(wide - wide.max(axis=1, keepdims=True))
     exact[:, :columns] /= exact[:, :columns].sum(axis=1, keepdims=True)
-    used = (rows - 1) * stride + columns  # nothing lies behind the last row
+    used = (rows - 1) * stride + columns  # no padding after the last row
     out = np.full(used, np.nan, np.float32)
     arguments = {"x_ptr": x.ravel()[:used], "out_ptr": out, "row_stride": stride, "columns": columns}
     return Launch(arguments, (rows, 1, 1), {"out_ptr": exact.ravel()[:used]}, 2.0**-20)

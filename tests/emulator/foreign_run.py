@@ -1,4 +1,5 @@
-"""Runs a launch of `foreign_cases` in the emulator: arrays become tensors in memory, tensor maps what the driver would make."""
+"""Runs a launch of `foreign_cases` in the emulator: arrays become tensors in memory, and tensor maps are encoded as by the
+driver."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SCRATCH = (0, 0)
 def emulate(
     name: str, given: foreign_cases.Launch, *, seed: int = 0, text: str | None = None, limits: Limits | None = None
 ) -> Report:
-    """The report of a launch; `text` in place of the PTX that is stored."""
+    """The report of a launch; `text` replaces the stored PTX."""
     case = foreign_cases.CASES[name]
     memory = Memory()
     arguments: list[Any] = []

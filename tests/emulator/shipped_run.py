@@ -1,4 +1,4 @@
-"""The PTX of shipped kernels, made as the build makes it, and its launches in the emulator."""
+"""The PTX of shipped kernels, compiled as by the build, and its launches in the emulator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilec.target import TARGETS, Target
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel at one size: the function as written, what lowering says of its launch, and its PTX."""
+    """A kernel at one size: the function as written, its launch information from lowering, and its PTX."""
 
     function: Function
     lowered: Lowered
@@ -47,12 +47,12 @@ def compiled(name: str, number: int, arch: str) -> Compiled:
 
 
 def emulate(made: Compiled, arrays: dict[str, Any], *, seed: int = 0, text: str | None = None, **more: Any) -> Report:
-    """A launch; `text` in place of the PTX."""
+    """A launch; `text` replaces the PTX."""
     described = manifest(made.function, made.lowered, made.target)
     return launch.emulate(made.ptx if text is None else text, described, arrays, made.env, seed=seed, **more)
 
 
 def tolerance(function: Function, array: Any) -> float:
-    """Error allowed relative to the largest value: some roundings to the kernel's element type (f32 outputs of `mma` have those
-    of its operands)."""
+    """Error allowed relative to the largest value: a few roundings to the kernel's element type (f32 outputs of `mma` have
+    those of its operands)."""
     return {"float32": 2.0**-18, "f16": 2.0**-9, "bf16": 2.0**-6}[str(function.constants.get("E", array.dtype.name))]

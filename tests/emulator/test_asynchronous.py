@@ -1,4 +1,4 @@
-"""Asynchronous copies, mbarriers and proxies in small programs: what is right passes, each rule broken is named."""
+"""Asynchronous copies, mbarriers and proxies in small programs: correct ones pass, each violated rule is named."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def test_a_bulk_copy_is_there_when_its_bytes_have_been_counted(seed: int):
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_async_proxy_counts_on_an_mbarrier_that_was_fenced_since_it_was_made(fence: str, found: set[str], seed: int):
-    """By the thread that made it, or by one that a barrier told of it; nobody else's fence, and none in front of it."""
+    """By the thread that initialized it, or by one synchronized with it by a barrier; no other thread's fence counts, and none
+    before the initialization."""
     assert kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, fence=fence)) == found
     early = BARRIER.replace("@%p0 mbarrier.init", "{fence} @%p0 mbarrier.init").replace("{fence}\nbar", "bar")
     assert kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, fence=fence, barrier=early)) == {"proxy"}
@@ -139,7 +140,7 @@ def test_a_fence_of_mbarriers_is_none_of_data():
 
 
 def test_a_wait_that_asks_once_is_found_in_some_interleaving():
-    """`try_wait` may come back early: who does not ask again reads what may not be there."""
+    """`try_wait` may return early: a thread that does not retry may read data that has not arrived."""
     once = BARRIER.replace("@!%p1 bra WAIT;\n", "")
     found = [kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, barrier=once)) for seed in range(1, 21)]
     assert sum("race" in one for one in found) >= 5
@@ -192,7 +193,7 @@ def test_a_launch_that_may_overlap_must_wait_before_it_touches_memory():
 
 
 def test_the_read_only_path_is_for_what_no_launch_before_writes():
-    """The promise of ld.global.nc holds from the begin of a launch on, so the wait does not help."""
+    """`ld.global.nc` requires read-only data from the start of the launch, so the wait does not help."""
     body = "griddepcontrol.wait; mad.wide.u32 %d0, %t, 4, %a0; ld.global{path}.b32 %r0, [%d0]; {store}"
     store = "mad.wide.u32 %d0, %t, 4, %a1; st.global.b32 [%d0], %r0;"
     arrays = {"x": np.arange(32, dtype=np.uint32), "out": np.zeros(32, np.uint32)}
@@ -218,7 +219,7 @@ def test_what_is_resident_may_be_read_before_the_wait():
 
 
 def test_what_is_resident_may_not_be_written_before_the_wait():
-    """A kernel may write what it has declared resident, but the ones before it may still read that."""
+    """A kernel may write a tensor that it declares resident, but earlier kernels may still read it before the wait."""
     body = "mad.wide.u32 %d0, %t, 4, %a0; {wait} st.global.b32 [%d0], %t;"
     arrays = {"out": np.zeros(32, np.uint32)}
     for wait, found in (("griddepcontrol.wait;", set()), ("", {"dependency"})):

@@ -1,4 +1,5 @@
-"""Every barrier of shipped kernels is taken out in turn: the race detector says so just where the barrier orders something."""
+"""Removes every barrier of shipped kernels, one at a time: the race detector reports it exactly if the barrier orders
+accesses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every instruction that the PTX ISA defines to the bit, on thousands of operands: the emulator gives what an sm_90 chip gave.
+"""Every instruction that the PTX ISA defines bit for bit, on thousands of operands: the emulator agrees with an sm_90 GPU.
 
-`chip_answers.npz` holds the chip's answers, written by `ci/bench/ptx_semantics_gpu.py keep`; the NaN bits are compared too.
+`chip_answers.npz` contains the GPU's results, written by `ci/bench/ptx_semantics_gpu.py keep`; NaN bits are compared too.
 """
 
 from __future__ import annotations

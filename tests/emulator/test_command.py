@@ -1,4 +1,4 @@
-"""`tilec emulate` as its users see it: exit status, text, JSON, and where a planted fault is said to be."""
+"""`tilec emulate` as its users see it: exit status, text, JSON, and the reported location of a planted fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ held: dict[tuple[str, str, str, str], Any] = {}
 
 @pytest.fixture(autouse=True)
 def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """Runs the command in this project; what it has built for one test, another one has too."""
+    """Runs the command in this project; tests share what it has built."""
 
     def once(build: Any, entry: Any, target: Any) -> Any:
         key = (str(build.root), entry.name, str(entry.constants), str(target))
@@ -33,7 +33,7 @@ def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, pattern: str) -> list[int]:
-    """Takes the first instruction that matches out of the PTX; its line comes back once the command ran."""
+    """Removes the first matching instruction from the PTX; its line number is appended to the result when the command runs."""
     lines: list[int] = []
     real: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
 
@@ -62,7 +62,8 @@ def test_sizes_that_nobody_gave_make_a_short_launch_of_several_blocks(capsys: py
 
 
 def test_sizes_that_nobody_gave_are_several_with_more_iterations_than_stages(capsys: pytest.CaptureFixture[str]) -> None:
-    """An odd and an even number of them, so that a ring of ten stages goes round; each in an order of threads of its own."""
+    """K iterations include an odd and an even number above ten, so that a ring of ten stages wraps; each launch has its own
+    thread order."""
     assert commands.run(["emulate", "matmul_few", "--arch", "sm_90", "-c", "BM=16", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert {11, 12} <= {-(-one["values"]["K"] // one["constants"]["BK"]) for one in results}
@@ -137,7 +138,7 @@ def offset_extent(y: In[f32, M], out: InOut[f32, N - 2147483648], N: u32):
 def test_sizes_are_ones_that_the_launcher_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An extent below 1 is refused by the contract itself, no launch check says so."""
+    """The contract itself refuses an extent below 1, without a launch check."""
     (tmp_path / "kernels_src").mkdir()
     (tmp_path / "kernels_src/offset_extent.py").write_text(OFFSET_EXTENT)
     (tmp_path / "build.toml").write_text('[build]\narch = ["sm_90"]\n[[kernel]]\nname = "offset_extent"\n')

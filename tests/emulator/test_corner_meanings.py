@@ -1,4 +1,4 @@
-"""Corners of instructions, each with the result that the PTX ISA defines, worked out by hand."""
+"""Corner cases of instructions, each with the result that the PTX ISA defines, computed by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.emulator.tiny import evaluate
 
 NAN, INF = 0x7FC00000, 0x7F800000
 CANONICAL = 0x7FFFFFFF
-"""What f32 arithmetic gives for a NaN (PTX ISA, 9.7.3: payloads are not kept; the result is the canonical NaN)."""
+"""The NaN that f32 arithmetic returns (PTX ISA, 9.7.3: payloads are not kept; the result is the canonical NaN)."""
 
 
 def f32(*values: float) -> list[int]:
@@ -27,7 +27,7 @@ def f16(value: float) -> int:
 
 
 ROWS: list[tuple[str, str, list[tuple[str, int]], int]] = [
-    # shifts clamp at the width; the amount is a whole u32
+    # shifts clamp at the width; the amount is a full u32
     ("shl.b32 {d}, {a}, {b};", "b32", [("b32", 1), ("u32", 32)], 0),
     ("shl.b32 {d}, {a}, {b};", "b32", [("b32", 1), ("u32", 0xFFFFFFFF)], 0),
     ("shl.b16 {d}, {a}, {b};", "b16", [("b16", 1), ("u32", 16)], 0),
@@ -39,7 +39,7 @@ ROWS: list[tuple[str, str, list[tuple[str, int]], int]] = [
     ("shr.b64 {d}, {a}, {b};", "b64", [("b64", 1 << 63), ("u32", 64)], 0),
     ("shf.l.wrap.b32 {d}, {a}, {b}, {c};", "b32", [("b32", 0x80000001), ("b32", 0x12345678), ("u32", 33)], 0x2468ACF1),
     ("shf.r.clamp.b32 {d}, {a}, {b}, {c};", "b32", [("b32", 5), ("b32", 0x12345678), ("u32", 99)], 0x12345678),
-    # fields: only the low 8 bits of position and length count; past the end the sign is that of the highest bit
+    # bit fields: only the low 8 bits of position and length are used; past the end the sign is that of the highest bit
     ("bfe.u32 {d}, {a}, {b}, {c};", "b32", [("b32", 0xF0000000), ("u32", 28), ("u32", 8)], 0xF),
     ("bfe.s32 {d}, {a}, {b}, {c};", "b32", [("b32", 0x80000000), ("u32", 28), ("u32", 8)], 0xFFFFFFF8),
     ("bfe.s32 {d}, {a}, {b}, {c};", "b32", [("b32", 0x80000000), ("u32", 40), ("u32", 4)], 0xFFFFFFFF),
@@ -97,7 +97,7 @@ ROWS: list[tuple[str, str, list[tuple[str, int]], int]] = [
     ("max.ftz.f32 {d}, {a}, {b};", "b32", [("f32", 1), ("f32", 0x80000001)], 0),
     ("max.f16 {d}, {a}, {b};", "b16", [("f16", 0x7E00), ("f16", 0xFC00)], 0xFC00),
     ("min.NaN.bf16 {d}, {a}, {b};", "b16", [("bf16", 0xFFC1), ("bf16", 0x3F80)], 0x7FFF),
-    # float arithmetic: NaN is canonical, zeros have their sign, one rounding
+    # float arithmetic: NaN is canonical, zeros keep their sign, one rounding
     ("sub.rn.f32 {d}, {a}, {b};", "b32", [("f32", INF), ("f32", INF)], CANONICAL),
     ("add.rn.f32 {d}, {a}, {b};", "b32", [("f32", 0xFFC12345), ("f32", 0)], CANONICAL),
     ("mul.rn.f32 {d}, {a}, {b};", "b32", [("f32", INF), ("f32", 0x80000000)], CANONICAL),
@@ -155,7 +155,7 @@ ROWS: list[tuple[str, str, list[tuple[str, int]], int]] = [
     ("cvt.s32.s8 {d}, {a};", "b32", [("b16", 0x0080)], 0xFFFFFF80),
     ("cvt.u16.u8 {d}, {a};", "b16", [("b16", 0xFF80)], 0x0080),
     ("cvt.sat.u8.s32 {d}, {a};", "b32", [("s32", 0xFFFFFFFF)], 0),
-    # comparisons of a NaN
+    # comparisons with NaN
     *[(f"setp.{n}.f32 {{d}}, {{a}}, {{b}};", "pred", [("f32", NAN), ("f32", 0)], 0) for n in ("eq", "ne", "lt", "ge", "num")],
     *[(f"setp.{n}.f32 {{d}}, {{a}}, {{b}};", "pred", [("f32", 0), ("f32", NAN)], 1) for n in ("equ", "neu", "ltu", "geu")],
     ("setp.eq.f32 {d}, {a}, {b};", "pred", [("f32", 0), ("f32", 0x80000000)], 1),
@@ -169,7 +169,7 @@ ROWS: list[tuple[str, str, list[tuple[str, int]], int]] = [
     ("copysign.f32 {d}, {a}, {b};", "b32", [("f32", 0x80000000), ("f32", 0x3F800000)], 0xBF800000),
     ("testp.subnormal.f32 {d}, {a};", "pred", [("f32", 0x007FFFFF)], 1),
     ("fma.rn.relu.f16 {d}, {a}, {b}, {c};", "b16", [("f16", 0x3C00), ("f16", 0xBC00), ("f16", 0)], 0),
-    # double rounding: through f32 (or f64) these round to the other neighbour
+    # double rounding: through f32 (or f64) these would round to the other neighbor
     ("fma.rn.f16 {d}, {a}, {b}, {c};", "b16", [("f16", f16(1 + 2.0**-10)), ("f16", f16(1 + 2.0**-10)), ("f16", 1)], 0x3C02),
     ("fma.rn.bf16 {d}, {a}, {b}, {c};", "b16", [("bf16", 0x3F81), ("bf16", bf16(1.5)), ("bf16", bf16(2.0**-130))], 0x3FC2),
     ("fma.rn.bf16 {d}, {a}, {b}, {c};", "b16", [("bf16", 0x3F81), ("bf16", bf16(1.5)), ("bf16", 0x8001)], 0x3FC1),

@@ -1,8 +1,8 @@
 """The PTX of every shipped kernel emulates without a fault, in any order of threads, and agrees with the float64 references.
 
-The kernels with tensor cores and asynchronous copies are compiled for all architectures, the others take turns. The default run
-takes the first size of each kernel, and of those that are compiled for all one for sm_90 and one for another architecture; each
-in one order of threads, which are taken in turn.
+Kernels with tensor cores and asynchronous copies are compiled for all architectures, the others for one each, round-robin. The
+default run includes the first size of each kernel, and of those compiled for all architectures one for sm_90 and one for
+another; each with one order of threads, round-robin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CASES = [
 
 
 LARGE = {("matmul", 0), ("matmul", 2), ("matmul_split", 1), ("matmul_silu_mul", 0), ("matmul_silu_mul", 2)}
-"""Sizes that take longest; last, so that the default run takes them where there is no other."""
+"""The slowest sizes; last, so that the default run uses them only if a kernel has no other."""
 CASES.sort(key=lambda case: case[:2] in LARGE)
 
 
@@ -35,11 +35,11 @@ SEEDED = [
     for turn, (name, number, arch) in enumerate(CASES)
     for seed in ((turn % 2, 1 - turn % 2) if arch == "sm_90a" or name not in EVERYWHERE else (0,))
 ]
-"""Each case and a seed, which gives the order of its threads; those that come first take turns."""
+"""Each case and a seed, which determines the order of its threads; the first seed of the cases alternates."""
 
 
 def kind(case: tuple[str, int, str, int]) -> tuple[str, ...]:
-    """What differs between kernels, and for those of `EVERYWHERE` between sm_90 and architectures that have no `wgmma`."""
+    """The form of a kernel; for those of `EVERYWHERE` it also separates sm_90 from architectures without `wgmma`."""
     name, _, arch, _ = case
     return (name, "wgmma" if arch == "sm_90a" else "mma") if name in EVERYWHERE else (name,)
 

@@ -11,7 +11,7 @@ from tests.emulator.tiny import evaluate
 
 
 def values(count: int, seed: int) -> np.ndarray:
-    """f32 of every size, subnormals among them, and pairs that nearly cancel."""
+    """f32 of every magnitude, including subnormals, and pairs that nearly cancel."""
     random = np.random.default_rng(seed)
     bits = random.integers(0, 1 << 32, count, dtype=np.uint32)
     found = bits.view(np.float32)
@@ -20,7 +20,7 @@ def values(count: int, seed: int) -> np.ndarray:
 
 
 def rounded(exact: Fraction, mode: str) -> float:
-    """The f32 that `mode` chooses for an exact value within range."""
+    """The f32 that rounding `mode` gives for an exact value within range."""
     if exact == 0:
         return 0.0
     magnitude, exponent = abs(exact), 0
@@ -43,7 +43,7 @@ def rounded(exact: Fraction, mode: str) -> float:
 def test_rounds_once(opcode: str, mode: str) -> None:
     a, b, c = values(1500, 1), values(1500, 2), values(1500, 3)
     with np.errstate(over="ignore"):
-        c[::3] = -(a[::3].astype(np.float64) * b[::3]).astype(np.float32)  # cancellation: the double rounding shows here
+        c[::3] = -(a[::3].astype(np.float64) * b[::3]).astype(np.float32)  # cancellation, where a double rounding would show
     operands = [("f32", a), ("f32", b), *([("f32", c)] if opcode == "fma" else [])]
     text = f"{opcode}.{mode}.f32 {{d}}, {{a}}, {{b}}{', {c}' if opcode == 'fma' else ''};"
     got = evaluate(text, "f32", operands).view(np.float32)

@@ -1,4 +1,4 @@
-"""PTX that Triton made, against NumPy: no fault but known departures, and the right outputs, whatever the order of threads."""
+"""PTX compiled by Triton, against NumPy: no fault except known deviations, and the right outputs, in any order of threads."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ EIGHT: dict[str, Any] = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.floa
 
 
 def patterns(count: int, seed: int) -> Any:
-    """16-bit patterns at random, all kinds of values among them."""
+    """Random 16-bit patterns with all classes of values."""
     return np.random.default_rng(seed).integers(0, 1 << 16, count).astype(np.uint16)
 
 

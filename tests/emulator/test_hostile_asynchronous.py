@@ -1,4 +1,4 @@
-"""wgmma and bulk copies with one rule of theirs broken at a time: each is named, and what they were broken from is silent."""
+"""wgmma and bulk copies with one rule violated at a time: each violation is named, and the correct program gives no report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%f0,%f1,%f2,%f3}}, %d2, %d3,
 {after}
 shl.b32 %r6, %t, 2; cvt.u64.u32 %d5, %r6; add.u64 %d5, %d5, %a0; st.global.b32 [%d5], %f0;
 """
-"""Ones times ones over 16: every thread makes its 16 bytes of A and of B, and stores its first accumulator."""
+"""A product of ones over K = 16: every thread writes its 16 bytes of A and of B, and stores its first accumulator."""
 
 
 def product(**changed: str) -> tuple[set[str], Report]:
@@ -94,7 +94,7 @@ BULK = "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [
 
 
 def start(bytes: int = 128, size: int = 128, offset: str = "") -> str:
-    """One copy of `size` bytes, `bytes` of them expected."""
+    """One copy of `size` bytes; the mbarrier expects `bytes`."""
     return EXPECT.format(bytes=bytes) + BULK.format(size=size, offset=offset)
 
 
@@ -115,7 +115,7 @@ def test_the_right_copy() -> None:
 
 
 def test_a_copy_that_another_thread_waits_for_may_outlive_its_own() -> None:
-    """The thread that starts it exits; the others wait."""
+    """The issuing thread exits; the others wait."""
     found, _ = copied(start=start() + "@%p1 ret;")
     assert found == {"unwritten"}, "thread 0 stores nothing"
 

@@ -1,4 +1,4 @@
-"""Small programs made to mislead the emulator: wrong ones that look right, and right ones that look wrong."""
+"""Small adversarial programs: wrong ones that look right, and right ones that look wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AT = "mad.wide.u32 %d0, %t, 4, %a0; mad.wide.u32 %d1, %t, 4, %a1; mov.u32 %r30, 
 
 
 def go(body: str, *, threads: int = 32, size: int = 0, out: bool = True, seed: int = 0, **more: Any) -> Report:
-    """`x` counts from 0 and is read only, `out` is as long as there are threads (or `size`)."""
+    """`x` counts from 0 and is read-only; `out` has one element per thread (or `size` elements)."""
     size = size or threads
     tensors = {"x": np.arange(size, dtype=np.uint32), "out": np.zeros(size, np.uint32)}
     text = program(AT + body, list(tensors), shared=8192)
@@ -29,7 +29,7 @@ def kinds(report: Report) -> set[str]:
 END = "st.global.u32 [%d1], %r5;"
 
 WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
-    # poison is not washed away by arithmetic
+    # poison survives arithmetic
     "xor itself": ("xor.b32 %r5, %r9, %r9;" + END, {"poison"}, {}),
     "and zero": ("and.b32 %r5, %r9, 0;" + END, {"poison"}, {}),
     "times zero": ("mul.lo.u32 %r5, %r9, 0;" + END, {"poison"}, {}),
@@ -96,7 +96,7 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
     "half of a warp waits": (
         "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 16; @%p1 bra L; bar.sync 0; L:", {"deadlock"}, {}),
     "count too large": ("mov.u32 %r5, 1;" + END + "bar.sync 1, 96;", {"deadlock"}, {"threads": 64}),
-    "count too small": (  # two turns of one barrier, so no order between the warps
+    "count too small": (  # two phases of one barrier, so no order between the warps
         "mov.u32 %r5, 1;" + END + "bar.sync 1, 32; bar.sync 0;"
         "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 128; ld.shared.u32 %r7, [%r6];", {"race"},
         {"threads": 64}),
@@ -235,7 +235,7 @@ RIGHT: dict[str, tuple[str, Any, dict[str, Any]]] = {
 IN_LANE_ORDER = (
     "atomics give each old value once", "dec wraps", "exch", "signed minimum", "unsigned maximum", "cas by the first only",
 )  # fmt: skip
-"""What depends on which lane comes first, so on the seed."""
+"""The result depends on the order of lanes, and so on the seed."""
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -1,6 +1,6 @@
-"""A producer warp hands shared memory to two consumer warps that read the same words and hand it back, turn by turn: by
-mbarriers, by named barriers, filled by stores or by bulk copies. What is right is silent; each wait or arrival left out, moved
-or misnamed is found."""
+"""A producer warp fills shared memory for two consumer warps, which read the same words and release it, phase by phase: with
+mbarriers or named barriers, filled by stores or by bulk copies. The correct program gives no report; each wait or arrival that
+is removed, moved or misnamed is found."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ WRONG: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 
 def go(parts: dict[str, Any], seed: int) -> Report:
-    """32 words a turn; each consumer sums its column."""
+    """32 words a phase; each consumer sums its column."""
     source = np.arange(32 * TURNS, dtype=np.uint32) + 3
     text = program(LOOP.format(**parts), ["x", "out"], shared=1024)
     arrays = {"x": source, "out": np.zeros(64, np.uint32)}
@@ -106,7 +106,7 @@ def test_a_wrong_ring_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("order", ["setp.lt.u32 %p5, %t, 32;", "setp.ge.u32 %p5, %t, 32;"])
 def test_what_a_thread_does_behind_its_arrival_is_ordered_before_nobody(order: str) -> None:
-    """Whether the other warp comes to the named barrier before or after it."""
+    """The other warp reaches the named barrier before the arriving one, or after it."""
     body = (
         f"mov.u32 %r0, smem; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %r0; {order} @%p5 bra C;"
         "{before} bar.arrive 1, 64; {behind} bra E; C: bar.sync 1, 64; ld.shared.u32 %r5, [%r2]; E:"
@@ -121,7 +121,7 @@ def test_what_a_thread_does_behind_its_arrival_is_ordered_before_nobody(order: s
 
 @pytest.mark.parametrize("writers", ["setp.eq.u32 %p5, %t, 0;", "setp.lt.u32 %p5, %t, 32;"])
 def test_those_who_wait_for_a_copy_learn_nothing_of_one_another(writers: str) -> None:
-    """Threads write before their wait; the warp beside them reads behind its own."""
+    """Threads write before their wait; the other warp reads after its own."""
     copy = str(COPIES["fill"]).replace("@%p1 ", "")
     body = BEGIN.format(full=1, empty=1).replace("setp.ge.u32 %p2, %t, 32; @%p2 bra C;", "") + (
         f"setp.gt.u32 %p6, %t, 64; @%p6 bra E; setp.eq.u32 %p6, %t, 64; @%p6 bra P; mov.u32 %r7, 0; {writers}"

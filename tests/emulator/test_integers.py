@@ -109,7 +109,8 @@ def test_shifts_clamp_their_amount(kind: str) -> None:
 
 
 def bfe(a: int, position: int, length: int, bits: int, is_signed: bool) -> int:
-    """The pseudocode of bfe, bit by bit; of 64 bits as chips have it, which do not cut position and length to 8 bits there."""
+    """The pseudocode of bfe, bit by bit; 64-bit operands follow the hardware, which does not truncate position and length to 8
+    bits."""
     top = bits - 1
     if bits == 32:
         position, length = position & 255, length & 255

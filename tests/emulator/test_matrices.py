@@ -1,4 +1,4 @@
-"""Layouts and products of matrix instructions against the PTX ISA's formulas, written out lane by lane."""
+"""Layouts and products of matrix instructions against the PTX ISA's formulas, lane by lane."""
 
 import ml_dtypes
 import numpy as np
@@ -113,14 +113,14 @@ def test_wgmma_takes_its_left_operand_from_registers_as_mma_does():
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_descriptors_find_what_was_laid_out_atom_by_atom(span, transposed):
-    """The layout is rebuilt here from its parts: chunks of 8 elements, eight rows to an atom, the atom's chunks permuted."""
+    """Builds the layout here from its parts: chunks of 8 elements, eight rows to a swizzle atom, the atom's chunks permuted."""
     rows, depth, width = 64, 16, (span or 16) // 2
     contiguous, other = (depth, rows) if not transposed else (rows, depth)
-    memory = np.full(1 << 16, -1, np.int64)  # by element of two bytes
+    memory = np.full(1 << 16, -1, np.int64)  # by 2-byte element
     base = 4096
     across = max(1, contiguous // width)
     atom = 8 * max(span, 16)
-    # atoms that follow each other along the contiguous dimension lie `near` bytes apart, the others `far` bytes
+    # consecutive atoms along the contiguous dimension are `near` bytes apart, the others `far` bytes
     near, far = (atom, atom * across) if contiguous >= width else (atom, atom)
     for o in range(other):
         for c in range(contiguous):

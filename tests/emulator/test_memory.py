@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of every width and kind: what memory holds afterwards, and what comes back."""
+"""Loads, stores and atomics of every width and kind: memory afterwards, and the returned values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ATOMICS: dict[str, Callable[[int, int], int]] = {
 
 @pytest.mark.parametrize("name", ATOMICS)
 def test_atomics_one_after_the_other(name: str) -> None:
-    """32 threads at one place, in lane order with schedule 0: each gets what the one before left."""
+    """32 threads at one address, in lane order with schedule 0: each returns the value of the previous one."""
     bits = int(name[-2:])
     register, width = {32: "r", 64: "d"}[bits], bits // 8
     body = f"""mad.wide.u32 %d0, %t, {width}, %a0; mad.wide.u32 %d1, %t, {width}, %a1; ld.global.b{bits} %{register}5, [%d0];
@@ -94,7 +94,7 @@ def test_atomics_one_after_the_other(name: str) -> None:
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
 def test_compare_and_swap(bits: int) -> None:
-    """Every thread expects the number before its own: in lane order all succeed."""
+    """Every thread expects the number of the previous one: in lane order all succeed."""
     register, width = {16: "h", 32: "r", 64: "d"}[bits], bits // 8
     body = f"""cvt.u{bits}.u32 %{register}1, %t; add.u{bits} %{register}2, %{register}1, 1;
     atom.shared.cas.b{bits} %{register}3, [smem], %{register}1, %{register}2; mad.wide.u32 %d9, %t, {width}, %a0;
@@ -110,7 +110,7 @@ def test_compare_and_swap(bits: int) -> None:
     ("kind", "dtype"), [("f32", np.float32), ("f64", np.float64), ("noftz.f16", np.float16), ("noftz.bf16", ml_dtypes.bfloat16)]
 )
 def test_float_sums(kind: str, dtype: Any) -> None:
-    """Small whole numbers: exact in any order."""
+    """Small integers: exact in any order."""
     width = np.dtype(dtype).itemsize
     register = {2: "h", 4: "r", 8: "d"}[width]
     body = f"""mad.wide.u32 %d0, %t, {width}, %a0; ld.global.b{8 * width} %{register}1, [%d0];

@@ -1,4 +1,4 @@
-"""What a program may do wrong, each planted in a small one, and its right twin, which is silent."""
+"""Each fault that the emulator knows, in a small program, and a correct twin that gives no report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_other_byte_of_an_output_must_be_written() -> None:
     ("step", "count", "kinds_found"), [(8, 16, set()), (8, 15, {"unwritten"}), (4, 17, {"bounds", "unwritten"})]
 )
 def test_a_strided_output_is_checked_element_by_element(step: int, count: int, kinds_found: set[str]) -> None:
-    """16 elements, every other word of 31: all written, one missing, or one word between two of them written."""
+    """16 elements, every other word of 31: all written, one missing, or one of the gaps written."""
     text = program(f"mad.wide.u32 %d1, %t, {step}, %a0; setp.lt.u32 %p0, %t, {count}; @%p0 st.global.u32 [%d1], %t;", ["out"])
     memory = Memory()
     required = np.repeat(np.arange(31) % 2 == 0, 4)
@@ -111,7 +111,7 @@ HALVES = {
 
 @pytest.mark.parametrize("name", HALVES)
 def test_half_a_register_is_defined(name: str) -> None:
-    """LLVM puts a value beside one that nobody defined and takes it out again: only who takes the other half is wrong."""
+    """LLVM packs a value next to an undefined one and unpacks it again: only a use of the undefined half is wrong."""
     body, fine = HALVES[name]
     report = go(f"{AT} {body} st.global.u32 [%d1], %r2;")
     assert kinds(report) == (set() if fine else {"poison"})
@@ -148,13 +148,13 @@ def test_noncoherent_reads_of_what_the_launch_writes() -> None:
     ],
 )
 def test_noncoherent_reads_of_what_only_the_launch_before_writes(load: str, resident: tuple[str, ...], found: set[str]) -> None:
-    """This launch only reads the tensor; the one before, which may still run, may write it."""
+    """This launch only reads the tensor; the previous one, which may still be running, may write it."""
     body = f"griddepcontrol.wait; {AT} {load} %r0, [%d0]; st.global.u32 [%d1], %r0;"
     assert kinds(go(body, overlaps=True, resident=resident)) == found
     assert kinds(go(body, resident=resident)) == set()
 
 
-# --- waiting
+# --- grid dependency wait
 def test_a_barrier_that_some_threads_skip() -> None:
     body = "setp.lt.u32 %p0, %t, 32; @%p0 bra L; bar.sync 0; L: bar.sync 1;"
     report = go(body, threads=64, checked=False)
@@ -230,7 +230,7 @@ def test_spinning_on_a_flag_of_another_warp() -> None:
         assert go(body, tensors=tensors, out=(), threads=64, seed=seed).faults == []
 
 
-# --- what is not known
+# --- unknown
 @pytest.mark.parametrize(
     "body",
     [
@@ -297,7 +297,7 @@ def test_parameters_in_order_and_alignment() -> None:
 
 
 def test_bytes_that_a_load_declares_unused() -> None:
-    """Nobody wrote the upper half of the word: only a program that takes something from there is wrong."""
+    """The upper half of the word is uninitialized: only a program that uses it is wrong."""
     body = f"""{AT} setp.eq.u32 %p0, %t, 0; @%p0 st.shared.u16 [smem], 7; bar.sync 0;
     .pragma "used_bytes_mask 0x3";
     ld.shared.u32 %r0, [smem]; """

@@ -1,4 +1,5 @@
-"""How many blocks of a persistent kernel a launch has: few that go on from tile to tile, and as many as there are tiles."""
+"""The number of blocks of a persistent kernel in a launch: few that process several tiles each, and as many as there are
+tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes planted in PTX are found; `ci/bench/emulator_faults.py` plants them in every kind of schedule."""
+"""Faults planted in PTX are found; `ci/bench/emulator_faults.py` plants them in every kind of schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ finally:
     sys.path.pop(0)
 
 PLANTED = [
-    # file, class, which place, the kind of fault, or "output"
+    # file, class, which occurrence, the kind of fault, or "output"
     ("softmax-sm_90", "barrier dropped", 0, "race"),
     ("softmax-sm_90", "barrier dropped", 1, "race"),
     ("softmax-sm_100", "global pointer shifted", 0, "output"),

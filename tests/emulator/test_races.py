@@ -79,7 +79,7 @@ def test_atomics_do_not_race_with_each_other() -> None:
 
 
 def test_a_plain_write_is_held_against_every_strong_access_before_it() -> None:
-    """Thread 1 reads (strongly) after thread 0 read plainly; thread 0's write is ordered after its own read only."""
+    """Thread 1 reads (strongly) after thread 0 read plainly; thread 0's write is ordered only after its own read."""
     for strong in (
         "ld.relaxed.gpu.global.u32 %r1, [%a0];",
         "red.global.add.u32 [%a0], 1;",
@@ -91,7 +91,7 @@ def test_a_plain_write_is_held_against_every_strong_access_before_it() -> None:
 
 
 def test_the_first_of_several_atomics_is_not_forgotten() -> None:
-    """Warp 0 adds, then warp 1; thread 32 reads plainly, ordered after its own warp only."""
+    """Warp 0 adds, then warp 1; thread 32 reads plainly, ordered only after its own warp."""
     body = "red.shared.add.u32 [smem], 1; bar.warp.sync -1; setp.eq.u32 %p0, %t, 32; @%p0 ld.shared.u32 %r1, [smem];"
     text = program(f"setp.eq.u32 %p1, %t, 0; @%p1 st.shared.u32 [smem], 0; bar.sync 0; {body}", ["data"], shared=16)
     tensors = {"data": np.zeros(1, np.uint32)}

@@ -1,5 +1,5 @@
-"""Random histories of reads, writes, messages and barriers of one block: the race shadow against vector clocks that keep every
-access of every lane."""
+"""Random histories of reads, writes, messages and barriers of one block: the race shadow against vector clocks that record
+every access of every lane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARPS, LANES, GRANULES, STEPS = 3, 96, 4, 60
 
 
 def shadow_of_one_block() -> tuple[Clocks, Shadow]:
-    """A shadow as a launch with mbarriers has it."""
+    """The shadow of a launch with mbarriers."""
     lanes = np.arange(LANES)
     arrive: Any = SimpleNamespace(opcode="mbarrier", modifiers=("arrive",), operands=())
     machine: Any = SimpleNamespace(
@@ -27,7 +27,8 @@ def shadow_of_one_block() -> tuple[Clocks, Shadow]:
 
 
 class Exact:
-    """Vector clocks: what each lane knows of each, and for each granule when each lane last read and wrote it."""
+    """Vector clocks: the time of each lane that each lane has observed, and for each granule each lane's last read and
+    write."""
 
     def __init__(self) -> None:
         self.knows = np.eye(LANES, dtype=np.int64)
@@ -64,8 +65,8 @@ class Exact:
 
 
 def first_race(seed: int, whole_warps: bool) -> tuple[int | None, int | None]:
-    """The steps at which the exact clocks and the shadow see the first race of a history, None where they see none. Most of
-    what would race is left out, so that histories grow long."""
+    """The steps at which the exact clocks and the shadow find the first race of a history, or None. Most racing accesses are
+    skipped, so that histories become long."""
     random = np.random.default_rng(seed)
     (clocks, shadow), exact = shadow_of_one_block(), Exact()
     tokens: list[tuple[Any, Any]] = []

@@ -1,4 +1,4 @@
-"""Which stores may have several threads write one value to one place in no order: those that are named, meeting themselves."""
+"""Stores that replicate: several unordered threads may write one value to one address only from the same named store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMED, OTHER, PLAIN = "\n.loc 1 4 2\n", "\n.loc 1 5 2\n", "\n.loc 1 4 1\n"
 def test_a_store_that_is_named_as_one_that_replicates_may_meet_itself(
     marks: tuple[str, str], values: tuple[str, str], file: str, faults: set[str], seed: int
 ) -> None:
-    """With the same value, and no other store: the column of its place in a tile IR names it."""
+    """With the same value, and no other store: the store's column in the tile IR names it."""
     text = program(STORES.format(marks=marks, values=values), ["out"], shared=16).replace(
         ".visible", f'.file 1 "{file}"\n.visible'
     )
@@ -57,6 +57,6 @@ def test_lowering_names_the_stores_whose_threads_hold_the_same_elements(name: st
 
 
 def test_lowering_names_no_other_stores() -> None:
-    """Each thread of a product or a reduction along threads has a place of its own."""
+    """Each thread of a product or of a reduction across threads has an address of its own."""
     for name in ("matmul", "rms_norm"):
         assert not re.search(r"\.loc\s+1 \d+ 2", shipped_run.compiled(name, 0, "sm_90a").ptx)

@@ -1,4 +1,4 @@
-"""Shipped kernels, from source to PTX by the build, emulated as their manifests say: clean, with the reference's values.
+"""Shipped kernels, built from source to PTX, emulated by their manifests: no fault, and the reference's values.
 
 `test_every_kernel` emulates all of them, compiled in its own process.
 """

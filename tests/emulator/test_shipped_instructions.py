@@ -1,6 +1,8 @@
-"""Every opcode with its modifiers that occurs in the PTX of a shipped kernel, one instruction each, is known to the emulator.
+"""The emulator knows every opcode with its modifiers that occurs in the PTX of a shipped kernel, tested with one instruction
+each.
 
-`shipped_instructions.txt` has them; labels are called END, parameters p."""
+`shipped_instructions.txt` lists them; labels are called END, parameters p.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def across(instruction: str, data: Any, seed: int = 0) -> Any:
 @pytest.mark.parametrize("by", [0, 1, 5, 31])
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
 def test_shfl(mode: str, by: int, width: int) -> None:
-    """As __shfl_sync: the lane of the same group of `width` lanes, or the thread's own where that is out of the group."""
+    """As __shfl_sync: the lane of the same group of `width` lanes, or the thread's own if that is outside the group."""
     clamp = (32 - width) << 8 | (0 if mode == "up" else 31)
     got = across(f"shfl.sync.{mode}.b32 %r2|%p2, %r1, {by}, {clamp}, -1; @!%p2 xor.b32 %r2, %r2, 1;", DATA)
     for t in range(64):
@@ -78,7 +78,7 @@ def test_redux(operation: str) -> None:
 
 
 def test_redux_of_part_of_a_warp() -> None:
-    """Even and odd threads reduce apart."""
+    """Even and odd threads reduce separately."""
     got = across("mov.u32 %r3, 0x55555555; @%p1 mov.u32 %r3, 0xaaaaaaaa; redux.sync.add.u32 %r2, %r1, %r3;", LANES)
     assert all(got[t] == LANES[t // 32 * 32 + t % 2 :][:32:2][:16].sum() for t in range(64))
 

@@ -1,4 +1,4 @@
-"""Small PTX programs for the tests: one thread a value, operands from tensors, results to tensors."""
+"""Small PTX programs for the tests: one value per thread, operands from tensors, results to tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BITS = {"pred": 32, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "b
 
 
 def bits_of(kind: str) -> int:
-    """Bits of a register that holds `kind`, at least 16."""
+    """Bits of a register for `kind`, at least 16."""
     return BITS.get(kind) or max(16, int(kind[1:]))
 
 
@@ -71,7 +71,7 @@ def launch(
     resident: Collection[str] = (),
     **more: Any,
 ) -> Report:
-    """Runs `k`; tensors in `out` count as never written."""
+    """Runs `k`; tensors in `out` start uninitialized."""
     memory = Memory()
     places = [
         memory.allocate(
@@ -90,7 +90,7 @@ def launch(
 
 def evaluate(instruction: str, result: str, operands: Sequence[tuple[str, Array]]) -> Array:
     """`instruction` with {d}, {a}, {b}, {c} (and {e}) as registers, for every lane of equally long operand arrays (any dtype of
-    the kind's size); the result as unsigned bits. A predicate comes as 0 or 1."""
+    the kind's size); the result as unsigned bits. A predicate is 0 or 1."""
     count = len(operands[0][1])
     names = "abce"
     tensors = {names[k]: np.ascontiguousarray(array) for k, (_, array) in enumerate(operands)}
@@ -140,7 +140,7 @@ def pairs(values: Array, count: int) -> list[Array]:
 
 
 def edges(kind: str, extra: int = 24, seed: int = 0) -> Array:
-    """Values of an integer kind that matter: ends, powers, small ones, and some at random."""
+    """Relevant values of an integer kind: ends, powers, small numbers, and some at random."""
     bits = int(kind[1:])
     signed = kind[0] == "s"
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
@@ -159,12 +159,12 @@ TENSORS = {"source": IN, "out": OUT}
 
 
 def kinds(report: Report) -> set[str]:
-    """What went wrong."""
+    """The kinds of the report's faults."""
     return {fault.kind for fault in report.faults}
 
 
 def go(body: str, **more: object) -> Report:
-    """A launch of one block with `source` (read only) and `out`; after AT thread t's elements are at %d0 and %d1."""
+    """A launch of one block with `source` (read-only) and `out`; after AT, thread t's elements are at %d0 and %d1."""
     options = {"out": ("out",), "read_only": ("source",)} | more
     tensors = options.pop("tensors", TENSORS)
     shared = int(options.get("shared", 0))  # pyright: ignore

@@ -23,7 +23,7 @@ DTYPES = {"BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16), "F3
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of Hugging Face's Qwen3ForCausalLM, spelled out independently of the engine."""
+    """Every tensor of Hugging Face's Qwen3ForCausalLM, listed independently of the engine."""
     h, i, d = config.hidden_size, config.intermediate_size, config.head_dim
     q, kv = config.num_attention_heads * d, config.num_key_value_heads * d
     layer = {
@@ -46,7 +46,7 @@ def tensors(config: ModelConfig, dtype: str = "BF16", seed: int = 0) -> dict[str
 
 
 def entries(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """The header of a file of these arrays in this order, still as an object."""
+    """The header of a file with these arrays in this order, as an object."""
     found: dict[str, Any] = {}
     begin = 0
     for name, array in arrays.items():
@@ -57,7 +57,7 @@ def entries(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def packed(header: object, data: bytes) -> bytes:
-    """The bytes of a file; an object is written as JSON, bytes as they are."""
+    """The bytes of a file; an object is written as JSON, bytes unchanged."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
 

@@ -1,4 +1,4 @@
-"""The bundle that the engine's tests load, open; what its manifest says is read once."""
+"""Opens the bundle that the engine's tests load once, and caches its parsed manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilec.runtime import bundle as bundles
 
 @pytest.fixture(scope="session", autouse=True)
 def read_once() -> Generator[None]:
-    """A hundred tests open the same bundle: equal bytes of a manifest are taken apart once."""
+    """A hundred tests open the same bundle: equal manifest bytes are parsed once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bundles, "read_contents", functools.lru_cache(4)(bundles.read_contents))
         yield

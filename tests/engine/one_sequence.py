@@ -1,4 +1,4 @@
-"""A backend with one sequence of its own, for tests that look at the backend and not at sequences."""
+"""A backend with one sequence of its own, for tests of the backend that do not test sequences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.sequence import Sequence
 
 
 class OneSequence:
-    """Every attribute of `backend`; what takes a sequence is given the one of this object, which `reset` makes anew."""
+    """Every attribute of `backend`; methods that take a sequence get the one of this object, which `reset` replaces."""
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend

@@ -1,9 +1,9 @@
-"""Qwen3's forward pass in float64 NumPy, written from the model's definition and from nothing in the engine.
+"""Qwen3's forward pass in float64 NumPy, written from the model's definition and independent of the engine.
 
 Architecture: `Qwen3ForCausalLM` of transformers (modeling_qwen3.py): per layer RMSNorm, projections to queries, keys and
 values, RMSNorm of every query and key head, rotary embedding of halves (Su et al., RoFormer, 2021), causal attention in which
-several query heads share a key head (Ainslie et al., GQA, 2023), and a SwiGLU layer (Shazeer, 2020), each added to the
-residual.
+several query heads share a key head (Ainslie et al., GQA, 2023), and a SwiGLU layer (Shazeer, 2020); attention and SwiGLU are
+each added to the residual.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _rms_norm(x: Matrix, weight: Matrix, eps: float) -> Matrix:
 
 
 def _rotate(x: Matrix, theta: float) -> Matrix:
-    """Heads of every position turned: (tokens, heads, elements)."""
+    """Rotary embedding of heads at every position: (tokens, heads, elements)."""
     half = x.shape[-1] // 2
     turns = theta ** -(np.arange(half) / half)
     angle = np.arange(len(x))[:, None, None] * turns

@@ -1,4 +1,4 @@
-"""What tests of the verifier share: a small model and those that ship, their steps, and what each kernel says of itself."""
+"""Shared by the tests of the verifier: a small model and the supported ones, their steps, and the contracts of kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTRACTS: dict[object, Contract] = {}
 
 
 def contract(op: Op) -> Contract:
-    """What an operation's kernel says of itself at its constants."""
+    """The contract of an operation's kernel at its constants."""
     key = (op.kernel, *sorted(op.constants.items()))
     if key not in _CONTRACTS:
         function = shipped.load(op.kernel, op.constants)

@@ -1,4 +1,4 @@
-"""Several sequences in one step, on the interpreter: each as if it were alone, whoever else there is."""
+"""Batched steps on the interpreter: each sequence gives the same result as alone, whatever the other sequences are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SEQ_LEN = 40
 PROMPTS = [[int(i) for i in np.random.default_rng(n).integers(0, 400, n)] for n in (3, 17, 30)]
 DRAWN = SamplingParams(0.9, 20, 0.9, seed=7)
 FAR = 0.02
-"""Root mean square of the differences between the two forms of a step, over the deviation of the logits, at most."""
+"""Upper bound of the root mean square difference between the two forms of a step, over the deviation of the logits."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBac
 
 
 def alone(backend: InterpreterBackend, ids: list[int], count: int, sampling: SamplingParams | None = None) -> list[int]:
-    """The answer of a step of one sequence."""
+    """The tokens that one sequence generates alone."""
     sequence = backend.begin()
     backend.prefill(sequence, ids, sampling)
     token = backend.token()
@@ -48,7 +48,7 @@ def test_sequences_come_and_go_and_each_answers_as_if_alone(backend: Interpreter
         first, token = batch.add(PROMPTS[0])
         assert (first, batch.free) == (0, 1)
         answers = {0: [token]}
-        answers[0].append(batch.step()[first])  # with a place that has no sequence
+        answers[0].append(batch.step()[first])  # with a slot that has no sequence
         second, token = batch.add(PROMPTS[1])
         answers[1] = [token]
         for _ in range(3):
@@ -56,7 +56,7 @@ def test_sequences_come_and_go_and_each_answers_as_if_alone(backend: Interpreter
             answers[0].append(found[first])
             answers[1].append(found[second])
         batch.remove(first)
-        third, token = batch.add(PROMPTS[2])  # in the place of the first
+        third, token = batch.add(PROMPTS[2])  # in the slot of the first
         assert third == first
         answers[2] = [token]
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""The measurement on a backend whose every duration is known, on a driver that launches nothing, and its bad inputs."""
+"""The benchmark on a backend with known durations, on a driver that launches nothing, and with bad inputs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tilec.step.graph import Op
 
 
 class TimedBackend:
-    """A backend with a clock of its own: a prompt takes a millisecond a token, and the n-th answer a second a token times the
-    n-th of `paces`; its tokens are 7, or what `answers` says."""
+    """A backend with its own clock: prefill takes a millisecond a token, and the n-th generation a second a token times the
+    n-th of `paces`. Its tokens are 7, or those of `answers`."""
 
     max_seq_len = 4096
     config = SMALLEST
@@ -56,7 +56,7 @@ class TimedBackend:
         return contract(op)
 
     def begin(self) -> Answer:
-        self.now += 50  # before the call, so in no time that is taken
+        self.now += 50  # before the call, so outside every timed interval
         return Answer()
 
     def prefill(self, sequence: Answer, ids: Sequence[int], sampling: object = None) -> None:
@@ -65,7 +65,7 @@ class TimedBackend:
         self.prompts.append(list(ids))
 
     def token(self) -> int:
-        self.now += 1e-3 * self.position  # the prompt is enqueued; waiting for its token takes the time
+        self.now += 1e-3 * self.position  # prefill is enqueued; waiting for its token takes the time
         return self.answers.pop(0) if self.answers else 7
 
     def stream_tokens(self, sequence: Answer, token: int, limit: int) -> Iterator[int]:
@@ -336,7 +336,7 @@ def test_whole_files_replace_what_was_there(tmp_path: Path) -> None:
 
 
 def test_a_result_goes_into_a_pipe_that_was_named(tmp_path: Path) -> None:
-    """Which is looked at before, and not opened: its reader would take that for the end."""
+    """The command checks the path before the run, but does not open it: the pipe's reader would see end of file."""
     place = tmp_path / "pipe"
     os.mkfifo(place)
     files.check_writable(place)

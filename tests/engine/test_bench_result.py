@@ -1,4 +1,4 @@
-"""A result of the measurement as data: its shares, its JSON and back, JSON of something else, plots from it."""
+"""A benchmark result as data: its shares, its JSON and back, JSON of something else, plots from it."""
 
 from __future__ import annotations
 

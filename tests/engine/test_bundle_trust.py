@@ -1,5 +1,5 @@
-"""A bundle of another digest than the one asked for, or not signed as a policy asks, runs nothing: the engine says why and ends
-with status 4. Where none is named, it takes the one that is found for the model and the GPU."""
+"""A bundle with another digest than requested, or without the signature that a policy requires, runs nothing: the engine
+reports why and exits with status 4. Without a named bundle, it uses one that it finds for the model and the GPU."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_policy_asks_who_signed(
         Engine.from_pretrained(model, bundle=copied, dummy=0)
     sign(copied, signer)
     with pytest.raises(BundleRefused, match="is signed for a model whose `num_hidden_layers` is 28, and this one's is"):
-        Engine.from_pretrained(model, bundle=copied, dummy=0)  # whatever the policy says of that other model
+        Engine.from_pretrained(model, bundle=copied, dummy=0)  # whatever the policy requires for that other model
     copied.write_bytes(packed_for(model, bundle))
     sign(copied, signer)
     assert answer("--dummy-weights", "--max-new-tokens", "2", **{"--bundle": str(copied)}) == (0, "!!\n", "")
@@ -82,12 +82,12 @@ def test_a_policy_asks_who_signed(
 def test_a_bundle_is_found_where_none_is_named(
     answer: Callable[..., Any], bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that says that it is for the model's numbers; the first that lies there is for a larger model."""
+    """The bundle that declares the model's dimensions is used; the first one in the folder is for a larger model."""
     monkeypatch.setattr(load, "Device", lambda: Device(FakeDriver()))
     options: dict[str, Any] = {"--bundle": None}
     found = bundles_folder()
     found.mkdir(parents=True, mode=0o700)
-    (found / "small-sm_90a.bundle").write_bytes(packed_for(model, bundle, "hidden_size"))  # it does not say the rest
+    (found / "small-sm_90a.bundle").write_bytes(packed_for(model, bundle, "hidden_size"))  # without the other dimensions
     (found / "qwen3-0.6b-sm_90a.bundle").write_bytes(bundle.path.read_bytes())
     status, out, err = answer("--dummy-weights", **options)
     assert (status, out, err.count("\n")) == (4, "", 1)
@@ -100,7 +100,7 @@ def test_an_unsigned_bundle_hides_no_signed_one(
     answer: Callable[..., Any], bundle: Bundle, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """Both are for the model, the unsigned one comes first; a toy's key does not count for the model."""
+    """Both are for the model, and the unsigned one comes first; the signature of a key for other models does not count."""
     monkeypatch.setattr(load, "Device", lambda: Device(FakeDriver()))
     signer, toy, found, policy = generate("ed25519"), generate("ed25519"), bundles_folder(), tmp_path / "trust.toml"
     (tmp_path / "key.pub").write_bytes(signer.public_key.pem())
@@ -125,14 +125,14 @@ def test_an_unsigned_bundle_hides_no_signed_one(
 
 
 def packed_for(model: Path, bundle: Bundle, *names: str) -> bytes:
-    """The bundle as one of the model's numbers, or of some of them."""
+    """The bundle, declared for the model's dimensions or for some of them."""
     parts, config = split(bundle.path.read_bytes()), json.loads((model / "config.json").read_text())
     numbers = {name: config[name] for name in names or SIZES}
     return join(frame_of(canonical(json.loads(parts.manifest) | {"model": "tiny", "config": numbers})), parts.blobs)
 
 
 def sign(path: Path, signer: FileSigner) -> None:
-    """Signatures by a key alone, of release 0."""
+    """Signatures with one key, of release 0."""
     with open_bundle(path, trust="none") as bundle:
         payloads = statements(bundle, 0, "urn:example:builder", {})
         sidecar_path(path).write_bytes(encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer)))

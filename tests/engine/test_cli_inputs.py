@@ -1,4 +1,4 @@
-"""Failures that come from outside while the command runs: each ends in a line and a status, never in a traceback."""
+"""Failures caused from outside while the command runs: each ends in one error line and a status, never in a traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[..., tuple[int, str, str]]
 
 
 def breaks(monkeypatch: pytest.MonkeyPatch, call: str, error: BaseException) -> None:
-    """Make a call of the driver fail."""
+    """Makes a call of the driver fail."""
 
     def broken(*_: Any, **__: Any) -> Any:
         raise error
@@ -149,7 +149,7 @@ def test_a_prompt_on_stdin_that_never_ends(answer: Answer, monkeypatch: pytest.M
 
 
 def test_control_tokens_of_a_prompt(answer: Answer) -> None:
-    """As text they are more tokens than they are."""
+    """Encoded as text, control tokens become more tokens than as control tokens."""
     given = {"--prompt": "<|im_end|>" * 9}
     counts: list[int] = []
     for flags in ([], ["--allow-control-tokens"], ["--raw-prompt"], ["--raw-prompt", "--allow-control-tokens"]):

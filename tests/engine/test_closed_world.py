@@ -1,4 +1,4 @@
-"""What the graphs of every model launch, and what its bundle would hold: the same artifacts, none too many and none missing."""
+"""The artifacts that the graphs of every model launch are exactly those that its bundle would contain."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tilec.target import Target
 
 BUILD = read_build_file(ROOT / "build.toml")
 LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]
-"""Beside every length at which the tiles of a product can change."""
+"""The lengths around those at which the tiles of a product can change."""
 
 
 def launched(build: BuildFile, model: Model, target: Target) -> set[str]:
-    """Artifacts that graphs of a model launch, looked up one by one as a bundle's reader does."""
+    """The artifacts that graphs of a model launch, looked up one by one as a bundle's reader does."""
     family = build.families[model.family]
     tuning = family.tunings[target]
     numbers = {**model.config, **tuning.numbers, "num_hidden_layers": 3, "rms_norm_eps": 1e-6}
@@ -69,7 +69,7 @@ IDS = [f"{model.name}-{target}" for model, target in CASES]
 
 
 def in_turn(case: tuple[Model, Target]) -> bool:
-    """In the default run each model is of one architecture."""
+    """In the default run each model is tested on one architecture, round-robin."""
     return (BUILD.models.index(case[0]) + BUILD.targets.index(case[1])) % len(BUILD.targets) == 0
 
 
@@ -81,7 +81,7 @@ def test_a_bundle_holds_what_its_step_asks_for_and_no_more(model: Model, target:
     products = {name for name in held if name.startswith("matmul")}
     query = model.config["num_attention_heads"] * model.config["head_dim"]
     assert len(held - products) == (84 if query == model.config["hidden_size"] else 86)  # rows of both are gathered
-    for kernel, most in (("matmul-", 18), ("matmul_silu_mul-", 8)):  # what is measured decides how many tiles serve
+    for kernel, most in (("matmul-", 18), ("matmul_silu_mul-", 8)):  # the number of tile shapes depends on measurements
         assert 2 <= len([name for name in products if name.startswith(kernel)]) <= most
 
 

@@ -1,4 +1,4 @@
-"""`config.json` and `generation_config.json`: every dense Qwen3 size is read; what is not one is refused in one line."""
+"""`config.json` and `generation_config.json`: every dense Qwen3 size is read; anything else is refused in one line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ABSENT = object()
 
 
 def written(folder: Path, name: str = "config.json", **changes: Any) -> Path:
-    """The folder with a config of 0.6B, changed in the keys given."""
+    """The folder with a config of 0.6B and the given changes."""
     keys = {**QWEN3_0_6B, **changes}
     (folder / name).write_text(json.dumps({key: value for key, value in keys.items() if value is not ABSENT}))
     return folder

@@ -1,6 +1,6 @@
-"""Prompts that spell control tokens: text unless they are allowed, however a template takes the messages apart. Ids are held
-against Jinja and the tokenizer library alone, which is what transformers uses; the two are compared on Qwen3's own files by
-`ci/bench/chat_template_check.py`."""
+"""Prompts that contain the text of control tokens: it stays text unless it is allowed, however a template splits the messages.
+Ids are compared with Jinja and the tokenizer library alone, as transformers uses them; `ci/bench/chat_template_check.py`
+compares with transformers on Qwen3's own files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TEMPLATE = """{%- set last = messages | length - 1 %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% if not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n'
 }}{% endif %}{% endif %} """
-"""Takes messages apart in the ways that Qwen's templates do, and in some more."""
+"""Splits messages in the ways of Qwen's templates, and in some more."""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def words(folder: Path) -> Text:
 
 
 def rendered(messages: list[dict[str, Any]], tools: Any, thinking: bool) -> str:
-    """The conversation by Jinja alone."""
+    """The conversation rendered by Jinja alone."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     template = environment.from_string(TEMPLATE)
@@ -124,7 +124,7 @@ def test_no_control_token_but_those_that_the_template_wrote(
     ids = words.chat(messages, tools=tools, thinking=thinking)
 
     def shape(content: str) -> str:
-        """The same text for the template's decisions, without a control token that could be written."""
+        """The same text for the template's decisions, without a control token that a user could write."""
         return content if "</think>" not in content else f"x{'</think>' * content.count('</think>')}x"
 
     hollow = [message | {"content": shape("") if message["role"] != "assistant" else "x"} for message in messages]
@@ -154,8 +154,8 @@ def test_a_raw_prompt_is_text_too(words: Text) -> None:
     [
         ("{% for m in messages %}{{ '<|im_' + 'start|>' + m.content }}{% endfor %}", "a<|im_end|>b"),  # in pieces
         ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", "a<b"),
-        ("{% for m in messages %}<{{ m.content }}><|{{ m.role }}|>{% endfor %}", "think"),  # made of the message in part
-        ("{% set end = '</think>' %}{{ messages[0].content.split(end) | length }}", "a</think>b"),  # marked, and looked for
+        ("{% for m in messages %}<{{ m.content }}><|{{ m.role }}|>{% endfor %}", "think"),  # partly from the message
+        ("{% set end = '</think>' %}{{ messages[0].content.split(end) | length }}", "a</think>b"),  # marked, and searched for
         ("{{ '<|im_end|>' | length }}{{ messages[0].content }}", "<|im_end|>"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The CUDA backend on a driver that launches nothing: what is loaded, planned, captured and enqueued."""
+"""The CUDA backend on a driver that launches nothing: what it loads, plans, captures and enqueues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[OneSe
     assert made.decode(5) == 0  # the fake device writes nothing
     step = driver.launches[before:]
     assert len(step) == 1 + 5 * SMALLEST.num_hidden_layers + 4
-    assert [launch.overlap for launch in step] == [False] + [True] * (len(step) - 1)  # a step begins when all before is done
+    assert [launch.overlap for launch in step] == [False] + [True] * (len(step) - 1)  # the first launch waits
     assert made.position == 1
 
 
@@ -76,7 +76,7 @@ def test_one_step_runs_ahead_and_none_past_the_limit(backend: tuple[OneSequence,
     per_step = 1 + 5 * SMALLEST.num_hidden_layers + 4
     assert len(driver.launches) - before == 2 * per_step
     tokens.close()
-    assert made.position == 1  # the step ahead is forgotten
+    assert made.position == 1  # the prefetched step is discarded
     before = len(driver.launches)
     assert len(list(made.stream_tokens(3, 4))) == 4
     assert len(driver.launches) - before == 4 * per_step
@@ -92,7 +92,7 @@ def test_a_short_cache_has_a_step_of_fewer_launches_and_the_form_changes_within_
     made.prefill([1] * (short - 3))
     before = len(driver.launches)
     assert len(list(made.stream_tokens(3, 5))) == 5
-    per_layer = [5, 5, 5, 6, 6]  # the last of those that are short fills slot 256
+    per_layer = [5, 5, 5, 6, 6]  # the last short context fills slot 256
     assert len(driver.launches) - before == sum(1 + launches * SMALLEST.num_hidden_layers + 4 for launches in per_layer)
 
 
@@ -102,7 +102,7 @@ def test_a_prompt_goes_in_chunks(backend: tuple[OneSequence, FakeDriver]) -> Non
     made.prefill([1] * (CHUNK_TOKENS + 1))
     assert made.position == CHUNK_TOKENS + 1
     filling = 1 + 8 * (SMALLEST.num_hidden_layers - 1) + 3  # the last layer only fills the cache
-    assert len(driver.launches) - before == 2 * filling + 7 + 3  # and gives one token in the end
+    assert len(driver.launches) - before == 2 * filling + 7 + 3  # the final chunk gives one token
     made.reset()
     assert made.prompt_logits([1, 2]).shape == (SMALLEST.vocab_size,)
 
@@ -167,7 +167,7 @@ def test_prompts_that_do_not_fit(backend: tuple[OneSequence, FakeDriver], ids: l
 
 
 def test_a_code_stands_behind_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command writes `error:` before it; `error: error[E0915]` said it twice."""
+    """The command writes `error:` before the code; it once printed `error: error[E0915]`."""
     told = said(LaunchError("E0905", "is too small", kernel="add", argument="x", given="3", required="4"))
     assert told == "kernel `add`, argument `x`: is too small; given 3; required 4 (E0905)"
 
@@ -212,7 +212,7 @@ def test_an_answer_ends_where_another_begins(backend: tuple[OneSequence, FakeDri
     made.prefill([4, 5])
     with pytest.raises(UsageError, match="this answer ended when another began"):
         next(old)
-    assert made.position == 2  # what ended does not move it
+    assert made.position == 2  # an ended generation does not move it
     forgotten = made.stream_tokens(3, 9)
     next(forgotten)
     made.forget_steps()
@@ -247,7 +247,7 @@ def test_close_frees_what_it_can_of_a_broken_device(bundle: Bundle, call: str) -
 
 
 class Breaking:
-    """Weights whose files break while they are read."""
+    """Weights whose files fail while they are read."""
 
     def __init__(self, after: int) -> None:
         self._good, self._left = dummy_weights(SMALLEST, "bf16"), after
@@ -263,7 +263,7 @@ class Breaking:
 
 @pytest.mark.parametrize("after", [0, 1, 9])
 def test_weights_that_break_on_the_way_end_the_load(bundle: Bundle, after: int) -> None:
-    before = set(threading.enumerate())  # of other tests' servers
+    before = set(threading.enumerate())  # servers of other tests
     driver = FakeDriver()
     made = CudaBackend(bundle, Device(driver))
     with pytest.raises(ModelError, match="tensor is damaged"):

@@ -1,4 +1,4 @@
-"""A batch on a driver that launches nothing: what is enqueued, moved and given back."""
+"""A batch on a driver that launches nothing: what it enqueues, moves and frees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The command and the API on a driver that launches nothing: answers end where they must, bad input is a line and a status."""
+"""The command and the API on a driver that launches nothing: generation ends where it must, and bad input gives one line and a
+status."""
 
 from __future__ import annotations
 
@@ -134,12 +135,12 @@ def test_a_search_for_garbage_leaves_out_what_loading_made(bundle: Bundle, model
     gc.unfreeze()
     with api.Engine.from_pretrained(model, bundle=bundle.path, dummy=0, device=Device(FakeDriver())) as engine:
         assert gc.get_freeze_count() > 10_000
-        assert all(one is not engine.backend for one in gc.get_objects())  # which are those that a collection goes over
+        assert all(one is not engine.backend for one in gc.get_objects())  # objects that garbage collection traverses
     gc.unfreeze()
 
 
 def configure(model: Path, **changes: Any) -> None:
-    """Write a config with some keys changed, or left out where None."""
+    """Writes a config with some keys changed, or removed if None."""
     keys = {name: value for name, value in (CONFIG | changes).items() if changes.get(name, 0) is not None}
     (model / "config.json").write_text(json.dumps(keys))
 

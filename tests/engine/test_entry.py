@@ -1,4 +1,4 @@
-"""The command as a process: what surrounds it can take no answer away and leaves no traceback."""
+"""The command as a process: its environment can neither suppress its output nor cause a traceback."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def run():
 cli.run = run
 sys.exit(enter("engine.cli"))
 """
-"""The entry with a command that answers at once."""
+"""The entry point with a command that finishes at once."""
 
 
 def start(
     arguments: list[str], *, folder: Path | None = None, path: str = "", shell: str = "", **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run Python on the engine; `path` goes before it on the search path."""
+    """Runs Python on the engine; `path` is prepended to the search path."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
     environment["PYTHONPATH"] = os.pathsep.join(part for part in (path, str(ROOT)) if part)
     command = [sys.executable, *arguments]
@@ -64,7 +64,7 @@ def test_a_reader_that_has_gone() -> None:
     [("latin-1", b"\xe4 \\u4e2d \\U0001f98a\n"), ("ascii", "ä 中 🦊\n".encode()), ("utf-8", "ä 中 🦊\n".encode())],
 )
 def test_an_answer_that_stdout_cannot_spell(encoding: str, wanted: bytes) -> None:
-    """Escapes, but for ASCII, which click takes for a locale that was never set: it writes UTF-8."""
+    """Unencodable characters are escaped, except with ASCII: click treats that as an unset locale and writes UTF-8."""
     ended = start(["-c", STUB.format(text="'ä 中 🦊'")], PYTHONIOENCODING=encoding)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, wanted, b"")
 
@@ -87,7 +87,7 @@ def test_an_argument_that_is_no_text() -> None:
 
 @pytest.mark.campaign
 def test_a_whole_answer_in_an_ascii_locale(tmp_path: Path) -> None:
-    """The tiny model's answer is the same bytes or escapes of them, with the same prompt."""
+    """The tiny model generates the same bytes or their escapes for the same prompt."""
     write_tiny_model(tmp_path / "model")
     arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(tmp_path / "model"), "--prompt", "naïve 中"]
     arguments += ["--max-new-tokens", "2", "--max-seq-len", "64", "--json"]
@@ -107,7 +107,7 @@ def test_a_whole_answer_in_an_ascii_locale(tmp_path: Path) -> None:
     [("tokenizers", "tilec[engine]"), ("click", "tilec"), ("numpy", "tilec"), ("jinja2", "tilec[engine]")],
 )
 def test_a_package_that_is_not_installed(tmp_path: Path, package: str, wanted: str) -> None:
-    """Hidden by a finder that comes before all others."""
+    """Hidden by a finder that precedes all others."""
     (tmp_path / "sitecustomize.py").write_text(f"""
 import sys
 class Finder:
@@ -148,7 +148,7 @@ def profile(frame, event, _):
         os.kill(os.getpid(), signal.SIGINT)
 sys.setprofile(profile)
 """
-"""Ctrl-C while Python drops the lock of a module that it has imported: what is raised there is printed and forgotten."""
+"""Ctrl-C while Python releases the lock of a module that it has imported: an exception raised there is printed and ignored."""
 
 IN_A_TEXT = """
 import sys
@@ -159,7 +159,8 @@ class Finder:
             exec("import os, signal; os.kill(os.getpid(), signal.SIGINT); [None for _ in range(9)]")
 sys.meta_path.insert(0, Finder)
 """
-"""Ctrl-C while a text is run, as dataclasses are made: CPython then ends by the signal, whoever caught the exception."""
+"""Ctrl-C while source text is executed, as for dataclasses: CPython then ends by the signal, even if the exception was caught.
+"""
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ sys.meta_path.insert(0, Finder)
     ],
 )  # fmt: skip
 def test_ctrl_c_while_the_interpreter_starts(tmp_path: Path, when: str, name: str) -> None:
-    """Its modules are imported when it is asked for; no Ctrl-C among them is lost or shows as a traceback."""
+    """Ctrl-C during the engine's imports is neither lost nor shown as a traceback."""
     (tmp_path / "sitecustomize.py").write_text(when.format(name=name))
     write_tiny_model(tmp_path / "model")
     arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(tmp_path / "model"), "--prompt", "x"]
@@ -183,7 +184,8 @@ def test_ctrl_c_while_the_interpreter_starts(tmp_path: Path, when: str, name: st
     "name", first(4, ["json", "contextlib", "random", "engine", "signal", "click", "numpy", "jinja2", "tokenizers"])
 )
 def test_the_current_folder_runs_nothing(tmp_path: Path, name: str) -> None:
-    """But what Python itself imports before it runs the engine; `python -P -m engine` imports nothing of it either."""
+    """Except modules that Python itself imports before it runs the engine; `python -P -m engine` imports none of those
+    either."""
     for module in {name, "json", "ast", "datetime"} - {"engine"}:
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     module = "engine" if name != "random" else "engine.tools.tiny"

@@ -1,4 +1,5 @@
-"""Prefill of few tokens has a form of its own: the answers of the other form, and kernels for its own lengths alone."""
+"""Prefill of few tokens has its own graph form: it generates the same as the other form, with kernels only for its own
+lengths."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_a_part_for_each_block_that_a_tile_can_have() -> None:
 
 @pytest.mark.parametrize("few", first(3, [0, 64, CHUNK_TOKENS + 1, 1, 32, CHUNK_TOKENS]))
 def test_what_is_built_is_what_lengths_ask_for(few: int) -> None:
-    """Each form's kernels for its own lengths: neither the other's, nor tiles that none of them has."""
+    """Each form builds kernels for its own lengths only: neither the other form's, nor tiles that none of its lengths uses."""
     step = model(few_tokens=few)
     asked = {
         (request.kernel, request.constants.get("BM"), request.constants.get("GROUP")) for request in requests(step, Tuning())
@@ -101,7 +102,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBac
 
 
 def test_both_forms_answer_alike(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt in one chunk of either form, and behind another."""
+    """A prompt in one chunk of either form, and after an earlier chunk."""
 
     def logits(few: int) -> list[Any]:
         monkeypatch.setattr(Step, "few_tokens", property(lambda _: few))

@@ -1,4 +1,4 @@
-"""Files of a model folder that are no files, or lead elsewhere."""
+"""Files of a model folder that are not regular files, or that lead out of it."""
 
 from __future__ import annotations
 

@@ -40,13 +40,14 @@ IDS = np.random.default_rng(5).integers(0, 400, 80).tolist()
 """Tokens of the tiny model's vocabulary."""
 
 FAR = {"bf16": 0.02, "f16": 0.004}
-"""Root mean square of errors over the deviation of the logits, at most: twice what was found (0.0125 and 0.0021)."""
+"""Upper bound of the root mean square error, over the deviation of the logits: twice the measured values (0.0125 and 0.0021).
+"""
 
 CASES = [(tied, dtype) for tied in (False, True) for dtype in ("bf16", "f16")]
 
 
 class Model:
-    """A tiny model on the interpreter, and what float64 says of `IDS`."""
+    """A tiny model on the interpreter, and the float64 logits of `IDS`."""
 
     def __init__(self, folder: Path, tied: bool, dtype: str) -> None:
         self.config = ModelConfig.read(folder)
@@ -59,7 +60,7 @@ class Model:
         self.wanted = qwen3_reference.logits(self.config, tensors, IDS)
 
     def far(self, found: Any, position: int) -> float:
-        """How far logits are from those after the token at a position, in units of `FAR`."""
+        """The distance of logits from the reference after the token at a position, in units of `FAR`."""
         wanted = self.wanted[position]
         return float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std() / FAR[self.dtype])
 
@@ -104,7 +105,7 @@ def test_logits_of_decode_steps_across_the_end_of_a_tile(models: Callable[..., M
 
 
 def test_decode_and_prefill_agree(models: Callable[..., Model]) -> None:
-    """All tokens one by one, and all at once: nearer to each other than to what one token less gives."""
+    """All tokens one by one, and all at once: the results are closer to each other than to those of one token less."""
     backend = models(False, "f16").backend
     backend.prompt_logits(IDS[:1])
     single = [backend.decode_logits(token) for token in IDS[1:12]][-1]
@@ -135,7 +136,7 @@ def test_prompts_that_follow_each_other(models: Callable[..., Model]) -> None:
 def test_greedy_tokens_are_those_of_float64_where_it_is_sure(models: Callable[..., Model], tied: bool, prompts: int) -> None:
     model = models(tied, "bf16")
     found: list[int] = []
-    for tokens in range(1, prompts + 1):  # each prompt's next token, then the one after the true next
+    for tokens in range(1, prompts + 1):  # each prefix's next token, then the one after the true next token
         model.backend.reset()
         model.backend.prefill(IDS[:tokens])
         found.append(model.backend.token())
@@ -175,7 +176,7 @@ def drawn(backend: OneSequence, params: SamplingParams, count: int) -> list[int]
 def test_drawn_tokens(
     models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, temperature: float, top_k: int, top_p: float
 ) -> None:
-    """The same by the same seed, and those that the sampler in NumPy draws from the logits."""
+    """The same tokens for the same seed, equal to those that the NumPy sampler draws from the logits."""
     backend = models(False, "bf16").backend
     monkeypatch.setattr(backend.backend, "chunk_tokens", 4)
     params = SamplingParams(temperature, top_k, top_p, seed=11)
@@ -200,7 +201,7 @@ def test_another_seed_draws_others_and_greed_draws_none(models: Callable[..., Mo
 
 
 def test_activations_lie_where_the_memory_plan_says(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Model(folders[False], False, "bf16")  # its cache is spoiled here
+    model = Model(folders[False], False, "bf16")  # modifies its cache
     good = model.backend.prompt_logits(IDS[:5])
 
     def crowded(graph: StepGraph) -> MemoryPlan:
@@ -215,7 +216,7 @@ def test_activations_lie_where_the_memory_plan_says(folders: dict[bool, Path], m
 
 
 def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Model(folders[False], False, "bf16").backend  # its cache is spoiled here
+    backend = Model(folders[False], False, "bf16").backend  # modifies its cache
     backend.prefill(IDS[:5])
     assert backend.token() >= 0
 
@@ -252,7 +253,7 @@ def test_refused_tokens(models: Callable[..., Model], act: Callable[[OneSequence
 
 def test_a_stream_ends_at_the_cache(models: Callable[..., Model]) -> None:
     backend = models(False, "bf16").backend
-    backend.position = MAX_SEQ_LEN - 2  # slots before hold zeros or older tokens
+    backend.position = MAX_SEQ_LEN - 2  # earlier slots contain zeros or older tokens
     tokens = backend.stream_tokens(1, 5)
     assert [0 <= next(tokens) < 403, 0 <= next(tokens) < 403] == [True, True]
     with pytest.raises(UsageError, match="128 tokens and 1 more do not fit"):
@@ -260,7 +261,7 @@ def test_a_stream_ends_at_the_cache(models: Callable[..., Model]) -> None:
 
 
 class Untouched:
-    """Weights of a real size whose memory is never written, so that none is taken."""
+    """Weights of a real size whose memory is never written, so that no pages are allocated."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.destinations = destinations(config, "bf16")
@@ -276,7 +277,7 @@ MODELS: list[dict[str, Any]] = tomllib.loads((shipped.ROOT / "build.toml").read_
 
 @pytest.mark.parametrize("model", MODELS, ids=[model["name"] for model in MODELS])
 def test_block_sizes_are_within_every_kernels_contract(model: dict[str, Any]) -> None:
-    """Loading specialises every kernel of both kinds of steps and checks each launch's contract, here at real sizes."""
+    """Loading specializes every kernel of both kinds of steps and checks each launch's contract, here at real sizes."""
     tied = model["name"] in {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b"}
     rest = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": tied, "max_position_embeddings": 40960}
     config = replace(ModelConfig(**model["config"], **rest, torch_dtype="bfloat16"), num_hidden_layers=1)

@@ -1,4 +1,4 @@
-"""Activations share bytes only where their lives do not meet."""
+"""Activations share bytes only if their lifetimes are disjoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilec.step.graph import Kind, StepGraph, View
 
 
 def graph_of(touched: list[list[int]], sizes: list[int]) -> StepGraph:
-    """A step whose operations touch the buffers listed for each, of so many f32 elements."""
+    """A step whose operations access the buffers listed for each, all of `elements` f32."""
     graph = StepGraph("made up", 1)
     for number, size in enumerate(sizes):
         graph.buffer(f"b{number}", "f32", (size,), Kind.ACTIVATION)

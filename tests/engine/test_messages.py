@@ -1,4 +1,4 @@
-"""Conversations that programs give: rendered whole or refused in one line, never in part."""
+"""Conversations passed by programs: rendered whole or refused in one line, never in part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SILENT = """{%- for m in messages %}
 {%- if m.role == 'critic' or m.role == 'user' %}[{{ m.content if m.content is string else '' }}]{% endif %}
 {%- if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}
 {%- endfor %}"""
-"""Leaves out silently what it does not expect, as Qwen's template does."""
+"""Silently drops unexpected content, as Qwen's template does."""
 
 
 def render(*messages: Any, tools: Any = None) -> str:

@@ -1,4 +1,4 @@
-"""The profile of a decode step: kinds, bytes and times, on a driver whose clock is known."""
+"""The profile of a decode step: kinds, bytes and times, on a driver with a known clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["backend"]
 def test_kinds_bytes_and_times(
     backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch, filled: int, attention: list[str]
 ) -> None:
-    """Each launch of the fake device takes a microsecond; the step has the form that a cache of this length has."""
+    """Each launch of the fake device takes a microsecond; the step has the form for this context length."""
     made, driver = backend
     monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=lambda: 1e-6 * len(driver.launches)))
     made.prefill([1] * filled)

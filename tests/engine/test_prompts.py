@@ -1,4 +1,4 @@
-"""Prompts of any length: launches whose extents were checked for all layers at once are those that each would be by itself."""
+"""Prompts of any length: launches whose extents were checked for all layers at once equal those checked one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LENGTHS = [(1, 0), (2, 0), (17, 5), (64, 1024), (65, 3000), (500, 1), (1023, 200
 
 
 def said(made: Any, launches: list[Recorded]) -> list[tuple[Any, ...]]:
-    """What the driver is told: kernel, grid and the value of each argument."""
+    """The driver's calls: kernel, grid and the value of each argument."""
     kernels = {kernel.function: kernel for kernel in made.launches._kernels.values()}
     found: list[tuple[Any, ...]] = []
     for launch in launches:
@@ -47,7 +47,7 @@ def said(made: Any, launches: list[Recorded]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("head", HEADS)
 def test_launches_are_those_of_each_operation_by_itself(backend: tuple[OneSequence, FakeDriver], head: Any) -> None:
     made, driver = backend
-    for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:  # and what was prepared before
+    for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:  # and graphs prepared before
         prompts = next(one for one in made._prompts if tokens <= one.largest)
         pointers = {name: pointer for name, (pointer, _) in made._places(prompts.whole).items()}
         pointers |= {name: made._arena[0] + offset for name, offset in prompts.memory.offsets.items()}
@@ -84,7 +84,7 @@ def test_a_new_length_looks_at_few_layers(bundle: Bundle, monkeypatch: pytest.Mo
     kinds = {_kind(op) for op in made.step.graph("prefill", tokens=9).ops}
     assert len(seen) == len(kinds)
     seen.clear()
-    made.prefill([1] * 9)  # behind the first: another value of `past`
+    made.prefill([1] * 9)  # after the first: another value of `past`
     assert seen == ["layers.0.attention"]
     seen.clear()
     made.reset()
@@ -92,12 +92,13 @@ def test_a_new_length_looks_at_few_layers(bundle: Bundle, monkeypatch: pytest.Mo
     assert not seen
     made.prefill([2] * 8)
     assert 0 < len(seen) < len(kinds)
-    assert "lm_head" not in seen  # it takes in the last token, of any number
+    assert "lm_head" not in seen  # it adds the last token to the cache, for any number of tokens
     made.close()
 
 
 def test_layers_are_told_apart_by_their_place_alone() -> None:
-    """A step of `ALL_PAIRS` layers has every pair of neighbours of a longer one: the same operations on buffers as far away."""
+    """A step of `ALL_PAIRS` layers has every pair of neighbors of a longer one: the same operations on buffers at the same
+    distance."""
     step = model_step(SMALLEST, 2048)
 
     def pairs(graph: StepGraph, layers: int) -> set[Any]:
@@ -157,7 +158,7 @@ def test_every_length_has_the_same_operations(backend: tuple[OneSequence, FakeDr
 
 
 def test_a_graph_is_the_same_whatever_was_made_before(backend: tuple[OneSequence, FakeDriver]) -> None:
-    """What no length changes is made once: for any order of lengths, the graph that a new form makes."""
+    """Parts that do not depend on the length are built once: for any order of lengths, the graph equals that of a new form."""
     step = backend[0].step
     form = step.form("prefill", "argmax", layers=3)
     for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:
@@ -168,7 +169,7 @@ def test_a_graph_is_the_same_whatever_was_made_before(backend: tuple[OneSequence
 def test_where_buffers_are_not_seen_alike_all_pairs_are_verified(
     backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch, doubt: str
 ) -> None:
-    """A step whose views are whole stands as the largest does; any other is gone through operation by operation."""
+    """A step whose views cover whole buffers is verified like the largest one; any other is checked operation by operation."""
     prompts = backend[0]._prompts[-1]
     verified: list[int] = []
     monkeypatch.setattr(prompts_module, "verify_operations", lambda graph, _: verified.append(len(graph.ops)))
@@ -192,5 +193,5 @@ def test_where_buffers_are_not_seen_alike_all_pairs_are_verified(
     pairs = len(step.graph("prefill", tokens=37, layers=min(step.layers, ALL_PAIRS)).ops)
     prompts.prepared(37, 0, "argmax")
     assert verified == [pairs]
-    prompts.prepared(37, 100, "argmax")  # behind other tokens: what is known of its kinds says so
+    prompts.prepared(37, 100, "argmax")  # after other tokens: the properties of its kinds tell
     assert verified == [pairs, pairs]

@@ -1,4 +1,4 @@
-"""The sampler: bad values are refused, the random numbers are Philox's, tokens follow the distribution they should."""
+"""The sampler: bad values are refused, the random numbers are Philox's, tokens follow the expected distribution."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_bad_value_is_one_clear_line(values: dict[str, Any], said: str) -> Non
 
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
-    [  # known answers of the Random123 library, kat_vectors
+    [  # known-answer tests of the Random123 library, kat_vectors
         ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
         ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
         (
@@ -134,7 +134,7 @@ def test_tokens_follow_the_distribution(temperature: float, top_k: int, top_p: f
     expected = np.array([weights[i] for i in kept]) / sum(weights[i] for i in kept) * draws
     statistic = ((counts[kept] - expected) ** 2 / expected).sum()
     free = len(kept) - 1
-    assert statistic < free + 3.3 * math.sqrt(2 * free) + 6  # above the 0.1 % point for every count of degrees
+    assert statistic < free + 3.3 * math.sqrt(2 * free) + 6  # above the 0.1 % point for every number of degrees of freedom
 
 
 def test_a_draw_is_repeatable_and_the_seed_matters() -> None:
@@ -161,7 +161,8 @@ def test_blocks_and_the_whole_vocabulary_draw_the_same_token() -> None:
 
 @pytest.mark.parametrize("vocab", [40, 3000])
 def test_the_kernels_draw_what_the_reference_draws(vocab: int) -> None:
-    """`topk_blocks` and `sample_token`, told by `settings`, against `sample_logits`; bf16 logits have many ties."""
+    """`topk_blocks` and `sample_token`, with the parameters in `settings`, against `sample_logits`; bf16 logits have many
+    ties."""
     rng = np.random.default_rng(vocab)
     parts = -(-vocab // 1024)
     top, draw = shipped.load("topk_blocks", {"E": "bf16", "BLOCK": 1024}), shipped.load("sample_token", {"KEEP": 64})

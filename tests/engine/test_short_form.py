@@ -1,4 +1,5 @@
-"""Decode over a short cache has a form of its own: the same answers whichever form takes which tokens in, and who chooses."""
+"""Decode with a short context has its own graph form: the tokens are the same whichever form processes which tokens, and
+whoever selects the form."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ ATTENTION = "rotary_decode_attention_kv"
 PROMPT = [int(i) for i in np.random.default_rng(3).integers(0, 400, 6)]
 DRAWN = SamplingParams(0.9, 20, 0.9, seed=7)
 FAR = 0.02
-"""Root mean square of the differences between the two forms of a step, over the deviation of the logits, at most."""
+"""Upper bound of the root mean square difference between the two forms of a step, over the deviation of the logits."""
 
 
 def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
@@ -75,7 +76,7 @@ def test_a_prompt_has_one_form() -> None:
 
 @pytest.mark.parametrize("sequences", [1, BATCHES[-1]])
 def test_a_cache_that_an_earlier_operation_writes_is_not_read_early(sequences: int) -> None:
-    """The early rule of the verifier, of a tensor that the kernel writes too: attention twice, in place of once."""
+    """The verifier's rule for prologue reads of a tensor that the kernel also writes: attention twice, instead of once."""
     graph: StepGraph = model().graph("batch" if sequences > 1 else "decode", tokens=sequences, short=True)
     place = next(place for place, op in enumerate(graph.ops) if op.kernel == ATTENTION)
     graph.ops.insert(place, graph.ops[place])
@@ -86,7 +87,7 @@ def test_a_cache_that_an_earlier_operation_writes_is_not_read_early(sequences: i
 def test_where_a_form_is_short() -> None:
     step = model(short_slots=256)
     assert [step.is_short(filled) for filled in (1, 256, 257)] == [True, True, False]
-    assert not model().is_short(1)  # nothing was measured
+    assert not model().is_short(1)  # no measurement exists
     for wrong in (-1, 2.5, True):
         with pytest.raises(StepError, match="short_slots"):
             model(short_slots=wrong).is_short(1)
@@ -107,7 +108,7 @@ def test_the_form_changes_within_an_answer(
     answer = [token, *backend.stream_tokens(sequence, token, 5)]
     assert forms == [len(PROMPT) + 1 + number <= slots for number in range(5)] and len(set(forms)) == 2
     assert len(set(answer)) > 2
-    sequence = backend.begin()  # each token is the one that the logits of its step, in the same form, give
+    sequence = backend.begin()  # each token follows from the logits of its step, in the same form
     logits = backend.prompt_logits(sequence, PROMPT)
     for number, token in enumerate(answer):
         assert token == (logits.argmax() if sampling is None else sample_logits(logits, sampling, number))

@@ -1,4 +1,4 @@
-"""Chat templates that attack: each ends within its limits in one error, and the next template renders all the same."""
+"""Hostile chat templates: each ends within its limits in one error, and the next template still renders."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ESCAPES = {
 
 
 def attempt(source: str) -> str:
-    """The error that a template ends in, of parsing or rendering."""
+    """The error of a template, from parsing or rendering."""
     with pytest.raises(EngineError) as caught:
         ChatTemplate(source, "here").render(MESSAGES)
     said = str(caught.value)
@@ -81,7 +81,7 @@ def test_a_template_that_does_not_end(source: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("source", LARGE.values(), ids=LARGE)
 def test_a_template_that_takes_all_memory(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SHARED, "cpu_seconds", 60)  # so that a slow machine meets the limit of memory first
+    monkeypatch.setattr(SHARED, "cpu_seconds", 60)  # so that a slow machine reaches the memory limit first
     said = attempt(source)
     assert "takes over 1024 MiB of memory" in said or "cannot render" in said or "does not parse" in said, said
 
@@ -143,6 +143,6 @@ def test_the_process_ends_with_its_parent() -> None:
     SHARED.start()
     process = SHARED._process
     assert process is not None and process.stdin is not None
-    process.stdin.close()  # as the kernel does when the parent is killed
+    process.stdin.close()  # as the OS does when the parent is killed
     assert process.wait(600) == 0
     SHARED._process = None

@@ -1,5 +1,5 @@
-"""Tokens of text and chat, and text that streams back, on a tokenizer made here. The real one is compared with transformers on
-200 conversations by `ci/bench/chat_template_check.py`."""
+"""Tokenization of text and chat, and streaming detokenization, with a tokenizer made here. `ci/bench/chat_template_check.py`
+compares the real one with transformers on 200 conversations."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_unfinished_character_is_told_at_the_end(folder: Path) -> None:
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_any_tokens_stream_as_they_decode(folder: Path, data: st.DataObject) -> None:
-    """Parts of characters, whole ones, special and unknown tokens in any order; no piece is taken back."""
+    """Parts of characters, whole ones, special and unknown tokens in any order; no streamed piece is revoked."""
     words = Text.read(folder)
     parts = [*words.encode("🦊äé€"), *words.encode("ab the"), words.size - 1, words.size + 9]
     ids = data.draw(st.lists(st.sampled_from(parts) | st.integers(0, words.size + 1), max_size=80))

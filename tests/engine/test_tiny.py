@@ -1,4 +1,4 @@
-"""The tiny model that is made for tests and tries: whole, the same every time, and never written over anything."""
+"""The tiny model for tests and trials: complete, reproducible, and never written over anything."""
 
 from __future__ import annotations
 

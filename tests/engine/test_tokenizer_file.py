@@ -1,4 +1,4 @@
-"""Tokenizer files that attack: refused before the library sees them, or one error where it panics."""
+"""Hostile tokenizer files: refused before the library parses them, or one error if it panics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def put(*path: str, value: Any) -> Change:
-    """Set one value of the file."""
+    """Sets one value of the file."""
 
     def change(file: dict[str, Any]) -> None:
         for key in path[:-1]:
@@ -131,7 +131,7 @@ def test_a_long_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_panic_is_one_error() -> None:
     class PanicException(BaseException):
-        """As the library's: no Exception."""
+        """As the library's: not an `Exception`."""
 
     for kind in (ModelError, UsageError):
         with pytest.raises(kind, match="here: index out of range"), library_errors("here", kind):
@@ -141,7 +141,7 @@ def test_a_panic_is_one_error() -> None:
 
 
 def test_a_panic_of_the_library(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """A real one, behind the check of the file."""
+    """A real one, after the check of the file."""
     monkeypatch.setattr(tokenizer_file, "_vet", lambda *_: None)
     path = write(folder, tmp_path, BAD["panics"][0])
     with pytest.raises(ModelError, match=r"is no tokenizer: .*Precompiled"):

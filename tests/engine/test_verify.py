@@ -1,4 +1,4 @@
-"""The whole-graph verifier: real steps pass; steps that were tampered with are refused with the operation and the buffer."""
+"""The whole-graph verifier: real steps pass; modified steps are refused with the operation and the buffer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES = [
 
 
 def here(case: tuple[str, tuple[int, str, bool, int]]) -> bool:
-    """Every model, and every case of one of them, which take turns."""
+    """In the default run each case is tested on one model, round-robin."""
     name, one = case
     return list(MODELS).index(name) == CASES.index(one) % len(MODELS)
 
@@ -152,8 +152,8 @@ def test_a_defect_is_named(mutate: Mutation, said: str) -> None:
 
 
 def test_no_operation_can_be_left_out() -> None:
-    """Of a decode step every operation is needed; of what is left, something is missing or was made for nothing. `advance`
-    alone is for the step to come."""
+    """Every operation of a decode step is needed: without it, a buffer is missing or was computed for nothing. Only `advance`
+    serves the next step."""
     for name in [op.name for op in made(TINY, 1, "sample", True, 0)[0].ops if op.name != "advance"]:
         with pytest.raises(GraphError):
             verify(*without(name)(*made(TINY, 1, "sample", True, 0)), contract)
@@ -171,7 +171,7 @@ REAL = [
 
 @pytest.mark.parametrize("case", REAL, ids=str)
 def test_every_view_and_parameter_is_held_to_its_kernel(case: Any) -> None:
-    """Each view of a step moved by one element, and each parameter taken away."""
+    """Moves each view of a step by one element, and removes each parameter."""
     graph, memory = made(TINY, *case)
     for op in graph.ops:
         for name, view in op.tensors.items():
@@ -190,7 +190,7 @@ def test_every_view_and_parameter_is_held_to_its_kernel(case: Any) -> None:
 
 @pytest.mark.parametrize("case", REAL, ids=str)
 def test_what_may_not_change_is_never_written(case: Any) -> None:
-    """Each buffer that a step writes, declared a weight, a table or a setting."""
+    """Declares each buffer that a step writes a weight, a table or a setting."""
     graph, memory = made(TINY, *case)
     seen = 0
     for op in graph.ops:
@@ -214,7 +214,7 @@ def test_what_may_not_change_is_never_written(case: Any) -> None:
 
 @pytest.mark.parametrize("case", REAL, ids=str)
 def test_every_bound_is_needed(case: Any) -> None:
-    """Each bound of a buffer whose integers a kernel trusts: forgotten, and wider by one."""
+    """Each bound of a buffer whose integers a kernel relies on: removed, and widened by one."""
     graph, memory = made(TINY, *case)
     checks = [(op, check) for op in graph.ops for check in contract(op).value_checks]
     for name in {op.tensors[check.tensor].buffer for op, check in checks}:
@@ -230,7 +230,7 @@ def test_every_bound_is_needed(case: Any) -> None:
 
 @pytest.mark.parametrize("case", REAL, ids=str)
 def test_what_is_read_early_is_written_by_nobody_before(case: Any) -> None:
-    """Each tensor that an operation reads, declared resident: refused where the step makes it, or has changed it by then."""
+    """Declares each tensor that an operation reads resident: refused if the step computes it, or has already changed it."""
     graph, memory = made(TINY, *case)
     changed: set[str] = set()
     refused = 0
@@ -268,7 +268,7 @@ def test_a_prompt_ends_within_the_cache(past: int) -> None:
 
 @pytest.mark.parametrize("case", REAL, ids=str)
 def test_places_of_the_arena(case: Any) -> None:
-    """Each activation on top of each other one: refused where both are needed at once, by whatever reads or writes them."""
+    """Moves each activation onto each other one: refused if both are live at once, whoever reads or writes them."""
     graph, memory = made(TINY, *case)
     touched = {name: [i for i, op in enumerate(graph.ops) if name in buffers_of(op)] for name in memory.offsets}
     met = 0
@@ -287,8 +287,8 @@ def test_places_of_the_arena(case: Any) -> None:
 
 @pytest.mark.parametrize("case", REAL, ids=str)
 def test_neighbours_stay_in_order(case: Any) -> None:
-    """Neighbours that change places are refused. Contracts say nothing of what a kernel computes, so a read may go before an
-    update in place of what was whole already: that, and nothing else, is let through."""
+    """Swapped neighbors are refused. Contracts do not describe what a kernel computes, so one swap is accepted: a read may move
+    before an in-place update of a buffer that was complete already."""
     graph, memory = made(TINY, *case)
     refused = 0
     for first, second in pairwise(graph.ops):
@@ -306,7 +306,7 @@ def test_neighbours_stay_in_order(case: Any) -> None:
 
 
 def graph_of(graph: StepGraph) -> StepGraph:
-    """A step that can be changed without changing the other."""
+    """A step that can be changed without changing the original."""
     return StepGraph(graph.name, graph.tokens, dict(graph.buffers), list(graph.ops))
 
 
@@ -328,7 +328,7 @@ def test_a_kernel_that_writes_nothing_has_no_place() -> None:
 
 
 def test_what_a_kernel_computed_has_no_bounds() -> None:
-    """A declared bound of a buffer that the step itself fills is not evidence."""
+    """A declared bound of a buffer that the step itself writes proves nothing."""
     graph, memory = made(TINY, 17, "argmax", False, 0)
     graph.buffer("picked", "i32", (1,), Kind.ACTIVATION, low=0, high=1)
     memory = MemoryPlan({**memory.offsets, "picked": memory.size}, memory.size + 256)

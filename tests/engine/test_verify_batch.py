@@ -1,4 +1,5 @@
-"""The verifier on steps of several sequences: real ones pass, and whatever could touch another's cache is refused."""
+"""The verifier on steps of several sequences: real ones pass, and every access that could reach another sequence's cache is
+refused."""
 
 from __future__ import annotations
 
@@ -36,13 +37,13 @@ def test_real_batches_hold_together(name: str, head: str) -> None:
 
 
 def changed(graph: StepGraph, name: str, parameter: str, view: Callable[[View], View]) -> None:
-    """Give an operation another view."""
+    """Gives an operation another view."""
     place, op = next((place, op) for place, op in enumerate(graph.ops) if op.name == name)
     graph.ops[place] = replace(op, tensors={**op.tensors, parameter: view(op.tensors[parameter])})
 
 
 def rowless(op: Op, kernel: str, parameter: str, row: int | None) -> Contract:
-    """A kernel whose manifest says something else of one parameter."""
+    """A kernel whose manifest has different data for one parameter."""
     own = contract(op)
     if op.kernel != kernel:
         return own
@@ -50,9 +51,9 @@ def rowless(op: Op, kernel: str, parameter: str, row: int | None) -> Contract:
 
 
 TENSORS = {"rotary_decode_attention": 8, "decode_merge_kv": 9, "rotary_decode_attention_kv": 6}
-"""How many tensors an operation has that hold something of each sequence."""
+"""The number of tensors of an operation with an entry for each sequence."""
 OTHER_ROWS = [(kernel, row) for kernel in TENSORS for row in (None, 0, 1) if (kernel, row) != ("rotary_decode_attention_kv", 1)]
-"""Axes of the grid that do not tell sequences apart."""
+"""Axes of the grid that do not index sequences."""
 
 
 @pytest.mark.parametrize(("kernel", "row"), OTHER_ROWS)

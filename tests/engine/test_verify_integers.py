@@ -1,4 +1,4 @@
-"""Integers that a kernel leaves for a later launch, of this step or of its next replay, are what that kernel promises."""
+"""Integers that a kernel writes for a later launch, of this step or of its next replay, satisfy that kernel's `ensures`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADS = ("argmax", "sample")
 
 
 def with_advance(folder: Path, edit: Callable[[str], str], kernel: str = "advance") -> Callable[[Op], Contract]:
-    """Contracts of the shipped kernels, of `advance` with another text."""
+    """Contracts of the shipped kernels, with another text for `advance`."""
     path = folder / f"{kernel}.py"
     text = (shipped.ROOT / "kernels_src" / f"{kernel}.py").read_text(encoding="utf-8")
     assert edit(text) != text
@@ -99,7 +99,7 @@ KERNELS = {
 
 
 def small_step(folder: Path, writer: str, kind: Kind) -> tuple[StepGraph, MemoryPlan, Callable[[Op], Contract]]:
-    """A step that writes to distinct slots; a kernel makes the slots, before that, or for the next step behind it."""
+    """A step that writes to distinct slots, which a kernel computes before that, or at the end for the next step."""
     contracts: dict[str, Contract] = {}
     for name, text in KERNELS.items():
         path = folder / f"{name}.py"
@@ -134,7 +134,7 @@ def test_part_of_a_buffer_makes_no_distinct_whole(tmp_path: Path, elements: int)
 
 @pytest.mark.parametrize("bounds", [{}, {"low": 0, "high": 1}])
 def test_an_input_that_nothing_bounds_is_not_counted_on(tmp_path: Path, bounds: dict[str, int]) -> None:
-    """Any kernel may write it behind the one that reads it, so that the host knows it for one step alone."""
+    """Any kernel may write it after its reader, so the host's value is valid for one step only."""
     contracts: dict[str, Contract] = {}
     for name in ("follow", "same", "take"):
         path = tmp_path / f"{name}.py"
@@ -227,7 +227,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBac
 def test_no_step_is_enqueued_behind_the_last_slot(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """Where the checks of room that users see are left out."""
+    """Without the checks of remaining slots that users see."""
     ran: list[object] = []
     monkeypatch.setattr(backend, "run_step", ran.append)
     backend._set_decode(1, 126)  # pyright: ignore[reportPrivateUsage]

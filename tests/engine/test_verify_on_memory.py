@@ -1,4 +1,5 @@
-"""The whole-graph verifier against a simulation: what it accepts finds the right bytes in memory that knows its writers."""
+"""The whole-graph verifier against a simulation: in every accepted step, each read finds the right bytes in memory that records
+its writers."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from tilec.step.graph import Kind, StepGraph
 
 @dataclass
 class Tagged:
-    """A step on memory whose bytes remember which buffer's which version was written to them."""
+    """A step on memory whose bytes record the buffer and version that wrote them."""
 
     graph: StepGraph
     memory: MemoryPlan
 
     def holds(self) -> bool:
-        """Whether every read finds what was last written to its buffer, and all of it."""
+        """Whether every read finds the last version of its whole buffer."""
         arena: dict[int, object] = {}
         version: dict[str, int] = {}
         for op in self.graph.ops:
@@ -53,7 +54,7 @@ class Tagged:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_is_accepted_holds_on_tagged_memory(seed: int) -> None:
-    """Random plans and orders: where the verifier accepts, a simulation of the bytes finds no stale or foreign data."""
+    """Random plans and orders: if the verifier accepts, the simulation of the bytes finds no stale or foreign data."""
     chance = random.Random(seed)
     graph, memory = made(TINY, 3, "argmax", False, 0, max_seq_len=64)
     offsets = dict(memory.offsets)

@@ -1,4 +1,4 @@
-"""The whole-graph verifier against a simulation of memory: random small steps with mistakes, every element told apart."""
+"""The whole-graph verifier against a simulation of memory: random small steps with mistakes, tracked element by element."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilec.ir.expr import sym
 from tilec.step.graph import Kind, Op, StepGraph, View
 
 WORDS = 64
-"""Elements (f32) that the arena's alignment is."""
+"""The arena's alignment in f32 elements."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Small:
 
     @classmethod
     def random(cls, chance: random.Random) -> Small:
-        """A step that is right: what is read was written, and what was written is read at the end."""
+        """A correct step: everything read was written before, and everything written is read by the end."""
         graph = StepGraph("small", 1)
         for i in range(4):
             graph.buffer(f"b{i}", "f32", (WORDS * chance.randint(1, 2),), Kind.ACTIVATION)
@@ -77,8 +77,8 @@ class Small:
         return MemoryPlan(self.offsets, max(ends, default=0))
 
     def holds(self) -> bool:
-        """Whether, element by element, every read finds what was last written there under its buffer's name, and no launch
-        writes memory that it also has as something else."""
+        """Whether, element by element, every read finds the last value written under its buffer's name, and no launch writes
+        memory that it also accesses through another view."""
         found: dict[tuple[str, int], object] = {}
         expected: dict[tuple[str, int], object] = {}
         for position, op in enumerate(self.graph.ops):
@@ -98,7 +98,7 @@ class Small:
         return all(tag in expected for tag, _ in self.cells(self.graph.view("y")))
 
     def cells(self, view: View) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-        """Each element of a view, by its buffer and by where it lies."""
+        """Each element of a view, by its buffer and by its address."""
         place = self.offsets.get(view.buffer)
         space, base = (view.buffer, 0) if view.buffer == "y" else ("arena", (place or 0) // 4)
         return [((view.buffer, i), (space, base + i)) for i in range(view.offset, view.offset + view.elements)]
@@ -111,8 +111,8 @@ def small_contract(op: Op) -> Contract:
 
 @pytest.mark.parametrize(("begin", "end"), first(1, [(0, 400), (400, 1500)]))
 def test_small_steps_are_accepted_only_where_every_element_is_right(begin: int, end: int) -> None:
-    """Random steps, most with mistakes, on memory whose elements are told apart. Both outcomes must be common, or this would
-    show nothing; of what is refused, most is wrong and not just not understood."""
+    """Random steps, most with mistakes, on memory that tracks elements. Both outcomes must be common, or this would show
+    nothing; most refused steps must be wrong, not merely beyond the verifier."""
     accepted = refused = wrong = 0
     for seed in range(begin, end):
         chance = random.Random(seed)
@@ -139,7 +139,7 @@ def test_small_steps_are_accepted_only_where_every_element_is_right(begin: int, 
 
 
 def test_one_element_that_nobody_wrote() -> None:
-    """Two launches that leave out one element between them do not make a buffer whole; without the gap they do."""
+    """Two launches that leave one element between them unwritten do not complete a buffer; without the gap they do."""
     for gap in (0, 1):
         graph = StepGraph("small", 1)
         graph.buffer("b0", "f32", (WORDS,), Kind.ACTIVATION)

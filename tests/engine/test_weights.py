@@ -1,4 +1,4 @@
-"""Weights: the plan covers a model exactly, merged tensors hold the right rows, and every damage is refused in one line."""
+"""Weights: the plan covers a model exactly, merged tensors have the right rows, and every damage is refused in one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Header = dict[str, Any]
 
 
 def refusal(folder: Path, dtype: str = "bf16", config: ModelConfig = UNTIED, **options: bool) -> str:
-    """The one line in which the weights of a folder are refused."""
+    """The one-line error for the weights of a folder."""
     with pytest.raises(ModelError) as caught:
         WeightPlan.for_model(config, folder, dtype, **options)
     line = str(caught.value)
@@ -42,7 +42,7 @@ def refusal(folder: Path, dtype: str = "bf16", config: ModelConfig = UNTIED, **o
 
 
 def joined(weights: Weights, name: str, limit: int) -> bytes:
-    """A destination put together from its chunks, each of which must be in its place and within the limit."""
+    """A destination assembled from its chunks, each of which must be at its offset and within the size limit."""
     found = b""
     for offset, chunk in weights.chunks(name, limit):
         assert offset == len(found) and 0 < len(chunk) <= limit and chunk.readonly
@@ -192,7 +192,7 @@ def test_missing_extra_and_misshaped_tensors_are_named(tmp_path: Path) -> None:
     assert f'tensor "{name}" has shape [24, 8], and config.json asks for [8, 24]' in refusal(tmp_path)
 
 
-# What is done to the header's object or to the file's bytes, and what the line must say.
+# The change to the header's object or to the file's bytes, and what the error must contain.
 LAST = "lm_head.weight"
 HEADERS: dict[str, tuple[Callable[[Header], object], str]] = {
     "entry is a list": (lambda h: h | {LAST: []}, f'tensor "{LAST}": its entry is a list of 0 entries'),
@@ -325,7 +325,7 @@ def test_dummy_weights_are_normal(dtype: str) -> None:
     assert abs(values.mean()) < 5 / len(values) ** 0.5 and abs(values.std() - 1) < 0.005
     within = [np.mean(np.abs(values) < width) for width in (1, 2, 3)]
     assert np.allclose(within, [0.6827, 0.9545, 0.9973], atol=0.005)  # of a normal distribution
-    assert values.min() == -values.max()  # each of the 65536 quantiles is there about 32 times
+    assert values.min() == -values.max()  # each of the 65536 quantiles occurs about 32 times
     rows = values.reshape(4200, 512)
     assert abs(np.mean(rows[:-1] * rows[1:])) < 0.005 and abs(np.mean(rows[:, :-1] * rows[:, 1:])) < 0.005  # independent
     norm = weights.array("model.norm.weight").astype(np.float64)
@@ -369,7 +369,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 def judge(path: Path, content: bytes) -> None:
-    """The file is refused with a ModelError, or it is one that the reference implementation reads the same way."""
+    """The file is refused with a ModelError, or the reference implementation reads it the same way."""
     path.write_bytes(content)
     try:
         file = SafetensorsFile(path)

@@ -1,7 +1,7 @@
 """The kernels of `examples/kernels`: accepted without a note for three architectures, right at odd and even sizes, no spills.
 
-What takes the assembler most of the time is assembled for one architecture, beyond the default run, which assembles the others
-for one; the budgets in the build file hold the rest when they are built.
+The kernels that take longest to assemble are assembled for one architecture only, outside the default run, which assembles the
+others for one; the budgets in the build file check the rest when they are built.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ODD_AND_EVEN = {
     "moe_gather": [{"T": 3}, {"T": 4}],
 }
 HEAVY = ("int8_product", "batched_product", "causal_conv1d", "top_k")
-"""Those that the assembler needs most for."""
+"""The kernels that take longest to assemble."""
 
 
 def test_every_kernel_of_the_folder_is_built_and_tested_and_has_what_it_is_held_against() -> None:

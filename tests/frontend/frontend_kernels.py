@@ -1,4 +1,5 @@
-"""Kernel texts for tests: a header with the whole vocabulary, and builders of functions and diagnostics from a body."""
+"""Kernel texts for tests: a header with the whole vocabulary, and helpers that compile a body to a function or to
+diagnostics."""
 
 from __future__ import annotations
 

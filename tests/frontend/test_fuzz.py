@@ -1,4 +1,4 @@
-"""Whatever text a kernel file holds, the front end accepts it or raises CompileError with a place and a hint."""
+"""Whatever text a kernel file has, the front end accepts it or raises CompileError with a location and a hint."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_mutated_tokens(tmp_path: Path, seed: int) -> None:
 
 
 class Swap(ast.NodeTransformer):
-    """Replaces a few expressions of a tree by others, so that the text stays valid Python."""
+    """Replaces a few expressions of a tree by others, so that the text remains valid Python."""
 
     def __init__(self, rng: random.Random, pool: list[ast.expr]) -> None:
         self.rng, self.pool = rng, pool

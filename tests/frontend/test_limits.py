@@ -1,4 +1,4 @@
-"""Kernel files beyond a limit of size are refused with one error that says which, where and what to do."""
+"""Kernel files beyond a size limit are refused with one error that names the limit, the location and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file of kernels defines and where, from its text."""
+"""The definitions in a file of kernels and their locations, from its text."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_where_a_name_is_defined(tmp_path: Path) -> None:
     unsaved = {deeper: "import tilec\n@tilec.function\ndef whole(v): return v\n"}
     half = definition(found, "half", None, None, unsaved)
     assert half is not None and (half.name, half.kind, half.name_span.line) == ("whole", "function", 3)
-    assert definition(found, "half", None, None) is None  # the disk's text has none of that name
+    assert definition(found, "half", None, None) is None  # the text on disk has no such name
     assert definition(found, "missing", None, None) is None
     assert definition(found, "nothing", 21, None) is None
     v = definition(found, "v", 22, None)
     assert v is not None and (v.kind, v.name_span.line) == ("parameter", 20)
     assert definition(found, "v", 26, None) is None
     element = definition(found, "E", 26, None)
-    assert element is not None and element.kind == "element"  # the class that the constant gives a value
+    assert element is not None and element.kind == "element"  # the class of the constant's value
 
 
 def test_imports_in_a_circle_end(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Refusals: their code, their place to the column, and that one kernel reports all of its problems."""
+"""Refusals: their code, their location to the column, and that one kernel reports all of its errors."""
 
 from __future__ import annotations
 

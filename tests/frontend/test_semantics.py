@@ -1,6 +1,6 @@
-"""Kernels mean what the same text means in Python: scalar programs are run both ways.
+"""Kernels compute what the same text computes in Python: scalar programs are run both ways.
 
-The tile IR is evaluated by a few lines here, so that a mistake in the shared interpreter cannot hide one in the front end.
+A small evaluator here runs the tile IR, so that an error in the shared interpreter cannot hide one in the front end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A misspelt word is answered with the word that was meant: of the language, of the kernel, of a call, of a tile."""
+"""For a misspelled word the hint suggests the intended one: of the language, of the kernel, of a call, of a tile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scale(x: In[E, N], out: Out[E, N], factor: f32, *, E: Const, BLOCK: Const):
 
 
 def hint(tmp_path: Path, right: str, wrong: str, constants: dict[str, str | int] | None = None) -> str:
-    """The hint of the one error that a misspelling makes."""
+    """The hint of the one error that a misspelling causes."""
     path = tmp_path / "scale.py"
     assert right in KERNEL
     path.write_text(KERNEL.replace(right, wrong, 1), encoding="utf-8")

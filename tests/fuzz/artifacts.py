@@ -1,11 +1,11 @@
-"""Artifacts and launches made to hurt, by the thousand: each is refused in one line, or a launch that its contract allows.
+"""Mutated artifacts and launches: each is refused in one line, or is a launch that the contract allows.
 
-    python -m tests.fuzz.artifacts --count 100000 --seed 1 [--json FILE]
+python -m tests.fuzz.artifacts --count 100000 --seed 1 [--json FILE]
 
 An artifact is a manifest (JSON) and a CUBIN in one folder. Mutants change the manifest as data or text, the CUBIN, its digest,
-or what is given at launch: addresses, shapes, strides, dtypes, scalars, dims, stored values. A driver without a GPU takes what
-was accepted, and `contract_judge` works out anew, from the JSON and with Python's integers, that every clause holds and that
-the bytes of the arguments are right. Not seen: what a CUDA driver does with hostile machine code.
+or the launch arguments: addresses, shapes, strides, dtypes, scalars, dims, stored values. A stub driver receives what was
+accepted, and `contract_judge` computes anew, from the JSON and with Python's integers, that every clause is satisfied and that
+the argument bytes are right. Not tested: how a CUDA driver reacts to hostile machine code.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.runtime.fake_driver import FakeDriver, argument_bytes
 from tilec.runtime import Device, LaunchError, TensorView, load
 
 LIMIT_SECONDS = 1.0
-"""Of processor time, for any mutant."""
+"""Processor time, for any mutant."""
 KINDS = ("manifest as data", "manifest as text", "machine code", "files", "launch", "manifest and launch")
 
 
 def other_cubin(code: bytes, rng: random.Random) -> bytes:
-    """Some bytes of the headers, or the length."""
+    """Changes some bytes of the headers, or the length."""
     if rng.random() < 0.2:
         return code[: rng.randrange(len(code))]
     changed = bytearray(code)
@@ -43,7 +43,7 @@ def other_cubin(code: bytes, rng: random.Random) -> bytes:
 
 
 def write(folder: Path, kind: str, one: Launchable, rng: random.Random) -> None:
-    """The two files of a mutant of the artifact."""
+    """Writes the two files of a mutant."""
     manifest, code = one.manifest, one.cubin
     text = json.dumps(manifest).encode()
     if kind == "machine code":
@@ -65,7 +65,7 @@ def write(folder: Path, kind: str, one: Launchable, rng: random.Random) -> None:
 
 
 def tensor_changed(tensor: Given, others: list[Given], rng: random.Random) -> Given:
-    """One thing of a tensor."""
+    """Changes one property of a tensor."""
     shape, strides = list(tensor.shape), list(tensor.strides)
     axis = rng.randrange(max(1, len(shape)))
     kind = rng.randrange(8)
@@ -96,7 +96,7 @@ def tensor_changed(tensor: Given, others: list[Given], rng: random.Random) -> Gi
 def changed(
     one: Launchable, rng: random.Random
 ) -> tuple[dict[str, Given], dict[str, Any], dict[str, Any], dict[str, list[int]]]:
-    """What is given at launch with one or two things changed: tensors, scalars, dims, stored values."""
+    """Launch arguments with one or two changes: tensors, scalars, dims, stored values."""
     tensors, scalars, dims, stored = one.launch(rng)
     for _ in range(rng.choice((1, 1, 2))):
         kind = rng.randrange(6)
@@ -114,7 +114,7 @@ def changed(
 
 
 def attempt(folder: Path, given: tuple[Any, ...]) -> str:
-    """Load and launch; the code of the refusal, or nothing where it was accepted. What is wrong with the launch is raised."""
+    """Loads and launches. Returns the code of the refusal, or None if accepted; raises if an accepted launch is wrong."""
     tensors, scalars, dims, stored = given
     driver = FakeDriver()
     try:
@@ -143,7 +143,7 @@ def attempt(folder: Path, given: tuple[Any, ...]) -> str:
 
 
 def shaped(values: list[int], shape: tuple[int, ...]) -> Any:
-    """Stored values in the shape of their tensor, where they fit it."""
+    """Stored values in the shape of their tensor, if they fit it."""
     import numpy as np
 
     array = np.array(values)
@@ -154,7 +154,7 @@ def shaped(values: list[int], shape: tuple[int, ...]) -> Any:
 
 
 def checked_code(folder: Path, driver: FakeDriver) -> str:
-    """What is wrong with the code that the driver got."""
+    """The error in the code that the driver received, or None."""
     manifest = json.loads((folder / "k.json").read_bytes())
     image = driver.images[0]
     if hashlib.sha256(image).hexdigest() != manifest["digests"]["cubin"] or manifest["arch"] != "sm_90a" or image[49] != 90:
@@ -163,10 +163,10 @@ def checked_code(folder: Path, driver: FakeDriver) -> str:
 
 
 def campaign(count: int, seed: int, folder: Path) -> Tally:
-    """Try `count` mutants below `folder`."""
+    """Tries `count` mutants in `folder`."""
     rng, tally = random.Random(seed), Tally()
     folder = folder.resolve()
-    for one in CONTRACTS:  # imports and compiles what a launcher needs, and shows that the plain ones launch
+    for one in CONTRACTS:  # imports and compiles everything a launcher needs, and shows that unmutated launches work
         write(folder, "", one, rng)
         for _ in range(3):
             refusal = attempt(folder, one.launch(rng))

@@ -1,8 +1,9 @@
-"""Builds that are starved, cut off and killed: each must end in time, say why in one error, leave no process and nothing wrong.
+"""Builds under resource limits and signals: each must end in time, report one error, leave no process and no wrong file.
 
-`campaign` runs a number of them, drawn from a seed, and judges each: the output has no traceback; where it failed there is an
-error; every artifact on disk is what an undisturbed build makes; no process of it is left; an undisturbed build on the same
-store then succeeds with the right artifacts. Most use stages that stand in for the compilers, every tenth the real ones.
+`campaign` runs a number of them, drawn from a seed, and checks each: the output has no traceback; a failed build reports an
+error; every artifact on disk equals that of an undisturbed build; none of its processes is left; an undisturbed build on the
+same store then succeeds with the right artifacts. Most builds use stub stages instead of the compilers, every tenth the real
+ones.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.project import project
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BUDGET: Final = 600.0
-"""Processor seconds for one build, its processes together."""
+"""Processor seconds of one build, all its processes together."""
 COMMAND: Final = """
 import sys
 import tilec.project.driver as driver
@@ -39,7 +40,7 @@ sys.argv = ["tilec", "build", "-j", "2"]
 exec(sys.stdin.read())
 main()
 """
-"""The command as it is, with stages that stand in for the compilers; stdin is a last word before it starts."""
+"""The unchanged command with stub stages; it executes the code on stdin first."""
 REAL: Final = """
 import sys
 from tilec.__main__ import main
@@ -48,7 +49,7 @@ exec(sys.stdin.read())
 main()
 """
 READY: Final = "open({0!r}, 'w').close()\n"
-"""Python and this script have loaded: what happens from here on is the command's."""
+"""Code for stdin: its file appears once Python and this script are loaded; all that follows is the command's doing."""
 KERNEL: Final = '''"""Copy."""
 import tilec
 from tilec import Const, Dim, In, Out, bid, cdiv, f32, grid, load, store
@@ -68,7 +69,7 @@ SIGNALS: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong: `kind` with a limit of `most`, or a signal after `seconds`, to the command or to all."""
+    """One fault: `kind` with a limit of `most`, or a signal after `seconds`, to the command or to all its processes."""
 
     kind: str
     most: int = 0
@@ -79,7 +80,7 @@ class Fault:
 
 @dataclass
 class Outcome:
-    """What became of it, in so many seconds of processor time; `wrong` lists everything that must not be."""
+    """The outcome of a build and its processor seconds; `wrong` lists every violation."""
 
     fault: Fault
     status: int
@@ -89,7 +90,7 @@ class Outcome:
 
 
 def draw(rng: random.Random, number: int, usual: float) -> Fault:
-    """A fault; `usual` is how long an undisturbed build takes."""
+    """A random fault; `usual` is the duration of an undisturbed build."""
     real = number % 10 == 9
     kind = rng.choice(("address space", "open files", "file size", "processes", "disk", "killed", "killed", "worker killed"))
     if kind == "address space":
@@ -107,7 +108,8 @@ def draw(rng: random.Random, number: int, usual: float) -> Fault:
 
 @contextlib.contextmanager
 def owned_by_the_builder(fault: Fault, store: Path) -> Generator[None]:
-    """While a build runs as another user (`limits`), the store is that user's: nobody uses a store of somebody else."""
+    """Gives the store to the build's user while it runs as another user (`limits`), because nobody uses a store of somebody
+    else."""
     if fault.kind != "processes" or os.geteuid() != 0:
         yield
         return
@@ -126,8 +128,8 @@ def _give(store: Path, user: int) -> None:
 
 
 def heeding_signals(before: Callable[[], None] | None) -> Callable[[], None]:
-    """`before` a child starts, and every signal that is sent here at its default: a shell's background job ignores SIGINT,
-    `nohup` SIGHUP, and children inherit that."""
+    """Runs `before` a child starts, and resets every signal that is sent here to its default: a shell's background job ignores
+    SIGINT, `nohup` ignores SIGHUP, and children inherit that."""
 
     def apply() -> None:
         for number in SIGNALS[1:]:
@@ -139,7 +141,7 @@ def heeding_signals(before: Callable[[], None] | None) -> Callable[[], None]:
 
 
 class Campaign:
-    """Projects, reference artifacts, and the runs on them, all below `folder`."""
+    """Projects, reference artifacts, and the runs on them, all in `folder`."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.rng = folder, random.Random(seed)
@@ -150,13 +152,13 @@ class Campaign:
         self.outcomes: list[Outcome] = []
 
     def command(self, real: bool) -> list[str]:
-        """The words of the build."""
+        """The command line of the build."""
         return [sys.executable, "-P", "-c", REAL if real else COMMAND]
 
     def start(
         self, real: bool, store: Path, last_word: str = "", before: Callable[[], None] | None = None
     ) -> subprocess.Popen[str]:  # fmt: skip
-        """A build in a session of its own, as far as its own first line."""
+        """Starts a build in a session of its own, and waits for its first line."""
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(store), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             self.command(real), cwd=self.roots[real], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -174,13 +176,13 @@ class Campaign:
         return process
 
     def undisturbed(self, real: bool, store: Path) -> tuple[int, str]:
-        """Status and errors of a build that nothing happens to."""
+        """Status and errors of a build without a fault."""
         process = self.start(real, store)
         _, said, _ = finished(process)
         return process.returncode, said
 
     def prepare(self) -> None:
-        """Learn what is right, and how long it takes."""
+        """Records the right artifacts and the time of an undisturbed build."""
         for real, root in self.roots.items():
             start = time.monotonic()
             status, said = self.undisturbed(real, self.folder / "reference" / str(real))
@@ -190,14 +192,14 @@ class Campaign:
             assert self.right[real]
 
     def run(self, count: int) -> list[Outcome]:
-        """`count` faults, one after the other."""
+        """Tries `count` faults, one after the other."""
         self.prepare()
         for number in range(count):
             self.outcomes.append(self.one(draw(self.rng, number, self.usual[number % 10 == 9])))
         return self.outcomes
 
     def one(self, fault: Fault) -> Outcome:
-        """Bring one fault about and judge what came of it."""
+        """Injects one fault and checks the outcome."""
         store = self.folder / "store"
         shutil.rmtree(store, ignore_errors=True)
         shutil.rmtree(self.roots[fault.real] / "artifacts", ignore_errors=True)
@@ -238,7 +240,7 @@ class Campaign:
         return outcome
 
     def judge(self, outcome: Outcome, session: int, said: str) -> None:
-        """Everything that must not be."""
+        """Every violation."""
         wrong = outcome.wrong
         if outcome.ended != ENDED:
             wrong.append(f"it did not end: {outcome.ended}")
@@ -264,8 +266,8 @@ class Campaign:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, str, float]:
-    """How a build came to its end, what it said until then, and the processor seconds it took; of one over its budget, and of
-    one that stands still, the end says where its processes stood."""
+    """Waits for a build. Returns its end, its output and its processor seconds. For a build over its budget, or one that hangs,
+    the end says what its processes were doing."""
     stood: list[str] = []
 
     def look() -> None:
@@ -276,7 +278,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str, float]:
 
 
 def _where(pid: int) -> str:
-    """State, time used and system call of a process (proc(5))."""
+    """State, processor time and system call of a process (proc(5))."""
     with contextlib.suppress(OSError, IndexError):
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         waits = Path(f"/proc/{pid}/wchan").read_text()
@@ -285,13 +287,13 @@ def _where(pid: int) -> str:
 
 
 def outputs(root: Path) -> dict[str, bytes]:
-    """What a build left in `artifacts/build`."""
+    """The files in `artifacts/build` after a build."""
     folder = root / "artifacts" / "build"
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*")) if path.is_file()}
 
 
 def campaign(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """Run `count` faulty builds below `folder`; counts, worst times by kind, what was wrong."""
+    """Runs `count` faulty builds in `folder`; returns counts, worst times by kind, and violations."""
     outcomes = Campaign(folder, seed).run(count)
     kinds: dict[str, dict[str, Any]] = {}
     for one in outcomes:

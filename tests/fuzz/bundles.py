@@ -1,10 +1,10 @@
-"""Bundles made to hurt, by the thousand: each is refused in one line, or is a bundle in every respect.
+"""Mutated bundles: each is refused in one line, or is valid in every respect.
 
-    python -m tests.fuzz.bundles --count 100000 --seed 1 [--json FILE]
+python -m tests.fuzz.bundles --count 100000 --seed 1 [--json FILE]
 
-Mutants are of bytes, of the header, of the manifest as data and as text, of machine code and of the compressed texts; most are
-sealed anew (trailer, header, blob and text digests), so that they get past the digests to what reads them. What is accepted is
-judged by `judge`, which shares no code with the reader. Not seen: what a CUDA driver does with hostile machine code.
+Mutants change bytes, the header, the manifest as data and as text, machine code, and the compressed texts. Most are resealed
+(trailer, header, blob and text digests), so that they pass the digest checks and reach the parsers. Accepted bundles are
+checked by `judge`, which shares no code with the reader. Not tested: how a CUDA driver reacts to hostile machine code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilec.runtime import BundleError, open_bundle
 
 CODES = ("E0703", "E0704", "E0705", "E0706", "E0707")
 LIMIT_SECONDS = 2.0
-"""Of processor time, for any mutant."""
+"""Processor time, for any mutant."""
 
 
 @dataclasses.dataclass
@@ -60,12 +60,12 @@ def bases() -> list[Base]:
 
 
 def canonical(data: Any) -> bytes:
-    """As the format has it, for data that no bundle may have too."""
+    """The canonical encoding, also of data that no bundle may have."""
     return json.dumps(data, sort_keys=True, separators=(",", ":")).encode("ascii", "replace")
 
 
 def other_manifest(base: Base, rng: random.Random) -> bytes:
-    """The manifest as data, changed, everything around it made to fit."""
+    """Changes the manifest as data, and fits everything around it."""
     _, data = mutated(base.manifest, rng)
     try:
         return mutants.with_manifest(base.data, canonical(data))
@@ -74,12 +74,12 @@ def other_manifest(base: Base, rng: random.Random) -> bytes:
 
 
 def other_text(base: Base, rng: random.Random) -> bytes:
-    """The manifest as text, changed."""
+    """Changes the manifest as text."""
     return mutants.with_manifest(base.data, mutated_text(canonical(base.manifest), rng)[1])
 
 
 def other_code(base: Base, rng: random.Random) -> bytes:
-    """The headers of a CUBIN changed, and every digest of it made to fit: what reads ELF is what is tried."""
+    """Changes the headers of a CUBIN and recomputes every digest of it, to test the ELF parser."""
     description, blobs = json.loads(json.dumps(base.manifest)), dict(base.blobs)
     old = rng.choice(sorted(blobs))
     code = bytearray(blobs.pop(old))
@@ -102,12 +102,12 @@ def other_code(base: Base, rng: random.Random) -> bytes:
 
 @functools.cache
 def bomb(size: int, container: int) -> tuple[str, bytes]:
-    """Digest and compressed form of zeros."""
+    """Digest and compressed form of many zeros."""
     return hashlib.sha256(bytes(size)).hexdigest(), lzma.compress(bytes(size), format=container)
 
 
 def other_stream(base: Base, rng: random.Random) -> bytes:
-    """The compressed texts changed: other bytes, another container, a bomb, or sizes that promise more."""
+    """Changes the compressed texts: other bytes, another container, a decompression bomb, or sizes that are too large."""
     fields, _, _ = mutants.split(base.data)
     manifest = json.loads(json.dumps(base.manifest))
     entries = manifest["texts"]["entries"]
@@ -140,11 +140,11 @@ def other_stream(base: Base, rng: random.Random) -> bytes:
 
 
 def one_of_old(base: Base, rng: random.Random) -> bytes:
-    """Any of the kinds that must be refused whatever else they are (tests/bundle/mutants.py)."""
+    """A mutant of any kind that must always be refused (tests/bundle/mutants.py)."""
     kinds = [kind for name, kind in mutants.KINDS.items() if len(base.blobs) > 1 or "swap" not in name]
     try:
         return rng.choice(kinds)(base.data, rng)
-    except (IndexError, ValueError, StopIteration):  # a bundle of one kernel has nothing to exchange
+    except (IndexError, ValueError, StopIteration):  # a bundle of one kernel has nothing to swap
         return mutants.bit_flip(base.data, rng)
 
 
@@ -158,7 +158,7 @@ KINDS: dict[str, Callable[[Base, random.Random], bytes]] = {
 
 
 def judge(data: bytes) -> str:
-    """What is wrong with bytes that were accepted; written from the format's description alone."""
+    """The error in an accepted bundle, or None; written from the format's description alone."""
     magic, format_, header, size, at, length, blobs_at, blobs = struct.unpack("<8sIIQQQQI12x", data[:64])
     manifest = json.loads(data[64 : 64 + length])
     if (magic, format_, header, size, at, blobs) != (b"\x89tilec\r\n", 3, 64, len(data), 64, len(manifest["blobs"])):
@@ -189,7 +189,7 @@ def judge(data: bytes) -> str:
 
 
 def attempt(path: Path, data: bytes, base: Base) -> str:
-    """Open a mutant and use all of it; the code of the refusal, or nothing where it was accepted. What is wrong is raised."""
+    """Opens a mutant and uses all of it. Returns the code of the refusal, or None if accepted; raises if it is wrong."""
     wanted = hashlib.sha256(base.data).hexdigest() if data[:1] == b"\x89" and data[-1] % 16 == 0 else None
     try:
         with open_bundle(path, digest=wanted) as bundle:
@@ -212,7 +212,7 @@ def attempt(path: Path, data: bytes, base: Base) -> str:
 
 
 def campaign(count: int, seed: int, folder: Path) -> Tally:
-    """Try `count` mutants below `folder`."""
+    """Tries `count` mutants in `folder`."""
     rng, tally, known = random.Random(seed), Tally(), bases()
     folder = folder.resolve()
     path = folder / "m.bundle"

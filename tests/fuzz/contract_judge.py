@@ -1,8 +1,8 @@
-"""A second opinion on a launch that was accepted, with Python's integers: the JSON of a manifest, what was given and what
-reached the driver go in, the first clause that does not hold comes out.
+"""An independent checker of accepted launches, with Python's integers. In: the JSON of a manifest, the launch arguments, and
+the driver's call. Out: the first clause that is not satisfied.
 
 It reads the manifest as plain JSON and shares no code with the launcher: expressions, strides, spans and argument bytes are
-worked out anew, and that no two elements of a written tensor share memory is seen by listing them where there are few.
+computed anew. It enumerates the elements of small written tensors to check that no two share memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEW = 4096
 
 @dataclass
 class Given:
-    """A tensor as it was given: address, dtype, shape, strides in elements, whether it may not be written."""
+    """A tensor argument: address, dtype, shape, strides in elements, and whether it is read-only."""
 
     pointer: int
     dtype: str
@@ -39,8 +39,8 @@ class Given:
 
 @dataclass
 class Reached:
-    """What the driver was asked to launch; `arguments` are 8 bytes for each slot of the calling convention, `maps` what it was
-    asked to make maps of."""
+    """The driver's call; `arguments` are 8 bytes for each slot of the calling convention, `maps` the tensor maps that it was
+    asked to encode."""
 
     grid: tuple[int, int, int]
     block: int
@@ -51,7 +51,7 @@ class Reached:
 
 
 def value(expression: Any, env: Mapping[str, int]) -> int:
-    """An expression of a manifest."""
+    """The value of an expression of a manifest."""
     if isinstance(expression, str):
         return env[expression]
     if isinstance(expression, int):
@@ -85,7 +85,7 @@ def complaint(
     manifest: dict[str, Any], tensors: Mapping[str, Given], scalars: Mapping[str, Any], stored: Mapping[str, list[int]],
     reached: Reached,
 ) -> str:  # fmt: skip
-    """The first clause that does not hold; nothing where the launch is one that the contract allows."""
+    """The first clause that is not satisfied, or None if the contract allows the launch."""
     env = reached.env
     if {one["name"] for one in manifest["tensors"]} != tensors.keys() or {
         one["name"] for one in manifest["scalars"]
@@ -103,7 +103,7 @@ def complaint(
         if not value(check["condition"], env):
             return f"launch check {check['condition']!r:.200}"
     for check in manifest["value_checks"]:
-        found_values = stored.get(check["tensor"], [0])  # what is told of a tensor that nobody described
+        found_values = stored.get(check["tensor"], [0])  # assumed of a tensor without described values
         low, high = value(check["low"], env), value(check["high"], env)
         if not all(low <= one < high for one in found_values):
             return "stored values out of range"
@@ -143,7 +143,7 @@ def _tensor(spec: dict[str, Any], given: Given, env: Mapping[str, int]) -> str:
 
 
 def _apart(given: Given) -> bool:
-    """Whether no two elements have one place; only looked at where there are few."""
+    """Whether no two elements share an address; checked only for small tensors."""
     count = 1
     for extent in given.shape:
         count *= extent
@@ -193,7 +193,7 @@ def _launch(manifest: dict[str, Any], tensors: Mapping[str, Given], scalars: Map
 
 
 def _is_of(request: Any, given: Given) -> bool:
-    """Whether a map is of a whole tensor and of nothing beside it."""
+    """Whether a map covers exactly a whole tensor."""
     if (request.pointer, request.dims[::-1]) != (given.pointer, given.shape) or len(request.box) != len(given.shape):
         return False
     steps = zip(request.strides[::-1], given.strides[:-1], given.shape[:-1], strict=True)
@@ -201,7 +201,7 @@ def _is_of(request: Any, given: Given) -> bool:
 
 
 def scalar_bytes(dtype: str, given: Any) -> bytes:
-    """A scalar as a kernel reads it; floats to nearest even."""
+    """A scalar as a kernel reads it; floats are rounded to nearest even."""
     if dtype == "f32":
         with np.errstate(over="ignore"):
             return np.float32(given).tobytes()

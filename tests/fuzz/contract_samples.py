@@ -1,4 +1,4 @@
-"""Contracts with every kind of clause, each with a CUBIN that passes for its code and launches that satisfy it."""
+"""Contracts with every kind of clause, each with a stub CUBIN and launches that satisfy it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dense(pointer: int, dtype: str, *shape: int) -> Given:
 
 
 def tensor(name: str, access: str, dtype: str, *dims: Any, strides: list[Any] | None = None) -> dict[str, Any]:
-    """A tensor of a manifest."""
+    """A tensor entry of a manifest."""
     return {
         "name": name,
         "access": access,

@@ -1,7 +1,7 @@
-"""Attacks on the answers of a farm's workers: on the wire, and by a worker that computes digests of what it changed.
+"""Attacks on the results of a farm's workers: on the wire, and by a worker that recomputes the digests of what it changed.
 
-In: a kind, a seed, a task with the right answer, and answers to other tasks. Out: what came of it; AssertionError where an
-answer was taken that differs from the right one in something that this machine could have seen.
+In: a kind, a seed, a task with the right result, and results of other tasks. Out: the outcome; AssertionError if a result was
+accepted that detectably differs from the right one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tilec.project.worker import Outcome, Task
 from tilec.workers.scheduler import Report
 
 Attempt = Callable[[str, int, Path], str]
-"""A kind, a seed and a folder; what came of it."""
+"""A kind, a seed and a folder; returns the outcome."""
 FARM_KINDS: Final = (
     "bits on the wire", "a cut on the wire", "bits of a product", "a product exchanged", "a product left out",
     "one more product", "targets exchanged",
     "a target left out", "a target twice", "another task's", "no answer", "a field of the manifest",
 )  # fmt: skip
 UNTOLD: Final = ("resources", "tensor_maps", "digests")
-"""Fields of a manifest of which a worker that computes digests anew may change what no other product says."""
+"""Fields of a manifest that such a worker can change undetected, because no other product repeats them."""
 
 
 def on_a_farm(kind: str, seed: int, right: tuple[Task, Answer], others: list[Answer]) -> str:
-    """An answer is changed; where digests stand in it, they are those of the changed bytes. It is turned away, or right."""
+    """Changes a result, and its digests to match. It must be refused, or be right."""
     rng, (task, answer) = random.Random(seed), right
     outcomes = [event.message for event in answer.events if isinstance(event, Report) and isinstance(event.message, Outcome)]
     tile_ir = outcomes[0].products["tir"]
@@ -95,7 +95,7 @@ def on_a_farm(kind: str, seed: int, right: tuple[Task, Answer], others: list[Ans
 
 
 def _harmless(product: str, was: bytes, now: bytes, kind: str) -> bool:
-    """Whether two texts say the same of all that a launch needs, or differ in what only their maker says."""
+    """Whether a change cannot be detected: it is in a build's summary, or in fields of `UNTOLD` only."""
     if product == "summary":  # of a build's table
         return True
     if product == "ptx":  # its digest is in the manifest, which was not changed
@@ -105,7 +105,7 @@ def _harmless(product: str, was: bytes, now: bytes, kind: str) -> bool:
 
 
 def _other(value: Any, rng: random.Random) -> Any:
-    """A value that is another, somewhere."""
+    """A copy with one value changed somewhere."""
     if isinstance(value, dict) and value:
         table: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
         name = rng.choice(sorted(table))
@@ -124,7 +124,7 @@ def _other(value: Any, rng: random.Random) -> Any:
 
 
 def farm_answers(folder: Path) -> Attempt:
-    """Attempts on answers of a farm's worker to tasks of a small project."""
+    """Attempts on results of a farm's worker for tasks of a small project."""
     client = Client(["w"], lambda name, data: data)
     build(project.make(folder / "project", ("copy_a", "copy_b")), folder / "farm store", client)
     known = [(node.unframed(data).task, node.unframed(answer)) for data, answer in client.answers.items()]

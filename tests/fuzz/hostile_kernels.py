@@ -1,11 +1,11 @@
-"""Hostile kernel files, made from a number: whatever the text, the compiler accepts it or refuses it with one clear error.
+"""Hostile kernel files, generated from a number: whatever the text, the compiler accepts it or refuses it with one clear error.
 
-A file is a well-formed kernel into which one or more hostile shapes are put: deep nesting, chains of `//`, `%` and `min`,
-doubling functions, huge literals, odd identifiers, thousands of parameters, huge shapes, long `requires` lists, import chains,
-Python beyond the language. `judge` runs one in this process and says what became of it, `judged` in a process with limits of
+A file is a well-formed kernel with one or more hostile shapes in it: deep nesting, sequences of `//`, `%` and `min`, doubling
+functions, huge literals, odd identifiers, thousands of parameters, huge shapes, long `requires` lists, import chains, Python
+beyond the language. `judge` compiles one in this process and returns the verdict, `judged` does so in a process with limits of
 CPU time and memory.
 
-    python -P -m tests.fuzz.hostile_kernels 14 189      # the files of these numbers, and the verdicts
+python -P -m tests.fuzz.hostile_kernels 14 189      # the files of these numbers, and the verdicts
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tilec.passes.prover import prove
 
 END = "store(out, bid(0), load(x, bid(0), shape=64, pad=0), mask=True)"
 CPU_SECONDS = 20.0
-"""What one kernel may take, in the frontend and in the prover together."""
+"""Budget of one kernel, in the frontend and in the prover together."""
 MEMORY = 4 << 30
-"""Bytes of address space that one kernel may take."""
+"""Limit of the address space for one kernel, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Hostile:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`kind` is "accepted", "refused" or what must not be: the name of an exception."""
+    """`kind` is "accepted", "refused", or else the name of an exception, which is a failure."""
 
     kind: str
     codes: tuple[str, ...]
@@ -213,13 +213,13 @@ SHAPES: dict[str, Callable[[random.Random], dict[str, str]]] = {
 
 
 def hostile(seed: int) -> Hostile:
-    """The files of a number; shapes take turns."""
+    """The files of a number; the numbers cycle through the shapes."""
     shape = list(SHAPES)[seed % len(SHAPES)]
     return Hostile(shape, SHAPES[shape](random.Random(seed)))
 
 
 def judge(case: Hostile, folder: Path) -> Verdict:
-    """What the compiler makes of it. An exception that is no CompileError is named; so is an error without place or hint."""
+    """Compiles the files. An exception other than CompileError is named, and so is an error without location or hint."""
     for name, text in case.files.items():
         (folder / name).write_text(text, encoding="utf-8", errors="surrogatepass")
     start = time.process_time()
@@ -246,7 +246,7 @@ def _work(seed: int, answer: Connection) -> None:
 
 
 def judged(seed: int) -> Verdict:
-    """The verdict on one file, reached in a process of its own; `killed` where it took more than it may."""
+    """The verdict on one file, from a process of its own; `killed` if it exceeded its limits."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_work, args=(seed, theirs))
     process.start()

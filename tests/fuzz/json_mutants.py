@@ -1,7 +1,7 @@
-"""JSON with one thing changed, for readers that trust nothing: data or text goes in, data or text comes out.
+"""Mutated JSON, as data or as text, for readers of untrusted input.
 
-Some mutants are hostile (deep, huge, of another type), some only different (a neighbour's value, a number by one), so that both
-the refusals of a reader and what it accepts are met.
+Some mutants are hostile (deep, huge, of another type), some are only different (a neighbor's value, a number off by one), so
+that both a reader's refusals and what it accepts are tested.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKENS = (
 
 
 def places(value: Any, at: Path = ()) -> Iterator[Path]:
-    """Every place in a JSON value but the whole."""
+    """The path of every value inside a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield (*at, key)
@@ -38,14 +38,14 @@ def places(value: Any, at: Path = ()) -> Iterator[Path]:
 
 
 def get(value: Any, path: Path) -> Any:
-    """The value at a place."""
+    """The value at a path."""
     for key in path:
         value = value[key]
     return value
 
 
 def expression(rng: random.Random, depth: int = 3) -> Any:
-    """A random expression of a launch, sometimes with an operator that there is not."""
+    """A random launch expression, sometimes with an unknown operator."""
     if depth == 0 or rng.random() < 0.3:
         return rng.choice(["T", "S", "H", "V", "n", "eps", "nobody", *NUMBERS[:12], 2**31, -(2**63)])
     return [rng.choice(OPERATORS), expression(rng, depth - 1), expression(rng, depth - 1)]
@@ -76,13 +76,13 @@ def junk(rng: random.Random) -> Any:
 
 
 def replaced(data: Any, rng: random.Random, found: list[Path]) -> None:
-    """Junk for a value."""
+    """Replaces a value by junk."""
     path = rng.choice(found)
     get(data, path[:-1])[path[-1]] = junk(rng)
 
 
 def neighbour(data: Any, rng: random.Random, found: list[Path]) -> None:
-    """A value that stands somewhere else, of the same type where there is one."""
+    """Replaces a value by another one of the document, of the same type if there is one."""
     path = rng.choice(found)
     here = get(data, path)
     others = [other for other in found if type(get(data, other)) is type(here)]
@@ -90,7 +90,7 @@ def neighbour(data: Any, rng: random.Random, found: list[Path]) -> None:
 
 
 def nudged(data: Any, rng: random.Random, found: list[Path]) -> None:
-    """A number by a little, or a factor."""
+    """Changes a number by a little, or by a factor."""
     numbers = [path for path in found if type(get(data, path)) is int]
     if not numbers:
         return replaced(data, rng, found)
@@ -101,13 +101,13 @@ def nudged(data: Any, rng: random.Random, found: list[Path]) -> None:
 
 
 def dropped(data: Any, rng: random.Random, found: list[Path]) -> None:
-    """A field or item that is gone."""
+    """Removes a field or item."""
     path = rng.choice(found)
     del get(data, path[:-1])[path[-1]]
 
 
 def doubled(data: Any, rng: random.Random, found: list[Path]) -> None:
-    """An item that is there twice, or an unknown field."""
+    """Duplicates an item, or adds an unknown field."""
     holders = [(), *(path for path in found if isinstance(get(data, path), (list, dict)))]
     holder = get(data, rng.choice(holders))
     if isinstance(holder, list):
@@ -117,7 +117,7 @@ def doubled(data: Any, rng: random.Random, found: list[Path]) -> None:
 
 
 def shuffled(data: Any, rng: random.Random, found: list[Path]) -> None:
-    """A list in another order."""
+    """Reorders a list."""
     lists = [path for path in found if isinstance(get(data, path), list)]
     if lists:
         rng.shuffle(get(data, rng.choice(lists)))
@@ -127,7 +127,7 @@ KINDS: tuple[Callable[[Any, random.Random, list[Path]], None], ...] = (replaced,
 
 
 def mutated(data: Any, rng: random.Random) -> tuple[str, Any]:
-    """The kind, and a copy of `data` with one to three things changed."""
+    """The kind, and a copy of `data` with one to three changes."""
     made = json.loads(json.dumps(data))
     names: list[str] = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -140,7 +140,7 @@ def mutated(data: Any, rng: random.Random) -> tuple[str, Any]:
 
 
 def mutated_text(text: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """The kind, and the text with some bytes changed, cut, or another token put in."""
+    """The kind, and the text with some bytes changed, cut, or replaced by another token."""
     at = rng.randrange(len(text))
     kind = rng.randrange(6)
     if kind == 0:

@@ -1,6 +1,7 @@
-"""What an operating system may refuse a process: memory, files, their size, processes, disk. For children, before they start.
+"""Limits that an operating system may set for a process: memory, files, their size, processes, disk. For children, before they
+start.
 
-Every function gives a `preexec` for `subprocess`, or does its work in a process that is about to become the victim.
+Every function returns a `preexec` for `subprocess`, or changes the calling process, which is about to become the victim.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ KINDS: Final = {
     "processes": resource.RLIMIT_NPROC,
 }
 STRANGER: Final = 64321
-"""A user with no processes, so that a limit of processes counts ours only; root has no such limit."""
+"""A user without processes, so that a process limit counts only ours; root has no such limit."""
 _KEPT: Final = (1 << 1) | (1 << 2) | (1 << 3)
-"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER (capabilities(7)): the stranger may use root's files."""
+"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER (capabilities(7)): the other user can still use root's files."""
 _PR_SET_KEEPCAPS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 8, 47, 2
 
 
 def limited(kind: str, most: int) -> Callable[[], None]:
-    """`most` bytes, files or processes."""
+    """A limit of `most` bytes, files or processes."""
 
     def apply() -> None:
         if kind == "file size":
@@ -43,7 +44,7 @@ def limited(kind: str, most: int) -> Callable[[], None]:
 
 
 def become_a_stranger() -> None:
-    """Another user than root, who may still read and write root's files, and may not pass limits. As root only."""
+    """Changes to a user other than root that can still read and write root's files, but cannot exceed limits. Only as root."""
     system = ctypes.CDLL(None, use_errno=True)
     system.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setresgid(STRANGER, STRANGER, STRANGER)
@@ -57,7 +58,7 @@ def become_a_stranger() -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: int) -> Generator[bool]:
-    """A file system of `size` bytes at `folder`; False where that is not allowed."""
+    """Mounts a file system of `size` bytes at `folder`; False if that is not permitted."""
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
     try:

@@ -1,7 +1,7 @@
-"""Runs the judge of forged model folders on a range of seeds, in a process that is ended where a folder holds it up.
+"""Checks forged model folders for a range of seeds, in a process that is killed if a folder hangs it.
 
-Seeds go in, verdicts come out; one whose process died or overran its time has a verdict that says so, and the next seed is
-judged by another process.
+In: seeds. Out: verdicts. A seed whose process died or exceeded its time gets a verdict that says so, and the next seed is
+checked in another process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.processor_time import STILL, TICK, Use
 JUDGE: Final = Path(__file__).resolve().with_name("model_judge.py")
 
 SECONDS: Final = 90.0
-"""A folder's processor time at most."""
+"""Processor-time limit of one folder."""
 
 FRESH: Final = 250
-"""Folders that a process judges before another takes over, so that peaks of memory are those of a few."""
+"""Folders that a process checks before a new one replaces it, so that a peak of memory is that of a few folders."""
 
 
 def campaign(
@@ -39,7 +39,7 @@ def campaign(
 
 
 def _process(first: int, last: int, work: Path, seconds: float, still: float) -> Iterator[dict[str, Any]]:
-    """Verdicts until one is of a process that died, which is the last."""
+    """Verdicts of one process; if it dies, the last verdict says so."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
         "RUST_BACKTRACE": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -76,7 +76,7 @@ def _process(first: int, last: int, work: Path, seconds: float, still: float) ->
 
 
 def _lines(stream: IO[bytes], use: Use) -> Iterator[bytes | None]:
-    """The lines of a stream as they come; None where whoever writes it is to be ended."""
+    """The lines of a stream as they arrive; None when its writer is to be killed."""
     kept = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
@@ -94,7 +94,7 @@ def _lines(stream: IO[bytes], use: Use) -> Iterator[bytes | None]:
 
 
 def summary(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a table says of verdicts."""
+    """The table rows that summarize verdicts."""
     slowest = max(verdicts, key=lambda verdict: verdict["seconds"])
     largest = max(verdicts, key=lambda verdict: verdict["peak_mib"])
     return {

@@ -1,8 +1,8 @@
-"""Forged model folders: a seed and a good folder go in, a hostile one comes out.
+"""Forged model folders. In: a seed and a good folder. Out: a hostile folder.
 
-Each is a good tiny model with one to three things wrong: values of a kind, size or depth that no config has, bytes flipped or
-cut, files that are absent or are links, pipes, devices and folders, safetensors headers that lie, templates and tokenizers that
-attack, modules that run where they are imported. `CANARY` stands for a path that only code of the folder would write.
+Each is a good tiny model with one to three faults: values of a kind, size or depth that no config has, bytes flipped or cut,
+files that are missing or are links, pipes, devices and folders, false safetensors headers, hostile templates and tokenizers,
+modules that act when imported. `CANARY` stands for a path that only code of the folder would write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 CANARY: Final = "canary"
-"""Name of the file beside the folder that is there where code of the folder ran."""
+"""Name of the file next to the folder that exists if code of the folder ran."""
 
 JSON_FILES: Final = ("config.json", "generation_config.json", "tokenizer.json")
 FILES: Final = (*JSON_FILES, "chat_template.jinja", "model.safetensors")
@@ -60,22 +60,22 @@ Change = Callable[[random.Random, Path], str]
 
 
 def forge(seed: int, good: Path, place: Path) -> str:
-    """Write the folder of a seed at `place`, from the folder `good`; what is wrong with it."""
+    """Writes the folder of a seed at `place`, from the folder `good`; returns the faults."""
     source = random.Random(seed)
     shutil.copytree(good, place)
     (place.parent / "secret").write_text('{"secret": 1}')
     said: list[str] = []
     changes = [source.choice(CHANGES) for _ in range(source.choice((1, 1, 1, 2, 3)))]
-    for change in sorted(changes, key=lambda change: change is _kind):  # links last: nothing is read or written through one
+    for change in sorted(changes, key=lambda change: change is _kind):  # links last: no later change follows one
         try:
             said.append(change(source, place))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # of a change before it
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # by an earlier change
             said.append(f"{change.__name__} after that: {type(error).__name__}")
     return "; ".join(said)
 
 
 def value(source: random.Random, depth: int = 0) -> Any:
-    """A value that no config has where it is put."""
+    """A value that is invalid wherever a config has it."""
     number = source.choice((0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400, source.randrange(-9, 999), 1 << 20))
     plain: list[Any] = [
         None, True, False, number, float(source.choice((0.5, -1.0, 1e308, 5e-324))), "", "qwen3", "bfloat16", "x" * 5000,
@@ -88,7 +88,7 @@ def value(source: random.Random, depth: int = 0) -> Any:
 
 
 def spelled(source: random.Random, keys: dict[str, Any]) -> str:
-    """JSON, or nearly."""
+    """Serializes to JSON, sometimes slightly invalid."""
     text = json.dumps(keys)
     if source.random() < 0.15:
         name = json.dumps(source.choice(list(keys) or ["x"]))

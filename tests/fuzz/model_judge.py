@@ -1,11 +1,11 @@
-"""Judges forged model folders: runs the engine's own command on each, and watches what it does.
+"""Runs the engine's own command on forged model folders, and watches what it does.
 
-    python -P tests/fuzz/model_judge.py WORK FIRST LAST
+python -P tests/fuzz/model_judge.py WORK FIRST LAST
 
-Folders of the seeds from FIRST to before LAST are forged in WORK, one after the other, and the command answers a prompt with
-each on the interpreter, in this process, standing in the folder. A line of JSON for each goes to stdout: the seed, what was
-forged, the status, the seconds, and what was wrong with how the command took it, which must be nothing. An audit hook sees
-every file that is opened and every process that is started; memory has a limit, and whoever started this has one on the time.
+Forges the folders of the seeds from FIRST to before LAST in WORK, one after the other. For each, the command generates text on
+the interpreter, in this process, with the folder as working directory. A line of JSON for each goes to stdout: the seed, the
+faults, the status, the seconds, and the violations, of which there must be none. An audit hook sees every file that is opened
+and every process that is started. This process limits its memory; the caller limits its time.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from engine.tools.tiny import write_tiny_model  # noqa: E402
 from tests.fuzz.model_folders import CANARY, forge  # noqa: E402
 
 MEMORY_BYTES: Final = 4 << 30
-"""Memory of the process, all that it maps included."""
+"""Limit of the address space of the process, mappings included."""
 
 CPU_SECONDS: Final = 0.5
-"""Processor time of a template, instead of the three seconds that it has elsewhere."""
+"""Processor time of a template, instead of the usual three seconds."""
 
 STATUSES: Final = (0, 2, 3, 5)
 FORBIDDEN: Final = (
@@ -47,17 +47,17 @@ FORBIDDEN: Final = (
 LIBRARIES: Final = tuple(
     os.path.realpath(place) for place in (sys.prefix, sys.base_prefix, sys.exec_prefix, ROOT, *sys.path) if place
 )
-"""Where what the engine is made of may be opened, to be read."""
+"""Where files of the engine and its dependencies may be opened for reading."""
 
 SYSTEM: Final = (
     "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/etc/localtime", "/proc/self/maps", "/proc/cpuinfo",
     "/proc/meminfo", "/proc/stat", "/sys/",
 )  # fmt: skip
-"""Where its libraries look."""
+"""Where its libraries look for files."""
 
 
 class Watch:
-    """Notes what happens that must not, while `folder` is set."""
+    """Records violations while `folder` is set."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -95,7 +95,7 @@ class Watch:
 
 
 def answer(folder: Path, scratch: Path) -> tuple[int, str, str]:
-    """The status of the command, and what it wrote to stdout and stderr, the library's own words included."""
+    """The status of the command, and its stdout and stderr, including output of libraries."""
     arguments = ["--model", str(folder), "--backend", "interpreter", "--max-seq-len", "48", "--max-new-tokens", "1"]
     arguments += ["--prompt", "hello <|im_end|>", "--no-stream"]
     sys.stdout.flush()
@@ -123,8 +123,8 @@ def answer(folder: Path, scratch: Path) -> tuple[int, str, str]:
 
 
 def as_process(folder: Path) -> list[str]:
-    """What is wrong with the command as a process of its own that stands in the folder: its modules must not run. A package of
-    the engine's own name is what `python -m engine` looks for there, so that it is run with `-P` then."""
+    """Violations by the command as a separate process with the folder as working directory: the folder's modules must not run.
+    `python -m engine` would import a package `engine` of the folder, so the command is run with `-P` in that case."""
     flags = ["-P"] if (folder / "engine.py").exists() else []
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ.get("PATH", "")}
     ended = subprocess.run(
@@ -134,7 +134,7 @@ def as_process(folder: Path) -> list[str]:
 
 
 def judge(seed: int, good: Path, work: Path) -> dict[str, Any]:
-    """Forge the folder of a seed, run the command, and say what was wrong."""
+    """Forges the folder of a seed, runs the command, and returns the verdict."""
     place = work / "case" / "model"
     shutil.rmtree(place.parent, ignore_errors=True)
     place.parent.mkdir(parents=True)
@@ -147,7 +147,7 @@ def judge(seed: int, good: Path, work: Path) -> dict[str, Any]:
     status, out, err = -1, "", ""
     try:
         status, out, err = answer(place, work)
-    except BaseException as error:  # whatever leaves the command is a defect
+    except BaseException as error:  # any exception that escapes the command is a bug
         wrong.append(f"{type(error).__name__}: {error}"[:300])
     seconds = time.monotonic() - began
     if "modules" in forged:
@@ -173,7 +173,7 @@ WATCH: Final = Watch()
 
 
 def main(work: Path, first: int, last: int) -> None:
-    """Judge a range of seeds."""
+    """Checks a range of seeds."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     SHARED.cpu_seconds = CPU_SECONDS

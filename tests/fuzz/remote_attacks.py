@@ -1,7 +1,7 @@
-"""Attacks on what comes from other machines: a registry, a team's cache, a farm. One attempt each, by a seed.
+"""Attacks on data from other machines: a registry, a team's cache, a farm. Each attempt is drawn from a seed.
 
-In: a kind, a seed, and a folder. Out: what came of it, a short word; AssertionError, or whatever else was raised, where
-something came that must not: a byte that is not right, an error without its code, an exception, something half-written.
+In: a kind, a seed, and a folder. Out: the outcome, a short word. Raises AssertionError, or passes on any other exception, if
+the victim returns a wrong byte, an error without its code, or a partial file.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tilec.runtime import BundleError
 
 LIMITS: Final = Limits(connect_seconds=2, stall_seconds=1, seconds=4, whole_seconds=20, attempts=2, pause_seconds=0)
 SECONDS: Final = 1.0
-"""Of one operation of a remote cache on a wire."""
+"""Time limit of one operation of a remote cache on a wire."""
 PATIENT: Final = 20.0
-"""Of one of a folder, which answers at once but for a pipe."""
+"""Time limit of one operation on a shared folder, which responds at once unless it is a pipe."""
 REGISTRY_CODES: Final = ("E0731", "E0732", "E0733", "E0734")
 
 
 @contextlib.contextmanager
 def registry_wire() -> Generator[Attempt]:
-    """Attempts on a registry behind a wire."""
+    """Attempts on a registry behind a proxy."""
     found = wire.Wire()
     with served(Registry()) as place:
         stock(place)
@@ -76,7 +76,7 @@ def registry_wire() -> Generator[Attempt]:
 
 
 def _once(folder: Path, url: str, value: int, seconds: float = SECONDS, size: int = 2000) -> tuple[bool, Remote]:
-    """Make one entry with an empty store and the remote at `url`; whether it was found there."""
+    """Makes one entry with an empty store and the remote at `url`; returns whether it was found there."""
     right = {"out": hashlib.sha256(b"%d" % value).digest() * (size // 32), "more": b"%d" % value}
     with contextlib.closing(Store(folder)) as store:
 
@@ -97,7 +97,7 @@ def _once(folder: Path, url: str, value: int, seconds: float = SECONDS, size: in
 
 @contextlib.contextmanager
 def cache_wire(redis: bool) -> Generator[Attempt]:
-    """Attempts on a cache behind a wire: HTTP, or RESP."""
+    """Attempts on a cache behind a proxy: HTTP, or RESP."""
     found, kept = wire.Wire(), dict[bytes, bytes]()
     server = _redis(kept) if redis else _http(kept)
     with server as port, wire.proxied(port, found) as other:
@@ -105,7 +105,7 @@ def cache_wire(redis: bool) -> Generator[Attempt]:
 
         def attempt(kind: str, seed: int, folder: Path) -> str:
             url = f"{scheme}://127.0.0.1:{other}/{end}"
-            if seed % 2:  # there is something to find
+            if seed % 2:  # an entry exists
                 found.begin(None, random.Random(0))
                 _once(folder / "first", url, seed)
             found.begin((wire.RESP if redis else wire.HTTP)[kind], random.Random(seed))
@@ -211,7 +211,7 @@ FOLDER_KINDS: Final = (
 
 
 def on_a_folder(kind: str, seed: int, folder: Path) -> str:
-    """An entry of a shared folder is damaged, or is something else; a good one is there afterwards, where one can be."""
+    """Damages or replaces an entry of a shared folder; afterwards a good one must be there, if that is possible."""
     try:
         return _on_a_folder(kind, seed, folder)
     finally:
@@ -253,7 +253,7 @@ def _on_a_folder(kind: str, seed: int, folder: Path) -> str:
 
 
 def campaign(count: int, seed: int, parts: list[str]) -> dict[str, Any]:
-    """What came of `count` attempts, by what was attacked and how."""
+    """The outcomes of `count` attempts, counted by target and kind of attack."""
     found: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(guard, "PAUSE", 0.0))
@@ -274,7 +274,7 @@ def campaign(count: int, seed: int, parts: list[str]) -> dict[str, Any]:
                 try:
                     end = attempt(kinds[number % len(kinds)], seed * 1_000_003 + number, folder)
                     row["ends"][end] = row["ends"].get(end, 0) + 1
-                except Exception as error:  # whatever it is, it is not what a user may see
+                except Exception as error:  # any other exception would be visible to a user
                     row["wrong"].append(f"{number}: {type(error).__name__}: {error}"[:400])
             print(name, {kind: (row["ends"], len(row["wrong"])) for kind, row in rows.items()}, file=sys.stderr, flush=True)
     return {"seed": seed, "attacks": found}

@@ -1,7 +1,7 @@
-"""Kernel sources that grow with a number: each function gives the text of one kernel file of a size.
+"""Kernel sources of a given size: each function returns the text of one kernel file.
 
-They are the shapes that once took minutes or never ended: chains of `//` and `%`, nested `min` and `max`, tile functions that
-call the one before twice, long files, deep nesting. What must hold of each is in `test_slow_kernels.py`.
+The shapes are those that once took minutes or never ended: sequences of `//` and `%`, nested `min` and `max`, tile functions
+that call their predecessor twice, long files, deep nesting. `test_slow_kernels.py` states what must be true of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _kernel(lines: list[str], before: str = "") -> str:
 
 
 def _chain(count: int, step: Callable[[int], str], last: str, *before: str) -> str:
-    """`i` is the block id and `v0` is `i`; `step` of a number gives the next value, of the one before; `last` uses the last."""
+    """`i` is the block id and `v0` is `i`; `step` computes the next value from the previous one; `last` uses the last."""
     lines = [*before, "i = bid(0)", "v0 = i"]
     lines += [f"v{k + 1} = {step(k).replace('{v}', f'v{k}')}" for k in range(count)]
     return _kernel([*lines, last.replace("{v}", f"v{count}")])
@@ -48,33 +48,33 @@ STORED_AT = "store(out, {v}, load(x, i, shape=64, pad=0), mask=True)"
 
 
 def divisions(count: int) -> str:
-    """`count` lines of `//` and `%` by different constants, each on the results before, then one load."""
+    """`count` lines of `//` and `%` by different constants, each on the previous results, then one load."""
     return _chain(count, _divided, LOADED_AT)
 
 
 def unclipped_divisions(count: int) -> str:
-    """As `divisions`, and the last value is an index that must be proven inside."""
+    """As `divisions`, and the last value is an index that must be proven in bounds."""
     return _chain(count, _divided, "store(out, i, load(x, {v} % num_blocks(0), shape=64))", WHOLE)
 
 
 def stored_divisions(count: int) -> str:
-    """As `divisions`, and the last value is where the block writes: refused, since blocks meet."""
+    """As `divisions`, and the last value is the block's store index: refused, since blocks race."""
     return _chain(count, _divided, STORED_AT)
 
 
 def symbolic_divisions(count: int) -> str:
-    """`//` and `%` by launch values: every one makes a product of unknowns."""
+    """`//` and `%` by launch values: every one adds a product of unknowns."""
     last = "store(out, i, load(x, {v} % num_blocks(0), shape=64))"
     return _chain(count, lambda k: f"{{v}} // num_blocks(0) + ({{v}} + {k}) % num_blocks(0)", last, WHOLE)
 
 
 def rotations(count: int) -> str:
-    """The block id turned round `count` times: every block writes its own place, which takes a proof."""
+    """The block id rotated `count` times: every block writes its own element, which must be proven."""
     return _chain(count, lambda k: f"({{v}} + {k + 1}) % num_blocks(0)", "store(out, {v}, load(x, i, shape=64))", WHOLE)
 
 
 def digits(count: int) -> str:
-    """The block id taken apart into `count` digits and put together again, as an index."""
+    """The block id split into `count` digits and put together again, as an index."""
     lines = [WHOLE, "i = bid(0)", "rest0 = i"]
     for k in range(count):
         lines += [f"d{k} = rest{k} % {k % 3 + 2}", f"rest{k + 1} = rest{k} // {k % 3 + 2}"]
@@ -86,39 +86,39 @@ def digits(count: int) -> str:
 
 
 def extrema(count: int) -> str:
-    """`count` nested `min` and `max` of values that the prover knows little of."""
+    """`count` nested `min` and `max` of values with wide ranges."""
     return _chain(count, _extremum, LOADED_AT)
 
 
 def stored_extrema(count: int) -> str:
-    """As `extrema`, and the last value is where the block writes: refused, since blocks meet."""
+    """As `extrema`, and the last value is the block's store index: refused, since blocks race."""
     return _chain(count, _extremum, STORED_AT)
 
 
 def extrema_of_sizes(count: int) -> str:
-    """`count` nested `min` and `max` of launch values and the block id, stored at and loaded from."""
+    """`count` nested `min` and `max` of launch values and the block id, used as store and load index."""
     last = "store(out, i, load(x, max(0, min({v}, num_blocks(0) - 1)), shape=64))"
     return _chain(count, lambda k: f"{('min', 'max')[k % 2]}({{v}} + {k % 3}, num_blocks(0) - {k + 1})", last, WHOLE)
 
 
 def stored_wheres(count: int) -> str:
-    """As `wheres`, and the last value is where the block writes."""
+    """As `wheres`, and the last value is the block's store index."""
     return _chain(count, _chosen, STORED_AT)
 
 
 def clamped(count: int) -> str:
-    """`count` `min` and `max` in a row that clamp an index, which must be proven inside."""
+    """A sequence of `count` `min` and `max` that clamps an index, which must be proven in bounds."""
     last = "store(out, i, load(x, {v}, shape=64))"
     return _chain(count, lambda k: f"max(min({{v}} + {k + 1}, num_blocks(0) - 1), 0)", last, WHOLE)
 
 
 def wheres(count: int) -> str:
-    """`count` choices by a comparison, each of the choice before."""
+    """`count` selections by a comparison, each of the previous selection."""
     return _chain(count, _chosen, LOADED_AT)
 
 
 def doubling(count: int) -> str:
-    """`count` tile functions, each of which calls the one before twice: 2 ** count operations."""
+    """`count` tile functions, each of which calls the previous one twice: 2 ** count operations."""
     before = "@tilec.function\ndef f0(v):\n    return v * 1.5\n"
     for k in range(count):
         before += f"@tilec.function\ndef f{k + 1}(v):\n    return f{k}(f{k}(v))\n"
@@ -145,7 +145,7 @@ def index_lines(count: int) -> str:
 
 
 def branches(count: int) -> str:
-    """`count` branches in a row that change an index."""
+    """`count` branches in sequence that change an index."""
     body = ["i = bid(0)", "j = i"]
     for k in range(count):
         body += [f"if j % {k + 2} == 0:", f"    j = j + {k}", "else:", "    j = j + 1"]
@@ -153,7 +153,7 @@ def branches(count: int) -> str:
 
 
 def loops(count: int) -> str:
-    """`count` loops inside one another, with an access in the innermost that must be proven inside."""
+    """`count` nested loops, with an access in the innermost that must be proven in bounds."""
     body = [WHOLE, "i = bid(0)"]
     for k in range(count):
         body.append("    " * k + f"for k{k} in range({k + 2}):")
@@ -170,7 +170,7 @@ def stores(count: int) -> str:
 
 
 def requirements(count: int) -> str:
-    """`count` preconditions, most of them of no use to any obligation."""
+    """`count` preconditions, most of them useless for every obligation."""
     body = [f"requires(N % {k + 2} != {k + 1} or N > {k})" for k in range(count)]
     return _kernel([*body, WHOLE, "i = bid(0)", "store(out, i, load(x, i, shape=64))"])
 
@@ -183,4 +183,4 @@ SLOW: dict[str, tuple[Callable[[int], str], int]] = {
     "doubling_indices": (doubling_indices, 30), "lines": (lines, 20_000), "index_lines": (index_lines, 2_000),
     "branches": (branches, 12), "loops": (loops, 10), "stores": (stores, 24), "requirements": (requirements, 60),
 }  # fmt: skip
-"""Every shape with the size at which it was met."""
+"""Every shape with the size at which it once was slow."""

@@ -1,4 +1,4 @@
-"""What somebody else can have written into a store, drawn from a seed: damage, swaps, links, devices, pickles, forged entries.
+"""Forgeries of a store, drawn from a seed: damage, swaps, links, devices, pickles, forged entries.
 
 In: a copy of a store and its `Scene`. Out: the store changed in place, and a line for each change.
 """
@@ -25,7 +25,7 @@ from tilec.cache.seal import Sealer
 
 
 class Trap:
-    """Pickles as a call that leaves a file: whoever loads it ran code of the store."""
+    """Pickles as a call that creates a file, which shows that the pickle was loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,14 +100,14 @@ def _special(path: Path, rng: random.Random, scene: Scene) -> None:
         with path.open("wb") as file:
             file.truncate(1 << rng.choice((30, 40)))
     elif kind == 3:
-        with contextlib.suppress(OSError):  # a name too long for a socket, or a file system without
+        with contextlib.suppress(OSError):  # the name is too long for a socket, or the file system has none
             here = os.getcwd()
             os.chdir(path.parent)
             with socket.socket(socket.AF_UNIX) as one:
                 one.bind(path.name[:100])
             os.chdir(here)
     else:
-        with contextlib.suppress(OSError):  # not allowed to everybody
+        with contextlib.suppress(OSError):  # needs privileges
             os.mknod(path, 0o666 | 0o020000, os.makedev(1, 5))
 
 
@@ -135,7 +135,7 @@ def _odd_names(path: Path, rng: random.Random, scene: Scene) -> None:
 
 
 def _former_format(path: Path, rng: random.Random, scene: Scene) -> None:
-    """An index of the format before this one: its rows were unpickled, and the files that they name deleted."""
+    """An index in the former format: its rows were unpickled, and the files that they name deleted."""
     store = next(parent for parent in (path, *path.parents) if parent.name == "store")
     index = store / "v1" / "index"
     if index.exists():
@@ -154,7 +154,7 @@ def _former_format(path: Path, rng: random.Random, scene: Scene) -> None:
 
 
 def _forged_entry(path: Path, rng: random.Random, scene: Scene) -> None:
-    """Another product under a key that is asked for, all in order but for the secret."""
+    """Another product under a key that will be looked up, valid except for the secret."""
     base = next((parent for parent in (path, *path.parents) if parent.name == "v2"), None)
     folders = list(base.glob("entries-*")) if base else []
     entries = [item for folder in folders if folder.is_dir() for item in folder.iterdir() if len(item.name) == 64]
@@ -172,7 +172,7 @@ def _forged_entry(path: Path, rng: random.Random, scene: Scene) -> None:
 
 
 def _forged_note(path: Path, rng: random.Random, scene: Scene) -> None:
-    """A note that is sealed as a store without a key seals, and says what no build says."""
+    """A note sealed as a store without a key seals it, with content that no build writes."""
     base = next((parent for parent in (path, *path.parents) if parent.name == "v2"), None)
     if not base or not (base / "notes").is_dir():
         return
@@ -204,7 +204,7 @@ ANY_FORGERIES: dict[str, Forgery] = {
 
 
 def forge(store: Path, rng: random.Random, scene: Scene) -> list[str]:
-    """Change a store in one to twelve places; what was done."""
+    """Changes a store in one to twelve places; returns the changes."""
     done: list[str] = []
     for _ in range(rng.choice((1, 2, 3, 6, 12))):
         places = [path for path in sorted(store.rglob("*")) if not path.is_symlink()]
@@ -219,7 +219,7 @@ def forge(store: Path, rng: random.Random, scene: Scene) -> list[str]:
             folders = [path for path in places if path.is_dir()]
             few = kind in ("link", "special", "mode") and rng.random() < 0.15 and folders
             path, action = rng.choice(folders if few else plain or places or [store]), ANY_FORGERIES[kind]
-        with contextlib.suppress(OSError):  # an earlier forgery stands in the way of this one
+        with contextlib.suppress(OSError):  # an earlier forgery blocks this one
             action(path, rng, scene)
             done.append(f"{kind} {ascii(str(path.relative_to(store)))[:60]}")
     return done

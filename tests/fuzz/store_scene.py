@@ -1,6 +1,6 @@
-"""A project with the store that an undisturbed build left: what stores are forged from, and judged by.
+"""A project and the store of an undisturbed build: the reference for forged stores.
 
-In: a folder. Out: a `Scene`, the products of a build, and `in_child`, which runs what uses a store in a forked process.
+In: a folder. Out: a `Scene`, the products of a build, and `in_child`, which uses a store in a forked process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.project import project
 from tilec.cache.seal import KEY_FILE
 
 SECONDS = 300.0
-"""Of processor time, for what a forged store is used for."""
+"""Processor time for all uses of one forged store."""
 
 
 @dataclass
 class Scene:
-    """A project, the store that an undisturbed build left, its products, and files outside that nothing may touch."""
+    """A project, the store of an undisturbed build, its products, and files outside of both that nothing may touch."""
 
     root: Path
     clean: Path
@@ -38,7 +38,7 @@ class Scene:
 
     @classmethod
     def make(cls, folder: Path) -> Scene:
-        """Build once, with a key and without, into one store."""
+        """Builds once, with a key and without, into one store."""
         root = project.make(folder / "p")
         scene = cls(root, folder / "clean", {}, folder / "outside", folder / "key")
         scene.lay_out()
@@ -48,7 +48,7 @@ class Scene:
         return scene
 
     def build_both(self) -> dict[str, Any]:
-        """In a child: the undisturbed builds, of one who has no key and of one who has."""
+        """In a child: the undisturbed builds, one without a key and one with."""
         inline_workers()
         for keyed in (False, True):
             with self.environment(self.clean, keyed):
@@ -56,7 +56,7 @@ class Scene:
         return {"wrong": [], "refused": [], "hits": 0}
 
     def lay_out(self) -> None:
-        """Make the files outside anew: through a hard link a forger can have changed them himself."""
+        """Writes the files outside anew: a forger can have changed them through a hard link."""
         shutil.rmtree(self.outside, ignore_errors=True)
         (self.outside / "deep").mkdir(parents=True)
         for name in ("a.json", "a.cubin", "deep/b.ptx", "deep/code.py"):
@@ -64,7 +64,7 @@ class Scene:
 
     @contextlib.contextmanager
     def environment(self, store: Path, keyed: bool) -> Iterator[None]:
-        """The variables of a user of `store`, with his key or without."""
+        """The environment of a user of `store`, with a key or without."""
         before = dict(os.environ)
         os.environ["TILEC_CACHE_DIR"] = str(store)
         os.environ.pop(KEY_FILE, None)
@@ -77,7 +77,7 @@ class Scene:
             os.environ.update(before)
 
     def untouched(self) -> list[tuple[str, str, int, int]]:
-        """What stands outside, by name, digest, time of modification and mode."""
+        """The files outside, by name, digest, time of modification and mode."""
         found: list[tuple[str, str, int, int]] = []
         for path in sorted(self.outside.rglob("*")):
             status = path.lstat()
@@ -87,14 +87,13 @@ class Scene:
 
 
 def products(root: Path) -> dict[str, bytes]:
-    """What a build left in `artifacts/build`."""
+    """The files in `artifacts/build` after a build."""
     folder = root / "artifacts" / "build"
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def in_child(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `action` returns in a forked process, with the processor `seconds` it took; says so where that does not end or
-    dies."""
+    """The result of `action` in a forked process, and its processor `seconds`; reports a timeout or the process' death."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -128,7 +127,7 @@ def in_child(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def inline_workers() -> None:
-    """Run tasks in this process, where the audit hook sees them."""
+    """Runs tasks in this process, where the audit hook sees them."""
     from tilec.project import driver
     from tilec.workers.scheduler import Finished, Report
 

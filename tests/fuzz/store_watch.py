@@ -1,6 +1,7 @@
-"""An audit hook (PEP 578) that notes what a process does that it must not: code of others, files outside, links followed.
+"""An audit hook (PEP 578) that records forbidden actions of a process: running foreign code, touching files outside, following
+links.
 
-Once added, a hook stays for the life of the process, so it belongs into a process of its own.
+An audit hook cannot be removed, so it belongs into a process of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _OWN = str(Path(__file__).resolve().parents[2])
 
 
 class Watch:
-    """Notes into `seen` what happens between `start` and `stop`: `inside` may be used freely, `outside` not at all."""
+    """Records violations into `seen` between `start` and `stop`: paths in `inside` may be used freely, those in `outside` not
+    at all."""
 
     def __init__(self, inside: tuple[Path, ...], outside: Path) -> None:
         self.seen: list[str] = []
@@ -35,11 +37,11 @@ class Watch:
         sys.addaudithook(self._hook)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Starts to record."""
         self._on = True
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stops recording."""
         self._on = False
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -76,7 +78,7 @@ class Watch:
     def _open(self, path: str | bytes, flags: int) -> str:
         name = os.fsdecode(path)
         if not os.path.isabs(name):
-            # Relative to a folder held open: one name, never followed.
+            # Relative to an open directory: a single name, never followed.
             plain = "/" not in name and bool(flags & (os.O_NOFOLLOW | os.O_DIRECTORY))
             return "" if plain else f"relative and followed: {name!a}"
         if name.startswith(self._outside):

@@ -1,9 +1,9 @@
-"""Stores that somebody else wrote: forge one, use it with every command, and look at what came of it.
+"""Stores written by somebody else: forges one, uses it with every command, and checks the outcome.
 
-In: a store that a build of a small project with `fake_stages` left, and a seed. Out: what was forged and what was wrong. A
-store is used in a forked process with an audit hook (PEP 578) that notes code that runs, files that are opened or changed
+In: the store that a build of a small project with `fake_stages` left, and a seed. Out: the forgeries and the violations. A
+store is used in a forked process with an audit hook (PEP 578) that records code that runs, files that are opened or changed
 outside the store and the project, and names that are opened without `O_NOFOLLOW`. The products must be those of an undisturbed
-build, every refusal one clear error of the store, and all of it must end within the time.
+build, every refusal one clear error of the store, and everything must end within the time limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LATER = 1e5
 
 @dataclass
 class Result:
-    """What came of one store: `wrong` is empty where all was as it must be."""
+    """The outcome for one store: `wrong` is empty if it passed."""
 
     seed: int
     forged: list[str] = field(default_factory=list[str])
@@ -42,7 +42,7 @@ class Result:
 
 
 def one(scene: Scene, seed: int) -> Result:
-    """Forge a store from `seed` and use it in a process of its own."""
+    """Forges a store from `seed` and uses it in a process of its own."""
     rng, result = random.Random(seed), Result(seed)
     store = scene.root.parent / "store"
     if store.exists():
@@ -62,7 +62,7 @@ def one(scene: Scene, seed: int) -> Result:
 
 
 def _use(scene: Scene, store: Path, *, keyed: bool) -> dict[str, Any]:
-    """In the child: build twice, verify, prune, size, clean."""
+    """In the child: builds twice, verifies, prunes, measures, cleans."""
     wrong: list[str] = []
     refused: list[str] = []
     hits = 0
@@ -99,7 +99,7 @@ def _report(wrong: list[str], what: str, bad: bool) -> None:
 
 
 def _command(step: str, wrong: list[str], refused: list[str]) -> None:
-    """A command of `tilec cache`, printing to what takes ASCII alone, as under LC_ALL=C."""
+    """Runs a command of `tilec cache` with an ASCII-only stdout, as under LC_ALL=C."""
     from tilec.cli import commands
 
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True) for _ in range(2)]
@@ -117,7 +117,7 @@ _FINGERPRINT: list[dict[str, str]] = []
 
 
 def _fingerprint(wrong: list[str]) -> None:
-    """The toolchain's note may be forged too; a small package stands for all."""
+    """A stub for the toolchain's fingerprint, whose note may be forged too: the one of a small package."""
     from tilec.cache import store_root
     from tilec.toolchain import Package, fingerprint
 
@@ -129,7 +129,7 @@ def _fingerprint(wrong: list[str]) -> None:
 
 
 def campaign(folder: Path, count: int, seed: int = 0, stop: Callable[[Result], bool] | None = None) -> list[Result]:
-    """`count` stores from `seed` on."""
+    """Tries `count` stores from `seed` on."""
     scene = Scene.make(folder)
     results: list[Result] = []
     for number in range(seed, seed + count):

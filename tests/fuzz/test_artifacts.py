@@ -1,4 +1,4 @@
-"""Seconds of the campaign of `tests.fuzz.artifacts`, and that its judge sees every kind of wrong launch."""
+"""A short run of the campaign of `tests.fuzz.artifacts`, and a test that its judge detects every kind of wrong launch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fuzz.contract_samples import CONTRACTS
 def test_mutants_of_artifacts_and_launches(tmp_path: Path) -> None:
     tally = artifacts.campaign(900, 20261122, tmp_path)
     assert tally.sound(), tally.text()
-    assert tally.worst_seconds < 10 * artifacts.LIMIT_SECONDS, tally.text()  # of CPU, on a slow machine too
+    assert tally.worst_seconds < 10 * artifacts.LIMIT_SECONDS, tally.text()  # CPU time, also on a slow machine
     assert tally.launched > 50 and tally.refused["E0901"] > 200
     assert {"E0904", "E0905", "E0906", "E0907", "E0908", "E0912", "E0913", "E0914"} <= tally.refused.keys()
 
@@ -27,7 +27,7 @@ GATHER = CONTRACTS[1]
 
 
 def right() -> tuple[dict[str, Any], dict[str, Given], dict[str, Any], dict[str, list[int]], Reached]:
-    """A launch of `gather` that its contract allows, worked out by hand."""
+    """A launch of `gather` that its contract allows, computed by hand."""
     tensors = {
         "ids": Given(1 << 20, "i32", (4,), (1,)), "table": Given(1 << 24, "bf16", (9, 8), (8, 1)),
         "out": Given(1 << 40, "bf16", (4, 8), (8, 1)),

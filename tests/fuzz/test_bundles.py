@@ -1,4 +1,4 @@
-"""Seconds of the campaign of `tests.fuzz.bundles`, and that it would see what it looks for."""
+"""A short run of the campaign of `tests.fuzz.bundles`, and tests that it detects violations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilec.bundle_format import canonical, encode
 def test_mutants_of_bundles(tmp_path: Path) -> None:
     tally = bundles.campaign(400, 20261122, tmp_path)
     assert tally.sound(), tally.text()
-    assert tally.worst_seconds < 10 * bundles.LIMIT_SECONDS, tally.text()  # of CPU, on a slow machine too
+    assert tally.worst_seconds < 10 * bundles.LIMIT_SECONDS, tally.text()  # CPU time, also on a slow machine
     assert tally.accepted > 10 and tally.refused["E0705"] > 200
     assert set(tally.kinds) == set(bundles.KINDS)
 
@@ -37,7 +37,7 @@ def test_the_watch_sees_code_files_and_processes(tmp_path: Path) -> None:
         (inside / "x").rename(tmp_path / "y")
         assert len(found) > before
     outside.write_text("2")
-    assert len(found) == before + 1  # nothing is watched any more
+    assert len(found) == before + 1  # no longer watched
 
 
 def test_the_judge_refuses_what_is_no_bundle() -> None:

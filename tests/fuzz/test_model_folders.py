@@ -27,7 +27,7 @@ def test_forged_folders_end_in_one_line(tmp_path: Path, first: int) -> None:
 
 
 def test_the_watch_sees_what_it_must(tmp_path: Path) -> None:
-    """A judge that sees nothing would find nothing."""
+    """A watch that records nothing would make every test pass."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "evil.py").write_text("import os")
     (tmp_path / "secret").write_text("x")

@@ -1,4 +1,4 @@
-"""Attacks on what comes from other machines, a few of each kind; `ci/bench/remote_attacks.py` makes thousands."""
+"""Attacks on data from other machines, a few of each kind; `ci/bench/remote_attacks.py` runs thousands."""
 
 from __future__ import annotations
 

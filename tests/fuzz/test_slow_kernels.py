@@ -1,4 +1,4 @@
-"""Kernels that once took minutes or gigabytes are accepted or refused in seconds, with the answer that they deserve."""
+"""Kernels that once took minutes or gigabytes are accepted or refused within seconds, with the right verdict."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ANSWERS = {
     "doubling": ("E0511",), "doubling_indices": ("E0511",), "lines": ("E0513",), "branches": (), "loops": (), "stores": (),
     "requirements": (),
 }  # fmt: skip
-"""What each ends in: nothing, or the first code of its refusal. The search for an example behind it has a clock."""
+"""The verdict of each: None, or the first code of its refusal. The search for a counterexample after it has a time limit."""
 
 
 LIKE_OTHERS = ("symbolic_divisions", "stored_wheres", "stored_extrema", "doubling", "unclipped_divisions")
-"""Beyond the default run: what is slow in them is slow in another one too."""
+"""Excluded from the default run: another size or shape covers the same cause."""
 
 
 @pytest.mark.parametrize("name", chosen([name for name in SLOW if name != "index_lines"], lambda name: name not in LIKE_OTHERS))
@@ -39,7 +39,7 @@ def test_it_ends_with_its_answer(name: str, tmp_path: Path) -> None:
         prove(load_kernel(path, {}))
     except CompileError as error:
         codes = tuple(diagnostic.code for diagnostic in error.diagnostics)
-    assert time.process_time() - start < 5 * CPU_SECONDS  # a slow machine's; the budget is in steps
+    assert time.process_time() - start < 5 * CPU_SECONDS  # on a slow machine; the budget is in steps
     assert codes[:1] == ANSWERS[name]
 
 

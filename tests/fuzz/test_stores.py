@@ -1,4 +1,4 @@
-"""A short run of what `ci/bench/hostile.py --only stores` runs at length, and proof that the watch sees what it must."""
+"""A short run of `ci/bench/hostile.py --only stores`, and tests that the watch detects violations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_no_store_runs_code_touches_a_file_outside_or_changes_a_product(results:
 
 @pytest.mark.campaign
 def test_the_stores_were_used_and_forged(results: list[stores.Result]) -> None:
-    """Otherwise nothing was shown: most are used to the end, most serve something, and every kind of forgery came up."""
+    """Most forged stores are used to the end, most serve something, and every kind of forgery occurs."""
     assert len(results) == COUNT
     assert sum(not item.refused for item in results) > COUNT // 3
     assert sum(item.hits > 0 for item in results) > COUNT // 2

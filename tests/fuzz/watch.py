@@ -1,9 +1,9 @@
-"""Watches what a reader of hostile input does beside answering: a folder goes in, what it touched or ran outside comes out.
+"""Watches the side effects of a reader of hostile input. In: a folder. Out: what the reader touched or ran outside of it.
 
 Python reports imports, compiled and executed code, processes, sockets, libraries, pickles and files to audit hooks
-(sys.addaudithook, PEP 578), and no code in the process can take a hook away. Between `begin` and `end`, everything on the list
-is a violation, and so is every file that is opened, made or removed outside the folder. What a reader imports or compiles for
-its own use must be there before: run it once on a plain input first.
+(sys.addaudithook, PEP 578), and no code in the process can remove a hook. Between `begin` and `end`, every event on the list is
+a violation, and so is every file that is opened, created or removed outside the folder. Run the reader once on a plain input
+first, so that its own imports and compilations are done.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILES = (
 
 @dataclass
 class Watch:
-    """`violations` since the last `begin`; `inside` is the folder that may be touched, None while nothing is watched."""
+    """`violations` since the last `begin`; `inside` is the folder that may be touched, None while not watching."""
 
     inside: str | None = None
     violations: list[str] = field(default_factory=list[str])
@@ -60,7 +60,7 @@ class Watch:
                 break
 
     def _kind(self, event: str) -> bool | None:
-        """True where the event is forbidden, False where it touches a file, None where it does not matter."""
+        """True if the event is forbidden, False if it touches a file, None if it is irrelevant."""
         kind = True if event.startswith(FORBIDDEN) else False if event.startswith(FILES) else None
         self.known[event] = kind
         return kind
@@ -91,7 +91,7 @@ def watched(folder: Path) -> Generator[list[str]]:
 
 @dataclass
 class Tally:
-    """What came of a campaign: how many were tried, how many refused by code or kind, and everything that must not be."""
+    """The outcome of a campaign: number of attempts, number refused by code or kind, and every violation."""
 
     tried: int = 0
     accepted: int = 0
@@ -105,11 +105,11 @@ class Tally:
     worst: str = ""
     seconds: float = 0.0
     memory_growth_mib: float = 0.0
-    """By which what was tried raised the most memory that the process has had; making mutants is not in it."""
+    """Growth of the process' peak memory during attempts; making mutants is not included."""
 
     def attempt(self, kind: str, number: int, folder: Path, use: Callable[[], str]) -> bool:
-        """Whether one was accepted: `use` gives the code of its refusal, or nothing, and asserts what must hold. Watched below
-        `folder` and timed, in seconds of this process."""
+        """Whether one input was accepted: `use` returns the code of its refusal, or None, and asserts what must be true.
+        Watched in `folder`, and timed in seconds of this process."""
         name, refusal = f"{kind} {number}", ""
         memory, began = peak_mib(), time.process_time()
         try:
@@ -135,17 +135,17 @@ class Tally:
         return not refusal
 
     def end(self, folder: Path, names: set[str], began: float) -> None:
-        """Nothing but files of these names may be left in `folder`; `began` is on the monotonic clock."""
+        """Only files of these names may be left in `folder`; `began` is on the monotonic clock."""
         if {one.name for one in folder.iterdir()} != names:
             self.violations.append(f"files left in {folder}")
         self.seconds = time.monotonic() - began
 
     def sound(self) -> bool:
-        """Whether nothing happened that must not."""
+        """Whether there was no violation."""
         return not (self.violations or self.tracebacks or self.wrong)
 
     def text(self) -> str:
-        """A few lines for a person."""
+        """A summary in a few lines."""
         lines = [f"{self.tried} tried, {self.accepted} accepted, {self.launched} launched in {self.seconds:.1f} s"]
         lines.append(
             f"worst {self.worst_seconds * 1000:.1f} ms ({self.worst}), memory grew by {self.memory_growth_mib:.0f} MiB"
@@ -161,7 +161,7 @@ class Tally:
 def command(
     campaign: Callable[[int, int, Path], Tally], limit: float, about: str | None, arguments: list[str] | None = None
 ) -> int:  # fmt: skip
-    """Run a campaign by hand; 1 where something happened that must not, or took more than `limit` seconds."""
+    """Runs a campaign by hand; returns 1 if there was a violation, or an input took more than `limit` seconds."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -176,10 +176,10 @@ def command(
 
 
 def quick() -> str | None:
-    """A folder in memory for files that are written by the thousand, where there is one."""
+    """A folder in memory, if there is one, for files that are written by the thousand."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def peak_mib() -> float:
-    """The most memory that this process has had, MiB."""
+    """The peak memory of this process, MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

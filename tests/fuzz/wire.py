@@ -1,9 +1,8 @@
-"""A wire that lies: a proxy on the loopback that passes what a client sends to a sound server, and changes the bytes of an
-answer.
+"""A hostile proxy on the loopback: it passes a client's requests to a sound server, and changes the bytes of responses.
 
-The changes know the forms of HTTP/1.1 (RFC 9112) and of RESP and nothing of what is asked for: whatever a cable, a broken
-proxy or a hostile one in between may do to status, headers, framing, body and pace. A generator of `random` decides; the
-number of bytes that are added to an answer is bounded, and so is the time that a connection of the proxy may live.
+The changes know the syntax of HTTP/1.1 (RFC 9112) and RESP but nothing of the content: whatever a cable, a broken proxy or a
+hostile intermediary may do to status, headers, framing, body and pace. A `random` generator decides; the number of bytes added
+to a response is bounded, and so is the lifetime of a connection.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from collections.abc import Callable, Generator
 from typing import Final
 
 Change = Callable[[bytes, random.Random], list[bytes]]
-"""Bytes of an answer, and a generator; the pieces that are sent in their place."""
+"""Bytes of a response, and a generator; returns the pieces to send instead."""
 SECONDS: Final = 20.0
 MOST: Final = 1 << 22
-"""Bytes that are added to an answer."""
+"""Limit of the bytes added to a response."""
 
 
 def _split(data: bytes) -> tuple[bytes, list[bytes], bytes]:
@@ -34,7 +33,7 @@ def _joined(status: bytes, headers: list[bytes], body: bytes) -> bytes:
 
 
 def flip(data: bytes, rng: random.Random) -> list[bytes]:
-    """Bits anywhere."""
+    """Flips bits anywhere."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         if found:
@@ -43,31 +42,31 @@ def flip(data: bytes, rng: random.Random) -> list[bytes]:
 
 
 def flip_head(data: bytes, rng: random.Random) -> list[bytes]:
-    """Bits of the status and headers."""
+    """Flips bits of the status and headers."""
     end = max(data.find(b"\r\n\r\n"), 1)
     return [flip(data[:end], rng)[0] + data[end:]]
 
 
 def cut(data: bytes, rng: random.Random) -> list[bytes]:
-    """It ends early."""
+    """Truncates it."""
     return [data[: rng.randrange(len(data) + 1)]]
 
 
 def repeat(data: bytes, rng: random.Random) -> list[bytes]:
-    """A part of it comes twice, or the whole again."""
+    """Repeats a part of it, or all of it."""
     at, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
     return [data, data] if rng.random() < 0.3 else [data[:end], data[at:]]
 
 
 def junk(data: bytes, rng: random.Random) -> list[bytes]:
-    """Bytes before it, in it, behind it, or in place of it."""
+    """Adds bytes before it, in it or after it, or replaces it."""
     noise = rng.randbytes(rng.choice((1, 7, 300, 70_000)))
     at = rng.randrange(len(data) + 1)
     return rng.choice(([noise, data], [data[:at], noise, data[at:]], [data, noise], [noise], []))
 
 
 def status(data: bytes, rng: random.Random) -> list[bytes]:
-    """Another status line."""
+    """Replaces the status line."""
     _, headers, body = _split(data)
     code = rng.choice(
         (b"200", b"204", b"206", b"304", b"301", b"307", b"401", b"404", b"416", b"429", b"500", b"999", b"-1", b"2e2", b"")
@@ -97,7 +96,7 @@ VALUES: Final = (
 
 
 def header(data: bytes, rng: random.Random) -> list[bytes]:
-    """Headers of other values, more than once, without a colon, or very many."""
+    """Headers with other values, repeated, without a colon, or very many."""
     line, headers, body = _split(data)
     for _ in range(rng.choice((1, 1, 2, 150))):
         one = rng.choice(NAMES) + rng.choice((b": ", b":", b" ", b"\r\n ", b"\n")) + rng.choice(VALUES)
@@ -109,7 +108,7 @@ def header(data: bytes, rng: random.Random) -> list[bytes]:
 
 
 def chunked(data: bytes, rng: random.Random) -> list[bytes]:
-    """The body in chunks, of which one is none."""
+    """The body in chunks, one of them invalid."""
     line, headers, body = _split(data)
     headers = [one for one in headers if not one.lower().startswith(b"content-length")] + [b"Transfer-Encoding: chunked"]
     parts: list[bytes] = []
@@ -127,13 +126,13 @@ def chunked(data: bytes, rng: random.Random) -> list[bytes]:
 
 
 def endless(data: bytes, rng: random.Random) -> list[bytes]:
-    """Much more than was said."""
+    """Far more data than announced."""
     at = rng.choice((data.find(b"\r\n\r\n") + 4, len(data), rng.randrange(len(data) + 1)))
     return [data[:at], rng.choice((b"\0", b"a", b"\r\n", b"$1\r\n", b"*1\r\n")) * (MOST // 4)]
 
 
 def other_length(data: bytes, rng: random.Random) -> list[bytes]:
-    """A length that is not that of the body."""
+    """A wrong content length."""
     line, headers, body = _split(data)
     size = rng.choice((0, 1, max(len(body) - 1, 0), len(body) + 1, len(body) * 2, 1 << 40, -1))
     headers = [one for one in headers if not one.lower().startswith(b"content-length")] + [b"Content-Length: %d" % size]
@@ -150,7 +149,7 @@ REPLIES: Final = (
 
 
 def reply(data: bytes, rng: random.Random) -> list[bytes]:
-    """Another reply of RESP, before the right one, or in its place."""
+    """Another RESP reply before the right one, or instead of it."""
     found = rng.choice(REPLIES)
     return rng.choice(([found], [found, data], [data, found], [found] * 3))
 
@@ -165,7 +164,7 @@ RESP: Final[dict[str, Change]] = {
 
 
 class Wire:
-    """What happens to answers: `change` is made to those that `chosen` takes, by their number since `begin`."""
+    """How responses are changed: `change` applies to those that `chosen` selects, by their number since `begin`."""
 
     def __init__(self) -> None:
         self.change: Change | None = None
@@ -176,19 +175,19 @@ class Wire:
         self._lock = threading.Lock()
 
     def begin(self, change: Change | None, rng: random.Random) -> None:
-        """Answers from now on: one of the first is changed, or all of them."""
+        """Resets the count: either one of the first responses is changed, or all are."""
         with self._lock:
             first, all_ = rng.randrange(8), rng.random() < 0.4
             self.change, self.rng, self._number, self.slow = change, random.Random(rng.random()), 0, rng.random() < 0.1
             self.chosen = (lambda number: True) if all_ else (lambda number: number == first)
 
     def hangs_up(self) -> bool:
-        """Whether the connection ends behind a changed answer."""
+        """Whether the connection is closed after a changed response."""
         with self._lock:
             return self.rng.random() < 0.5
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """What is sent for an answer."""
+        """The pieces to send for a response."""
         with self._lock:
             number, self._number = self._number, self._number + 1
             found = self.change(data, self.rng) if self.change is not None and self.chosen(number) else [data]
@@ -198,7 +197,7 @@ class Wire:
 
 
 def _answer(target: socket.socket) -> bytes:
-    """A whole answer of HTTP, else what comes at once."""
+    """A whole HTTP response, or whatever arrives at once."""
     data = target.recv(1 << 20)
     if data.startswith(b"HTTP/"):
         found = re.search(rb"\r\nContent-Length: (\d+)\r\n", data)
@@ -210,7 +209,7 @@ def _answer(target: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def proxied(port: int, wire: Wire) -> Generator[int]:
-    """The port of a proxy of the server at `port`; each answer passes `wire`."""
+    """The port of a proxy of the server at `port`; each response passes through `wire`."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(64)
@@ -230,7 +229,7 @@ def proxied(port: int, wire: Wire) -> Generator[int]:
                     for piece in (pieces := wire.pieces(data)):
                         client.sendall(piece)
                     if pieces != [data] and wire.hangs_up():
-                        return  # else what comes next may be out of step
+                        return  # else the next response may be out of step
 
         def accept() -> None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`add` and `rms_norm` at extents that are no powers of two: right on the device, and about as fast as their neighbours.
+"""`add` and `rms_norm` at extents that are not powers of two: right on the device, and about as fast as at nearby extents.
 
 Needs a GPU, torch and the project that `python ci/bench/extents_gpu.py --build FOLDER` makes; `TILEC_EXTENTS` names the folder.
 """

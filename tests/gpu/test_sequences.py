@@ -1,4 +1,5 @@
-"""A batch on the device: each sequence as if it were alone, whoever else there is. Needs a GPU and a bundle of qwen3-0.6b.
+"""A batch on the device: each sequence gives the same result as alone, whatever the other sequences are. Needs a GPU and a
+bundle of qwen3-0.6b.
 
 `TILEC_BUNDLES` names the folder of bundles, `artifacts/bundles` by default.
 """

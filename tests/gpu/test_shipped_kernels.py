@@ -1,4 +1,5 @@
-"""Every built kernel on the device, beside torch in the same dtype and float64. Needs a GPU, torch and built artifacts.
+"""Every built kernel on the device, compared with torch in the same dtype and with float64. Needs a GPU, torch and built
+artifacts.
 
 `TILEC_ARTIFACTS` names the folder of artifacts, `artifacts/build` by default.
 """

@@ -1,7 +1,7 @@
-"""`tilec.op` in PyTorch on the device, and the launcher in C: all that `ci/bench/torch_ops.py` and `c_launcher.py` check.
+"""`tilec.op` in PyTorch on the device, and the launcher in C: all checks of `ci/bench/torch_ops.py` and `c_launcher.py`.
 
-Needs a GPU, torch, and what both make with `--build FOLDER`; `TILEC_OPS` names the folder. What a call costs the host is shown
-by the benchmark, and held here against what a call of PyTorch's own costs in the same run.
+Needs a GPU, torch, and the output of both with `--build FOLDER`; `TILEC_OPS` names the folder. The benchmark prints the host
+time of a call; here it is compared with that of a PyTorch operator in the same run.
 """
 
 from __future__ import annotations

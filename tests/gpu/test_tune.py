@@ -1,4 +1,5 @@
-"""`tilec tune` on the device: built candidates of `matmul` are right, timed, and chosen among. Needs a GPU and the compiler."""
+"""`tilec tune` on the device: built candidates of `matmul` are right and timed, and one is chosen. Needs a GPU and the
+compiler."""
 
 from __future__ import annotations
 

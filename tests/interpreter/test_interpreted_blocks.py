@@ -1,4 +1,4 @@
-"""Whole kernels on the interpreter: memory at edges, control flow, contracts, block order, and who touches what."""
+"""Whole kernels on the interpreter: memory at edges, control flow, contracts, block order, and access checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class S(Dim): \"\"\"stride\"\"\"
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Any:
-    """Makes a function of the text of a kernel, with its constants."""
+    """Builds a function from the text of a kernel, with its constants."""
 
     def make(text: str, **constants: Any) -> Function:
         (tmp_path / "k.py").write_text('"""k"""\n' + HEAD + text, encoding="utf-8")

@@ -29,7 +29,7 @@ EPSILON = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 def evaluate(line: str, result: str, *inputs: tuple[str, Array]) -> Array:
-    """What `line` computes of whole arrays; `%a`, `%b` ... are the inputs with their types, `%r` is the result."""
+    """The result of `line` on whole arrays; `%a`, `%b` ... are the inputs with their types, `%r` is the result."""
     letters = "abcd"[: len(inputs)]
     dtype, _, shape = result.rstrip("]").partition("[")
     shape = shape or "1"

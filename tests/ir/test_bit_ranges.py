@@ -1,4 +1,5 @@
-"""Ranges and congruences of `&`, `|`, `^` and `>>` hold for all members of small operands, negative ones too."""
+"""Ranges and congruences of `&`, `|`, `^` and `>>` contain the results for all members of small operands, also negative
+ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is proven of a kernel does not say which float of a size it is for, and says everything else."""
+"""Claims of kernels that differ only in a float dtype of the same width are equal; any other difference changes the claim."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_everything_else_is_claimed(tmp_path: Path) -> None:
     assert claims(function(tmp_path, "bf16", block=256)) != base
     assert claims(function(tmp_path, "bf16", place="bid(0) + 0 * BLOCK + 1")) != base
     text = print_function(function(tmp_path, "bf16"))
-    for dtype in ("i8", "u8", "i64", "u32"):  # ranges of integers are what a proof is about
+    for dtype in ("i8", "u8", "i64", "u32"):  # proofs depend on the ranges of integers
         other = parse_function(text.replace("tensor<i32, [N]", f"tensor<{dtype}, [N]"))
         assert claims(other) != base
 

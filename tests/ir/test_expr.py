@@ -36,7 +36,10 @@ def test_every_operator_is_pythons_on_integers_of_any_size(kind: str, left: int,
 
 @pytest.mark.parametrize(("kind", "left", "expected"), [("and", 0, 0), ("or", 1, 1)])
 def test_what_the_left_decides_leaves_the_right_alone(kind: str, left: int, expected: int) -> None:
-    """So that `N == 0 or M // N > 1` can be said of any N."""
+    """For example, `N == 0 or M
+
+    N > 1` is defined for any N.
+    """
     undefined = Expr("//", (const(1), sym("N")))
     assert Expr(kind, (sym("A"), undefined)).evaluate({"A": left, "N": 0}) == expected
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""The text form: what is printed parses back to the same text and the same code; what is no tile IR is refused, quickly."""
+"""The text form: printed text parses back to the same text and the same code; text that is not tile IR is refused, quickly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tilec.passes.schedule.staging import stage
 from tilec.passes.schedule.versioning import version
 from tilec.target import SM_90A, SM_120A, Target
 
-SECONDS = 20.0  # a text of a few thousand characters takes milliseconds; this is no measurement, it catches what never ends
+SECONDS = 20.0  # a text of a few thousand characters takes milliseconds; this limit only catches endless loops
 
 
 def assert_round_trip(text: str) -> None:
@@ -44,7 +44,7 @@ def test_shipped_kernels_come_back(name: str) -> None:
 
 
 def first_of_its_form(case: tuple[str, Target]) -> bool:
-    """What is made of another kernel's steps has a text of the same form."""
+    """Kernels made of another kernel's steps have texts of the same form."""
     name, target = case
     return name not in shipped.LIKE and (name not in shipped.TENSOR_CORES or target == SM_90A)
 
@@ -180,7 +180,7 @@ def test_deep_and_long_texts_are_refused(text: str) -> None:
 
 @cache
 def seeds() -> tuple[str, ...]:
-    """Texts to mutate, staged and not."""
+    """Texts to mutate, before and after staging."""
     plain = [print_function(shipped.load(name)) for name in ("add", "rms_norm", "matmul", "argmax_blocks")]
     return (*plain, print_function(shipped.prepared("matmul", SM_90A)), print_function(shipped.prepared("add", SM_90A)))
 
@@ -222,7 +222,7 @@ def mutated(seed: int) -> str:
 
 
 def judge(text: str) -> str:
-    """What became of a text; anything but an answer is an exception or takes too long."""
+    """The outcome for a text; anything else is an exception or a timeout."""
     start = time.process_time()
     try:
         function = parse_function(text)
@@ -242,7 +242,7 @@ def judge(text: str) -> str:
 @pytest.mark.parametrize(("first", "count"), campaign.first(1, [(0, 100), (100, 600)]))
 def test_mutated_texts_are_judged(first: int, count: int) -> None:
     answers = [judge(mutated(seed)) for seed in range(first, first + count)]
-    # All three answers must be common, or the mutations say nothing about one of the two checks.
+    # All three outcomes must be common, or the mutations would not test one of the two checks.
     assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > count // 30
 
 

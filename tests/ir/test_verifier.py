@@ -156,7 +156,7 @@ BROKEN = [
     (LAYOUT, LAYOUT.replace("8@1*1", "8@2*1"), "there is no axis 2"),
     (LAYOUT, LAYOUT.replace("8@1*1", "8@1*1 0"), "the digit 0 counts nothing"),
     (LAYOUT, LAYOUT.replace("f32[16, 16]", "f32[16, 32]"), "it holds [16, 16]"),
-    # operations the verifier knows
+    # operations that the verifier accepts
     ("%0 = block_id {axis = 0} : i32", "%0 = block_id {axis = 2} : i32", "the grid has no axis 2"),
     ("%1 = num_blocks {axis = 1} : i32", "%1 = num_blocks {axis = -1} : i32", "the grid has no axis -1"),
     ('%2 = dim {symbol = "N"} : i32', '%2 = dim {symbol = "K"} : i32', "K is no dim"),
@@ -309,7 +309,7 @@ def test_a_broken_rule_is_named(good: str, bad: str, rule: str) -> None:
 
 
 def small() -> Function:
-    """Two operations and a loop, to break in ways no text can."""
+    """Two operations and a loop, to break in ways that no text can."""
     return parse_function(
         "kernel @k(%n: i32) { constants {} dims [] strides [] grid [1]\n"
         '%0 = unary %n {kind = "neg"} : i32\n%1 = unary %0 {kind = "abs"} : i32\n'

@@ -1,4 +1,4 @@
-"""Every shipped kernel on the interpreter: right against float64, in any block order, every element owned by one block."""
+"""Every shipped kernel on the interpreter: right against float64, in any block order, every element written by one block."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "rotary_decode_attention": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
 }
-"""Odd sizes beside those that the lowered code is run at."""
+"""Odd sizes in addition to those of the tests of lowered code."""
 
 ROUNDINGS = {
     "add_rms_norm": 2,
@@ -44,7 +44,7 @@ ROUNDINGS = {
     "rotary_decode_attention": 4,
     "rotary_decode_attention_kv": 4,
 }
-"""How often a value is rounded to the kernel's dtype on its way, where not once."""
+"""The number of roundings to the kernel's dtype, if it is not one."""
 
 CASES = [
     (name, {"E": dtype} | size)
@@ -60,7 +60,8 @@ def half_ulp(function: Function) -> float:
 
 
 def assert_rounded(found: Array, wanted: Array, relative: float) -> None:
-    """The difference from float64, in the Euclidean norm, is at most `relative`; values below those of f16 may vanish."""
+    """Asserts that the difference from float64, in the Euclidean norm, is at most `relative`; values below the range of f16 may
+    vanish."""
     wide = found.astype(np.float64)
     with np.errstate(invalid="ignore"):
         difference = np.where(wide == wanted, 0.0, wide - wanted)  # equal infinities are equal
@@ -70,7 +71,7 @@ def assert_rounded(found: Array, wanted: Array, relative: float) -> None:
 
 
 def here(case: tuple[str, dict[str, float | str]]) -> bool:
-    """The sizes of a kernel take turns at its two dtypes; a kernel with one size has both."""
+    """The sizes of a kernel alternate between its two dtypes; a kernel with one size has both."""
     name, _ = case
     own = [one for one in CASES if one[0] == name]
     return len(own) == 2 or own.index(case) % 4 in (0, 3)
@@ -79,7 +80,7 @@ def here(case: tuple[str, dict[str, float | str]]) -> bool:
 @pytest.mark.parametrize(("name", "size"), chosen(CASES, here), ids=[f"{name}-{size}" for name, size in CASES])
 def test_kernel_against_float64(name: str, size: dict[str, float | str]) -> None:
     seed = random.randrange(2**32)
-    print(f"seed {seed}")  # shown where the test fails
+    print(f"seed {seed}")  # shown if the test fails
     function = shipped.load(name, size)
     env = launch_values(function, size)
     arrays = make_arrays(function, env, seed)
@@ -94,7 +95,8 @@ def test_kernel_against_float64(name: str, size: dict[str, float | str]) -> None
     shuffled = [tuple(map(int, place)) for place in np.ndindex(*grid)]
     random.Random(seed).shuffle(shuffled)
     run(function, backwards, scalars, dims=dims, block_order=shuffled)
-    # A norm of n roundings of relative size u is at most n u; f32 arithmetic before them adds next to nothing.
+    # The norm of the error of n roundings of relative size u is at most n u; the f32 arithmetic before them adds next to
+    # nothing.
     allowed = ROUNDINGS.get(name, 1) * half_ulp(function)
     for parameter, values in wanted.items():
         assert (arrays[parameter].view(np.uint8) == backwards[parameter].view(np.uint8)).all(), "the order of blocks matters"

@@ -1,9 +1,8 @@
-"""Executes the MLIR text that `tilec.lowering.lower` makes, all threads of a block in step, on NumPy arrays.
+"""Executes the MLIR text that `tilec.lowering.lower` emits on NumPy arrays, all threads of a block in lockstep.
 
-It is stricter than a GPU: no division, remainder or shift may be one that LLVM gives no value; every access must be aligned and
-inside its tensor; no byte may be written by one thread and touched by another without a barrier between them; asynchronous
-copies arrive no sooner than they are waited for; a barrier must be met by all threads; and no tensor may be touched before the
-kernel has waited for the kernels before it.
+It is stricter than a GPU: every division, remainder or shift must be defined in LLVM; every access must be aligned and inside
+its tensor; between a write of a byte by one thread and an access by another there must be a barrier; asynchronous copies arrive
+only when they are waited for; all threads must reach a barrier; and no tensor may be accessed before the grid dependency wait.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class BlockMachine(BlockMemory):
         return np.full(self.threads, value).astype(dtype)
 
     def run(self, grid: tuple[int, ...]) -> None:
-        """Run every block, one after the other."""
+        """Runs every block, one after the other."""
         for place in itertools.product(*map(range, (*grid, 1, 1)[:3])):
             self.block, self.grid = place, (*grid, 1, 1)[:3]
             self.values = dict(self.arguments)
@@ -77,7 +76,7 @@ class BlockMachine(BlockMemory):
                 self.execute(self.steps, np.ones(self.threads, bool))
 
     def execute(self, steps: list[Step], active: NDArray[np.bool_]) -> list[Array]:
-        """Run steps for the active threads; what the last one yields."""
+        """Executes steps for the active threads; returns the operands of the last one."""
         for step in steps:
             operands = [self.values[name] for name in step.operands if name in self.values]
             if step.name == "scf.yield":
@@ -290,7 +289,7 @@ class BlockMachine(BlockMemory):
 
 
 def launch(function: Function, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
-    """Run a lowered kernel; `scalars` holds its dims, strides and scalar parameters, the grid follows from them."""
+    """Runs a lowered kernel; `scalars` are its dims, strides and scalar parameters, which determine the grid."""
     env = {name: int(value) for name, value in scalars.items()}
     resident = {one.tensor for one in function.residents}
     BlockMachine(lowered, arrays, scalars, resident).run(tuple(extent.evaluate(env) for extent in function.grid))

@@ -1,8 +1,8 @@
-"""The memory of a block on NumPy arrays, with who touched each byte since the last barrier.
+"""The memory of a block on NumPy arrays, with the threads that accessed each byte since the last barrier.
 
-Every access must be aligned and inside its tensor; no byte may be written by one thread and touched by another without a
-barrier between them; asynchronous copies arrive no sooner than they are waited for; no tensor may be touched before the kernel
-has waited for the kernels before it.
+Every access must be aligned and inside its tensor; between a write of a byte by one thread and an access by another there must
+be a barrier; asynchronous copies arrive only when they are waited for; no tensor may be accessed before the grid dependency
+wait.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import numpy as np
 from mlir_steps import ATOMIC, TYPES, Array, Step, numpy_type
 from numpy.typing import NDArray
 
-SHARED = 0  # number of the shared memory among the buffers; tensors follow
+SHARED = 0  # index of the shared memory among the buffers; tensors follow
 SPACE = 40  # bits of an address inside its buffer
 MANY = -2  # more than one thread
 
 
 class BlockMemory:
-    """Shared memory and tensors, as `threads` threads in step touch them."""
+    """Shared memory and tensors, as accessed by `threads` threads in lockstep."""
 
     def __init__(self, threads: int, shared_bytes: int) -> None:
         self.threads, self.shared_bytes = threads, shared_bytes
         self.memory = [np.zeros(0, np.uint8)]
         self.read_only: set[int] = set()
-        self.resident: set[int] = set()  # what earlier kernels do not write
+        self.resident: set[int] = set()  # tensors that earlier kernels do not write
 
     def begin_block(self) -> None:
-        """Nothing is known of shared memory, and nobody has touched anything."""
+        """Resets shared memory to unknown, and the access records."""
         self.memory[SHARED] = np.full(self.shared_bytes, 0xFF, np.uint8)
-        # Who touched each byte since the last barrier, of all that may be written.
+        # The threads that accessed each byte since the last barrier, for all writable memory.
         sizes = [0 if number in self.read_only else buffer.size for number, buffer in enumerate(self.memory)]
         self.writer = [np.full(size, -1) for size in sizes]
         self.reader = [np.full(size, -1) for size in sizes]
@@ -41,7 +41,7 @@ class BlockMemory:
         self.unfenced = np.zeros(self.shared_bytes, bool)
 
     def place(self, pointer: Array, size: int, alignment: int, active: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
-        """Buffer and byte positions (active threads x size) of an access; it must be aligned and inside."""
+        """Buffer and byte positions (active threads x size) of an access, which must be aligned and inside its buffer."""
         addresses = pointer[active].astype(np.int64)
         (buffer,) = set((addresses >> SPACE).tolist())
         starts = addresses & ((1 << SPACE) - 1)
@@ -61,7 +61,7 @@ class BlockMemory:
         return made
 
     def load_words(self, text: str, pointer: Array, active: NDArray[np.bool_]) -> list[Array]:
-        """`ld.global.nc` of what no kernel writes, behind the wait, else `ld.global`: a list of words, or one."""
+        """`ld.global.nc` for tensors that no kernel writes, after the wait; else `ld.global`. Returns one or more words."""
         result = text.rsplit(" -> ", 1)[1].removeprefix("!llvm.struct<(").removesuffix(")>").split(", ")
         dtype, count = TYPES[result[0]], len(result)
         buffer, places = self.place(pointer, 4 * count, 4 * count, active)
@@ -79,14 +79,14 @@ class BlockMemory:
         assert untouched(self.writer[buffer][places], threads), "a read without a barrier"
         several = ~((reader[places] == -1) | (reader[places] == threads))
         reader[places] = threads
-        several |= reader[places] != threads  # another thread reads the same byte right now
+        several |= reader[places] != threads  # another thread reads the same byte in this access
         reader[places[several]] = MANY
 
     def store(self, step: Step, value: Array, pointer: Array, active: NDArray[np.bool_]) -> None:
         size = value.dtype.itemsize * (value.shape[1] if value.ndim > 1 else 1)
         buffer, places = self.place(pointer, size, alignment_of(step.text, value.dtype), active)
         stored = value[active]
-        if stored.dtype.kind not in "iub":  # a NaN has no bits of its own: which of two comes first differs among threads
+        if stored.dtype.kind not in "iub":  # NaN payloads are unspecified: which of two is propagated differs
             stored = np.where(np.isnan(stored), np.asarray(np.nan, stored.dtype), stored)
         data = np.ascontiguousarray(stored).view(np.uint8).reshape(places.shape)
         self.write(buffer, places, data, active)
@@ -105,7 +105,7 @@ class BlockMemory:
         self.writer[buffer][places] = threads
         assert buffer == SHARED or self.waited, "a write before earlier kernels are complete"
         self.memory[buffer][places] = data
-        # Replicas of an element may write it together, if they agree.
+        # Threads may write replicas of an element without a barrier if the values are equal.
         assert (self.memory[buffer][places] == data).all(), "two threads write different values"
         if buffer == SHARED:
             self.unfenced[places] = True
@@ -142,7 +142,10 @@ class BlockMemory:
         self.group.append((targets, data, active))
 
     def matrices(self, width: int, transposed: bool, pointer: Array) -> list[Array]:
-        """`ldmatrix`: lane 8 m + r names row r of matrix m; a lane gets two neighbours of row lane // 4, or of that column."""
+        """`ldmatrix`: lane 8 m + r addresses row r of matrix m; a lane gets two neighbors of row lane
+
+        4, or of that column.
+        """
         lanes = np.arange(32)
         _, places = self.place(pointer, 16, 16, np.arange(self.threads) % 32 < 8 * width)
         assert not self.flying[places].any(), "a read of bytes that are still on their way"
@@ -155,7 +158,7 @@ class BlockMemory:
         return [words[:, matrix].reshape(-1) for matrix in range(width)]
 
     def matrix_bytes(self, places: NDArray[np.int64]) -> Array:
-        """What the tensor cores read by themselves: only what a fence and a barrier have let them see."""
+        """Bytes that the tensor cores read: only writes that a proxy fence and a barrier have made visible."""
         assert places.max() < self.shared_bytes, "an access outside of shared memory"
         assert not self.flying[places].any(), "a product of bytes that are still on their way"
         assert not self.unfenced[places].any(), "a product without a fence"
@@ -165,7 +168,7 @@ class BlockMemory:
 
 
 def untouched(before: NDArray[np.int64], threads: NDArray[np.int64]) -> bool:
-    """Whether no other thread touched these bytes since the last barrier."""
+    """Whether no other thread accessed these bytes since the last barrier."""
     return bool(((before == -1) | (before == threads)).all())
 
 

@@ -1,4 +1,4 @@
-"""Reads the MLIR text of a lowered kernel as steps, and does its arithmetic on NumPy arrays that hold a value per thread."""
+"""Parses the MLIR text of a lowered kernel into steps, and does its arithmetic on NumPy arrays with one value per thread."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def numpy_type(text: str) -> tuple[np.dtype, int]:
 
 @dataclass
 class Step:
-    """One operation; `results` its names, `operands` the names it uses, `regions` those of `scf.if` and `scf.for`; `constant`
-    is what it always gives, once that is known."""
+    """One operation: names of its results, names of its operands, regions of `scf.if` and `scf.for`. `constant` caches its
+    value if that never changes."""
 
     name: str
     text: str
@@ -44,7 +44,7 @@ class Step:
 
 
 def parse(lines: list[str]) -> list[Step]:
-    """Steps up to the brace that closes the block, which is taken off with them; `lines` is in reverse."""
+    """Steps up to the closing brace of the block, which is consumed too; `lines` is in reverse."""
     steps: list[Step] = []
     while lines:
         line = lines.pop().strip()
@@ -69,11 +69,12 @@ def unsigned(value: Array) -> Array:
 
 
 PARTIAL = ("sdiv", "srem", "udiv", "urem", "shl", "lshr", "ashr")
-"""Operations to which LLVM does not always give a value."""
+"""Operations that LLVM defines only for some operands."""
 
 
 def without_value(name: str, left: Array, right: Array) -> NDArray[np.bool_]:
-    """Where one of `PARTIAL` has no value: a division by zero, the smallest value by -1, a shift by the width or more."""
+    """The operands for which one of `PARTIAL` is undefined: division by zero, the minimum divided by -1, a shift by the width
+    or more."""
     if name in ("sdiv", "srem"):
         return (right == 0) | ((right == -1) & (left == np.iinfo(left.dtype).min))
     if name in ("udiv", "urem"):
@@ -82,7 +83,7 @@ def without_value(name: str, left: Array, right: Array) -> NDArray[np.bool_]:
 
 
 def truncated(left: Array, right: Array) -> Array:
-    """Division toward zero; a zero divisor is refused before."""
+    """Division toward zero; a zero divisor is refused earlier."""
     quotient = left // np.where(right == 0, 1, right)
     return quotient + ((quotient < 0) & (quotient * right != left))
 
@@ -93,7 +94,7 @@ def bits_as(value: Array, target: tuple[np.dtype, int]) -> Array:
 
 
 def eight_bits(text: str, of: list[Array]) -> Array:
-    """`cvt` between two f32 or two f16 and two 8-bit floats, saturating on the way down."""
+    """`cvt` between two f32 or two f16 and two 8-bit floats; conversions to 8 bits saturate."""
     dtype = np.dtype(ml_dtypes.float8_e4m3fn if "e4m3x2" in text else ml_dtypes.float8_e5m2)
     if len(of) == 1:
         pair = np.ascontiguousarray(of[0]).view(dtype).reshape(-1, 2).astype(np.float16)
@@ -135,7 +136,7 @@ INTRINSICS = {
 
 
 def least(a: Array, b: Array) -> Array:
-    """`min.f32` of the PTX ISA: a NaN loses, and -0 is less than +0."""
+    """`min.f32` of the PTX ISA: if one operand is NaN the other is returned, and -0 is less than +0."""
     return np.where(np.isnan(a), b, np.where(np.isnan(b), a, np.where((a < b) | ((a == b) & np.signbit(a)), a, b)))
 
 
@@ -143,7 +144,7 @@ NUMBERS = {"llvm.minimumnum.f32": least, "llvm.maximumnum.f32": lambda a, b: -le
 
 
 def to_integer(text: str, value: Array) -> Array:
-    """`cvt.rzi` of the PTX ISA: saturates; NaN is 0, but the smallest value as 64 bits."""
+    """`cvt.rzi` of the PTX ISA: saturates; NaN gives 0, or the minimum for 64-bit results."""
     kind = re.search(r"cvt\.rzi\.([su])(32|64)\.f32", text)
     assert kind, text
     info = np.iinfo(f"{'u' if kind[1] == 'u' else ''}int{kind[2]}")

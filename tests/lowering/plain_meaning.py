@@ -1,4 +1,4 @@
-"""What operations of the tile IR mean, on single Python numbers, written from the table in `tilec/ir/SEMANTICS.md` alone.
+"""The value of tile IR operations on single Python numbers, written from the table in `tilec/ir/SEMANTICS.md` alone.
 
 Shares no code with the compiler: integers are Python's, floats are doubles rounded by `struct`.
 """
@@ -15,7 +15,7 @@ Number = int | float | bool
 
 
 def ends(dtype: str) -> tuple[int, int]:
-    """The smallest and the largest value."""
+    """The minimum and maximum of a dtype."""
     bits = BITS[dtype]
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype[0] == "i" else (0, (1 << bits) - 1)
 
@@ -26,7 +26,7 @@ def low_bits(value: int, dtype: str) -> int:
 
 
 def single(value: float) -> float:
-    """To f32; nearest even."""
+    """Rounds to f32, ties to even."""
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
@@ -34,7 +34,7 @@ def single(value: float) -> float:
 
 
 def rounded(value: float, dtype: str) -> float:
-    """An f32 to a float dtype; nearest even."""
+    """Rounds an f32 to a float dtype, ties to even."""
     if dtype == "f16":
         try:
             return struct.unpack("<e", struct.pack("<e", value))[0]
@@ -49,7 +49,7 @@ def rounded(value: float, dtype: str) -> float:
 
 
 def whole_as_single(value: int) -> float:
-    """An integer to f32, rounded once: a double may have rounded before."""
+    """Converts an integer to f32 with one rounding; going through a double could round twice."""
     if abs(value) < 1 << 53:
         return single(float(value))
     exact, step = Fraction(value), 1 << (abs(value).bit_length() - 24)
@@ -148,7 +148,7 @@ def arg(kind: str, values: list[float]) -> int:
 
 
 def extreme(kind: str, values: list[float]) -> float:
-    """`max` or `min` of an axis."""
+    """`max` or `min` along an axis."""
     found = values[0]
     for value in values[1:]:
         found = float_binary(kind, found, value, "f32")

@@ -1,7 +1,7 @@
 """Random kernels that read and write the same tensors through tiles of many shapes, in loops and branches.
 
-In: a seed. Out: the source of a kernel of one block on integers held as f32, all accesses inside by construction. Its result
-does not depend on rounding, so that the interpreter's and the lowered code's must be equal.
+In: a seed. Out: the source of a kernel of one block on integers stored as f32, with all accesses in bounds by construction. Its
+result does not depend on rounding, so the interpreter and the lowered code must agree exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def k(x: In[f32, {rows}, {columns}], a: InOut[f32, {rows}, {columns}], b: InOut[
 
 
 class Program:
-    """Text under construction; `names` are the tiles in scope by name with their shapes, `loops` the variables in scope."""
+    """Source text under construction; `names` maps the tiles in scope to their shapes, `loops` are the loop variables in
+    scope."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -88,7 +89,7 @@ class Program:
         self.put(depth, f"{self.fresh(names, shape)} = load({tensor}, offset={place}, shape={shape})")
 
     def tile(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str], shape: tuple[int, ...]) -> str:
-        """A tile of a shape: one in scope, one in scope brought into it, or a new one."""
+        """A tile of a shape: one in scope, one in scope converted to the shape, or a new one."""
         fitting = [name for name, other in names.items() if other == shape]
         size = 1
         for extent in shape:
@@ -122,7 +123,7 @@ class Program:
         self.put(depth, f"{self.fresh(names, shape)} = {text}")
 
     def indices(self, loops: list[str], size: int) -> str:
-        """Distinct places of a tensor of LENGTH, a power of two, scattered by an odd step."""
+        """Distinct indices into a tensor of LENGTH, a power of two, scattered by an odd step."""
         shift = self.random.choice([*loops, str(self.random.randint(0, 99))])
         return f"(arange({size}) * {self.random.choice((1, 3, 5, 511))} + {shift}) % {LENGTH}"
 
@@ -143,7 +144,7 @@ class Program:
         self.body(depth + 1, names, [*loops, variable])
 
     def branch(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
-        """On the launch, on the turn, or on what memory holds."""
+        """A condition on a launch value, on the loop iteration, or on memory."""
         self.count += 1
         conditions = ["flag > 0", *(f"{variable} % 2 == 0" for variable in loops)]
         place = self.random.randrange(LENGTH)

@@ -1,4 +1,4 @@
-"""The lowered code of attention, thread by thread, at lengths around the edges of its tiles."""
+"""The lowered code of attention, run thread by thread, at sequence lengths around the edges of its tiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTH = 128
 SCALE = WIDTH**-0.5
 DTYPES: dict[str, np.dtype] = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 TOLERANCE = {"bf16": 2.5e-3, "f16": 4e-4}
-"""Norm of the difference over norm of the truth: half a unit in the last place, twice (weights, result)."""
+"""Norm of the error over norm of the reference: half a unit in the last place, twice (weights, result)."""
 
 
 def relative(found: NDArray[Any], expected: NDArray[Any]) -> float:
@@ -41,7 +41,7 @@ def lowered(kernel: str, wanted: dict[str, int | float | bool | str]) -> tuple[L
 
 LENGTHS = ((1, 0, 64, 1), (17, 0, 64, 2), (65, 3, 128, 1), (127, 0, 128, 1), (129, 1, 192, 1), (5, 190, 256, 2),
            (64, 64, 128, 1), (2, 62, 64, 1))  # fmt: skip
-"""Tokens, how many are in the cache before them, its slots, and heads that share keys."""
+"""Tokens, cached tokens before them, cache slots, and query heads per key head."""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ LENGTHS = ((1, 0, 64, 1), (17, 0, 64, 2), (65, 3, 128, 1), (127, 0, 128, 1), (12
     ),
 )
 def test_flash_attention_at_odd_lengths(dtype: str, lengths: tuple[tuple[int, int, int, int], ...]) -> None:
-    """The element type changes the instruction of a product and the last conversion, and no place."""
+    """The element type changes the instruction of a product and the last conversion, but no address."""
     rows = 64
     code, constants = lowered("flash_attention", {"E": dtype, "BM": rows})
     function = shipped.load("flash_attention", {"E": dtype, "BM": rows})

@@ -1,4 +1,5 @@
-"""What each block reads for itself does not take room in the first cache; what blocks share does."""
+"""Data that a single block reads is loaded with a hint that does not allocate in L1; data that blocks share is loaded without
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ VECTOR = re.compile(r"ld\.global((?:\.nc)?)((?:\.L1::no_allocate\.L2::128B)?)\.v
 
 
 def vectors(name: str, target: Target = SM_90A) -> list[tuple[bool, bool]]:
-    """Of every whole vector that is loaded: whether by the read-only path, and whether with the hint."""
+    """For every load of a whole vector: whether it uses the read-only path, and whether it has the hint."""
     text = lower(shipped.as_chosen(name, target), target).mlir
     return [(bool(path), bool(hint)) for path, hint in VECTOR.findall(text)]
 
@@ -28,7 +29,7 @@ def test_weights_are_streamed_and_activations_are_not(name: str, target: Target)
     found = vectors(name, target)
     assert any(hint for _, hint in found)
     assert any(not hint for _, hint in found)
-    assert all(hint for read_only, hint in found if read_only)  # behind the wait; in front of it there are weights alone
+    assert all(hint for read_only, hint in found if read_only)  # after the wait; before it only weights are loaded
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "silu_mul_rows", "matvec_argmax"])
@@ -40,5 +41,5 @@ def test_places_follow_from_the_block_through_scalars_and_loops() -> None:
     function = shipped.load("matvec_argmax", {})
     places = of_the_block(function)
     loads = {function.parameter_of(op.source).name: op for op in function.body.walk() if isinstance(op, Load)}
-    assert not places.isdisjoint(loads["w"].offsets)  # a loop that begins at the block's id
+    assert not places.isdisjoint(loads["w"].offsets)  # a loop that starts at the block's id
     assert places.isdisjoint(loads["x"].offsets)

@@ -1,4 +1,5 @@
-"""Tiles of 16-bit floats that a loop carries: as words, so that nothing takes one apart that has not come yet."""
+"""Loop-carried tiles of 16-bit floats are carried as 32-bit words, so that no instruction unpacks a load that has not
+arrived."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ CASES = {
     "words": ("f32", 64, "cdiv(N, 64)", 16),
     "one each": ("f16", 1, "N", 2),
 }
-"""dtype, width, turns, and how many registers two tiles are carried in by one warp"""
+"""dtype, width, iterations, and the number of registers in which one warp carries two tiles"""
 
 
 def kernel(folder: Path, name: str) -> Function:

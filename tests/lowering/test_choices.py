@@ -1,4 +1,4 @@
-"""What lowering must choose where all else computes the same: words, not elements; turns of small loops; exact bounds."""
+"""Choices of lowering between equivalent forms: words instead of elements, unrolling of small loops, exact bounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_only_loops_that_hold_nothing_but_arithmetic_are_unrolled() -> None:
 
 
 def test_narrow_elements_are_stored_as_whole_words() -> None:
-    """Eight bf16 are four words in one access, whatever their type says."""
+    """Eight bf16 are four words in one access, whatever their element type."""
     text = str(lower(shipped.prepared("rms_norm", SM_90A), SM_90A).mlir)
     stores = [line for line in text.splitlines() if "llvm.store" in line and "vector<" in line]
     assert stores and all("xi32>" in line for line in stores)

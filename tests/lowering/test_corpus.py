@@ -1,5 +1,5 @@
-"""Kernels that were once accepted and went wrong in machine code, each mended: the launch contract, the interpreter and lowered
-code agree with what NumPy or plain Python says, and the code assembles to PTX."""
+"""Kernels that were once accepted and miscompiled, all fixed since: the launch contract, the interpreter and the lowered code
+agree with NumPy or plain Python, and the code compiles to PTX."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load(name: str) -> Function:
 
 
 def run(name: str, arrays: dict[str, Array], scalars: dict[str, int], values: dict[str, int]) -> dict[str, Array]:
-    """What the block machine leaves in the arrays; the interpreter must leave the same. `values` holds the dims."""
+    """The arrays after a run on the block machine, which must equal the interpreter's. `values` are the dims."""
     prove(load(name))
     first, second = ({key: array.copy() for key, array in arrays.items()} for _ in range(2))
     interpreter.run(load(name), first, scalars)

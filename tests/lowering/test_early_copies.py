@@ -1,5 +1,5 @@
-"""Products that copy weights in front of their wait for earlier kernels: the emulator finds nothing, and agrees with the
-interpreter; in PTX that reads anything else there it does."""
+"""Products that copy weights before the grid dependency wait: the emulator reports nothing and agrees with the interpreter. If
+the PTX reads anything else before the wait, the emulator reports it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.weight_products import differs, emulated, made
 
 STAGES = 3
 CASES: list[Any] = [
-    ("matmul_few", {}, (1, 8, 8)),  # one turn, which ends past the depth
-    ("matmul_few", {}, (17, 72, 128)),  # fewer turns than stages
+    ("matmul_few", {}, (1, 8, 8)),  # one iteration, which extends past K
+    ("matmul_few", {}, (17, 72, 128)),  # fewer iterations than stages
     ("matmul_few", {}, (16, 64, 192)),  # as many
     ("matmul_few", {"early": 2}, (5, 136, 200)),  # one more
-    ("matmul_few", {}, (33, 64, 520)),  # three rounds
+    ("matmul_few", {}, (33, 64, 520)),  # three passes over the ring
     ("matmul_few", {"early": 0}, (17, 72, 264)),
-    ("matmul_split", {}, (1, 8, 8)),  # two parts of no turns
-    ("matmul_split", {"next": "before"}, (17, 72, 264)),  # parts of two turns, two, and one
+    ("matmul_split", {}, (1, 8, 8)),  # two splits without iterations
+    ("matmul_split", {"next": "before"}, (17, 72, 264)),  # splits of two, two and one iterations
     ("matmul_split", {}, (16, 64, 1000)),
     ("matmul_silu_mul_few", {}, (17, 72, 128)),
     ("matmul_silu_mul_few", {}, (8, 64, 328)),
@@ -42,7 +42,7 @@ EXTENTS = (16, 64, 264)
 
 
 def test_activations_copied_in_front_of_the_wait_are_found() -> None:
-    """The wait goes behind the copy that comes next: of activations for the first stage."""
+    """Moves the wait past the next copy, which is that of the first stage's activations."""
     kernel = made("matmul_few", "bf16", 16, 64, stages=STAGES)
     wait = list(WAIT.finditer(kernel.ptx))[-1]
     following = COPY.search(kernel.ptx, wait.end())
@@ -60,7 +60,7 @@ def test_weights_that_are_not_resident_are_found() -> None:
 
 
 def test_a_consumer_that_does_not_wait_is_found() -> None:
-    """It stores what kernels before may still read."""
+    """It stores to memory that earlier kernels may still read."""
     kernel = made("matmul_few", "bf16", 16, 64, stages=STAGES)
     first = WAIT.search(kernel.ptx)
     assert first is not None

@@ -1,4 +1,5 @@
-"""Operands that are made in registers: their way through shared memory is part of the budget that stages are counted by."""
+"""Operands computed in registers: the scratch for their layout conversion counts toward the shared-memory budget that limits
+stages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every operation has one value for all operands: interpreter, folding, lowered code run by the block machine, and an oracle in
-plain Python agree at the edges of every dtype."""
+"""Every operation has one value for all operands: interpreter, constant folding, lowered code on the block machine, and an
+oracle in plain Python agree at the edges of every dtype."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LARGEST = {"f32": (2 - 2.0**-23) * 2.0**127, "f16": 65504.0, "bf16": (2 - 2.0**-
 
 
 def edges(dtype: str) -> list[Any]:
-    """Values at which something may go wrong."""
+    """Values at which an operation may overflow, round or change sign."""
     if dtype in plain.BITS:
         low, high = plain.ends(dtype)
         bits = plain.BITS[dtype]
@@ -58,7 +58,7 @@ def edges(dtype: str) -> list[Any]:
 
 
 def both(line: str, result: str, *inputs: tuple[str, list[Any]]) -> tuple[list[Any], list[Any]]:
-    """What `line` gives for every element, by the interpreter and by lowered code; `%a`, `%b` are the inputs."""
+    """The results of `line` for every element, by the interpreter and by lowered code; `%a`, `%b` are the inputs."""
     count = len(inputs[0][1])
     letters = "ab"[: len(inputs)]
     kept, _, shape = result.rstrip("]").partition("[")
@@ -81,14 +81,14 @@ def both(line: str, result: str, *inputs: tuple[str, list[Any]]) -> tuple[list[A
 
 
 def plainly(value: Any) -> int | float | bool:
-    """A NumPy scalar as Python's."""
+    """A NumPy scalar as a Python number."""
     if isinstance(value, np.bool_):
         return bool(value)
     return int(value) if isinstance(value, np.integer) else float(value)
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Equal, the sign of zero included; any NaN is a NaN."""
+    """Equal, including the sign of zero; any NaN equals any NaN."""
     if isinstance(wanted, float) and wanted != wanted:
         return found != found
     return found == wanted and math.copysign(1, found) == math.copysign(1, wanted)
@@ -106,7 +106,7 @@ def pairs(dtype: str) -> tuple[list[Any], list[Any]]:
 
 
 def folded(op: Op, dtype: str, result: TileType, *values: int) -> int | None:
-    """What folding makes of an operation on constants."""
+    """The constant that folding gives for an operation on constants."""
     for value in values:
         constant = ops.Constant(value=bool(value) if dtype == "bool" else value)
         constant.define(TileType(DTYPES[dtype]))
@@ -219,7 +219,7 @@ def test_divisions_and_shifts_of_any_integers(data: st.DataObject, dtype: str, k
 
 @pytest.mark.parametrize(("kind", "dtype"), in_turn(("floordiv", "mod", "shl", "shr"), ("i8", "i32", "i64", "u32"), 2))
 def test_constants_on_the_right(kind: str, dtype: str) -> None:
-    """Where ranges know the right operand, the plain instruction is enough, and only then."""
+    """The plain instruction is used if and only if ranges show that it is defined for the right operand."""
     values = edges(dtype)
     for right in [x for x in edges(dtype) if abs(x) < 100]:
         text = f"%c = constant {{value = {right}}} : {dtype}[{len(values)}]\n"
@@ -228,7 +228,7 @@ def test_constants_on_the_right(kind: str, dtype: str) -> None:
 
 
 def test_the_oracle_knows_python() -> None:
-    """Where nothing is out of range, the oracle is Python's own arithmetic."""
+    """For operands in range, the oracle is Python's own arithmetic."""
     for a, b in itertools.product(range(-9, 10), repeat=2):
         if b:
             assert plain.integer_binary("floordiv", a, b, "i8") == operator.floordiv(a, b)

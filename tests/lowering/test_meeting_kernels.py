@@ -1,4 +1,4 @@
-"""Kernels whose code once read stale data, missed a barrier, masked by a truncated offset or could not be built."""
+"""Kernels whose code once read stale data, lacked a barrier, masked by a truncated offset or could not be built."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(name: str, target: Target, arrays: dict[str, Array], scalars: dict[str, 
 
 
 def small(*shape: int, dtype: type = ml_dtypes.bfloat16) -> Array:
-    """Integers whose sums of products are exact."""
+    """Integers small enough that sums of products are exact."""
     return RANDOM.integers(-2, 3, shape).astype(dtype)
 
 
@@ -108,7 +108,8 @@ def test_a_mask_in_an_unsafe_block_stays(n: int) -> None:
 
 @pytest.mark.parametrize("name", ["moving_window", "update_ahead"])
 def test_the_second_check_misses_no_barrier(name: str) -> None:
-    """Every barrier that the pass inserts here is needed, and the check that shares no path logic with it says so."""
+    """Every barrier that the pass inserts here is needed, and the independent checker, which shares no path logic with it,
+    agrees."""
     count = sum(isinstance(op, Barrier) for op in prepare(proven(name), SM_90A).body.walk())
     assert count
     for dropped in range(count):
@@ -122,7 +123,7 @@ def test_the_second_check_misses_no_barrier(name: str) -> None:
 
 
 def written_and_copied() -> tuple[Function, Op]:
-    """A kernel that copies ahead from a tensor and stores to it behind the loop; the store."""
+    """A kernel that prefetches from a tensor and stores to it after the loop; and that store."""
     function = prepare(proven("far_offset"), SM_90A)
     copy = next(op for op in function.body.walk() if isinstance(op, AsyncCopy))
     store = next(op for op in function.body.walk() if op.opcode == "store")

@@ -1,4 +1,4 @@
-"""Which registers the tensor-core rules feed to which instruction, and which elements a staged copy touches."""
+"""Which registers the tensor-core rules pass to which instruction, and which elements a staged copy accesses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilec.mlir.types import GLOBAL, SHARED, SsaValue
 
 
 class Context(Thread):
-    """The `Context` of one thread whose tensors are named by what the test binds."""
+    """The `Context` of one thread, with tensors named as the test binds them."""
 
     def __init__(self, threads: int, thread: int = 0) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Context(Thread):
 
 
 def origin(layout: Layout, registers: list[str], fragment: Layout) -> tuple[int, int]:
-    """Where the fragment made of these registers lies in the tile; fails unless they are one fragment in order."""
+    """Origin in the tile of the fragment in these registers; fails unless they are one fragment in order."""
     starts: set[tuple[int, int]] = set()
     for position, name in enumerate(registers):
         row, column = layout.coordinates(int(name), 0, 0)
@@ -63,7 +63,7 @@ def origin(layout: Layout, registers: list[str], fragment: Layout) -> tuple[int,
 
 
 def names(values: list[SsaValue]) -> list[str]:
-    """Those of elements, also where two are packed into one value."""
+    """The names of elements, including those packed in pairs into one value."""
     return " ".join(value.name for value in values).split()
 
 

@@ -1,4 +1,4 @@
-"""Every operation of the language, lowered and run thread by thread, gives what NumPy gives."""
+"""Every operation of the language, lowered and run thread by thread, agrees with NumPy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHAPE = (3, 40)
 
 
 def compiled(folder: Path, signature: str, body: str) -> Callable[[], Function]:
-    """The proven kernel of one block, fresh at each call."""
+    """The proven kernel of one block, compiled anew at each call."""
     path = folder / "k.py"
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     path.write_text(
@@ -49,7 +49,7 @@ def compiled(folder: Path, signature: str, body: str) -> Callable[[], Function]:
 
 
 def run(make: Callable[[], Function], arrays: dict[str, Array], warps: int = 2) -> None:
-    """Lower for one target, and run on the arrays."""
+    """Lowers for one target, and runs on the arrays."""
     launch(make(), lower(prepare(make(), SM_90A, Overrides(warps=warps)), SM_90A), arrays, {})
 
 
@@ -176,7 +176,7 @@ TYPES_OF |= {name: np.dtype(dtype) for name, dtype in EIGHT_BITS.items()}
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 @pytest.mark.parametrize("other", ["f32", "f16", "bf16", "i32"])
 def test_casts_of_8_bit_floats(dtype: str, other: str, tmp_path: Path) -> None:
-    # Every finite value there is.
+    # Every finite value.
     every = np.arange(120, dtype=np.uint8).view(EIGHT_BITS[dtype]).reshape(SHAPE)
     every = np.where(np.isfinite(every.astype(np.float32)), every, 0).astype(EIGHT_BITS[dtype])
     found = elementwise(tmp_path, dtype, other, f"astype(a, {other})", every)
@@ -224,7 +224,7 @@ REDUCTIONS = itertools.product((1, 4), REDUCE, ("f32", "i32", "bf16"))
 @pytest.mark.parametrize(("reduced", "place"), in_turn(REDUCTIONS, SHAPES))
 def test_reductions(reduced: tuple[int, str, str], place: tuple[tuple[int, ...], int], tmp_path: Path) -> None:
     (warps, kind, dtype), (shape, axis) = reduced, place
-    a = RANDOM.integers(-6, 6, shape).astype(TYPES[dtype])  # many ties; sums exact
+    a = RANDOM.integers(-6, 6, shape).astype(TYPES[dtype])  # many ties; exact sums
     kept = shape[:axis] + shape[axis + 1 :] or (1,)
     target = "i32" if kind.startswith("arg") else dtype
     dims, zeros = (", ".join(map(str, s)) for s in (shape, (0,) * len(shape)))
@@ -282,7 +282,7 @@ def test_atomics_combine(kind: str, function: np.ufunc, dtype: str, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["max", "min"])
 def test_float_atomics_at_the_edges(kind: str, tmp_path: Path) -> None:
-    """A NaN loses, -0 is below +0, memory or operand; two NaN stay NaN."""
+    """A NaN loses to a number, -0 is below +0, both in memory and as operand; two NaNs give NaN."""
     edges = np.array([np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-45, 1.0, np.inf], np.float32)
     out, x = (np.ascontiguousarray(side.ravel()) for side in np.meshgrid(edges, edges))
     expected = [better(kind, a, b) for a, b in zip(out.tolist(), x.tolist(), strict=True)]
@@ -293,7 +293,7 @@ def test_float_atomics_at_the_edges(kind: str, tmp_path: Path) -> None:
 
 
 def better(kind: str, a: float, b: float) -> float:
-    """The larger or smaller of two, by the order of the reals with -0 below +0."""
+    """The larger or smaller of two numbers, in the order of the reals with -0 below +0."""
     if math.isnan(a) or math.isnan(b):
         return b if math.isnan(a) else a
     pick = max if kind == "max" else min

@@ -1,4 +1,5 @@
-"""Padded gathers: words come by loads under a predicate; `where(asked, i, N)` asks for what is asked for, and N is not made."""
+"""Padded gathers load words under a predicate; the index of `where(asked, i, N)` becomes that predicate, and N is not
+materialized."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ def test_the_largest_step_is_known_of_what_the_text_makes(steps: str, tmp_path: 
 @pytest.mark.parametrize("start", [2147483647, 2147483600, -40, -1, 5])
 @pytest.mark.parametrize("place", ["i + arange(64)", "arange(64) * 3 + i", "i + arange(64) * 67108864"])
 def test_a_step_past_the_largest_number_lies_in_no_tensor(start: int, place: str, tmp_path: Path) -> None:
-    """What is read is what the position says as i32, though its address is a sum of 64 bits."""
+    """The bounds check uses the position as i32, although the address is a 64-bit sum."""
     function = prepare(kernel(tmp_path, text(place)), SM_90A, Overrides(warps=1))
     x, out = np.arange(40, dtype=np.float32), np.zeros(64, np.float32)
     take = np.full(64, start, np.int32)

@@ -1,4 +1,4 @@
-"""Masks and addresses of one access come from one value in one width, whatever the dtype of the offset."""
+"""Masks and addresses of one access are computed from one value of one width, whatever the dtype of the offset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilec.target import SM_90A, SM_120A, Target
 
 WORDS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, unsafe,
     zeros"""
-"""Offsets are taken as they come, in `unsafe` blocks: what is under test is where the masks put them."""
+"""Offsets are used unchecked, in `unsafe` blocks: the test checks how masks treat them."""
 KINDS = {"i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32}
 EDGES = [0, 1, 40, 60, 63, 64, 65, 127, 128, 200, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 16, 2**32 - 1, 2**32,
          2**62, 2**63 - 1, -1, -16, -63, -64, -128, -(2**15), -(2**31), -(2**63)]  # fmt: skip
@@ -30,7 +30,7 @@ CASES = [(kind, edge) for kind, dtype in KINDS.items() for edge in EDGES if np.i
 
 
 def here(case: tuple[str, int]) -> bool:
-    """The ends of each kind, and of its other edges every third, with which the kinds take turns."""
+    """The first and last edges of each kind, and every third of the others, alternating between the kinds."""
     kind, edge = case
     info = np.iinfo(KINDS[kind])
     return edge in (info.min, info.max) or (list(KINDS).index(kind) + EDGES.index(edge)) % 3 == 0
@@ -38,7 +38,7 @@ def here(case: tuple[str, int]) -> bool:
 
 @functools.cache
 def lowered(signature: str, body: str, target: Target, given: Overrides) -> tuple[Function, Lowered]:
-    """A kernel and its code: many edges meet the same."""
+    """A kernel and its code, cached since many edges share one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "k.py"
         lines = "\n".join(f"    {line}" for line in body.splitlines())
@@ -53,7 +53,7 @@ def run(signature: str, body: str, arrays: dict[str, Array], scalars: dict[str, 
 
 
 def boxed(source: Array, place: int, size: int) -> Array:
-    """`source[place : place + size]` with zeros outside."""
+    """`source[place : place + size]`, with zeros out of bounds."""
     return np.array([source[i] if 0 <= i < len(source) else 0 for i in range(place, place + size)], source.dtype)
 
 
@@ -89,7 +89,7 @@ def test_indices(kind: str, edge: int) -> None:
 
 @pytest.mark.parametrize(("kind", "edge"), chosen(CASES, here))
 def test_copies_into_shared_memory(kind: str, edge: int) -> None:
-    """Rows of a product that come by asynchronous copies."""
+    """Rows of a product's operand, loaded by asynchronous copies."""
     signature = f"x: In[bf16, 64, 64], w: In[bf16, 64, 32], out: Out[f32, 32, 32], at: {kind}"
     body = (
         "acc = zeros((32, 32), f32)\nfor k in range(2):\n"

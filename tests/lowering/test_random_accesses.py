@@ -1,8 +1,8 @@
 """Random programs that read and write one tensor through tiles of many shapes: no race, and the interpreter's values.
 
-The machine holds every byte of shared and global memory against the threads that touched it since the last barrier, so a
-missing meeting is an assertion there whatever the values. With the pass left out, the same machine finds races in most
-programs, and the pass' own checker refuses each of them.
+The block machine records the threads that accessed each byte of shared and global memory since the last barrier, so a missing
+barrier fails an assertion whatever the values are. Without the barrier pass, the same machine finds races in most programs, and
+the pass' own checker refuses each of these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reshapes and permutations of tiles: the right elements everywhere, without shared memory where the layout allows it."""
+"""Reshapes and permutations of tiles give the right elements, without shared memory if the layout allows it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = "In, Out, arange, astype, bf16, bid, f32, grid, i32, load, permute, resh
 
 
 def kernel(folder: Path, source: Shape, target: Shape, body: str, dtype: str = "f32") -> Function:
-    """A kernel of one block that loads a tile `v`, runs `body` on it and stores it; proven."""
+    """A proven kernel of one block that loads a tile `v`, runs `body` on it and stores it."""
     origins = "0, " * len(source), "0, " * len(target)
     lines = [
         '"""A tile under another shape."""',
@@ -44,7 +44,7 @@ def kernel(folder: Path, source: Shape, target: Shape, body: str, dtype: str = "
 
 
 def computed(folder: Path, source: Shape, target: Shape, body: str, warps: int, dtype: str = "f32") -> tuple[bool, Array]:
-    """Run the kernel on 0, 1, 2, ...; whether it needed shared memory, and what it stored."""
+    """Runs the kernel on 0, 1, 2, ...; returns whether it needed shared memory, and the stored elements."""
     function = kernel(folder, source, target, body, dtype)
     lowered = lower(prepare(kernel(folder, source, target, body, dtype), SM_90A, Overrides(warps=warps)), SM_90A)
     x = (np.arange(prod(source)) % 251).reshape(source).astype(TYPES[dtype])
@@ -72,7 +72,7 @@ MOVED = [((6, 64), (2, 3, 64)), ((96,), (32, 3)), ((5, 7), (7, 5)), ((3, 40), (1
 @pytest.mark.parametrize("warps", [1, 4])
 @pytest.mark.parametrize(("source", "target"), RENAMED)
 def test_axes_split_and_join_in_registers(source: Shape, target: Shape, warps: int, tmp_path: Path) -> None:
-    # The sum keeps the reshape from being nothing but another view of the load.
+    # The sum keeps the reshape from folding into a view of the load.
     shared, out = computed(tmp_path, source, target, f"v = reshape(v + 1, {target}) * 2", warps)
     assert (out == (counted(source).reshape(target) + 1) * 2).all()
     assert not shared

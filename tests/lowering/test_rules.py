@@ -1,4 +1,4 @@
-"""Every operation of the tile IR has one way down to MLIR."""
+"""Every operation of the tile IR has exactly one lowering rule to MLIR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lowered code of every shipped kernel computes, thread by thread, is what its reference says."""
+"""The lowered code of every shipped kernel, run thread by thread, agrees with its reference."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from tilec.lowering import lower
 from tilec.target import SM_90A, SM_120A, Target
 
 CASES = [(name, target, size) for name, sizes in SIZES.items() for size in sizes for target in (SM_90A, SM_120A)]
-PIPELINED = {"matmul", "flash_attention", "decode_attention"}  # with as many stages as shared memory holds
+PIPELINED = {"matmul", "flash_attention", "decode_attention"}  # with as many stages as fit in shared memory
 CASES = [case for case in CASES if case[0] in PIPELINED or case[1] == SM_90A]
 
 
 def of_threads(name: str, target: Target, size: dict[str, float | str]) -> Function:
-    """What the machine runs: no copies through tensor maps, which the emulator runs (`test_tensor_copies.py`)."""
+    """The kernel without TMA copies, which this machine cannot run; the emulator runs those (`test_tensor_copies.py`)."""
     made = shipped.prepared(name, target, size)
     copied = any(isinstance(op, TensorCopy) for op in made.body.walk())
     return shipped.as_chosen(name, target, size) if copied else made
 
 
 ROUNDINGS = {"rotary_decode_attention": 8}
-"""Where sums are not divided by their weights yet, and queries, keys and weights are rounded on the way."""
+"""Tolerance factors. The sums of this kernel are not divided by their weights yet, and queries, keys and weights are rounded in
+between."""
 
 
 def assert_close(found: Array, expected: Array, relative: float) -> None:
-    """Equal integers; floats within the rounding of the kernel's dtype, of sums and of the approximate instructions."""
+    """Asserts equal integers, and floats within the rounding of the kernel's dtype, of sums and of approximate instructions."""
     if found.dtype.kind == "i":
         assert (found == expected).all()
         return
@@ -61,7 +62,7 @@ def test_every_shipped_kernel_is_run() -> None:
 
 
 def damaged(name: str, target: Target, size: dict[str, float | str], old: str, new: str) -> None:
-    """Run a kernel whose code has `old` replaced by `new`."""
+    """Runs a kernel whose code has `old` replaced by `new`."""
     lowered = lower(of_threads(name, target, size), target)
     assert old in lowered.mlir
     function = shipped.load(name, size)
@@ -96,7 +97,7 @@ def test_the_machine_notices(name: str, target: Target, size: dict[str, float | 
 
 
 def test_an_accumulator_is_not_used_before_its_product_is_done() -> None:
-    """Left to the first barrier after it, the last product has not begun on this machine."""
+    """The wait is moved to the next barrier. On this machine the last product has not started by then."""
     lowered = lower(of_threads("matmul", SM_90A, CUBE), SM_90A)
     function = shipped.load("matmul", CUBE)
     env = launch_values(function, CUBE)

@@ -1,4 +1,4 @@
-"""`store = "streamed"`: whole words are stored as the first data to leave the caches, and arrive where others do."""
+"""`store = "streamed"`: whole words are stored with an evict-first hint, and the result is the same."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_whole_words_are_streamed(dtype: str, block: int, vector: str, tmp_path:
 
 
 def test_parts_of_words_are_not(tmp_path: Path) -> None:
-    text = lower(kernel(tmp_path, "f16", 256), SM_90A).mlir  # at the edge each element goes by itself
+    text = lower(kernel(tmp_path, "f16", 256), SM_90A).mlir  # at the edge, each element is stored separately
     assert STREAMED.search(text) and PLAIN.search(text)
 
 

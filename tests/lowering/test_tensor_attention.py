@@ -1,4 +1,5 @@
-"""Attention whose operands come by `tma`: descriptors, PTX in which the emulator finds nothing, machine code that overlaps."""
+"""Attention with TMA operands: matrix descriptors, PTX in which the emulator finds no fault, machine code that overlaps
+products with softmax."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ CASES: list[Any] = [
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (128, 128), (192, 64), (64, 256)])
 def test_descriptors_and_copies_lay_out_panels_alike(rows: int, columns: int) -> None:
-    """Every element of 16 of depth is read where a copy puts it, with rows along M or N, and along the depth."""
+    """Every element of a K step of 16 is read where a copy stores it, for operands whose rows run along M or N, and along K."""
     type_ = SharedType(bf16, (rows, columns), 1, columns // 64)
     for k in range(0, columns, 16):
         added = wgmma.place(k, type_.panel_bytes, False, bf16)
@@ -63,8 +64,8 @@ def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, lengths:
 
 @pytest.mark.campaign
 def test_the_second_product_runs_beside_what_follows_from_the_first() -> None:
-    """In the loop's machine code: both products are started, the first is waited for, then come the exponentials of all scores
-    of a thread, and behind them the wait for the second."""
+    """In the loop's machine code both products are issued and the first is waited for. Then come the exponentials of all scores
+    of a thread, and after them the wait for the second product."""
     kernel = made("bf16", 128, 128, consumers=2, stages=2)
     assert [role.registers for role in kernel.schedule.roles] == [232, 40]
     assembled = assemble(kernel.ptx, SM_90A)
@@ -78,7 +79,7 @@ def test_the_second_product_runs_beside_what_follows_from_the_first() -> None:
         "MUFU.EX2",
         "WARPGROUP.DEPBAR.LE gsb0, 0x0",
     ]
-    assert body[2][1] == 66  # and two for what shrinks
+    assert body[2][1] == 66  # and two for the rescaling factors
 
 
 def test_threads_with_fewer_registers_wait_for_each_product() -> None:
@@ -90,8 +91,8 @@ def test_threads_with_fewer_registers_wait_for_each_product() -> None:
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_wait_that_is_left_out_is_refused(number: int) -> None:
-    """For the held operand, for the first iteration's keys, in the loop for keys and values, for the last values; and a loop
-    that begins at another place than the copies say."""
+    """Removes the wait for the register-resident operand, for the first iteration's keys, in the loop for keys and values, and
+    for the last values; also starts a loop at another slot than the copies do."""
     function = parse_function(print_function(made("bf16", 64, 64, 64, stages=2).prepared))
     waits = [op for op in function.body.walk() if isinstance(op, Wait)]
     assert len(waits) == 5

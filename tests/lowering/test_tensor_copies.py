@@ -1,4 +1,4 @@
-"""Products whose operands come by `tma`: PTX in which the emulator finds nothing, machine code of the right instructions."""
+"""Products with TMA operands: PTX in which the emulator finds no fault, and machine code with the expected instructions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CASES: list[Any] = [
 
 
 def kind(case: Any) -> tuple[str, ...]:
-    """What a schedule says beside its stages."""
+    """The schedule's settings other than its stages."""
     return tuple(name for name in case[1] if name != "stages")
 
 
@@ -60,7 +60,7 @@ def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents:
 
 
 def test_turns_of_consumers_end_where_the_next_turn_is_not_in_i32() -> None:
-    """A block may take 2^31 - 1 tiles; with a sign, the turn behind the last would be below it."""
+    """A block may process 2^31 - 1 tiles; as a signed i32, the iteration after the last would be negative."""
     wanted = {"stages": 2, "persistent": True}
     shared, each = made("bf16", 64, 64, **wanted), made("bf16", 64, 64, **wanted, order="pingpong")
     assert [kernel.lowered.mlir.count("scf.for unsigned") for kernel in (shared, each)] == [0, 2]
@@ -76,12 +76,12 @@ MISTAKES = {
     ),
     "of the other box": (r"(selp\.b64 \t%rd\d+, )(%rd\d+), (%rd\d+)", r"\1\3, \2"),
 }
-"""What may go wrong with a copy of fewer rows, one place in the PTX at a time."""
+"""Faults of a copy without out-of-bounds fill: one replacement in the PTX each."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_a_copy_of_fewer_rows_is_found(mistake: str) -> None:
-    """Of each operand, in a loop that goes around its ring."""
+    """For each operand, in a loop that passes over its ring more than once."""
     kernel = made("bf16", 64, 64, stages=2, early=0)
     pattern, right = MISTAKES[mistake]
     places = list(re.finditer(pattern, kernel.ptx))
@@ -93,7 +93,7 @@ def test_a_mistake_in_a_copy_of_fewer_rows_is_found(mistake: str) -> None:
 
 @pytest.mark.parametrize("rows", [17, 33, 49])
 def test_a_box_of_one_row_too_few_is_found(rows: int) -> None:
-    """That of the rows inside of the tensor is taken up to its last row, and not beyond."""
+    """The box of the in-bounds rows extends to the last such row, and not past it."""
     kernel = made("bf16", 64, 64, stages=2)
     ptx, count = re.subn(rf"(setp\.lt\.s32 \t%p\d+, %r\d+, ){rows}(;\s+selp\.b64)", rf"\g<1>{rows + 1}\2", kernel.ptx)
     assert count == 2
@@ -128,7 +128,7 @@ def k(a: In[bf16, M, K], b: In[bf16, 64, K], c: In[f32, M, 64], w: In[f32, 64, 6
 
 
 def test_what_threads_exchange_before_the_loop_leaves_the_ring_alone(tmp_path: Path) -> None:
-    """It fills meanwhile. Behind the loop, scratch takes its bytes."""
+    """The ring is being filled meanwhile. After the loop, scratch may reuse its bytes."""
     path = tmp_path / "k.py"
     path.write_text(SCALED)
     made = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", stages=2))
@@ -141,7 +141,7 @@ def test_what_threads_exchange_before_the_loop_leaves_the_ring_alone(tmp_path: P
 
 @pytest.mark.campaign
 def test_one_value_that_several_threads_keep_is_no_race_behind_a_barrier_of_the_role(tmp_path: Path) -> None:
-    """And is one without it."""
+    """Without the barrier it is a race."""
     path = tmp_path / "k.py"
     path.write_text(SCALED)
     function = load_kernel(path, {}, root=tmp_path)
@@ -175,7 +175,7 @@ def test_one_value_that_several_threads_keep_is_no_race_behind_a_barrier_of_the_
     ids=str,
 )  # fmt: skip
 def test_products_run_beside_each_other(sizes: Any, wanted: Any) -> None:
-    """And what keeps them from it is noticed: here, an accumulator that is read before its product is done."""
+    """A missing wait is detected: here, an accumulator is read before its product is complete."""
     ptx = made(*sizes, **wanted).ptx
     assert not assemble(ptx, SM_90A).one_by_one
     assert assemble(ptx.replace("wgmma.wait_group.sync.aligned 0;", ""), SM_90A).one_by_one
@@ -188,7 +188,8 @@ def test_the_schedule_is_told() -> None:
 
 
 def test_the_stages_of_persistent_blocks_are_kept_from_tile_to_tile() -> None:
-    """What threads exchange takes no bytes of the ring, which fills for the next tile meanwhile; no other block runs beside."""
+    """Scratch for layout conversions takes no bytes of the ring, which is filled for the next tile meanwhile; no other block
+    runs on the same SM."""
     kernel = made("bf16", 128, 256, persistent=True)
     assert str(kernel.schedule) == "8 warps consumer; 4 warps producer; wgmma by tma, 3 stages; persistent"
     (roles,) = [op for op in kernel.prepared.body.ops if isinstance(op, Roles)]
@@ -231,7 +232,7 @@ def test_blocks_of_two_axes_take_one_tile_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", ["num_blocks(0)", "bid(0)"])
 def test_what_the_text_calls_blocks_are_tiles(tmp_path: Path, number: str) -> None:
-    """In loops too."""
+    """Also in loops."""
     path = tmp_path / "k.py"
     path.write_text(PAIRS.replace("GRID", "grid(B)").replace("NUMBER", f"astype({number}, f32)"))
     prepared = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", stages=2, persistent=True))
@@ -241,7 +242,7 @@ def test_what_the_text_calls_blocks_are_tiles(tmp_path: Path, number: str) -> No
 
 
 def test_maps_are_of_whole_tensors_in_the_order_of_the_arguments() -> None:
-    """Of boxes of all rows of a stage, and of those that come of a tile at the end of a tensor."""
+    """A full box has all rows of a stage; further maps have fewer rows, for the last tile of a tensor."""
     kernel = made("bf16", 128, 256)
     maps = [("a", rows) for rows in (128, 96, 64, 32)] + [("b", rows) for rows in (256, 192, 128, 64)]
     assert kernel.lowered.tensor_maps == tuple(TensorMapSpec(name, (rows, 64), 128) for name, rows in maps)
@@ -260,7 +261,7 @@ def test_machine_code_copies_boxes_and_multiplies_from_shared_memory() -> None:
 
 
 def test_copies_in_front_of_the_wait_for_earlier_kernels_are_found() -> None:
-    """Of both operands, and stores of the result."""
+    """For copies of both operands, and for stores of the result."""
     kernel = made("bf16", 64, 64, stages=2)
     report = emulated(kernel, (8, 8, 8), 0, kernel.ptx.replace("griddepcontrol.wait;", ""))[0]
     assert {fault.kind for fault in report.faults} == {"dependency"}

@@ -1,4 +1,4 @@
-"""The index maps of the tensor-core path, executed thread by thread against the tables of the PTX ISA."""
+"""The index maps of the tensor-core path, executed thread by thread and compared with the tables of the PTX ISA."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: Warp
                 for lane in range(32):
                     for half in range(2):
                         r, c = (lane % 4 * 2 + half, lane >> 2) if trans else (lane >> 2, lane % 4 * 2 + half)
-                        # Row r of the matrix is the 16 bytes that lane r of this group of eight points to.
+                        # Row r of the matrix is the 16 bytes at the address of lane r in this group of eight.
                         found = where[rows[r]]
                         found = (found[0], found[1] + c)
                         expected = layout.coordinates(register + half, lane, warp)

@@ -1,5 +1,5 @@
-"""Products whose tiles go to memory by copies through tensor maps: bit for bit what the interpreter makes, edges included; and
-what the emulator says where a wait, a fence or a barrier is missing."""
+"""Products whose tiles are stored by TMA: bit-identical to the interpreter, edges included; and the emulator's reports if a
+wait, a fence or a barrier is missing."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("mistake", "tile"), campaign.in_turn(MISTAKES, [(64, 80), (64, 256)], 2))
 def test_what_orders_copies_and_threads_is_missed_where_it_is_not_there(mistake: str, tile: tuple[int, int]) -> None:
-    """Each of them left out in its turn."""
+    """Removes each of them, one at a time."""
     kernel, extents = _persistent(tile), (136, 2 * tile[1] + 8, 72)
-    _, tail = kernel.ptx.split("wgmma.wait_group.sync.aligned 0;", 1)  # behind the product
+    _, tail = kernel.ptx.split("wgmma.wait_group.sync.aligned 0;", 1)  # after the product
     places = list(re.finditer(MISTAKES[mistake], tail))
     assert places
     for match in places:
@@ -86,7 +86,7 @@ def test_the_code_is_that_of_stmatrix_and_of_copies() -> None:
 
 
 def test_maps_of_the_result_are_told() -> None:
-    """One for each width of a part."""
+    """One for each width of a sub-tile."""
     maps = made("bf16", 128, 160, stages=3, store="tma").lowered.tensor_maps
     expected = [TensorMapSpec("out", (128, 64), 128), TensorMapSpec("out", (128, 32), 64)]
     assert [one for one in maps if one.tensor == "out"] == expected
@@ -119,7 +119,7 @@ def test_scratch_is_as_much_as_has_room(tile: tuple[int, int], stages: int, piec
 
 
 def test_stages_are_chosen_so_that_scratch_has_room() -> None:
-    """Of a part of the tile alone, so that there is one stage more than without."""
+    """Scratch has the size of one sub-tile instead of the tile, so one more stage fits."""
     shared, stored = (
         choose(source("bf16", 128, 256), SM_90A, Overrides(copy="tma", persistent=True, store=store))
         for store in ("threads", "tma")

@@ -1,4 +1,5 @@
-"""The rule of lowered code: what LLVM may take as poison or undefined is refused, whatever rule of lowering wrote it."""
+"""Checks of lowered code: an operation that LLVM may treat as poison or undefined is refused, whichever lowering rule emitted
+it."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def test_guarded_code_passes(kind: str) -> None:
 
 @pytest.mark.parametrize(("name", "target"), chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
 def test_shipped_kernels_pass(name: str, target: Target) -> None:
-    lower(shipped.prepared(name, target), target)  # checks what it made
+    lower(shipped.prepared(name, target), target)  # `lower` checks its own output
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_single_lines_are_refused(line: str) -> None:
     ],
 )  # fmt: skip
 def test_a_number_that_is_no_name_is_read_on_every_line(allowed: str, refused: str) -> None:
-    """A line like one that passed, but for a digit of its type or of its flag, has not passed."""
+    """A line that equals an accepted one except for a digit of its type or flag must be checked anew."""
     total.check(FLOATS.replace("LINE", allowed))
     with pytest.raises(VerifyError):
         total.check(FLOATS.replace("LINE", f"{allowed}\n{refused}"))
@@ -169,14 +170,15 @@ def test_guards_must_fit(kind: str, guard: list[str]) -> None:
         faults = [line.replace("constant(", "constant(7"), line.replace('"eq"', '"ne"').replace('"ult"', '"slt"')]
         faults.append(re.sub(r"select (%\d), (%\w), (%\w)", r"select \1, \3, \2", line))
         for fault in faults:
-            if fault != line and not (kind != "shl" and fault == constant("%2", 71)):  # any divisor but 0 and -1 is safe
+            if fault != line and not (kind != "shl" and fault == constant("%2", 71)):  # any divisor except 0 and -1 is safe
                 with pytest.raises(VerifyError):
                     total.check(right(kind, *guard[:number], fault, *guard[number + 1 :]))
 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
 def test_noalias_is_what_the_contract_enforces(name: str) -> None:
-    """Every pointer has `noalias`: of two tensors, both are only read, or the launch contract keeps them apart."""
+    """Every pointer has `noalias`: of any two tensors, either both are only read, or the launch contract keeps them
+    disjoint."""
     function = shipped.load(name)
     pairs = {frozenset(pair) for pair in no_alias_pairs(function)}
     tensors = [parameter for parameter in function.parameters if parameter.access is not None]

@@ -1,7 +1,8 @@
-"""What a masked or padded access moves at the edge of a tensor: whole vectors where rows end at one, elements where not.
+"""Masked or padded accesses at the edge of a tensor: whole vectors if every row ends at a vector boundary, else single
+elements.
 
-The rule (`_Box.in_pieces`, `VectorOp.whole`) against enumeration: its three facts one by one, then kernels at every extent and
-offset near an edge, on a machine that lets no access leave its tensor, against the interpreter.
+The rule (`_Box.in_pieces`, `VectorOp.whole`) against enumeration: first its three facts one by one, then kernels at every
+extent and offset near an edge, on a machine that refuses out-of-bounds accesses, against the interpreter.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class S(Dim):
 
 @tilec.kernel
 '''
-# Reads a box at a place of the launch's choice, pads and all, and adds 1 to those of its elements that `y` has.
+# Reads a padded box at an offset given by the launch, and adds 1 to those of its elements that lie inside `y`.
 MOVE = """def move(x: In[{x}], y: InOut[{x}], seen: Out[{dtype}, {rows}, {columns}], at: {index}, row: i32):
     {promise}
     grid(1)
@@ -75,7 +76,7 @@ def text(
 
 
 def layouts() -> list[tuple[tuple[int, ...], Layout]]:
-    """Of tiles of many shapes, as they are made and as a reshape or a change of axes leaves them."""
+    """Layouts of tiles of many shapes: natural ones, and those after a reshape or a permutation of axes."""
     shapes: list[tuple[int, ...]] = [(1, 64), (3, 64), (64,), (100,), (1000,), (3, 40), (2, 120), (5, 24), (12, 12)]
     shapes += [(16, 1000), (4, 4, 8), (1, 1, 520)]
     found = [(shape, natural(shape, warps, vector)) for shape in shapes for warps in (1, 3, 4) for vector in (4, 8, 16)]
@@ -91,7 +92,7 @@ def layouts() -> list[tuple[tuple[int, ...], Layout]]:
 
 
 def test_a_vector_begins_at_a_multiple_of_its_width_and_wraps_as_a_whole() -> None:
-    """Every first register of a vector, in every thread, in units of the tile's last axis."""
+    """Checks the first register of every vector, in every thread, in units of the tile's last axis."""
     checked = 0
     for shape, layout in layouts():
         width, warps = vector_length(layout, 16), int(np.prod([digit.extent for digit in layout.warps]))
@@ -107,26 +108,26 @@ def test_a_vector_begins_at_a_multiple_of_its_width_and_wraps_as_a_whole() -> No
 
 
 def test_between_multiples_of_a_power_of_two_is_no_end() -> None:
-    """Unsigned, as places are compared: below 0 and past the largest i64 too, where sums start over."""
-    bits = 8  # all there are of a small type say it for 64
+    """In unsigned arithmetic, in which positions are compared: also below 0 and past the largest i64, where sums wrap."""
+    bits = 8  # exhaustive for a small width, which stands for 64
     for width in (1, 2, 4, 8, 16):
         for start, extent in product(range(0, 2**bits, width), range(0, 2 ** (bits - 1), width)):
             inside = {(start + step) % 2**bits < extent for step in range(width)}
             assert len(inside) == 1
     assert len({(4 + step) % 256 < 6 for step in range(4)}) == 2  # an extent between two multiples
-    assert len({(2 + step) % 256 < 4 for step in range(4)}) == 2  # a place between two
+    assert len({(2 + step) % 256 < 4 for step in range(4)}) == 2  # a position between two multiples
 
 
-# Which accesses it is for
+# Which accesses the rule applies to
 
 
 def said(function: Function) -> set[tuple[bool, int]]:
-    """`whole` and `vector` of the accesses that are clipped."""
+    """`whole` and `vector` of the accesses that need a bounds check."""
     return {(op.whole, op.vector) for op in function.body.walk() if isinstance(op, Load | Store) and op.clipped}
 
 
 def element_accesses(function: Function) -> int:
-    """Loads and stores of an f16 or i8 by itself."""
+    """Loads and stores of single f16 or i8 elements."""
     lines = lower(function, SM_90A).mlir.splitlines()
     return sum(
         ("llvm.load" in line or "llvm.store" in line) and "vector<" not in line and line.endswith((" f16", " i16", " i8"))
@@ -176,11 +177,11 @@ def test_what_begins_anywhere_has_no_vectors(name: str, tmp_path: Path) -> None:
     assert {vector for _, vector in said(function)} == {2}
 
 
-# What they move
+# The accessed elements
 
 
 def moved(plain: Function, made: tuple[Function, Lowered], extents: dict[str, int], at: int, row: int, dtype: str) -> None:
-    """One launch on the block machine against the interpreter."""
+    """One launch on the block machine, compared with the interpreter."""
     random = np.random.default_rng(at + 100)
     kinds = {"f16": np.float16, "f32": np.float32, "i8": np.int8}
     shapes = {
@@ -188,7 +189,7 @@ def moved(plain: Function, made: tuple[Function, Lowered], extents: dict[str, in
         for parameter in plain.parameters
         if parameter.access is not None
     }
-    # Rows are as far apart as `S` says: what lies between them is in the launch's arrays and not in the interpreter's.
+    # The row stride is `S`: the gaps between rows are in the launch's arrays but not in the interpreter's.
     room = {name: (*shape[:-1], max(shape[-1], extents["S"])) if name != "seen" else shape for name, shape in shapes.items()}
     arrays: dict[str, Array] = {name: random.integers(0, 99, shape).astype(kinds[dtype]) for name, shape in room.items()}
     wanted = {name: array.copy() for name, array in arrays.items()}
@@ -214,7 +215,7 @@ EDGES = {
 
 @pytest.mark.parametrize("name", EDGES)
 def test_edges_are_as_the_interpreter_has_them(name: str, tmp_path: Path) -> None:
-    """Boxes in front of a row, over its start, inside, over its end and behind it."""
+    """Boxes before a row, across its start, inside, across its end and after it."""
     source, step = EDGES[name]
     plain, function = (kernel(tmp_path, source) for _ in range(2))
     function = prepare(function, SM_90A, Overrides(warps=1))

@@ -1,5 +1,5 @@
-"""Where a layout counts past the end of a tile, copies are not written, are not summed, and make threads meet where they read
-what another thread writes."""
+"""If a layout extends past the end of a tile, replicas are neither written nor summed, and a barrier is inserted if they are
+read from another thread's elements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UPDATE = """def update(y: InOut[f32, N, {extent}]):
     store(y, (bid(0), 0), load(y, (bid(0), 0), shape=(1, {extent})) + 1.0)
 """
 
-# Each with an integer input `x` of N rows, so that results are exact.
+# Each has an integer input `x` of N rows, so results are exact.
 KERNELS = {
     "sums": """def sums(x: In[i32, N, {extent}], out: Out[i32, N], low: Out[i32, N], high: Out[i32, N], at: Out[i32, N]):
     grid(N)
@@ -62,7 +62,7 @@ KERNELS = {
     scatter(y, (bid(0), {extent} - 1 - arange({extent})), v)
     atomic_add(total, v, offset=0)
 """,
-    # The second block has a row inside and one outside, so that each element is asked for by itself.
+    # The second block has one row in bounds and one out of bounds, so every element is checked separately.
     "masked": """def masked(x: In[i32, N, M], out: Out[i32, N], turned: Out[i32, N, M]):
     grid(cdiv(N, 2))
     v = load(x, (bid(0), 0), shape=(2, {extent}), pad=123456789)
@@ -92,7 +92,7 @@ CASES = [(name, *shape) for name in KERNELS for shape in SHAPES]
 
 
 def here(case: tuple[str, int, int]) -> bool:
-    """Each kernel has two shapes in the default run, in turn."""
+    """In the default run each kernel gets two shapes, round-robin."""
     name, *shape = case
     return (list(KERNELS).index(name) + SHAPES.index(tuple(shape))) % 3 == 0
 
@@ -107,12 +107,12 @@ def test_machines_agree(name: str, extent: int, warps: int) -> None:
 
 
 def barriers(function: Function) -> int:
-    """How often the threads meet."""
+    """The number of barriers."""
     return sum(isinstance(op, Barrier) for op in function.body.walk())
 
 
 def test_a_copy_is_read_before_its_element_is_written(tmp_path: Path) -> None:
-    """The thread that holds a copy reads what another one overwrites."""
+    """The thread with the replica reads an element that another thread overwrites."""
     assert barriers(prepare(kernel(tmp_path, UPDATE, 1024), SM_90A, Overrides(warps=4))) == 0
     function = prepare(kernel(tmp_path, UPDATE, 1000), SM_90A, Overrides(warps=4))
     assert barriers(function) == 1
@@ -122,6 +122,7 @@ def test_a_copy_is_read_before_its_element_is_written(tmp_path: Path) -> None:
 
 
 def test_only_what_may_lie_past_the_end_is_asked_for(tmp_path: Path) -> None:
-    """1000 elements on 64 threads of 8: the first of two vectors is everyone's own, the second is stored as 2 x 16 bytes."""
+    """1000 elements on 64 threads of 8: the first of a thread's two vectors is always in bounds, the second is stored as 2 x 16
+    bytes."""
     some, none = (lower(prepare(kernel(tmp_path, UPDATE, n), SM_90A, Overrides(warps=2)), SM_90A).mlir for n in (1000, 1024))
     assert some.count("scf.if") == none.count("scf.if") + 2

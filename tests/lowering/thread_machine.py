@@ -1,4 +1,4 @@
-"""Executes the integer MLIR text that the tensor-core emitters write, for one thread, and records its memory instructions."""
+"""Executes the integer MLIR text of the tensor-core emitters for one thread, and records its memory instructions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COMPARE = {
 
 
 class Thread(Builder):
-    """Computes as it is written to. `copies` are (target, source, bytes), `matrices` (name, address)."""
+    """Executes each line as it is emitted. `copies` are (target, source, bytes), `matrices` (name, address)."""
 
     def __init__(self) -> None:
         super().__init__()

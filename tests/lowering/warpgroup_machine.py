@@ -1,5 +1,8 @@
-"""Executes the inline PTX of warpgroup products on a block's shared memory. A product runs as late as it may: when it is waited
-for, so that a stage that is overwritten before, or an accumulator that is used before, shows."""
+"""Executes the inline PTX of `wgmma` on a block's shared memory.
+
+A product runs as late as possible: when it is waited for. Overwriting a stage too early, or using an accumulator too early,
+therefore gives wrong results.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from numpy.typing import NDArray
 
 ELEMENTS = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 Read = Callable[[NDArray[np.int64]], Array]
-"""Bytes of shared memory at these places, checked for hazards."""
+"""Bytes of shared memory at the given addresses, checked for hazards."""
 
 
 @dataclass
 class Warpgroups:
-    """Products under way, in groups; `read` is the block machine's."""
+    """Products in flight, in groups; `read` is the block machine's."""
 
     threads: int
     read: Read
@@ -28,7 +31,8 @@ class Warpgroups:
     fenced: bool = False
 
     def start(self, text: str, operands: list[Array]) -> list[Array]:
-        """Run the statements of one text; accumulators come first among the operands. The results are NaN until waited for."""
+        """Executes the statements of one text; accumulators come first among the operands. The results are NaN until waited
+        for."""
         count = len(operands) - 2
         results = [np.full(self.threads, np.nan, np.float32) for _ in range(count)]
         registers: dict[str, Array] = {f"${2 * count + i}": operands[count + i].astype(np.int64) for i in range(2)}
@@ -60,7 +64,7 @@ class Warpgroups:
         return results
 
     def wait(self, pending: int) -> None:
-        """Finish all groups but the newest."""
+        """Finishes all groups but the newest `pending` ones."""
         while len(self.groups) > pending:
             for run in self.groups.pop(0):
                 run()
@@ -82,7 +86,7 @@ class Warpgroups:
         return run
 
     def _matrix(self, described: Array, rows: int, element: np.dtype) -> Array:
-        """Rows of 16 elements at a descriptor that all threads of the group share (PTX ISA, "Matrix Descriptor Format")."""
+        """Rows of 16 elements at a descriptor that all threads of the warpgroup share (PTX ISA, "Matrix Descriptor Format")."""
         (text,) = {int(value) & (1 << 64) - 1 for value in described}
         assert text >> 62 == 1 and not text >> 49 & 7, "the 128-byte swizzle from a multiple of 1024 bytes"
         start, stride = (text & 0x3FFF) << 4, (text >> 32 & 0x3FFF) << 4

@@ -1,6 +1,6 @@
-"""A client of the language server: the real process, spoken to over its pipes by pygls's own client.
+"""A client of the language server: the real process, connected by pipes to pygls's own client.
 
-Nothing here sleeps or has a time limit of its own: `told` waits until the server has said what a test asks for.
+Nothing here sleeps or has a time limit of its own: `told` waits until the server has published the expected diagnostics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pygls.lsp.client import LanguageClient
 
 
 class Editor(LanguageClient):
-    """An editor that remembers the diagnostics of each file as they were published last."""
+    """An editor that records the last published diagnostics of each file."""
 
     def __init__(self) -> None:
         super().__init__("editor", "1")
@@ -44,7 +44,7 @@ class Editor(LanguageClient):
             self.registered = params.registrations
 
     def tell(self) -> None:
-        """Wake whoever waits."""
+        """Wakes all waiters."""
         self.news.set()
         self.news = asyncio.Event()
 
@@ -59,7 +59,7 @@ class Editor(LanguageClient):
         return self._server
 
     def open(self, path: Path, text: str, version: int = 1) -> str:
-        """Open a file with a text, which need not be that on the disk; its URI."""
+        """Opens a file with a text, which may differ from that on disk; returns its URI."""
         uri = path.as_uri()
         self.files.add(uri)
         self.text_document_did_open(
@@ -68,7 +68,7 @@ class Editor(LanguageClient):
         return uri
 
     def change(self, uri: str, text: str, version: int) -> None:
-        """Replace the text of an open file."""
+        """Replaces the text of an open file."""
         self.text_document_did_change(
             types.DidChangeTextDocumentParams(
                 types.VersionedTextDocumentIdentifier(version, uri), [types.TextDocumentContentChangeWholeDocument(text)]
@@ -80,7 +80,7 @@ class Editor(LanguageClient):
         self.text_document_did_close(types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(uri)))
 
     async def close_all(self) -> None:
-        """Close what is open, and wait until the server has said that it has nothing against these files any more."""
+        """Closes all open files, and waits until the server has cleared their diagnostics."""
         open_files = sorted(self.files)
         for uri in open_files:
             self.close(uri)
@@ -89,7 +89,7 @@ class Editor(LanguageClient):
             await self.news.wait()
 
     def forget(self) -> None:
-        """Be as an editor that was just started."""
+        """Resets to the state of a new editor."""
         self.published.clear()
         self.messages.clear()
         self.count = 0
@@ -97,7 +97,7 @@ class Editor(LanguageClient):
     async def told(
         self, uri: str, version: int | None, enough: Callable[[list[types.Diagnostic]], bool] = lambda found: True
     ) -> list[types.Diagnostic]:  # fmt: skip
-        """The diagnostics of a version of a file, once they are `enough`."""
+        """The diagnostics of a version of a file, once `enough` accepts them."""
         while True:
             params = self.published.get(uri)
             if params is not None and params.version == version and enough(list(params.diagnostics)):
@@ -106,7 +106,7 @@ class Editor(LanguageClient):
             await self.news.wait()
 
     async def hover(self, uri: str, line: int, character: int) -> str:
-        """What the server shows at a position, as Markdown."""
+        """The server's hover text at a position, as Markdown."""
         found = await self.text_document_hover_async(
             types.HoverParams(types.TextDocumentIdentifier(uri), types.Position(line, character))
         )
@@ -116,7 +116,7 @@ class Editor(LanguageClient):
         return found.contents.value
 
     async def defined(self, uri: str, line: int, character: int) -> types.Location | None:
-        """Where the name at a position is defined."""
+        """The location of the definition of the name at a position."""
         found = await self.text_document_definition_async(
             types.DefinitionParams(types.TextDocumentIdentifier(uri), types.Position(line, character))
         )
@@ -129,7 +129,7 @@ async def editor(
     folder: Path, *, options: dict[str, Any] | None = None, capabilities: types.ClientCapabilities | None = None,
     arguments: tuple[str, ...] = (),
 ) -> AsyncGenerator[Editor]:  # fmt: skip
-    """An editor in a folder, with a server that is there until the end of the block, and then ends as it should."""
+    """An editor in a folder, with a server that runs until the end of the block and then shuts down cleanly."""
     found = Editor()
     command = [sys.executable, "-P", "-m", "tilec", "lsp", *arguments]
     await found.start_io(*command, cwd=folder, env=os.environ | {"TILEC_CACHE_DIR": str(folder / "store")})
@@ -155,7 +155,7 @@ async def editor(
 
 
 def at(text: str, piece: str, offset: int = 0, nth: int = 0) -> tuple[int, int]:
-    """Line from 0 and UTF-16 column of an occurrence of a piece of a text."""
+    """Zero-based line and UTF-16 column of an occurrence of a piece of a text."""
     place = -1
     for _ in range(nth + 1):
         place = text.index(piece, place + 1)

@@ -1,4 +1,4 @@
-"""The language server as an editor meets it: the real process, unsaved texts, positions in UTF-16, and every end."""
+"""The language server from an editor's view: the real process, unsaved texts, positions in UTF-16, and every way to end."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ constants = { HEADS = [8, 32], D = 128 }
 
 @pytest.fixture(scope="module")
 def loop() -> Generator[asyncio.Runner]:
-    """The loop of this file's tests, on which a server that they share can be spoken to."""
+    """The event loop of this file's tests, so that they can share a server."""
     with asyncio.Runner() as runner:
         yield runner
 
 
 @pytest.fixture(scope="module")
 def server(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Generator[Editor]:
-    """One server for all tests that ask nothing of its start."""
+    """One server for all tests that do not test its start."""
     stack = AsyncExitStack()
     yield loop.run(stack.enter_async_context(editor(tmp_path_factory.mktemp("server"))))
     loop.run(stack.aclose())
@@ -70,7 +70,7 @@ def server(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Ge
 
 @pytest.fixture(scope="module")
 def particular(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Generator[Editor]:
-    """Another one, of an editor that counts columns in bytes and has constants for files without a project."""
+    """A second server, for an editor that counts columns in bytes and has constants for files without a project."""
     general = types.GeneralClientCapabilities(position_encodings=[types.PositionEncodingKind.Utf8])
     constants: dict[str, Any] = {"HEADS": [8], "D": 128, "OTHER": 1, "WRONG": {}}
     stack = AsyncExitStack()
@@ -85,7 +85,7 @@ def particular(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def vi(server: Editor, loop: asyncio.Runner) -> Generator[Editor]:
-    """The editor of that server, which knows of no file."""
+    """The editor of that server, without open files."""
     server.forget()
     yield server
     loop.run(server.close_all())
@@ -211,7 +211,7 @@ def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(
         assert await vi.defined(uri, *at(kernel, "store(out")) is None
         other = vi.open(tmp_path / "helpers.py", helpers)
         assert "`f32[256]`" in await vi.hover(other, *at(helpers, "v) * TWO"))
-        # what is typed in the file of the function is told there, because of the kernel that calls it
+        # A text typed in the file of the function is diagnosed there, because of the kernel that calls it.
         vi.change(other, helpers.replace("exp(v)", "epx(v)"), 2)
         assert codes(await vi.told(other, 2, lambda found: bool(found))) == ["E0108"]
         vi.change(other, helpers, 3)
@@ -275,7 +275,7 @@ def test_a_file_without_a_project_takes_its_constants_from_the_editor(
     path = tmp_path / "head_permute.py"
 
     async def test() -> None:
-        uri = vi.open(path, WRONG)  # there is no such file on the disk
+        uri = vi.open(path, WRONG)  # there is no such file on disk
         (found,) = await vi.told(uri, 1, lambda found: bool(found))
         assert found.code == "E0804" and found.severity is types.DiagnosticSeverity.Warning
         assert "no value for `HEADS`, `D` of kernel `head_permute`" in found.message
@@ -312,7 +312,7 @@ def test_only_the_last_of_many_edits_counts(project: Path, vi: Editor, loop: asy
             vi.change(uri, (WRONG if version % 2 else RIGHT) + f"# {version}\n", version)
         vi.change(uri, WRONG, 200)
         assert codes(await vi.told(uri, 200, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
-        assert vi.count < 100  # most were never judged
+        assert vi.count < 100  # most were never checked
 
     loop.run(test())
 

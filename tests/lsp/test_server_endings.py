@@ -1,4 +1,4 @@
-"""How the language server ends and goes on: in the midst of a proof, without its editor, without its workers."""
+"""How the language server ends and recovers: during a proof, without its editor, without its workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = "".join(
 ENDLESS = RIGHT.replace(
     "    v = load", f"    n = M * M\n    s = 0\n    for i in range(n):\n{LONG}    requires(M * M <= 100000)\n    v = load"
 ).replace("store(out, (h * M + m, 0)", "store(out, ((h * M + m) * (s * s + n) // (s * s + n), 0)")
-"""A kernel whose proof takes minutes, or whatever its budget is."""
+"""A kernel whose proof takes minutes, whatever its budget is."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def family(pid: int) -> list[int]:
-    """Processes below a process, those that are further below later."""
+    """Descendants of a process, nearer generations first."""
     parents: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
@@ -45,7 +45,7 @@ def family(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and is not reaped does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
@@ -54,18 +54,18 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pids: list[int]) -> None:
-    """Wait until processes are gone."""
+    """Waits until processes are gone."""
     while any(map(alive, pids)):
         await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def proving(project: Path) -> AsyncGenerator[tuple[Editor, str, list[int]]]:
-    """An editor whose server is in the midst of a proof, and stays there: its file, and the processes below the server, that
-    of the workers first."""
+    """An editor whose server stays in the middle of a proof: its file, and the server's descendants, the workers' server
+    first."""
     async with editor(project) as vi:
         uri = vi.open(project / "head_permute.py", ENDLESS)
-        assert await vi.hover(uri, *at(ENDLESS, "Literal[")) == ""  # answered once the front end is through, before the proof
+        assert await vi.hover(uri, *at(ENDLESS, "Literal[")) == ""  # answered after the front end, before the proof
         below = family(vi.process.pid)
         assert len(below) >= 2, "a server of workers, and a worker"
         for worker in below[1:]:
@@ -116,7 +116,7 @@ def test_a_change_ends_the_proof_of_the_text_before(project: Path) -> None:
             vi.change(uri, WRONG, 2)
             assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
             await gone(below[1:])
-            assert alive(below[0])  # and what it has loaded serves the next
+            assert alive(below[0])  # and its loaded modules serve the next worker
 
     run(test)
 
@@ -160,7 +160,7 @@ def test_the_server_of_workers_that_dies_is_started_again(project: Path) -> None
         async with editor(project) as vi:
             uri = vi.open(project / "head_permute.py", RIGHT)
             assert await vi.told(uri, 1) == []
-            workers, *_ = family(vi.process.pid)  # and below it, a worker that has told its proof may be about to end
+            workers, *_ = family(vi.process.pid)  # a worker below it that has reported its proof may be about to end
             os.kill(workers, signal.SIGKILL)
             vi.change(uri, WRONG, 2)
             assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]

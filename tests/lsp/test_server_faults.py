@@ -1,4 +1,4 @@
-"""What a client says wrong is a line in the server's log, never a traceback, and the next message is answered."""
+"""A client's protocol error gives a line in the server's log, never a traceback, and the next message is processed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilec.lsp.log import MAX_LINE, line_of
 
 
 def message(**fields: Any) -> bytes:
-    """One of the protocol."""
+    """A protocol message."""
     return framed(json.dumps({"jsonrpc": "2.0"} | fields).encode())
 
 
@@ -46,7 +46,7 @@ CANCELLED = message(id=5, method="textDocument/hover", params=PLACE) + message(m
 
 
 def served(given: bytes, folder: Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """A server that is told all of it at once, until it ends."""
+    """A server that receives all messages at once, until it ends."""
     command, environment = [sys.executable, "-P", "-m", "tilec", "lsp"], os.environ | {"TILEC_CACHE_DIR": str(folder / "store")}
     streams = {"stdout": subprocess.PIPE} | options
     return subprocess.run(command, input=given, stderr=subprocess.PIPE, check=False, env=environment, cwd=folder, **streams)

@@ -1,4 +1,4 @@
-"""The builder refuses operands of wrong types where the operation is built, and MLIR takes what it writes."""
+"""The builder refuses operands of wrong types when an operation is built, and MLIR accepts its output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tilec.mlir.types import (
 
 PACKAGE = Path(tilec.__file__).parent
 JUDGES = ("lowering/total.py", "codegen/legality.py", "codegen/ptx.py")
-"""Files that read code, and so name operations: the rule of lowered code, and the gate on LLVM IR."""
+"""Files that parse code and so name operations: the rule of lowered code, and the gate on LLVM IR."""
 OPERATION = re.compile(r"(?<![\w.])(?:!?llvm|nvvm|scf)\.\w")
 
 
@@ -144,11 +144,11 @@ def test_a_constant_is_written_once_where_it_is_in_scope() -> None:
         with out.where(None):
             turn(out)
         out.store(looped, pointer)
-        assert turn(out) == kept[-2]  # nothing was left since
+        assert turn(out) == kept[-2]  # nothing was emitted since
 
     text = module(write)
     assert text.count("constant(7 : i32)") == 1
-    assert len(set(kept)) == 1 + 7  # a region knows none of another's
+    assert len(set(kept)) == 1 + 7  # a region does not reuse values of another
     assert "define ptx_kernel" in to_llvm_ir(text)
 
 
@@ -193,7 +193,7 @@ def _every_operation(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
 
 
 def test_every_operation_is_taken_by_the_rule_and_by_mlir() -> None:
-    """Whatever method is not called here is found by name."""
+    """Methods that are not called explicitly here are found by name."""
     text = module(_every_operation)
     total.check(text)
     assert "define ptx_kernel void @k(ptr addrspace(1) noalias" in to_llvm_ir(text)
@@ -204,7 +204,7 @@ def test_every_operation_is_taken_by_the_rule_and_by_mlir() -> None:
 
 @pytest.mark.campaign
 def test_one_place_writes_mlir() -> None:
-    """No module but the builder's names an operation, an attribute or a type of MLIR in text that is not prose."""
+    """Only the builder's modules name an operation, an attribute or a type of MLIR outside of prose."""
     writers: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Mutants of the shipped kernels, and who is right about them: the prover or the interpreter over all blocks."""
+"""Mutants of the shipped kernels, to compare the prover with the interpreter over all blocks."""

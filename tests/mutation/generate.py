@@ -1,4 +1,4 @@
-"""Every index expression of a kernel, changed by one small mistake at a time."""
+"""Every index expression of a kernel, with one small mistake at a time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ACCESSES = {"load": 1, "store": 1, "gather": 1, "scatter": 1, "atomic_add": 1, "atomic_max": 1, "atomic_min": 1}
-"""Words that take an index, and at which place."""
+"""Functions with an index argument, and its position."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel file with one mistake. `kind` groups mistakes, `what` says where it is; it is change `number` of the file."""
+    """A kernel file with one mistake. `kind` groups mistakes, `what` names the location; it is change `number` of the file."""
 
     path: Path
     kind: str
@@ -27,7 +27,7 @@ class Mutant:
 
     @property
     def text(self) -> str:
-        """The whole file with the mistake; made when asked for, since most of thousands only lend their names to a sample."""
+        """The whole file with the mistake; computed on demand, since most of thousands are only listed for sampling."""
         tree = ast.parse(self.path.read_text(encoding="utf-8"))
         _, _, (target, make) = next(itertools.islice(_changes(tree), self.number, None))
         return text_with(tree, target, make(target))
@@ -37,7 +37,7 @@ class Mutant:
 
 
 def mutants(path: Path) -> list[Mutant]:
-    """All mutants of a kernel file, no two with the same change and none that changes nothing."""
+    """All mutants of a kernel file, without duplicates and without unchanged texts."""
     found: dict[tuple[int, str], Mutant] = {}
     for number, (kind, what, (target, make)) in enumerate(_changes(ast.parse(path.read_text(encoding="utf-8")))):
         made = ast.dump(make(target))
@@ -46,7 +46,7 @@ def mutants(path: Path) -> list[Mutant]:
     return list(found.values())
 
 
-Change = tuple[ast.AST, Callable[[ast.AST], ast.AST]]  # the node to replace, and by what
+Change = tuple[ast.AST, Callable[[ast.AST], ast.AST]]  # the node to replace, and its replacement
 
 
 def _is_kernel(node: ast.FunctionDef) -> bool:
@@ -54,7 +54,7 @@ def _is_kernel(node: ast.FunctionDef) -> bool:
 
 
 def _sizes(kernel: ast.FunctionDef) -> list[str]:
-    """Names of dims and integer constants that the parameters mention."""
+    """Names of dims and integer constants in the parameters."""
     found: list[str] = []
     for parameter in [*kernel.args.args, *kernel.args.kwonlyargs]:
         for node in ast.walk(parameter.annotation) if parameter.annotation else ():
@@ -112,7 +112,7 @@ def _of_access(call: ast.Call, where: str, names: list[str]) -> Iterator[tuple[s
 
 
 def _inside(part: ast.expr, where: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
-    """Another size in the place of one, another factor in the place of one."""
+    """Replaces a size by another size, or a factor by another factor."""
     for node in ast.walk(part):
         if isinstance(node, ast.Name) and node.id in names and len(names) > 1:
             other = names[(names.index(node.id) + 1) % len(names)]
@@ -122,7 +122,7 @@ def _inside(part: ast.expr, where: str, names: list[str]) -> Iterator[tuple[str,
 
 
 def _is_index(value: ast.expr) -> bool:
-    """Arithmetic on block ids, sizes and other scalars: no access, no tile word."""
+    """Arithmetic on block ids, sizes and other scalars, without accesses or tile operations."""
     parts = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
     plain = all(
         isinstance(part.func, ast.Name) and part.func.id in ("bid", "num_blocks", "cdiv", "min", "max") for part in parts
@@ -167,7 +167,7 @@ def _without(keyword: str) -> Callable[[ast.AST], ast.AST]:
 
 
 def text_with(tree: ast.Module, target: ast.AST, made: ast.AST) -> str:
-    """The text of `tree` with `made` in the place of `target`; `tree` is afterwards what it was. `made` may hold `target`."""
+    """The text of `tree` with `made` in place of `target`; restores `tree` afterwards. `made` may contain `target`."""
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
             if value is target:

@@ -1,4 +1,5 @@
-"""Is a mutant refused? And where it is accepted: does it stay in bounds and free of races over all blocks of real launches?"""
+"""Checks whether a mutant is refused. If it is accepted, checks that it stays in bounds and free of races over all blocks of
+real launches."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Size = dict[str, float | str]
 @dataclass
 class Verdict:
     """`outcome`: equivalent (the tile IR is the original's), refused, right (accepted, computes the reference), safe (accepted,
-    computes something else in bounds and race-free), unjudged (accepted, no launch fits its contract) or false accept."""
+    computes something else in bounds and race-free), unjudged (accepted, no launch satisfies its contract) or false accept."""
 
     outcome: str
     codes: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ class Verdict:
 
 
 def judge(mutant: Mutant) -> Verdict:
-    """Prove it at every specialisation that the launches use, then run what was accepted."""
+    """Proves it at every specialisation that the launches use, then runs accepted ones."""
     accepted: list[tuple[Size, Function]] = []
     changed = False
     for size in SIZES[mutant.kernel]:
@@ -72,7 +73,7 @@ def _run(accepted: list[tuple[Size, Function]]) -> Verdict:
         try:
             run(function, arrays, scalars, dims=dims, accesses=accesses)
         except InterpreterError as error:
-            if error.block is None:  # the launch does not fit the mutant's contract
+            if error.block is None:  # the launch violates the mutant's contract
                 outcomes.add("unjudged")
                 continue
             problems.append(str(error))

@@ -1,7 +1,7 @@
-"""A PyTorch without PyTorch: as much of it as `tilec.ops.torch_op` asks for, on tensors of a fake device.
+"""A stub of PyTorch: the part that `tilec.ops.torch_op` uses, on tensors of a fake device.
 
-A test that passes here shows that ours calls PyTorch as this file has it; that PyTorch is as this file has it is shown by
-`ci/bench/torch_ops.py` on a GPU.
+Tests with it show that ours calls PyTorch as this file models it; `ci/bench/torch_ops.py` shows on a GPU that the model is
+right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Where:
 
 
 class Tensor:
-    """A tensor of device memory; on `meta`, of none."""
+    """A tensor in device memory; on `meta`, without memory."""
 
     def __init__(self, array: DeviceArray | None, dtype: str, shape: tuple[int, ...], where: Where) -> None:
         self.array, self.dtype, self.shape, self.device = array, dtype, tuple(shape), where
@@ -59,7 +59,7 @@ class Tensor:
         return False
 
     def view(self, *shape: Any) -> Tensor:
-        """Of the whole tensor."""
+        """A view of the whole tensor."""
         wanted = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
         wanted = (math.prod(self.shape),) if wanted == (-1,) else wanted
         assert math.prod(wanted) == math.prod(self.shape)
@@ -75,7 +75,7 @@ class Parameter(Tensor):
 
 
 class Guards:
-    """Whether tensors, and the state of PyTorch, are as they were."""
+    """Guards on tensors and on the state of PyTorch: whether both are unchanged."""
 
     def __init__(self, torch: FakeTorch, *tensors: Tensor, dynamic_dims_sizes: None, dynamic_dims_strides: None) -> None:
         self.torch = torch
@@ -106,7 +106,7 @@ class Guards:
 
 @dataclass
 class Registered:
-    """An operator."""
+    """A registered operator."""
 
     schema: str
     kernels: dict[str, Callable[..., Any]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Registered:
 
 
 class FakeTorch(ModuleType):
-    """The module. `compiling`, `grad`, `modes` and `current` say what state PyTorch is in."""
+    """The module. `compiling`, `grad`, `modes` and `current` are PyTorch's state."""
 
     def __init__(self, device: Device) -> None:
         super().__init__("torch")
@@ -161,7 +161,7 @@ class FakeTorch(ModuleType):
         self.randn = self.ones = self.empty
 
     def empty(self, *shape: int, dtype: str, device: str = "cuda") -> Tensor:
-        """As `randn` and `ones` here, since nothing is computed."""
+        """Also stands in for `randn` and `ones`, since nothing is computed."""
         array = self._on.empty(shape, NAMES[dtype]) if device == "cuda" else None
         return Tensor(array, dtype, shape, Where(device, 0 if device == "cuda" else None))
 

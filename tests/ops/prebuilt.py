@@ -1,4 +1,4 @@
-"""Artifacts of shipped kernels that need no compiler: manifests written by hand, and bytes that pass for CUBINs."""
+"""Artifacts of shipped kernels that need no compiler: manifests written by hand, and stub CUBINs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rms_norm(element: str, hidden: int) -> dict[str, Any]:
 
 
 def add_rms_norm(element: str, hidden: int) -> dict[str, Any]:
-    """`add_rms_norm` of `kernels_src`, which writes an argument."""
+    """`add_rms_norm` of `kernels_src`, which writes one of its arguments."""
     tensors = [
         tensor("x", "in", element, "T", hidden), tensor("residual", "inout", element, "T", hidden),
         tensor("weight", "in", element, hidden), tensor("out", "out", element, "T", hidden),
@@ -57,7 +57,7 @@ def manifest(
     kernel: str, constants: dict[str, Any], tensors: list[dict[str, Any]], scalars: list[dict[str, Any]], dims: list[str],
     grid: list[Any], apart: list[list[str]],
 ) -> dict[str, Any]:  # fmt: skip
-    """A manifest with the calling convention that the compiler has."""
+    """A manifest with the compiler's calling convention."""
     made = samples.manifest(kernel, samples.cubin(kernel), constants)
     slots = [("pointer", one["name"]) for one in tensors] + [("dim", name) for name in dims]
     slots += [("scalar", one["name"]) for one in scalars]
@@ -68,7 +68,7 @@ def manifest(
 
 
 def write(folder: Path, *manifests: dict[str, Any]) -> Path:
-    """Artifacts as `tilec build` leaves them: a folder for the architecture."""
+    """Artifacts as `tilec build` writes them: a folder for the architecture."""
     own = folder / "sm_90a"
     own.mkdir(parents=True, exist_ok=True)
     for one in manifests:

@@ -1,4 +1,4 @@
-"""Where the kernels of an op come from: what is prebuilt, by any of its names, needs no compiler; what is not is compiled."""
+"""Where the kernels of an op come from: a prebuilt one, by any of its names, needs no compiler; any other is compiled."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ except Exception as error:
 
 @pytest.mark.parametrize("where", ["variable", "pulled", "nowhere"])
 def test_no_compiler_is_needed(tmp_path: Path, where: str) -> None:
-    """In a process that has none: `tilec.op` finds what is prebuilt, or says what it looked for."""
+    """In a process without one: `tilec.op` finds a prebuilt kernel, or reports where it looked."""
     environment = {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(tmp_path / "store")}
     if where == "variable":
         environment["TILEC_PREBUILT"] = str(prebuilt.write(tmp_path / "build", prebuilt.add("bf16")))
@@ -184,8 +184,8 @@ def test_values_and_dims_are_given_where_the_op_is_made(tmp_path: Path, monkeypa
         (["-", 20, "R"], 4, ("R", 16)),
         (["*", ["-", "R", 2], 4], 40, ("R", 12)),
         ("T", 7, None),  # known
-        (["+", "R", "R"], 8, None),  # in two places
-        (["//", "R", 2], 4, None),  # of two values
+        (["+", "R", "R"], 8, None),  # in two axes
+        (["//", "R", 2], 4, None),  # of two symbols
         (["*", 0, "R"], 0, None),
     ],
 )

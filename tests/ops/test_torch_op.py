@@ -1,5 +1,5 @@
-"""Ops of PyTorch's tensors, with a PyTorch and a driver that record: what is launched, what PyTorch is told, and by
-which way a call goes."""
+"""Ops on PyTorch tensors, with a stub of PyTorch and of the driver that record: the launches, the registrations in PyTorch, and
+the path of each call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = {"add": [8, 8, 8, 4], "rows": [8, 8, 4, 8, 4], "rms_norm": [8, 8, 8, 4, 
 
 
 class CopyingDriver(FakeDriver):
-    """As a driver does, it copies what a launch is given while it is enqueued."""
+    """As a driver does, it copies the launch arguments when the launch is enqueued."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def driver() -> CopyingDriver:
 
 @pytest.fixture
 def torch(driver: CopyingDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTorch]:
-    """PyTorch, as ours finds it."""
+    """The stub of PyTorch, installed as the real one."""
     device = Device(driver)
     fake = FakeTorch(device)
     monkeypatch.setitem(sys.modules, "torch", fake)
@@ -68,7 +68,7 @@ def rows(torch: FakeTorch, count: int, hidden: int = 1024) -> tuple[Tensor, Tens
 
 
 def test_a_call_launches_the_specialisation_of_its_tensors(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    """The first call of its kind and the next go by different ways, and send the same."""
+    """The first call of its kind and later ones use different paths, and launch the same."""
     rms_norm = made(kernels, "rms_norm")
     for count, hidden in ((3, 1024), (3, 1024), (5, 1024), (3, 2048), (3, 1024)):
         x, weight = rows(torch, count, hidden)
@@ -134,7 +134,7 @@ def test_constants_are_chosen_by_dtype_and_by_the_author(torch: FakeTorch, drive
 def test_the_contract_is_enforced_on_every_call(
     torch: FakeTorch, driver: CopyingDriver, kernels: Path, change: Any, code: str, warm: bool
 ) -> None:
-    """Also where the same shapes went before."""
+    """Also after a call with the same shapes."""
     rms_norm = made(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     for _ in range(3 * warm):
@@ -228,7 +228,7 @@ def test_only_plain_tensors_go_past_the_dispatcher(torch: FakeTorch, driver: Cop
 
 
 def test_tensors_like_the_last_are_known_at_one_look(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    """And where PyTorch has nothing that looks at them, or another thing of that name, they are looked at one by one."""
+    """If PyTorch lacks the guard function, or has something else of that name, tensors are checked one by one."""
     rms_norm = made(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     for looks in (0, 0, 1, 2):
@@ -247,7 +247,8 @@ def test_tensors_like_the_last_are_known_at_one_look(torch: FakeTorch, driver: C
 
 
 def test_weights_that_want_a_gradient_are_taken_where_none_is(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    """Under `no_grad` any number of calls launch, each tensor looked at by itself; outside of it they go to the dispatcher."""
+    """Under `no_grad` any number of calls launch directly, with each tensor checked separately; outside of it they go to the
+    dispatcher."""
     rms_norm = made(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     weight.requires_grad = True
@@ -267,7 +268,7 @@ def test_what_pytorch_is_told(torch: FakeTorch, driver: CopyingDriver, kernels: 
     torch.compiling = True
     fake = rms_norm(x, torch.empty(4096, dtype="bfloat16", device="meta"), EPS)
     assert (fake.shape, fake.dtype, fake.device.type) == ((7, 4096), "bfloat16", "meta")
-    assert not driver.images  # a fake needs no kernel
+    assert not driver.images  # a fake tensor needs no kernel
     backward, setup = operator.autograd
     setup(None, (), None)
     with pytest.raises(LaunchError, match=r"E0919.*no gradient"):
@@ -290,7 +291,7 @@ UNKNOWN = ("float64", "complex64", "complex128", "float8_e4m3fnuz", "float8_e8m0
 def test_a_fake_of_a_dtype_that_kernels_have_not_is_refused(
     torch: FakeTorch, driver: CopyingDriver, kernels: Path, dtype: Any, place: int
 ) -> None:
-    """As a tensor of the device is."""
+    """As for a tensor of the device."""
     rms_norm = made(kernels, "rms_norm")
     x, weight = (torch.empty(*shape, dtype="bfloat16", device="meta") for shape in ((7, 1024), (1024,)))
     (x, weight)[place].dtype = dtype
@@ -347,7 +348,7 @@ def test_other_devices_and_threads_without_a_context(
     monkeypatch.setattr(driver, "use_context", contexts.append)
     for name, wanted in (("CUDA_ERROR_INVALID_CONTEXT", [1]), ("CUDA_ERROR_LAUNCH_FAILED", [1])):
         driver.fail["cuLaunchKernel"] = name
-        with pytest.raises(DriverError, match=name):  # the driver of this test has no context afterwards either
+        with pytest.raises(DriverError, match=name):  # this test's driver has no context afterwards either
             rms_norm(x, weight, EPS)
         assert contexts == wanted
     driver.fail["cuLaunchKernel"], before = "CUDA_ERROR_INVALID_CONTEXT", len(driver.launches)

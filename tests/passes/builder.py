@@ -1,4 +1,4 @@
-"""Build small kernels in tile IR by hand, for tests of analyses that need no source text."""
+"""Builds small kernels in tile IR by hand, for tests of analyses that need no source text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32
 
 
 def as_expr(value: int | str | Expr) -> Expr:
-    """An int, a symbol name or an expression."""
     if isinstance(value, Expr):
         return value
     return const(value) if isinstance(value, int) else sym(value)

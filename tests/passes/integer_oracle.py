@@ -1,9 +1,9 @@
-"""Random integer programs on tiles, and what each value is by the table of operations, in plain Python.
+"""Random integer programs on tiles, and the value of each operation by the semantics table, in plain Python.
 
 A program works on tiles of four elements of every integer dtype: data loaded from an `In` tensor, scalars, constants, iota,
-every integer operation, selections, casts, reductions, turns of the tile, and a loop that carries one tile. The oracle runs it
-on given contents and tells, for each moment (each turn of the loop, and the end), what every value holds then. It shares
-nothing with the prover, the interpreter or constant folding.
+every integer operation, selections, casts, reductions, transposes, and a loop that carries one or two tiles. The oracle runs it
+on given contents and returns the value of every operation after each loop iteration and at the end. It shares no code with the
+prover, the interpreter or constant folding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def wrap(value: int, dtype: DType) -> int:
 
 
 def exact(kind: str, a: int, b: int, dtype: DType) -> int:
-    """`a kind b` by the table, before it wraps."""
+    """`a kind b` by the semantics table, before wrapping."""
     if kind in ("floordiv", "mod") and b == 0:
         return 0
     if kind in ("shl", "shr") and not 0 <= b < dtype.bits:
@@ -63,7 +63,7 @@ def exact(kind: str, a: int, b: int, dtype: DType) -> int:
 
 
 def unary(kind: str, a: int, dtype: DType) -> int:
-    """`kind a` by the table, before it wraps."""
+    """`kind a` by the semantics table, before wrapping."""
     if kind == "neg":
         return -a
     if kind == "abs":
@@ -87,7 +87,7 @@ class Program:
     wrapped: set[Op] = field(default_factory=set[Op])
 
     def moments(self) -> Iterator[tuple[int, State]]:
-        """(turn of the loop, every value that is known in it); at last the end, as turn -1."""
+        """(loop iteration, every value known in it); the last entry is the end of the program, as iteration -1."""
         state: State = {}
         for parameter in self.kernel.function.parameters:
             state[parameter.value] = self.contents[parameter.name]
@@ -150,14 +150,14 @@ class Program:
 
 
 def edges(dtype: DType, r: random.Random) -> int:
-    """A number where something might go wrong."""
+    """A number at which an operation may overflow or change sign."""
     low, high = dtype.integer_range()
     some = (0, 1, 2, 3, 7, dtype.bits - 1, dtype.bits, high, high - 1, low, low + 1, -1, -2, -3, r.randint(low, high))
     return max(low, min(high, r.choice(some)))
 
 
 class Maker:
-    """Makes one program from a seed."""
+    """Builds one program from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
@@ -166,7 +166,7 @@ class Maker:
         self.tiles: list[Value] = []
 
     def program(self) -> Program:
-        """Inputs, some operations, perhaps a loop with some more, and some more behind it."""
+        """Inputs, some operations, perhaps a loop with more operations, and more operations after it."""
         for number, dtype in enumerate(self.r.sample(DTYPES, 2)):
             name = f"x{number}"
             tensor = self.k.tensor(name, Access.IN, SIZE, dtype=dtype)
@@ -187,7 +187,7 @@ class Maker:
         return self.made
 
     def step(self) -> None:
-        """One more value."""
+        """Emits one more operation."""
         r, k = self.r, self.k
         a = r.choice([t for t in self.tiles if t.tile.dtype != boolean])
         dtype = a.tile.dtype
@@ -214,7 +214,7 @@ class Maker:
             self.tiles.append(self.turned(a))
 
     def turned(self, tile: Value) -> Value:
-        """The tile as a matrix, transposed, as a row again."""
+        """The tile reshaped to a matrix, transposed, and reshaped to a row again."""
         dtype = tile.tile.dtype
         matrix = self.k.emit(ops.Reshape(operands=[tile]), TileType(dtype, (2, 2))).result
         turned = self.k.emit(ops.Permute(axes=(1, 0), operands=[matrix]), TileType(dtype, (2, 2))).result
@@ -227,7 +227,7 @@ class Maker:
         return self.k.emit(ops.Constant(value=edges(dtype, self.r)), TileType(dtype, (SIZE,))).result
 
     def loop(self) -> None:
-        """A loop of `TURNS` turns that carries one tile, or two and swaps them."""
+        """A loop of `TURNS` iterations that carries one tile, or carries two and swaps them."""
         first = self.r.choice(self.tiles)
         pair = [t for t in self.tiles if t.tile.dtype == first.tile.dtype]
         initial = [first, self.r.choice(pair)][: self.r.randint(1, 2)]

@@ -1,6 +1,6 @@
 """Facts to try range rules on: ranges at the edges of a dtype with congruences, and members of each.
 
-In: a dtype, a random generator. Out: `Range`s with a member at least, none of them made by the rules that are tried.
+In: a dtype, a random generator. Out: non-empty `Range`s that do not come from the rules under test.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ WHOLE = (*INTEGERS, boolean)
 
 
 def edge_numbers(dtype: DType) -> list[int]:
-    """Numbers of a dtype at which a rule may go wrong: ends, signs, widths of all dtypes, powers of two."""
+    """Numbers of a dtype at which a rule may go wrong: its ends, sign changes, the widths of all dtypes, powers of two."""
     low, high = dtype.integer_range()
     near = {n + d for n in (0, low, high, 8, 16, 32, 40, 64, low // 2, high // 2) for d in (-2, -1, 0, 1, 2)}
     return sorted(n for n in near | {n // 3 for n in near} if low <= n <= high)
 
 
 def facts(dtype: DType, r: random.Random, count: int) -> list[Range]:
-    """So many facts: constants, intervals between edges, and some with a congruence that has members in them."""
+    """`count` facts: constants, intervals between edge numbers, and some of these with a congruence that has members."""
     numbers = edge_numbers(dtype)
     found: list[Range] = []
     while len(found) < count:
@@ -34,7 +34,7 @@ def facts(dtype: DType, r: random.Random, count: int) -> list[Range]:
 
 
 def members(fact: Range, r: random.Random, count: int = 6) -> list[int]:
-    """Some members, the first and the last and those around zero among them; all where there are few."""
+    """Some members, including the first, the last and those around zero; all of them if there are few."""
     if fact.modulus == 0:
         return [fact.rest]
     first = fact.low + (fact.rest - fact.low) % fact.modulus

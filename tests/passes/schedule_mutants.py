@@ -1,7 +1,7 @@
-"""Schedules with one thing changed: the text of a prepared function whose roles share a ring goes in, named changes come out.
+"""Schedules with one change each. In: the text of a prepared function whose roles share a ring. Out: named changes of it.
 
-Each mutant is a change of one operation that orders threads, or of what it names: dropped, doubled, moved past a neighbour, of
-another stage, parity, count, scope or role. A change that leaves the text as it was is left out.
+Each mutant changes one operation that orders threads, or one of its operands: it is dropped, doubled, moved past a neighbour,
+or given another stage, parity, count, scope or role. A change that leaves the text unchanged is skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOVED = (*ORDERING, GroupMma, WaitMma)
 
 
 class Mutant(NamedTuple):
-    """`kind` is a word for the change, `what` says where."""
+    """`kind` names the class of change, `what` the changed operation and operand."""
 
     kind: str
     what: str
@@ -51,8 +51,8 @@ class Mutant(NamedTuple):
 
 
 def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> Iterator[Mutant]:
-    """All of a function, each once, of what follows the ring's making; with `every`, so many times fewer of each kind, and with
-    `kinds` those alone."""
+    """Yields each distinct mutant of the operations from the ring's creation on. With `every` = n, yields about one in n of
+    each kind; with `kinds`, only those kinds."""
     seen = {text}
     ops = list(parse_function(text).body.walk())
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
@@ -73,7 +73,7 @@ def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> 
             change(function, chosen)
             made = print_function(function)
         except (IndexError, KeyError, StopIteration):
-            continue  # there is no such place, or what is named is not there
+            continue  # the index is out of range, or the named op is missing
         if made not in seen:
             seen.add(made)
             left_out[kind] = every - 1
@@ -95,7 +95,7 @@ def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
 
 
 def _of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
-    """A stage, a parity or a coordinate is another."""
+    """Replaces a stage, a parity or a coordinate."""
     parity = (isinstance(op, Acquire | Wait) and place == 2) or isinstance(op, TakeTurn)
     kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and place > 2 else "stage"
     made = op.operands[place].owner
@@ -208,7 +208,7 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
 
 
 def _of_places(op: Op) -> Iterator[tuple[str, str, Change]]:
-    """The ring is counted through with other numbers."""
+    """Changes the arithmetic that computes ring indices."""
     if isinstance(op, Constant) and op.result.type == TileType(i32) and isinstance(op.value, int) and 0 <= op.value < 16:
         for more in (-1, 1):
             yield (
@@ -222,7 +222,7 @@ def _of_places(op: Op) -> Iterator[tuple[str, str, Change]]:
 
 
 def _says_which_tile(op: Op, tiles: list[For]) -> bool:
-    """Whether an operation stands in the loop over a block's tiles itself: of the ring's stages nothing is computed there."""
+    """Whether an operation is directly in the loop over a block's tiles, where no ring stage is computed."""
     return any(op in loop.regions[0].ops for loop in tiles)
 
 
@@ -247,7 +247,7 @@ def _double(function: Function, op: Op) -> None:
 
 
 def _move(function: Function, op: Op, step: int) -> None:
-    """Past so many neighbours; the yield of a region stays last."""
+    """Moves an operation by `step` neighbours; the yield of a region stays last."""
     home = _home(function, op)
     place = home.ops.index(op) + step
     last = len(home.ops) - (home.ops[-1].opcode == "yield")
@@ -294,7 +294,7 @@ def _computed(function: Function, op: Op, kind: str, value: Value, number: int) 
 
 
 def _condition(function: Function, op: Op, step: int) -> None:
-    """That of the branch so many branches away."""
+    """Takes the condition of the branch that is `step` branches away."""
     branches: list[Op] = [one for one in _home(function, op).ops if isinstance(one, If)]
     place = branches.index(op) + step
     if not 0 <= place < len(branches) or branches[place].operands == op.operands:
@@ -303,7 +303,7 @@ def _condition(function: Function, op: Op, step: int) -> None:
 
 
 def _always(function: Function, op: Op) -> None:
-    """A branch's first region whatever its condition."""
+    """Inlines a branch's first region, whatever its condition."""
     home = _home(function, op)
     place = home.ops.index(op)
     home.ops[place : place + 1] = op.regions[0].ops[:-1]

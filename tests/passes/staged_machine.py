@@ -1,4 +1,5 @@
-"""Runs tile IR with staged shared memory on NumPy, for one block; unfinished copies read as NaN, as they might on a GPU."""
+"""Runs tile IR with staged shared memory on NumPy, for one block. Copies that are not waited for read as NaN, since a GPU might
+still have them in flight."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Machine:
         self.open: list[Callable[[], None]] = []
         self.groups: list[list[Callable[[], None]]] = []
         self.reads = 0
-        self.products: list[Callable[[], None]] = []  # under way; each runs as late as it may
+        self.products: list[Callable[[], None]] = []  # in flight; each runs as late as it may
         self.run(function.body)
 
     def run(self, block: Block) -> list[object]:
@@ -44,7 +45,7 @@ class Machine:
     def inside(
         self, array: np.ndarray, offsets: list[Value], shape: tuple[int, ...]
     ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """What of a box lies in a tensor: where in the box, and where in the tensor."""
+        """The part of a box that lies inside a tensor: its slices of the box, and its slices of the tensor."""
         starts = [int(self.values[value]) for value in offsets]
         ends = list(zip(starts, shape, array.shape, strict=True))
         found = [slice(max(start, 0), max(min(start + size, extent), start, 0)) for start, size, extent in ends]
@@ -99,7 +100,7 @@ class Machine:
             case AsyncCopy():
                 self.copy(op)
             case Ring() | Acquire() | Release() | Barrier() | ProxyFence() | SharedFree():
-                pass  # one thread at a time, and none too early
+                pass  # one thread at a time needs no ordering
             case Commit():
                 self.groups.append(self.open)
                 self.open = []

@@ -1,4 +1,4 @@
-"""Kernels that are right for one reason: a prover that has forgotten its rule refuses them."""
+"""Correct kernels that each need one rule of the prover: without its rule, the prover refuses the kernel."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class M(Dim):
 '''
 
 ACCEPTED = {
-    # an index in an `unsafe` block is exact where intervals say that it cannot wrap: the coverage of `out` needs it
+    # An index in an `unsafe` block is exact if intervals show that it cannot wrap; the coverage proof of `out` needs this.
     "unsafe_index": """
 def k(out: Out[f32, 128]):
     grid(16)
     with unsafe("sixteen blocks of eight"):
         store(out, bid(0) * 8, full((8,), 1.0, f32))
 """,
-    # of two accesses of which one is in an `unsafe` block nothing is to be proven
+    # No race is checked between two accesses of which one is in an `unsafe` block.
     "unsafe_and_safe": """
 def k(out: InOut[f32, N], n: i32):
     grid(N)
@@ -41,21 +41,21 @@ def k(out: InOut[f32, N], n: i32):
         store(out, n, full((1,), 1.0, f32), mask=True)
     store(out, bid(0), full((1,), 2.0, f32))
 """,
-    # a mask of what may be 0 is between 0 and the mask
+    # `x & mask` lies between 0 and the mask if the mask may be 0.
     "mask_of_data": """
 def k(ids: In[i32, N], table: In[f32, 8], out: Out[f32, N]):
     grid(N)
     row = bid(0)
     store(out, row, load(table, load(ids, row) & 7, shape=(1,)))
 """,
-    # a shift of data by all bits but the sign is 0 or -1
+    # An arithmetic right shift of data by all bits but the sign is 0 or -1.
     "sign_of_data": """
 def k(ids: In[i32, N], table: In[f32, 2], out: Out[f32, N]):
     grid(N)
     row = bid(0)
     store(out, row, load(table, (load(ids, row) >> 31) + 1, shape=(1,)))
 """,
-    # a divisor that was divided by is positive, behind the division
+    # After a division, its divisor is known to be positive.
     "divisor": """
 def k(x: In[f32, M], out: Out[f32, N], n: i32):
     grid(N)
@@ -64,7 +64,7 @@ def k(x: In[f32, M], out: Out[f32, N], n: i32):
     row = bid(0)
     store(out, row, load(x, row % n, shape=(1,)))
 """,
-    # what is computed from memory that changes is one value within one turn of a loop
+    # A value computed from memory that changes is one unknown within one loop iteration.
     "written_and_read_in_one_turn": """
 def k(part: Scratch[f32, N, 64], at: InOut[i32, N], out: Out[f32, N]):
     grid(N)

@@ -1,4 +1,4 @@
-"""Layouts spread from tensor-core results: the loops of attention convert nothing through shared memory."""
+"""Layouts propagate from tensor-core results: the loops of attention need no layout conversion through shared memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def loops(function: Function) -> list[ops.For]:
 
 
 def moves(op: Op) -> Iterator[tuple[Value, Layout]]:
-    """Operands of an operation with the layout that lowering brings them into."""
+    """Operands of an operation, with the layout that lowering converts them to."""
     if isinstance(op, Relayout) or (isinstance(op, ELEMENTWISE) and op.result.layout is not None):
         assert op.result.layout is not None
         yield from ((value, op.result.layout) for value in op.operands if value.tile.rank)
@@ -34,7 +34,7 @@ def moves(op: Op) -> Iterator[tuple[Value, Layout]]:
 
 
 def is_free(value: Value, wanted: Layout) -> bool:
-    """Whether every thread already holds what it needs."""
+    """Whether the conversion only renames registers of the same thread."""
     if isinstance(value.owner, ops.Constant) or value.layout == wanted:
         return True
     return value.layout is not None and register_map(value.layout, wanted) is not None
@@ -48,7 +48,7 @@ def test_nothing_else_moves_between_threads_in_the_loop(kernel: str) -> None:
         assert len(found) > 20
         assert all(is_free(value, wanted) for _, value, wanted in found)
         moved = [op for op in body.walk() if isinstance(op, Take | ReduceTake)]
-        # The weights of decode attention are the result of one product and the right operand of the next: transposed.
+        # The weights of decode attention are the result of one product and the right operand of the next, which is transposed.
         assert [op.opcode for op in moved] == ["take"] * (kernel == "decode_attention")
         assert all(op.result.tile.size <= 512 for op in moved)
         for argument, yielded in zip(body.arguments[1:], body.ops[-1].operands, strict=True):
@@ -80,7 +80,7 @@ def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memo
 
 
 def test_an_index_wanted_along_rows_and_columns_is_made_twice() -> None:
-    """The kernel's two `arange(64)` are one value after clean-up; the mask needs it in two layouts."""
+    """The kernel's two `arange(64)` are one value after canonicalization; the mask needs it in two layouts."""
     function = shipped.prepared("flash_attention", SM_90A)
     masked = loops(function)[0].regions[0]
     made = [op for op in (*function.body.ops, *masked.walk()) if isinstance(op, ops.Iota)]

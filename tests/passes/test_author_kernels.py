@@ -1,5 +1,5 @@
-"""What authors wrote and the prover did not follow: each kernel is accepted now, and wrong ones beside it are refused with a
-launch that goes wrong; both are held against running every block at small sizes."""
+"""Kernels by authors that the prover once could not prove: each is accepted now, and a wrong variant of each is refused with a
+failing launch. Both verdicts are checked by running every block at small sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleaning up keeps what a program computes, and leaves nothing that could have been computed before."""
+"""Canonicalization keeps the results of a program and folds everything that is known at compile time."""
 
 from __future__ import annotations
 
@@ -114,7 +114,6 @@ def results(function: Function, given_values: dict[str, int]) -> list[int]:
 
 
 def scalar(dtype: DType, value: int | None) -> Value:
-    """A constant, or a parameter."""
     if value is None:
         return Value(TileType(dtype))
     constant = ops.Constant(value=value)
@@ -205,7 +204,7 @@ def test_a_division_leaves_a_loop_that_may_not_turn() -> None:
     canonicalize(k.function)
     verify(k.function)
     (loop,) = [op for op in k.function.body.ops if isinstance(op, ops.For)]
-    # A division has a value for every divisor, zero included.
+    # A division has a value for every divisor, including zero.
     assert not [op for op in loop.regions[0].ops if isinstance(op, ops.Binary)]
     outside = [op for op in k.function.body.ops if isinstance(op, ops.Binary)]
     assert by_parameter.owner in outside and moved.owner in outside and halved.owner in outside
@@ -219,4 +218,4 @@ def test_reads_nobody_uses_go_and_writes_stay() -> None:
     canonicalize(k.function)
     kinds = [type(op) for op in k.function.body.walk()]
     assert ops.Load not in kinds and kinds.count(ops.Store) == 1
-    assert kinds.count(ops.Constant) == 2  # the offset and the tile, each once
+    assert kinds.count(ops.Constant) == 2  # the offset and the tile, once each

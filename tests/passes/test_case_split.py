@@ -1,4 +1,5 @@
-"""The lazy case split against enumeration: it finds a point exactly where there is one, and every point it finds is one."""
+"""The lazy case split against enumeration: it finds a point if and only if one exists, and every point it finds is a
+solution."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 from tilec.passes.prover.work import Work
 
 MODULE = sys.modules["tilec.passes.prover.prove"]
-"""The package gives its function the same name."""
+"""The package exports a function of the same name as this module."""
 
 
 def literal(r: random.Random, xs: list[Atom]) -> Formula:

@@ -1,4 +1,5 @@
-"""The schedule is chosen from the tile IR alone, says all that the passes decide by it, and is refused where it cannot be."""
+"""The schedule is a function of the tile IR alone, contains every decision that the passes read from it, and is refused if it
+is impossible."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ PLACE = Span("build.toml", 7, 3, 7, 9)
 
 
 def refused(name: str, target: Target, wanted: Overrides) -> Diagnostic:
-    """Why a shipped kernel cannot have what is wanted, all of it written at one place."""
+    """The error of a shipped kernel that cannot have the requested schedule; all its parts have one source location."""
     places = tuple((part, PLACE) for part in wanted.given())
     with pytest.raises(CompileError) as caught:
         choose(shipped.load(name), target, replace(wanted, places=places))
@@ -95,7 +96,7 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
 
 
 def test_a_producer_leaves_registers_where_sums_need_them() -> None:
-    """160 sums of a thread do not fit beside the rest of an equal share, 128 do; more than 192 fit nowhere."""
+    """160 accumulator registers a thread do not fit next to the rest of an equal share, 128 do; more than 192 fit nowhere."""
     for columns, registers in ((128, (None, None)), (160, (232, 40)), (192, (232, 40))):
         schedule = choose(source("bf16", 256, columns), SM_90A, Overrides(copy="tma", consumers=2, stages=2))
         assert tuple(role.registers for role in schedule.roles) == registers

@@ -1,4 +1,4 @@
-"""Copies that leave out rows outside of their tensor: where nothing that is stored follows from those rows, and there alone."""
+"""Copies without out-of-bounds fill: used if and only if no stored element depends on the out-of-bounds rows."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ CASES = {
     "rows beside an axis of one": ("M", EIGHTS, "(m, n), reshape(reshape(acc, (64, 1, 64)), (64, 64)), mask=True", {"a", "b"}),
     "no row outside": ("M", "K % 8 == 0 and M % 64 == 0 and N % 64 == 0", "(m, n), acc", set[str]()),
 }
-"""What rows of `out` are of, what is required, what is stored and where; the tensors of which rows are left out."""
+"""The dim of `out`'s rows, the precondition, the store, and the tensors whose copies skip out-of-bounds rows."""
 
 
 def clipped(function: Function) -> set[str]:
-    """The tensors of which copies leave rows out, in all copies of each."""
+    """The tensors whose copies skip out-of-bounds rows; either all copies of a tensor do, or none."""
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy)]
     found = {function.parameter_of(op.source).name for op in copies if op.clipped}
     assert not found & {function.parameter_of(op.source).name for op in copies if not op.clipped}
@@ -78,7 +78,7 @@ def clipped(function: Function) -> set[str]:
 
 
 def check_refuses(function: Function, copy: TensorCopy) -> None:
-    """The second opinion says no where this copy too leaves rows out."""
+    """The independent checker refuses the function if this copy skips out-of-bounds rows too."""
     copy.clipped = True
     with pytest.raises(VerifyError, match="leaves out rows that are asked for"):
         clip_check.check(function)
@@ -104,7 +104,7 @@ def test_rows_are_left_out_where_nothing_stored_follows_from_them(case: str, tmp
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_second_opinion_goes_back_from_what_is_stored(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what is marked it says the same, and no to all else."""
+    """The independent checker accepts every copy that the pass marks and refuses all others."""
     refused: set[str] = set()
     mark = clipped_copies.mark
 
@@ -122,7 +122,7 @@ def test_a_second_opinion_goes_back_from_what_is_stored(case: str, tmp_path: Pat
 
 @pytest.mark.parametrize("later", [False, True])
 def test_rows_of_a_tile_before_are_not_those_of_the_tile_at_hand(later: bool) -> None:
-    """No schedule stores a tile in the turn behind its own; one that did would store at other rows than were copied."""
+    """No schedule stores a tile one iteration late; if one did, the stored rows would not be the copied rows."""
     function = tensor_products.source("bf16", 64, 64)
     schedule = choose(function, SM_90A, Overrides(copy="tma", stages=2, persistent=True))
     canonicalize(function)
@@ -160,13 +160,14 @@ def test_rows_of_a_tile_before_are_not_those_of_the_tile_at_hand(later: bool) ->
     ],
 )
 def test_kernels_that_are_shipped(kernel: Any, names: set[str]) -> None:
-    """Of attention, a row of keys weighs on all queries."""
+    """In attention, every query depends on every row of keys."""
     assert clipped(kernel().prepared) == names
 
 
 @pytest.mark.parametrize("case", ["a sum of columns", "a sum of rows", "rows of another extent"])
 def test_the_emulator_finds_a_row_that_is_seen(case: str, tmp_path: Path) -> None:
-    """As the pass leaves it, nothing is found; with every copy clipped, a poisoned row reaches what is stored."""
+    """Emulation of the pass' output reports nothing; if every copy skips its out-of-bounds rows, an uninitialized row reaches a
+    store."""
     right = prepared(tmp_path, case)
     wrong = parse_function(print_function(right))
     for op in wrong.body.walk():
@@ -177,7 +178,7 @@ def test_the_emulator_finds_a_row_that_is_seen(case: str, tmp_path: Path) -> Non
 
 
 def emulated(folder: Path, case: str, function: Function) -> Report:
-    """A launch with tiles that end outside of the tensors, by one row in eight and more."""
+    """A launch whose last tiles extend past the tensors, in M = 65 by all rows but one."""
     extents = {"M": 65, "N": 72, "K": 72} | ({"R": 128} if CASES[case][0] == "R" else {})
     lowered = lower(function, SM_90A)
     random = np.random.default_rng(0)

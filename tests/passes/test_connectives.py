@@ -1,4 +1,4 @@
-"""Preconditions with `and` and `or` say what they say: both parts hold, or one of them."""
+"""Preconditions with `and` and `or` have the usual meaning: both parts are true, or at least one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the prover hands on: launch checks, aliasing, the dataflow graph, obligations as data."""
+"""What the prover returns: launch checks, aliasing, the dataflow graph, obligations as data."""
 
 from __future__ import annotations
 

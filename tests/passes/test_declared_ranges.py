@@ -1,4 +1,4 @@
-"""What `values` says reaches computed scalars in proofs, and nothing that machine code rests on."""
+"""`values` clauses reach computed scalars in proofs, but not the facts that code generation relies on."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def k(d: In[i64, N], e: In[i16, N], x: In[bf16, N, {extent}], out: Out[bf16, N, 
 
 @pytest.mark.parametrize(("extent", "right"), [(28, True), (27, False)])
 def test_ranges_decide_what_products_make_hard(extent: int, right: bool, tmp_path: Path) -> None:
-    """`one` and `other` are in -4..2, so that their product, which ranges do not know to be a square, is in -8..16."""
+    """`one` and `other` are in -4..2. Ranges do not know that their product is a square, so they give it -8..16."""
     path = tmp_path / "k.py"
     path.write_text(SQUARE.format(extent=extent))
     function = load_kernel(path, {}, root=tmp_path)

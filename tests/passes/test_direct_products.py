@@ -1,4 +1,5 @@
-"""Products side by side: what threads load is what their instructions multiply, with nothing exchanged in between."""
+"""Products computed per thread: threads load exactly the fragments that their instructions multiply, without a layout
+conversion through shared memory."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def prepared(target: Target = SM_90A, warps: int = 4, early: int | None = 2, **c
 
 
 def operands(function: Function) -> list[Load]:
-    """Loads of the products' operands."""
+    """The loads of the products' operands."""
     return [op for op in function.body.walk() if isinstance(op, Load) and function.parameter_of(op.source).name in ("x", "w")]
 
 
@@ -52,7 +53,7 @@ def test_operands_come_in_whole_vectors_and_are_exchanged_with_no_other_thread(t
         before.append(op)
         if last in op.results:
             break
-    assert len(products) == 3  # two turns written out, and the loop's
+    assert len(products) == 3  # two peeled iterations, and the loop's
     assert not any(isinstance(op, Put) and op.operands[1].tile.dtype.bits == 16 for op in before)
 
 

@@ -1,4 +1,4 @@
-"""Copies of weights that stand in front of the wait for earlier kernels, while those of activations stand behind it."""
+"""Prologue copies of weights are issued before the grid dependency wait, copies of activations after it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ STAGES = 3
 
 
 def prepared(name: str = "matmul_few", **wanted: int | str) -> Function:
-    """A copy of its own."""
+    """A fresh copy of the prepared function."""
     return parse_function(print_function(made(name, "bf16", 16, 64, stages=STAGES, **wanted).prepared))
 
 
 def goes(function: Function) -> tuple[list[Op], list[Op]]:
-    """What the role that fills the ring does in front of its wait, and behind it."""
+    """The producer's operations before its grid dependency wait, and those after it."""
     ops = producer(function).ops
     wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
     return list(Block(ops=ops[:wait]).walk()), list(Block(ops=ops[wait + 1 :]).walk())
@@ -84,7 +84,7 @@ def no_residents(function: Function) -> None:
 
 
 def activations_early(function: Function) -> None:
-    """Those of the first stage, beside its weights."""
+    """Moves the first stage's copy of activations before the wait, next to that of the weights."""
     branches = [op for op in producer(function).ops if isinstance(op, If)]
     first, then = (op for op in branches if op.operands == branches[0].operands)
     (copy,) = (op for op in then.regions[0].ops if isinstance(op, TensorCopy))
@@ -115,13 +115,14 @@ def late_wait(function: Function) -> None:
 
 
 def another_condition(function: Function) -> None:
-    """A stage is acquired where there is a turn, and the copies behind the wait are made where there is the next one."""
+    """A stage is acquired under one iteration's condition, and its copies after the wait are issued under the next
+    iteration's."""
     conditions = [op for op in producer(function).ops if isinstance(op, If)]
     conditions[STAGES].operands = list(conditions[STAGES + 1].operands)
 
 
 def acquired_twice(function: Function) -> None:
-    """The loop begins at a stage that the first turns took."""
+    """The loop begins at a stage that the prologue has already acquired."""
     loop = next(op for op in producer(function).ops if isinstance(op, For))
     loop.operands[0] = next(op for op in function.body.walk() if isinstance(op, For) and op is not loop).lower
 

@@ -1,4 +1,5 @@
-"""Each page about bounds and ownership holds a kernel that is refused with its code, and a right twin that is accepted."""
+"""Each page about bounds and ownership shows a kernel that is refused with the page's code, and a corrected one that is
+accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of values by their place holds: every expression of small kernels is computed at every block and launch."""
+"""Facts about values by position are true: every expression of small kernels is evaluated at every block and launch."""
 
 from __future__ import annotations
 
@@ -100,4 +100,4 @@ def test_what_is_told_is_sharp(tmp_path: Path) -> None:
 def test_data_that_may_wrap_is_not_held_to_stay_within_its_type(tmp_path: Path) -> None:
     (found,) = [fact for fact in known(tmp_path, 8, proven=True).places if text_of(fact) == "v * 8"]
     assert found.whole and (found.low, found.high) == (-(2**31), 2**31 - 1)
-    assert found.modulus == 8  # what wrapping keeps
+    assert found.modulus == 8  # what survives wrapping

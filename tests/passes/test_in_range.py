@@ -1,4 +1,4 @@
-"""Divisions and shifts are marked where, and only where, ranges show that the chip's plain instruction has a value."""
+"""Divisions and shifts are marked as in range if and only if ranges show that the plain instruction is defined."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilec.target import SM_90A
 
 
 def kernel_of(kind: str, right: str) -> tuple[Kernel, Value]:
-    """A kernel that stores `n kind right`; `right` says what the right operand is made of."""
+    """A kernel that stores `n kind right`; `right` names how the right operand is computed."""
     k = Kernel(1)
     n = k.body.add_argument(TileType(i32), "n")
     k.function.parameters.append(Parameter("n", n))
@@ -76,7 +76,7 @@ def test_a_mark_holds_for_every_value_of_the_operand(low: int, high: int, kind: 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
 def test_shipped_kernels_guard_nothing(name: str) -> None:
-    """The divisor of `matmul`, the height of a group of tiles, takes the proof ladder; ranges show all others."""
+    """The divisor of `matmul`, the height of a group of tiles, needs the proof ladder; ranges are enough for all others."""
     open_ = [
         op
         for op in shipped.prepared(name, SM_90A).body.walk()
@@ -108,7 +108,7 @@ def k(x: In[i32, N], out: Out[i32, N], n: i32):
         ("n >= 0", "    q = load(x, b) // n", 0),
         ("n >= 1", "    q = b // (n - 1)", 0),
         ("n >= 1", "    q = load(x, b) % (N - b)", 1),
-        ("n >= 0", "    q = 0\n    if n != 0:\n        q = b // n", 0),  # an arm may be left; the ladder is not asked
+        ("n >= 0", "    q = 0\n    if n != 0:\n        q = b // n", 0),  # an arm may be left out; the ladder is not asked
     ],
 )
 def test_the_ladder_shows_what_ranges_do_not(tmp_path: Path, clause: str, division: str, count: int) -> None:

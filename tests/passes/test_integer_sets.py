@@ -1,4 +1,4 @@
-"""Deciding systems: linear ones exactly, those with products without ever calling a satisfiable one empty."""
+"""Deciding systems of constraints: linear ones exactly; those with products never call a satisfiable system empty."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def test_whole_multiples_leave_a_quotient():
 
 
 def test_unknowns_whose_names_spell_alike_stay_apart() -> None:
-    """isl takes letters, digits and `_`: `a.b` and `a_b` are written alike, and so are a product and a dim named after it."""
+    """isl accepts letters, digits and `_`, so `a.b` and `a_b` get the same spelling, and so do a product and a dim named after
+    it."""
     atoms = Atoms()
     first, second = (atoms.make(name, Kind.OPAQUE, name, (0, 3)) for name in ("a.b", "a_b"))
     assert not Solver().empty([terms.lt(terms.of(first), terms.of(second))])

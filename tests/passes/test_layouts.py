@@ -1,4 +1,4 @@
-"""Layouts of shipped kernels hold every element, fragments are those of the PTX ISA, buffers have no bank conflicts."""
+"""Layouts of shipped kernels cover every element, fragments are those of the PTX ISA, buffers have no bank conflicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilec.target import Target
 
 
 def tiles(function: Function) -> Iterator[Value]:
-    """Every value of the kernel that threads hold in parts."""
+    """Every value of the kernel that is distributed over threads."""
     for op in function.body.walk():
         for value in (*op.results, *(argument for region in op.regions for argument in region.arguments)):
             if isinstance(value.type, TileType) and value.type.rank:
@@ -29,13 +29,13 @@ def tiles(function: Function) -> Iterator[Value]:
 
 
 def holders(layout: Layout, warps: int) -> Counter[tuple[int, ...]]:
-    """How often each place of the tile is held, by brute force over registers, lanes and warps."""
+    """How many registers hold each element of the tile, by brute force over registers, lanes and warps."""
     threads = itertools.product(range(layout.num_registers), range(32), range(warps))
     return Counter(layout.coordinates(register, lane, warp) for register, lane, warp in threads)
 
 
 def replicas(layout: Layout) -> int:
-    """How often a layout says that it holds each element."""
+    """The replication factor of each element that a layout reports."""
     digits = (*layout.registers, *layout.lanes, *layout.warps)
     return prod(digit.extent for digit in digits if digit.axis is None)
 
@@ -45,7 +45,7 @@ def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Targe
     function = shipped.prepared(name, target)
     warps = next(
         (op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps
-    )  # those that hold tiles
+    )  # layouts of register tiles
     checked: set[tuple[Layout, tuple[int, ...]]] = set()
     for value in tiles(function):
         layout, shape = value.layout, value.tile.shape
@@ -54,7 +54,7 @@ def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Targe
             continue
         checked.add((layout, shape))
         held = holders(layout, warps)
-        assert not layout.wraps(shape) or name in ("decode_merge", "decode_merge_kv")  # whose 33 parts no power of two divides
+        assert not layout.wraps(shape) or name in ("decode_merge", "decode_merge_kv")  # 33 parts: no power of two
         assert held.keys() == set(itertools.product(*map(range, layout.covered)))
         assert set(held.values()) == {replicas(layout)}
         assert layout.problem(shape, warps) is None
@@ -66,7 +66,7 @@ WRONG = [
     Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 4),), (Digit(2, 0, 128),)),  # overlap
     Layout(1, (Digit(4, 0, 1),), (Digit(32, 0, 8),), ()),  # gaps
     Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 8),), (Digit(2, 0, 256),)),  # past the end
-    Layout(1, (Digit(8, 0, 1), Digit(2, 0, 1)), (Digit(32, 0, 8),), ()),  # one place twice
+    Layout(1, (Digit(8, 0, 1), Digit(2, 0, 1)), (Digit(32, 0, 8),), ()),  # one element twice
 ]
 
 
@@ -103,7 +103,8 @@ def test_powers_of_two_are_counted_exactly(shape: tuple[int, ...], warps: int) -
 @pytest.mark.parametrize("warps", [1, 2, 4, 6, 8])
 @pytest.mark.parametrize("extent", [250, 360, 1000, 1023, 2880, 3000, 5120, 17408])
 def test_no_thread_holds_much_more_than_its_share(extent: int, warps: int) -> None:
-    """One vector more than the share at most, or the half more than its share where the tile is about as large as the block."""
+    """A thread holds at most one vector more than its share, or 1.5 times its share if the tile is about as large as the
+    block."""
     share = extent / (32 * warps)
     assert natural((extent,), warps).num_registers <= max(8, share + 8, share * 1.5)
 
@@ -177,7 +178,7 @@ def test_offsets_are_bijective_and_eight_rows_touch_all_banks(type: SharedType) 
         first = chunk * 16 // type.dtype.bytes
         starts = [type.offset(row + i, first) for i in range(8)]
         assert all(start % 16 == 0 for start in starts)
-        # `ldmatrix` reads eight rows of 16 bytes at once; 128 bytes are one turn over the 32 banks of four bytes.
+        # `ldmatrix` reads eight rows of 16 bytes at once; 128 bytes cover the 32 banks of four bytes once.
         assert {start % 128 // 16 for start in starts} == set(range(8))
         for start, i in itertools.product(starts, range(16 // type.dtype.bytes)):
             assert type.offset(row + starts.index(start), first + i) == start + i * type.dtype.bytes

@@ -1,4 +1,4 @@
-"""Notes on what makes a kernel slow name the place, the reason and the fix, and say nothing of what is as fast as can be."""
+"""Performance notes name the location, the reason and the fix, and are silent on kernels that cannot be faster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ KERNELS = {
 
 
 def found(folder: Path, name: str, target: Target = SM_90A, warps: int | None = None) -> list[Note]:
-    """All notes but that of the largest tile."""
+    """All notes except the one on the largest tile."""
     path = folder / f"{name}.py"
     path.write_text(HEAD + KERNELS[name], encoding="utf-8")
     function = load_kernel(path, {}, root=folder)

@@ -1,7 +1,7 @@
-"""What passes believe of index arithmetic is what the prover has a record of, and what decides about memory has that record.
+"""Passes rely only on index arithmetic that has a proof obligation, and every value that decides about memory has one.
 
-`proven_to_fit` against the obligations of accepted kernels; `relevance` against running kernels with a value spoilt, which must
-not move an access unless the value is among those that decide.
+`proven_to_fit` is checked against the obligations of accepted kernels. `relevance` is checked by running kernels with one value
+corrupted: no access may move unless that value is among those that decide.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def test_what_is_believed_has_a_record(path: Path) -> None:
 
 
 def test_a_shift_by_what_only_a_promise_knows_has_no_record() -> None:
-    """The prover does not use `requires(n % 64 == 3)` for the amount of `x << (n % 64)`, so nobody has shown that it fits."""
+    """The prover does not use `requires(n % 64 == 3)` for the amount of `x << (n % 64)`, so nothing shows that the shift
+    fits."""
     k = Kernel("N")
     amounts = k.tensor("n", Access.IN, "N", dtype=i32)
     out = k.tensor("out", Access.INOUT, "N")
@@ -55,7 +56,7 @@ def test_a_shift_by_what_only_a_promise_knows_has_no_record() -> None:
 
 
 def test_nothing_is_believed_of_what_nobody_noted() -> None:
-    """Arithmetic that a pass inserts, or that is read from text, may wrap."""
+    """Arithmetic that a pass inserts, or that is parsed from text, may wrap."""
     k = Kernel("N")
     out = k.tensor("out", Access.INOUT, "N")
     place = k.mul(k.bid(), 1 << 20)
@@ -88,7 +89,8 @@ ACCESSES = {
     ("dtype", "value", "amount"), [("i32", "x.shape[0]", 33), ("u8", "n", 9), ("i16", "n", 17), ("u32", "n", 40)]
 )
 def test_a_mask_that_is_needed_stays(tmp_path: Path, access: str, dtype: str, value: str, amount: int) -> None:
-    """What is shifted out is 0, so the box is at 5 of 8 and hangs over: each access without a mask stands behind a test."""
+    """A shift past the width gives 0, so the box starts at 5 of 8 and extends past the end: every access without a mask must be
+    behind a bounds test."""
     path = tmp_path / "v1.py"
     path.write_text(V1.format(dtype=dtype, value=value, amount=amount, access=ACCESSES[access]), encoding="utf-8")
     function = load_kernel(path, {})
@@ -103,7 +105,8 @@ def test_a_mask_that_is_needed_stays(tmp_path: Path, access: str, dtype: str, va
 
 @dataclass
 class Spoilt:
-    """Runs scalar code, and adds to the result of one operation; `places` are where memory was touched, with the path there."""
+    """Runs scalar code, and corrupts the result of one operation by an addend. `places` are the accessed elements, each with
+    its source location."""
 
     op: Op | None = None
     places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
@@ -146,7 +149,7 @@ class Spoilt:
 
 
 class Nested:
-    """A random kernel of scalars: arithmetic, loops that carry, branches that give values, accesses."""
+    """A random kernel of scalars: arithmetic, loops with carried values, branches with results, accesses."""
 
     def __init__(self, seed: int) -> None:
         self.r, self.k = random.Random(seed), Kernel(1)
@@ -204,7 +207,7 @@ def touched(function: Function, op: Op | None = None) -> list[tuple[str, int]] |
 
 
 def test_what_does_not_decide_moves_no_access() -> None:
-    """And something of what does decide moves one, or nothing was tried."""
+    """At least one value that does decide must move an access, otherwise the test tried nothing."""
     moved = 0
     for seed in range(120):
         function = Nested(seed).k.function

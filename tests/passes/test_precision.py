@@ -1,8 +1,8 @@
-"""What the prover must be able to see: each fact here rests on one rule that makes it accept more, never less.
+"""What the prover must be able to prove: each fact here depends on one rule that makes it accept more, never less.
 
-A prover that refuses everything is sound. The other tests catch one that accepts too much; these catch one that has forgotten a
-rule: the rung and the facts that a proof needs, a range that is as narrow as it is, a question that is not asked because it has
-no answer. Kernels that need one rule are in `test_accepted_kernels.py`.
+A prover that refuses everything is sound. The other tests catch a prover that accepts too much; these catch one that has lost a
+rule: the rung and the facts that a proof needs, a range that is as tight as possible, a question that is not asked because it
+has no answer. Kernels that need one rule are in `test_accepted_kernels.py`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_an_absolute_value_and_a_negation_are_bounded() -> None:
 
 @pytest.mark.parametrize(("inverted", "high"), [(False, 7), (True, 12)])
 def test_a_selection_knows_its_condition(inverted: bool, high: int) -> None:
-    """`where(n < 8, n, 0)` is below 8, `where(not n < 8, n, 0)` is what is left of 0 to 12."""
+    """`where(n < 8, n, 0)` is below 8; `where(not n < 8, n, 0)` is in the rest of 0 to 12."""
     k = Kernel(1)
     n = clamped(k, scalar(k, "n"), 0, 12)
     condition = k.op("lt", n, 8)
@@ -120,7 +120,7 @@ def test_a_selection_knows_its_condition(inverted: bool, high: int) -> None:
 
 
 def test_a_proven_shift_by_a_constant_keeps_its_sign() -> None:
-    """`(bid << 3)` feeds an index, so that it is proven not to wrap; ranges may rest on that."""
+    """`(bid << 3)` feeds an index, so it is proven not to wrap; ranges may rely on that."""
     k = Kernel("N")
     out = k.tensor("out", Access.INOUT, "N", 8)
     start = k.op("shl", k.bid(), 3)
@@ -134,8 +134,8 @@ def test_a_proven_shift_by_a_constant_keeps_its_sign() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_bounds_say_all_that_they_can_of_one_constraint(seed: int) -> None:
-    """With every unknown once, the ends of a linear form are reached: what bounds call possible is, what they do not call
-    certain has an exception."""
+    """If every unknown occurs once, a linear form reaches both ends of its bounds: a value that bounds call possible is
+    reached, and a constraint that they do not call certain has a counterexample."""
     r, atoms = random.Random(seed), Atoms()
     xs = [atoms.make(f"x{k}", Kind.OPAQUE, f"x{k}", (-9, 9)) for k in range(3)]
     bounds = {x: (low := r.randint(-4, 4), low + r.randint(0, 3)) for x in xs}
@@ -184,12 +184,17 @@ def test_a_division_says_that_its_divisor_is_positive_to_what_follows() -> None:
     known, unknown = k.div(n, 8), k.div(8, n)
     store = k.store(out, k.add(known, unknown), shape=(1,))
     index = IndexTerms(k.function)
-    assert index.divided(store) == [terms.ge(index.scalar(n), 1)]  # of the division by 8 there is nothing to say
+    assert index.divided(store) == [terms.ge(index.scalar(n), 1)]  # nothing to say of the division by 8
     assert known.owner is not None and index.divided(known.owner) == []
 
 
 def test_common_factors_of_a_division_are_taken_out() -> None:
-    """`(4 * x + 2) // 6` is `(2 * x + 1) // 3`: the same unknown."""
+    """`(4 * x + 2)
+
+    6` becomes `(2 * x + 1)
+
+    3`, the same unknown.
+    """
     atoms = Atoms()
     x = terms.of(atoms.make("x", Kind.OPAQUE, "x", (0, 99)))
     assert atoms.quotient(x * 4 + 2, terms.const(6)) == atoms.quotient(x * 2 + 1, terms.const(3))
@@ -239,7 +244,7 @@ def test_only_divisions_of_integer_scalars_are_asked_about() -> None:
 
 
 def test_a_launch_is_asked_only_what_may_fail() -> None:
-    """Values that reach the ends of 64 bits and go no further, and divisors from 1 on, need no check."""
+    """Values that reach the ends of 64 bits but do not exceed them, and divisors from 1 on, need no launch check."""
     least, largest = -(2**63), 2**63 - 1
     symbols = {"a": Range(least + 1, 0), "b": Range(0, largest - 1), "d": Range(1, 9), "z": Range(0, 9)}
 
@@ -255,7 +260,7 @@ def test_a_launch_is_asked_only_what_may_fail() -> None:
 
 
 def asked(k: Kernel, symbol: str) -> int:
-    """How many sets isl is asked about before `symbol < 9` is refused."""
+    """The number of isl queries before `symbol < 9` is refused."""
     ladder = Ladder(IndexTerms(k.function))
     found = ladder.discharge([terms.lt(ladder.index.symbol(symbol), 9)])
     assert isinstance(found, Refusal)
@@ -267,7 +272,7 @@ def test_a_rung_without_facts_is_not_climbed() -> None:
     assert asked(k, "N") == 1
     k.requires(binary(">=", sym("N"), const(4)))
     assert asked(k, "N") == 2
-    assert asked(k, "M") == 1  # the precondition says nothing of it
+    assert asked(k, "M") == 1  # the precondition does not mention it
 
 
 def test_what_folds_to_false_is_asked_of_nobody() -> None:
@@ -278,7 +283,7 @@ def test_what_folds_to_false_is_asked_of_nobody() -> None:
 
 
 def test_an_equality_is_learned_once() -> None:
-    """Neither side can be replaced by the other, so that it stays; with the other sign it is the same."""
+    """Neither side can replace the other, so the equality stays; with the opposite sign it is the same equality."""
     atoms = Atoms()
     x, y = (terms.of(atoms.make(name, Kind.OPAQUE, name, (-9, 9))) for name in "xy")
     for known in (x * 2 - y * 3, y * 3 - x * 2):
@@ -298,7 +303,7 @@ def test_a_system_with_many_derived_unknowns_is_split_and_not_multiplied_out() -
 
 
 def test_tries_are_the_same_in_every_version() -> None:
-    """What they find is printed as the counterexample of a refused kernel."""
+    """The point they find is printed as the counterexample of a refused kernel."""
     x = Atoms().make("x", Kind.OPAQUE, "x", (-(2**31), 2**31 - 1))
     found = [values[x] for values in guess._tries([x])]
     assert all(-limit <= value <= 0 for limit, value in zip((2, 4, 16, 64, 1024, 1 << 31), found, strict=False))
@@ -306,7 +311,7 @@ def test_tries_are_the_same_in_every_version() -> None:
 
 
 def test_each_obligation_is_named_before_it_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is charged to what it was done for, and whoever watches is told."""
+    """Work is attributed to the obligation that it serves, and observers are notified."""
     said: list[str] = []
     monkeypatch.setattr("tilec.passes.prover.work.note", said.append)
     k = Kernel("N")
@@ -319,7 +324,7 @@ def test_each_obligation_is_named_before_it_is_proven(monkeypatch: pytest.Monkey
 
 
 def test_each_proof_is_recorded() -> None:
-    """What a manifest does not name, nobody can check again."""
+    """An obligation that is missing from the manifest cannot be checked again."""
     k = Kernel("N")
     x, out = k.tensor("x", Access.IN, "N"), k.tensor("out", Access.OUT, "N")
     start = k.mul(k.bid(), 64)

@@ -1,4 +1,4 @@
-"""What `ensures` promises: what is accepted holds when every block runs, and text and record say it."""
+"""`ensures` clauses: an accepted promise is true after every block has run, and the text and the record state it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RANGES = ("0, N", "0, 5", "0, 2", "1, 2", "0, 2 * N", "-3, 8", "0, N + 5", "1, 3
 
 
 def kernel(folder: Path, seed: int) -> Function:
-    """A kernel of a seed: what it stores and what it promises are drawn."""
+    """The kernel of a seed: its stores and its promises are drawn at random."""
     r = random.Random(f"promise {seed}")
     tensor = r.choice("pq")
     above = r.choice(("", "", ", above=p", ", above=a", ", above=(p, a)"))
@@ -62,7 +62,7 @@ def kernel(folder: Path, seed: int) -> Function:
 
 
 def contents(function: Function, r: np.random.Generator, size: int) -> dict[str, np.ndarray]:
-    """Contents that the kernel's `values` allow."""
+    """Contents that the kernel's `values` clauses allow."""
     stated = next(fact for fact in function.values if fact.tensor == "a")
     low, high = stated.low.evaluate({"N": size}), stated.high.evaluate({"N": size})
     a = r.permutation(np.arange(low, high))[:size] if stated.distinct else r.integers(low, high, size)
@@ -71,7 +71,7 @@ def contents(function: Function, r: np.random.Generator, size: int) -> dict[str,
 
 
 def breaks(function: Function, seed: int) -> bool:
-    """Whether some small launch leaves what is not promised."""
+    """Whether some small launch breaks a promise."""
     r = np.random.default_rng(seed)
     for size in (1, 2, 3, 4, 5, 7):
         for _ in range(6):

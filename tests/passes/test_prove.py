@@ -1,4 +1,4 @@
-"""Accepted and refused kernels, hand-built: every property has a wrong kernel and its right twin."""
+"""Accepted and refused kernels, built by hand: every property has a wrong kernel and its corrected twin."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_tiles_of_a_loop_side_by_side_are_proven():
 
 
 def either_way(second: str) -> Kernel:
-    """A store under a condition that memory decides, and one under the opposite."""
+    """A store under a condition on memory, and a store under a second condition on the same value."""
     k = Kernel("T")
     ids = k.tensor("ids", Access.IN, "T", dtype=i32)
     out = k.tensor("out", Access.OUT, "T", 64)
@@ -271,8 +271,8 @@ def either_way(second: str) -> Kernel:
 
 
 def test_stores_in_two_turns_do_not_complement_each_other_over_memory_that_changes():
-    """What is read anew in each turn is no function of the block: above 0 in the first and not above it in the second, or the
-    other way round, and then nothing is stored."""
+    """A value that is read anew in each iteration is not a function of the block. It may be above 0 in the second iteration but
+    not in the first, and then nothing is stored."""
     k = Kernel("N")
     flags, out = k.tensor("flags", Access.INOUT, "N", dtype=i32), k.tensor("out", Access.OUT, "N")
     row = k.bid()
@@ -295,7 +295,7 @@ def test_stores_that_leave_a_value_out_are_refused():
 
 
 def joined(safe: bool) -> Kernel:
-    """An index that one arm of an `if` bounds and the other replaces: nothing known before the join may survive it."""
+    """An index that one arm of an `if` bounds and the other replaces: no earlier fact may survive the join."""
     k = Kernel("N")
     x = k.tensor("x", Access.IN, "N")
     row = k.bid()

@@ -1,8 +1,8 @@
-"""Every range rule of every operation holds of what the table of operations makes of members of its operands.
+"""Every range rule of every operation contains the results that the semantics table gives for members of the operands' ranges.
 
-The oracle is the enumerator's arithmetic (`tests.soundness.arithmetic`), plain integers that share nothing with the rules.
-Every operation of the registry is met: by the cases of its rule, or because it has none, so that its result is any of its
-dtype. A rule that is new and has no case fails here.
+The oracle is the enumerator's arithmetic (`tests.soundness.arithmetic`): plain integers that share no code with the rules.
+Every operation of the registry is covered, either by cases of its rule, or because it has no rule and its result may be any
+number of its dtype. A new rule without a case fails here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTENT = 3
 INTEGER_UNARY = [kind for kind in ops.UNARY_KINDS if kind not in ops.FLOAT_UNARY]
 INTEGER_BINARY = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow")]
 BY_OTHERS = {"block_id", "num_blocks", "dim", "launched_blocks", "grid_extent", "for", "if", "select"}
-"""What a launch or control flow gives: `tests/passes/test_ranges_of_control.py`."""
+"""Operations whose values come from a launch or control flow; see `tests/passes/test_ranges_of_control.py`."""
 
 
 def made(op: Op, result: TileType, *operands: TileType) -> Op:
@@ -86,7 +86,7 @@ def test_every_rule_has_cases(opcode: str) -> None:
 
 
 def test_an_operation_without_a_rule_may_give_any_number() -> None:
-    """Such as what is loaded: an interval of a dtype is all that its analysis says, unless the analysis knows the operation."""
+    """For example a load: its range is the interval of its dtype, unless the analysis knows the operation."""
     known = {*WITH_RULES, *BY_OTHERS, "load", "gather"}
     analysis = RangeAnalysis(Kernel(1).function, {})
     without = [kind for opcode, kind in OPS.items() if opcode not in known and kind.num_results == 1 and kind.makes_tiles]
@@ -99,12 +99,12 @@ def test_an_operation_without_a_rule_may_give_any_number() -> None:
 
 
 def exact(op: Op, operands: Sequence[Sequence[float]]) -> list[int]:
-    """Elements of the result before they wrap."""
+    """Elements of the result before wrapping."""
     return [int(value) for value in evaluate(op, [list(tile) for tile in operands])]
 
 
 def hold(op: Op, given: list[Range], tiles: Sequence[Sequence[float]]) -> None:
-    """All rules of an operation, for facts of its operands and members of them."""
+    """Checks all rules of an operation, for facts about its operands and members of them."""
     dtype = op.result.tile.dtype
     kernel = Kernel(1).function
     (anyhow,) = RangeAnalysis(kernel, {}).transfer(op, given)
@@ -138,7 +138,7 @@ def test_members_stay_members(opcode: str) -> None:
     """At the edges of every dtype."""
     for op in cases(opcode):
         if opcode == "binary_in_range":
-            continue  # its operands are restricted: below
+            continue  # its operands are restricted: see below
         r = random.Random(f"{opcode} {op.attributes()} {[v.type for v in op.operands]} {op.result.type}")
         tried(op, r, 20)
 
@@ -161,7 +161,7 @@ def one(value: int) -> Range:
 
 @pytest.mark.parametrize(("kind", "dtype"), campaign.in_turn(INTEGER_BINARY, (i8, u8), 1))
 def test_constants_of_eight_bits(kind: str, dtype: DType) -> None:
-    """Each edge with each number: a rule for two constants gives the one value that the table has."""
+    """Each edge with each number: a rule for two constants gives the one value of the table."""
     op = made(ops.Binary(kind=kind), TileType(dtype, (1,)), *[TileType(dtype, (1,))] * 2)
     low, high = dtype.integer_range()
     for a in edge_numbers(dtype)[::3]:
@@ -183,7 +183,8 @@ def test_all_constants_of_eight_bits(kind: str, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("amount", [8, 9, 16, 17, 32, 33, 40, 64, 65])
 def test_a_shift_by_the_width_or_more_leaves_nothing(dtype: DType, amount: int) -> None:
-    """`n << 33` of a size, u8 `<< 9`, i16 `<< 17`, u32 `<< 40`: over integers without end they would be large numbers."""
+    """`n << 33` of an extent, u8 `<< 9`, i16 `<< 17`, u32 `<< 40`: over unbounded integers the results would be large
+    numbers."""
     if not dtype.bits <= amount <= dtype.integer_range()[1]:
         return
     op = made(ops.Binary(kind="shl"), TileType(dtype), TileType(dtype), TileType(dtype))
@@ -203,7 +204,7 @@ def test_a_contradiction_is_no_number() -> None:
 
 
 def test_what_cannot_fit_is_not_believed_to() -> None:
-    """`fits` of a result that lies outside of its dtype: the operation never runs, and nothing is concluded from that."""
+    """If `fits` is required of a result outside its dtype, the operation never runs, and nothing is concluded from it."""
     op = made(ops.Binary(kind="add"), TileType(i32), TileType(i32), TileType(i32))
     op.result.fits = True
     (found,) = _ProvenRanges(Kernel(1).function, {}).transfer(op, [Range(2**31 - 4, 2**31 - 1), Range(8, 9)])

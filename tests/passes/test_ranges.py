@@ -1,4 +1,4 @@
-"""Ranges and divisibility: arithmetic is sound at its corners, loops reach a fixpoint, joins keep only what both sides say."""
+"""Ranges and divisibility: arithmetic is sound at its corners, loops reach a fixpoint, joins keep only facts of both sides."""
 
 from __future__ import annotations
 

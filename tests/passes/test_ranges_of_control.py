@@ -1,7 +1,7 @@
-"""What ranges say of launches, loops, branches and selections holds of every value that these take.
+"""Ranges of launch values, loop variables, branch results and selections contain every value that occurs.
 
-Held against plain counting: extents that `Expr.evaluate` gives, `range` of Python, elements told apart by their condition.
-Facts that an operation gives by itself are in `test_range_rules`.
+Checked against direct evaluation: `Expr.evaluate` for extents, Python's `range` for loops, and selection by condition. Rules of
+single operations are tested in `test_range_rules`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def some_expr(r: random.Random, depth: int) -> Expr:
 
 
 def test_host_expressions_stay_in_their_range() -> None:
-    """Over integers without end; a launch that divides by zero is refused."""
+    """Over unbounded integers; a launch that divides by zero is refused."""
     r = random.Random(3)
     for _ in range(400):
         expr = some_expr(r, 3)
@@ -54,7 +54,7 @@ def test_host_expressions_stay_in_their_range() -> None:
 
 
 def stepped(lower: int, upper: int, step: int) -> list[int]:
-    """Some values of a loop's variable, the first and the last ones among them; none where the counter leaves i32."""
+    """Some values of a loop's variable, including the first and the last; none if the counter overflows i32."""
     turns = range(lower, upper, step)
     if not turns or turns[-1] + step > i32.integer_range()[1]:
         return []
@@ -62,7 +62,7 @@ def stepped(lower: int, upper: int, step: int) -> list[int]:
 
 
 def test_a_loop_variable_stays_in_its_range() -> None:
-    """Empty loops, negative bounds, steps of 2^30, congruences that no turn meets."""
+    """Empty loops, negative bounds, steps of 2^30, congruences that no iteration satisfies."""
     r = random.Random(4)
     analysis = RangeAnalysis(Kernel(1).function, {})
     for lower, upper, step in zip(*(facts(i32, r, 3000) for _ in range(3)), strict=True):
@@ -81,7 +81,7 @@ def test_a_body_that_never_runs_begins_where_its_loop_does() -> None:
 
 @pytest.mark.parametrize("axis", range(3))
 def test_blocks_are_those_of_a_launch(axis: int) -> None:
-    """An extent that is never within the limits of CUDA has no launch: nothing is concluded from it."""
+    """An extent that is never within CUDA's grid limits has no launch, so nothing is concluded from it."""
     wide = binary("*", sym("N"), const(70000))
     for extent, low, high in ((as_expr("N"), 1, MAX_DIM), (wide, 70000, 2**50), (const(5), 5, 5)):
         grid = [const(1)] * axis + [extent]
@@ -155,7 +155,7 @@ def test_an_arm_that_is_never_taken_says_nothing() -> None:
 
 
 def test_carried_values_stay_in_their_range() -> None:
-    """A loop that adds, clamps and multiplies, run for its turns."""
+    """A loop that adds, clamps and multiplies, run for all its iterations."""
     r = random.Random(8)
     for _ in range(150):
         k = Kernel(1)
@@ -186,7 +186,7 @@ def test_carried_values_stay_in_their_range() -> None:
 
 
 def test_declared_ranges_hold_of_launches_that_keep_to_them() -> None:
-    """`requires` of single symbols, and `values` of tensors with ends that follow from symbols."""
+    """`requires` on single symbols, and `values` of tensors whose ends depend on symbols."""
     r = random.Random(9)
     for _ in range(200):
         k = Kernel("N")

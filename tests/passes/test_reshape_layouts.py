@@ -1,4 +1,4 @@
-"""A reshape keeps every element in its register wherever the digits of the layout divide the new axes."""
+"""A reshape keeps every element in its register if the digits of the layout divide the new axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilec.ir.layout import Digit, Layout
 
 
 def position(place: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """Row-major position of coordinates; past the end of an axis they wrap."""
+    """Row-major position of coordinates; a coordinate past the end of an axis wraps."""
     return sum(c % extent * step for c, extent, step in zip(place, shape, row_major(shape), strict=True))
 
 
@@ -58,7 +58,7 @@ def test_these_reshapes_rename_registers(source: tuple[int, ...], target: tuple[
 
 def test_an_axis_that_ends_inside_a_digit_is_refused() -> None:
     assert reshaped(natural((96,), 1), (96,), (32, 3)) is None
-    assert reshaped(natural((6, 64), 1), (6, 64), (2, 3, 64)) is None  # pairs of rows, which an axis of 3 cannot hold
+    assert reshaped(natural((6, 64), 1), (6, 64), (2, 3, 64)) is None  # pairs of rows, which do not divide an axis of 3
     assert reshaped(Layout(1, (Digit(3, 0, 1),), (Digit(32, 0, 3),), ()), (96,), (24, 4)) is None
 
 

@@ -1,4 +1,5 @@
-"""The second check of pipelines accepts what the staging pass makes and refuses it with any part of its order taken away."""
+"""The independent checker of pipelines accepts the output of the staging pass, and refuses it if any ordering operation is
+removed."""
 
 from __future__ import annotations
 
@@ -84,12 +85,12 @@ def test_loops_that_share_a_bound_are_in_order(name: str, target: Target, tmp_pa
     assert len(rings) == len(ranges)
     commits = [op for op in function.body.walk() if isinstance(op, Commit)]
     missed = [commit for commit in commits if is_missed(function, commit)]
-    # Where there is no turn, that of the turns does not matter.
+    # In a loop without iterations, the order of its iterations does not matter.
     assert len(missed) == {"range(2, 2)": len(commits) - 1}.get(ranges[0], len(commits))
 
 
 def is_missed(function: Function, op: Op) -> bool:
-    """Whether the check refuses the function without `op`."""
+    """Whether the checker refuses the function without `op`."""
     block = next(block for block in blocks(function.body) if op in block.ops)
     place = block.ops.index(op)
     block.ops.remove(op)
@@ -166,7 +167,7 @@ def hold_one_more(function: Function) -> None:
 
 
 def copy_before_the_barrier(function: Function) -> None:
-    """The copies of a turn go where some threads may still read."""
+    """Issues the copies of an iteration while some threads may still read the stage."""
     barrier, commit = inside(function, Barrier)[0], inside(function, Commit)[0]
     home = next(block for block in blocks(function.body) if commit in block.ops)
     home.ops.remove(barrier)
@@ -198,7 +199,7 @@ def read_the_next_stage(function: Function) -> None:
 
 
 def never_meet_behind(function: Function) -> None:
-    """Without what lets threads meet behind the loop."""
+    """Removes the barriers after the loop."""
     piped = inside(function, Barrier)
     for op in [op for op in function.body.walk() if isinstance(op, Barrier) and op not in piped]:
         drop(function, op)
@@ -222,7 +223,7 @@ def test_a_pipeline_out_of_order_is_refused(target: Target, fault: Callable[[Fun
 
 
 def test_a_ring_that_is_still_read_is_refused(tmp_path: Path) -> None:
-    """In the second turn of the loop around it, the first copies go where threads may still read."""
+    """In the second iteration of the outer loop, the first copies overwrite stages that threads may still read."""
     path = tmp_path / "k.py"
     path.write_text(NESTED)
     function = prepare(load_kernel(path, {}, root=tmp_path), SM_120A)
@@ -232,7 +233,7 @@ def test_a_ring_that_is_still_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_far_end_takes_no_longer(tmp_path: Path) -> None:
-    """A few turns are followed, whatever number ends the loop: hundreds of millions would never end."""
+    """The checker follows a few iterations, whatever the trip count: following hundreds of millions would never end."""
     path = tmp_path / "k.py"
     path.write_text(
         "import tilec\nfrom tilec import Dim, In, Out, bf16, f32, grid, i32, load, mma, store, zeros\n\n"

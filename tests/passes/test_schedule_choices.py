@@ -1,6 +1,7 @@
-"""What the schedule must choose: no kernel is wrong that has another, but it has work, barriers or bytes that it need not have.
+"""Choices that the schedule must make. Another choice would still be correct, but cost work, barriers or bytes that are not
+needed.
 
-Each choice against the sentence that defines it, by trying all there are.
+Each choice is compared with its defining rule by trying all alternatives.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tilec.target import SM_90A
 
 @pytest.mark.parametrize("units", range(1, 80))
 def test_warps_divide_the_tile_or_leave_the_least_without_work(units: int) -> None:
-    """`units` warps' worth of 16-byte vectors, and at least two of them a warp."""
+    """`units` is the tile's number of 16-byte vectors in warps; each warp gets at least two of them."""
     warps = _warps_to_load(units * 256)
     wanted = max(1, min(16, units // 2))
     dividing = max(count for count in range(1, wanted + 1) if units % count == 0)
@@ -67,7 +68,7 @@ def test_rows_that_begin_in_one_bank_are_moved_apart(columns: int, dtype) -> Non
 @pytest.mark.parametrize("shape", [(64, 64), (128, 64), (64, 128)])
 @pytest.mark.parametrize("dtype", [bf16, f16, f32])
 def test_a_transposed_tile_meets_no_bank_more_than_four_times(dtype: DType, shape: tuple[int, int]) -> None:
-    """Of the 32 words that a warp writes or reads at once, how many lie in one bank."""
+    """Counts how many of the 32 words that a warp accesses at once lie in one bank."""
     tile, warps = TileType(dtype, shape), 8
     down, along = with_axes(natural(shape[::-1], warps), {0: 1, 1: 0}, 2), natural(shape, warps)
     steps = conversion_steps(tile, down, along)
@@ -76,7 +77,7 @@ def test_a_transposed_tile_meets_no_bank_more_than_four_times(dtype: DType, shap
             places = (layout.coordinates(register, lane, 3) for lane in range(32))
             words = {(row * steps[0] + column * steps[1]) * dtype.bytes // 4 for row, column in places}
             banks = Counter(word % 32 for word in words)
-            assert max(banks.values()) <= 4, (layout, banks)  # 8 and 16 where rows are padded to whole vectors
+            assert max(banks.values()) <= 4, (layout, banks)  # 8 and 16 if rows are padded to whole vectors
 
 
 # Versions without masks
@@ -97,7 +98,7 @@ def test_a_box_that_is_inside_needs_no_test_and_one_that_may_not_be_needs_one() 
     assert [edges(value) for value in loads] == [[], [], [(65, 64)], [(64, 64)], [(64, "N")]]
 
 
-# Meetings
+# Barriers
 
 
 LANES = Layout(1, (), (Digit(32, 0, 1),), ())
@@ -130,7 +131,6 @@ def test_threads_need_not_meet_between_touches_of_the_same_thread_alone() -> Non
 
 
 def blocks(function: Function) -> Iterator[Block]:
-    """The body and every region in it."""
     yield function.body
     for op in function.body.walk():
         yield from op.regions
@@ -138,7 +138,8 @@ def blocks(function: Function) -> Iterator[Block]:
 
 @pytest.mark.parametrize("kernel", ["flash_attention", "decode_attention"])
 def test_a_loop_whose_turns_begin_with_copies_meets_inside_of_them_alone(kernel: str) -> None:
-    """The first copies of a pipeline stand in a branch each, and one meeting before them all does; a loop is no such branch."""
+    """The first copies of a pipeline are in one branch each, and one barrier before all of them is enough; a loop is no such
+    branch."""
     for block in blocks(shipped.prepared(kernel, SM_90A)):
         for before, op in zip(block.ops, block.ops[1:], strict=False):
             met = isinstance(op, ops.For) and isinstance(before, Barrier)
@@ -147,7 +148,8 @@ def test_a_loop_whose_turns_begin_with_copies_meets_inside_of_them_alone(kernel:
 
 @pytest.mark.parametrize(("step", "met"), [(0, False), (512, True)])
 def test_turns_meet_where_the_next_touches_what_other_threads_have_written(step: int, met: bool) -> None:
-    """The same box in each turn is each thread's own; a box that moves by less than its length is another's."""
+    """If the box is the same in each iteration, each thread touches only its own elements. If it moves by less than its length,
+    it reaches elements of other threads."""
     k = Kernel(1)
     x = k.tensor("x", Access.INOUT, 8192)
     with k.loop(0, 8) as turn:
@@ -167,7 +169,7 @@ def test_a_neutral_operand_goes_only_where_it_is_neutral(kind: str) -> None:
     n, neutral = k.dim("N"), k.c(1 if kind in ("mul", "floordiv") else 0)
     right, left = k.op(kind, n, neutral).owner, k.op(kind, neutral, n).owner
     assert isinstance(right, ops.Binary) and isinstance(left, ops.Binary)
-    kept = [same_as(right) is n, same_as(left) is n, same_as(left) is None]  # an operation's own text may be very long
+    kept = [same_as(right) is n, same_as(left) is n, same_as(left) is None]  # the text of a single operation may be very long
     assert kept == ([True, True, False] if kind in ("add", "mul", "or", "xor") else [True, False, True])
 
 
@@ -196,7 +198,7 @@ def test_a_kernel_without_a_pipeline_has_none_to_shorten() -> None:
 
 @pytest.mark.parametrize(("inner", "vector"), [(1, 16), (2, 0), ("S", 0)])
 def test_only_rows_without_gaps_are_copied(inner: int | str, vector: int) -> None:
-    """With steps between rows of its own, a tensor is staged if the elements of a row lie side by side."""
+    """A tensor with a row stride of its own is staged if the elements of a row are contiguous."""
     k = Kernel("S")
     strides = (const(64), as_expr(inner))
     tensor = k.body.add_argument(TensorType(f32, (const(32), const(32)), align=16, strides=strides), "x")

@@ -1,4 +1,4 @@
-"""Schedules of roles that share a ring, with one thing changed: the second verifier refuses what changes any order."""
+"""Schedules of roles that share a ring, with one change each: the independent verifier refuses each change of the order."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ IN_TURNS = (
     *(kind for kind in REFUSED if kind != "counts other stages"),
     "take_turn dropped", "take_turn doubled", "pass_turn dropped", "pass_turn doubled", "another's turn",
 )  # fmt: skip
-"""What counts stages has some parts that change nothing: a consumer begins its tiles at every other place at most."""
+"""Excludes "counts other stages", because some of these change nothing: a consumer begins its tiles only at every other slot.
+"""
 SOME, MORE = 18, 3
-"""Of how many mutants of a kind one is judged: in the default run, and beyond it."""
+"""One mutant in this many of a kind is checked: in the default run, and in the campaign."""
 SCHEDULES = {
     "one tile": (Overrides(copy="tma", stages=2), REFUSED),
     "persistent": (Overrides(copy="tma", stages=2, persistent=True), REFUSED),
@@ -55,7 +56,7 @@ def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
 
 @pytest.mark.parametrize("every", campaign.first(1, (SOME, 4)))
 def test_what_changes_the_order_of_chained_products_is_refused(every: int) -> None:
-    """Other kinds have some that change nothing: of rings of one stage, and of what is known to be the first turn."""
+    """The excluded kinds contain changes without effect: in rings of one stage, and in iterations known to be the first."""
     kinds = {kind for kind in REFUSED if kind not in ("release dropped", "wrong stage", "wrong parity", "counts other stages")}
     text = print_function(made("bf16", 64, 64, 64, stages=2).prepared)
     found = list(mutants(text, every, kinds))
@@ -71,12 +72,12 @@ OTHER = {"add": "sub", "sub": "add", "mul": "add", "floordiv": "mod"}
 
 @pytest.mark.parametrize("order", campaign.first(1, ("grid", "pingpong")))
 def test_every_tile_is_one_blocks(order: str) -> None:
-    """All that says which tiles a block takes, with one operation or operand changed."""
+    """Changes one operation or operand of the arithmetic that assigns tiles to a block."""
     wanted = Overrides(copy="tma", stages=2, persistent=True, order=order)
     text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
 
     def arithmetic(function: Function) -> list[Op]:
-        """What the turns and the tile of each role follow from, and the loops themselves."""
+        """The loops over tiles, and the operations that compute their bounds and the tile of each role."""
         loops = [op for op in function.body.walk() if isinstance(op, For) and op.variable == "turn"]
         makers = {value: op for op in function.body.walk() for value in op.results}
         pending = [value for loop in loops for value in loop.operands[:3]]

@@ -1,4 +1,4 @@
-"""Pipelined loops compute what the plain ones do, for every trip count, and only loops that may be pipelined are."""
+"""Pipelined loops compute the same as the plain ones for every trip count, and only loops that can be pipelined are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BM, BN, BK = 32, 32, 32
 
 
 def stage(function: Function, target: Target) -> Function:
-    """Pipelined as is chosen for it where nothing else wants shared memory."""
+    """Pipelines the loops as the schedule chooses if nothing else needs shared memory."""
     function.num_warps = product_warps(function)
     schedule = Schedule((Role("all", function.num_warps),))
     pipelines = pipelines_of(function, schedule, target, NOTHING_FIXED)
@@ -170,7 +170,7 @@ def test_bytes_are_free_again_after_the_pipeline() -> None:
 
 
 def test_warps_suit_every_product_of_the_kernel() -> None:
-    """Decode attention has products of 32 x 8 and 128 x 8 elements: four warps would suit only the larger."""
+    """Decode attention has products of 32 x 8 and 128 x 8 elements: four warps would suit only the larger one."""
     function = shipped.load("decode_attention")
     shapes = {op.result.tile.shape for op in function.body.walk() if isinstance(op, ops.Mma)}
     assert shapes == {(32, 8), (128, 8)}
@@ -195,7 +195,7 @@ def test_products_of_warpgroups_compute_the_product(tile: tuple[int, int, int], 
 @pytest.mark.parametrize(
     ("options", "target"),
     [
-        ({"tile": (64, 64, 64)}, SM_90A),  # the right operand's rows are those of memory
+        ({"tile": (64, 64, 64)}, SM_90A),  # the right operand has its rows as in memory
         ({"transposed": True, "tile": (64, 64, 32)}, SM_90A),  # rows of 64 bytes
         ({"transposed": True, "tile": (32, 64, 64)}, SM_90A),  # half a tile of rows
         ({"transposed": True, "tile": (64, 64, 64)}, SM_120A),  # no such instruction

@@ -1,4 +1,4 @@
-"""Tiles that go to memory by copies, with one thing changed: the second verifier refuses what changes any order."""
+"""Tiles stored by TMA, with one change each: the independent verifier refuses each change of the order."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ STORED = (
         [
             ((64, 80), {"stages": 2}),
             ((64, 80), {"stages": 2, "persistent": True}),
-            ((64, 256), {"stages": 5, "persistent": True}),  # less scratch than parts
+            ((64, 256), {"stages": 5, "persistent": True}),  # fewer scratch buffers than sub-tiles
             ((64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}),
         ],
     ),
 )
 def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], wanted: dict[str, Any]) -> None:
-    """Wherever it stands; of consumers that do the same, some."""
+    """Tries every location; with ping-pong consumers, which run the same code, one mutant in three."""
     text = print_function(prepare(source("bf16", *tile), SM_90A, Overrides(copy="tma", store="tma", **wanted)))
     verify(parse_function(text), SM_90A)
     found = list(mutants(text, 3 if "order" in wanted else 1, STORED))
@@ -52,7 +52,7 @@ def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], want
 def test_scratch_is_not_freed_while_it_may_be_read() -> None:
     wanted = Overrides(copy="tma", store="tma", stages=2)
     text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
-    for count in (0, 1):  # in front of the wait, and behind it
+    for count in (0, 1):  # before the wait, and after it
         function = parse_function(text)
         (home,) = [region for op in function.body.walk() for region in op.regions if any(map(_waits, region.ops))]
         (wait,) = filter(_waits, home.ops)

@@ -1,4 +1,5 @@
-"""Warps follow the tiles of a kernel; where a thread would hold too much of one, the kernel is refused before it is lowered."""
+"""The number of warps follows the tiles of a kernel; if a thread would hold too many elements of one, the kernel is refused
+before lowering."""
 
 from __future__ import annotations
 
@@ -45,14 +46,13 @@ MASKED = """def masked(x: In[f32, N, M], out: Out[f32, N, M]):
 
 
 def kernel(folder: Path, body: str, extent: int) -> Function:
-    """One of the kernels above."""
     path = folder / "kernel.py"
     path.write_text(HEAD + body.format(extent=extent), encoding="utf-8")
     return load_kernel(path, {}, root=folder)
 
 
 def refusal(folder: Path, body: str, extent: int, warps: int | None) -> Diagnostic:
-    """Why the kernel is not compiled."""
+    """The error that the kernel is refused with."""
     with pytest.raises(CompileError) as caught:
         lower(prepare(kernel(folder, body, extent), SM_90A, Overrides(warps=warps)), SM_90A)
     (found,) = caught.value.diagnostics

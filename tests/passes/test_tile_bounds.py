@@ -1,4 +1,5 @@
-"""Persistent blocks whose loops follow the tile: built, with the results of the interpreter; roles that differ are refused."""
+"""Persistent blocks whose pipelined loops have bounds that depend on the tile: they are built and give the interpreter's
+results; roles with different bounds are refused."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_they_compute_what_the_text_says(tmp_path: Path, bounds: str, before: st
 
 
 def operations_of_bounds(region: Block) -> list[Binary]:
-    """What the bounds of a role's pipelined loop are computed with, of each tile."""
+    """The operations that compute the bounds of a role's pipelined loop from the tile."""
     (tiles,) = (op for op in region.ops if isinstance(op, For))
     loop = next(op for op in tiles.regions[0].walk() if isinstance(op, For))
     made = {result: op for op in tiles.regions[0].walk() for result in op.results}
@@ -116,7 +117,7 @@ def operations_of_bounds(region: Block) -> list[Binary]:
 
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_a_role_that_goes_round_less_often_is_refused(tmp_path: Path, bounds: str) -> None:
-    """Each operation that the bounds of one role are computed with, made another in that role."""
+    """Changes, in one role, each operation that its loop bounds are computed with."""
     refused = 0
     for region in (0, 1):
         for place in range(64):

@@ -1,8 +1,8 @@
-"""What the prover knows of a value holds of what the table of operations makes of it, on random integer programs.
+"""The prover's facts about values agree with the semantics table, on random integer programs.
 
-Held against a plain oracle: ranges and congruences of every value; and the terms of every element, exactly, with each unknown
-taken at what it stands for. Where an access uses a value, its arithmetic has obligations; then, and only then, the terms may
-rest on integers that do not wrap.
+A plain oracle checks ranges and congruences of every value, and the terms of every element exactly, with each unknown replaced
+by the value it stands for. If an access uses a value, its arithmetic has obligations; then, and only then, its terms may rely
+on integers that do not wrap.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_terms_are_exact_where_nothing_that_an_access_uses_wraps(seed: int) -> N
     for turn, state in moments:
         check_terms(seed, made, index, turn, state)
         for value in integers(state):
-            decides = value.owner in set(index.deciding) and not isinstance(value.owner, ops.For)  # one of its values may
+            decides = value.owner in set(index.deciding) and not isinstance(value.owner, ops.For)  # one of its values may wrap
             assert not decides or all(inside(facts[value], number) for number in state[value]), (seed, value.owner)
 
 
@@ -91,7 +91,7 @@ def check_terms(seed: int, made: Program, index: IndexTerms, turn: int, state: S
 
 
 def known(made: Program, index: IndexTerms, turn: int, state: State) -> dict[Atom, int]:
-    """What each unknown stands for at this moment; every one lies in its interval."""
+    """The number that each unknown stands for in this iteration; each lies in its interval."""
     found: dict[Atom, int] = {}
     for (kind, key), atom in index.atoms._interned.items():  # type: ignore[misc]
         if kind is Kind.SYMBOL:
@@ -105,7 +105,7 @@ def known(made: Program, index: IndexTerms, turn: int, state: State) -> dict[Ato
         elif kind is Kind.OPAQUE:
             value, positions, *multiple = key
             if value not in state:
-                continue  # of another moment
+                continue  # of another iteration
             numbers = [p.constant for p in positions]
             if any(n is None for n in numbers):
                 continue

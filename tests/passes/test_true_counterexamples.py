@@ -1,6 +1,5 @@
-"""What is refused for want of a proof comes with no launch in which nothing goes wrong: no element that is written after all,
-no value that a loop does not have there.
-"""
+"""A kernel that is refused for lack of a proof is not shown a false counterexample: neither an element that is in fact written,
+nor a value that a loop variable does not have there."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ def k(x: In[f32, N], out: Out[f32, N]):
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_no_value_is_assumed_that_running_the_kernel_contradicts(name: str, tmp_path: Path) -> None:
-    """Each is right, and the prover does not see it: it says that it could not decide, and shows no launch."""
+    """Each kernel is correct, but the prover cannot show it: it reports that it could not decide, and prints no launch."""
     path = tmp_path / "k.py"
     words = "Dim, In, Out, arange, f32, grid, load, requires, scatter, store"
     path.write_text(
@@ -90,7 +89,7 @@ def test_no_value_is_assumed_that_running_the_kernel_contradicts(name: str, tmp_
 
 
 def test_a_counted_value_that_does_go_wrong_is_shown(tmp_path: Path) -> None:
-    """The same loop from 3 on: of the numbers that the remainder might be, the one is shown that it is."""
+    """The same loop, starting at 3: of the numbers that the remainder might be, the counterexample shows the actual one."""
     path = tmp_path / "k.py"
     text = (
         COUNTED["what a loop counts with a remainder"]

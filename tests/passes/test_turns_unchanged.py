@@ -1,7 +1,8 @@
-"""Changes of a schedule in turns that the second verifier accepts, since they change no value: they are run, and are right.
+"""Mutants of ping-pong schedules that the independent verifier accepts because they change no value: they are run, and their
+results are right.
 
-Of two consumers each takes every other tile, so that it begins and ends at every other place of the ring, of two rounds. What
-counts places therefore has parts that no tile of a consumer needs, and others that are the same modulo two rounds.
+Each of two consumers processes every other tile, so it begins and ends at every other ring slot, modulo two rounds. The
+arithmetic on slots therefore has parts that no tile of a consumer depends on, and others that are equal modulo two rounds.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ KINDS = ("another tile", "loop begins elsewhere", "counts other stages")
 
 
 def accepted(text: str, every: int) -> list[Mutant]:
-    """The mutants of places in the ring that the verifier lets through, of so many times fewer of each kind; what says which
-    tile a block takes is none of them."""
+    """The mutants of ring indices that the verifier accepts, about one in `every` of each kind. Mutants that change which tile
+    a block processes are not among them."""
     ops = list(parse_function(text).body.walk())
     starts = [place for place, op in enumerate(ops) if isinstance(op, For)]
     found: list[Mutant] = []
@@ -43,7 +44,7 @@ def accepted(text: str, every: int) -> list[Mutant]:
 
 
 WHOLE = ((2, 136, 1), (3, 40, 1))
-"""Stages, depth of the product, which three steps a tile go through or one, and how many times fewer mutants are looked at."""
+"""Stages, the product's K extent (three iterations a tile, or one), and the sampling interval of mutants."""
 
 
 @pytest.mark.parametrize(("stages", "depth", "every"), chosen([(3, 40, 12), *WHOLE], lambda case: case not in WHOLE))

@@ -1,4 +1,4 @@
-"""In an `unsafe` block nothing is taken for proven: an index there may wrap, and its mask stays where it might matter."""
+"""In an `unsafe` block nothing counts as proven: an index there may wrap, and its mask stays wherever it may matter."""
 
 from __future__ import annotations
 

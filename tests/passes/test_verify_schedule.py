@@ -1,4 +1,4 @@
-"""The second verifier accepts what the passes make and roles that are in order, and refuses either with one thing changed."""
+"""The independent verifier accepts the output of the passes and correctly ordered roles, and refuses both with one change."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_roles_are_read_printed_and_in_order() -> None:
 
 
 def test_registers_that_roles_pass_on_are_taken_at_the_start_of_each() -> None:
-    """From equal shares, which the assembler must know of."""
+    """Registers are reallocated from equal shares, so the assembler needs `minctasm`."""
     made = lower(parse_function(ROLES), SM_90A)
     assert made.num_threads == 256 and "nvvm.minctasm = 1" in made.mlir
     assert re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+)", made.mlir) == [("dec", "232"), ("dec", "40")]
@@ -91,7 +91,7 @@ def test_registers_that_roles_pass_on_are_taken_at_the_start_of_each() -> None:
 
 
 def test_one_role_is_the_block() -> None:
-    """The body of a kernel as the only role is the same code."""
+    """A kernel body wrapped into a single role gives the same code."""
     function = prepare(shipped.load("rms_norm"), SM_90A)
     plain = lower(function, SM_90A)
     text = print_function(function)
@@ -192,7 +192,7 @@ def test_two_roles_do_not_share_scratch() -> None:
 
 
 def test_the_bytes_of_a_stage_are_taken_again_once_all_copies_have_come() -> None:
-    """Behind its `shared_free`, which must come after the last wait."""
+    """The new buffer comes after `shared_free` and a barrier; `shared_free` must come after the last wait."""
     meeting = '    barrier {scope = "role"}\n'
     free = f"    shared_free %4\n    %50 = shared_alloc {{offset = 0, alignment = 128}} : scratch<4096>\n{meeting}"
     tile = "    %51 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 4>\n    put %50, %51 {steps = [1]}\n"
@@ -223,7 +223,7 @@ def first(function: Function, *kinds: type[Op]) -> Op:
 
 
 def lose_a_barrier(function: Function) -> None:
-    """The one between what is put and what is taken."""
+    """Removes the barrier between the store to scratch and the load from it."""
     taken = first(function, Take, ReduceTake)
     home = next(block for block in blocks(function.body) if taken in block.ops)
     place = home.ops.index(taken)
@@ -236,7 +236,7 @@ def lose_a_put(function: Function) -> None:
 
 
 def take_by_itself(function: Function) -> None:
-    """A reduction along an axis that lies on several warps, in one piece."""
+    """Replaces a reduction across warps by a single operation."""
     take = first(function, ReduceTake)
     assert isinstance(take, ReduceTake)
     whole = Reduce(operands=[take.operands[1]], kind=take.kind, axis=take.axis, results=take.results)
@@ -250,7 +250,7 @@ def combine_another_way(function: Function) -> None:
 
 
 def forget_a_conversion(function: Function) -> None:
-    """An operation takes what stood in front of the change of layout."""
+    """An operation uses its operand without the layout conversion."""
     user, place = next(
         (op, place)
         for op in function.body.walk()
@@ -263,7 +263,7 @@ def forget_a_conversion(function: Function) -> None:
 
 
 def hide_an_exchange(function: Function) -> None:
-    """A change of layout that threads cannot make by themselves, as one operation."""
+    """Replaces a layout conversion between threads by a single `Relayout`, which cannot move elements between threads."""
     take = first(function, Take)
     put = next(op for op in function.body.walk() if isinstance(op, Put) and op.operands[0] is take.operands[0])
     home = next(block for block in blocks(function.body) if take in block.ops)

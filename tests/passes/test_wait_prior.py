@@ -1,4 +1,4 @@
-"""Where a kernel waits for the kernels before it."""
+"""The location of the grid dependency wait (`griddepcontrol.wait`) in a kernel."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_verifier_refuses_an_early_read_of_what_is_not_resident() -> None:
 
 
 def test_loads_of_what_is_resident_and_written_stay_behind_the_wait(tmp_path: Path) -> None:
-    """A load may stand behind a store of the kernel's own, so that none of them goes in front of all."""
+    """The load may follow a store of the kernel itself, so it must not move to the start."""
     source = (SHIPPED / "matvec_add_scaled.py").read_text()
     (tmp_path / "written.py").write_text(source.replace("resident(w, weight)", "resident(w, weight, residual)"))
     function = prepare(load_kernel(tmp_path / "written.py", EARLY | {"ROWS": 4, "BLOCK": 512}), SM_90A)  # pyright: ignore[reportArgumentType]
@@ -103,7 +103,7 @@ def test_loads_of_what_is_resident_and_written_stay_behind_the_wait(tmp_path: Pa
 
 
 def test_copies_of_what_the_kernel_writes_behind_them_begin_before_the_wait() -> None:
-    """Decode attention over a short cache reads it ahead, and puts the new token into it once all copies are done."""
+    """Decode attention over a short context prefetches the cache, and stores the new token once all copies are complete."""
     function = shipped.as_chosen("rotary_decode_attention_kv", SM_90A)
     ops = function.body.ops
     wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
@@ -141,12 +141,12 @@ def test_the_verifier_refuses_a_second_wait() -> None:
 
 
 def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
-    """Decode attention has its first tiles of keys and values under way when it waits for the queries."""
+    """Decode attention has copies of its first tiles of keys and values in flight when it waits for the queries."""
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     ops = function.body.ops
     wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
     copies = [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
-    assert len(copies) == 6  # two turns of keys in halves, and values
+    assert len(copies) == 6  # two iterations of keys in halves, and values
     assert {function.parameter_of(op.source).name for op in copies} == {"k_cache", "v_cache"}
     written = shipped.as_chosen("decode_attention", SM_90A)  # its cache is not resident
     front = written.body.ops[: next(place for place, op in enumerate(written.body.ops) if isinstance(op, WaitPrior))]
@@ -154,7 +154,8 @@ def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
 
 
 def test_what_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) -> None:
-    """Behind a loop in a branch, copies may be under way when the kernel writes: operands are loaded in their turn."""
+    """After a loop in a branch, copies may still be in flight when the kernel writes: operands are loaded synchronously
+    instead."""
     source = (SHIPPED / "rotary_decode_attention_kv.py").read_text()
     head, loop, rest = source.partition("    for j in range(")
     body, end, tail = (loop + rest).partition("    store(out")
@@ -173,7 +174,8 @@ def test_a_copy_of_what_is_not_resident_is_refused_before_the_wait() -> None:
 
 
 def test_copies_to_places_that_follow_from_what_is_not_resident_stay_behind_the_wait(tmp_path: Path) -> None:
-    """Only what is inside their condition names the place: where pages lie is known behind the wait."""
+    """The copies' addresses depend on a value that is loaded inside their condition: page addresses are known only after the
+    wait."""
     source = (SHIPPED / "decode_attention.py").read_text()
     for old, new in (
         ("    lengths: In[i32, B],\n", "    lengths: In[i32, B],\n    first: In[i32, B],\n"),

@@ -1,7 +1,7 @@
-"""Which random programs the tests run: the fewest found that together have all that the first hundreds have.
+"""The random programs that the tests run: a small selection that has every feature of the first few hundred.
 
-What counts is each operation with each dtype, the larger things that kernels do, and the parts that the generator is made of.
-`python -m tests.programs.chosen` prints a new choice, after a change of the generator.
+Features are each operation with each dtype, the larger constructs of kernels, and the generator's parts. `python -m
+tests.programs.chosen` prints a new selection, after a change of the generator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.programs.workers import MAKE
 from tests.soundness.features import features, operations
 
 FIRST: Final = {"program": 200, "traffic": 200, "odd program": 150, "odd traffic": 150}
-"""How many programs of each kind are chosen from."""
+"""Number of programs of each kind to select from."""
 CHOSEN: Final = {
     "program": [
         7, 8, 10, 11, 12, 13, 14, 15, 21, 39, 44, 50, 53, 58, 60, 72, 76, 79, 81, 83, 85, 98, 101, 103, 104, 106, 108, 109,
@@ -30,13 +30,13 @@ CHOSEN: Final = {
         0, 7, 11, 20, 26, 29, 40, 43, 44, 54, 60, 75, 80, 86, 88, 95, 102, 112, 118, 131, 142,
     ],
 }  # fmt: skip
-"""Numbers by kind."""
+"""Program numbers by kind."""
 COUNT: Final = 861
-"""Different things that they have together, which are all that the first hundreds have."""
+"""Number of distinct features of the selection, which equals that of the first hundreds."""
 
 
 def parts(kind: str, number: int) -> set[str]:
-    """All that counts of a program."""
+    """All features of a program."""
     made = MAKE[kind](number)
     function = load(made)
     words = {" ".join(pair) for pair in operations(function)} | {f"part {part}" for part in made.parts}
@@ -44,7 +44,7 @@ def parts(kind: str, number: int) -> set[str]:
 
 
 def choose() -> dict[str, list[int]]:
-    """Numbers by kind: again and again the program that adds most."""
+    """Selects numbers by kind greedily: repeatedly the program that adds most features."""
     had = {(kind, number): parts(kind, number) for kind, count in FIRST.items() for number in range(count)}
     left = set[str]().union(*had.values())
     found: dict[str, list[int]] = {kind: [] for kind in FIRST}

@@ -1,12 +1,11 @@
-"""Runs tile IR, as written or prepared for threads, with names in place of numbers: which boxes of which tensors each stored
-tile is a product of, whoever copied them and however early.
+"""Runs tile IR, unprepared or prepared, with symbolic tiles: records which boxes of which tensors each stored tile is a product
+of, whichever role copied them and however early.
 
-In: a function, launch values, how many blocks run. Out: for each place that is stored to, the products that were summed there,
-in order; or a `Wrong` with what happened: roles that wait for ever, a stage that is overwritten while it is read, or read
-before its copies are there, copies that nobody waited for. Scalars are integers of the dtype's width
-(`tests.soundness.arithmetic`).
-mbarriers are phases: a wait sees a parity and nothing else (PTX ISA, `mbarrier.try_wait.parity`), so that a wait may be let
-through by the wrong phase. It shares nothing with `tilec.passes.schedule.ring_check`.
+In: a function, launch values, the number of resident blocks. Out: for each stored position, the products summed there, in
+order; or a `Wrong`: roles that deadlock, a stage that is overwritten while it is read, or read before its copies have arrived,
+copies that nobody waited for. Scalars are integers of the dtype's width (`tests.soundness.arithmetic`). mbarriers have phases:
+a wait tests a parity and nothing else (PTX ISA, `mbarrier.try_wait.parity`), so the wrong phase can satisfy it. Shares no code
+with `tilec.passes.schedule.ring_check`.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ Stores = dict[tuple[int, ...], tuple[Any, ...]]
 
 
 class Wrong(Exception):
-    """What a run did that no run may do."""
+    """An error of a run."""
 
 
 @dataclass(eq=False)
 class Barriers:
-    """A ring of mbarriers: completed phases of each stage, full and empty, and of each role's turn."""
+    """A ring of mbarriers: completed phases of each stage, full and empty, and of each role's ping-pong barrier."""
 
     op: Ring
     full: Counter[int] = field(default_factory=Counter[int])
@@ -53,7 +52,7 @@ class Barriers:
 
 @dataclass(eq=False)
 class Role:
-    """Warps that run together, with products and groups of copies under way."""
+    """Warps that run together, with their products and copy groups in flight."""
 
     warps: int
     products: list[list[tuple[Value, int]]] = field(default_factory=list[list[tuple[Value, int]]])
@@ -63,7 +62,7 @@ class Role:
 
 @dataclass(eq=False)
 class Machine:
-    """One block. `stages` says what lies in a buffer's stage."""
+    """One block. `stages` are the contents of a buffer's stages."""
 
     function: Function
     sizes: dict[str, int]
@@ -78,7 +77,7 @@ class Machine:
     steps: int = 0
 
     def run(self) -> Stores:
-        """All that the block stores."""
+        """Everything that the block stores."""
         for parameter in self.function.parameters:
             if parameter.access is None:
                 self.values[parameter.value] = self.sizes[parameter.name]
@@ -120,7 +119,7 @@ class Machine:
         self.values.update(zip(op.results, held, strict=True))
 
     def side_by_side(self, op: Roles) -> None:
-        """Each role runs until it waits; where all wait and nothing changes, they wait for ever."""
+        """Runs each role until it blocks; if all are blocked and nothing changes, they are deadlocked."""
         outside = self.role
         parts = [Role(warps) for warps in op.warps]
         self.roles = parts
@@ -214,7 +213,7 @@ class Machine:
                 self.compute(op)
 
     def compute(self, op: Op) -> None:
-        """Scalars by the table; what only moves or converts a tile keeps its name."""
+        """Computes scalars by the semantics table; an operation that only moves or converts a tile keeps its name."""
         if not op.results:
             return
         tile = op.result.type
@@ -232,7 +231,7 @@ class Machine:
         return (self.function.parameter_of(tensor).name, *(self.values[value] for value in offsets))
 
     def summed(self, left: Any, right: Any, total: Any) -> tuple[Any, ...]:
-        """One product more; the parts of one product are one."""
+        """Adds a product; the K slices of one product count as one."""
         return total if total and total[-1] == (left, right) else (*total, (left, right))
 
     def store(self, offsets: list[Value], tile: Any) -> None:
@@ -279,7 +278,7 @@ class Machine:
 
 
 def stored(function: Function, sizes: dict[str, int], running: int = 0) -> Stores:
-    """What all blocks store; `running` of them run, where they take tile after tile."""
+    """What all blocks store; if they are persistent, `running` of them are resident."""
     extents = [extent.evaluate(sizes) for extent in function.grid]
     found: Stores = {}
     persistent = any(isinstance(op, LaunchedBlocks) for op in function.body.walk())

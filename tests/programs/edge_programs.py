@@ -1,10 +1,11 @@
-"""Kernels of one masked box whose place is made of shifts, casts and masks at the edges of dtypes, and what becomes of masks.
+"""Kernels with one masked box whose offset consists of shifts, casts and masks at the edges of dtypes, to test which masks are
+dropped.
 
 In: a number. Out: source text and launch values; a verdict. The prover accepts many of them, because their operations have no
-obligation (`&`, `%`, `>>`, a shift by the width or more) or are clamped before they have one. Of those that it accepts, the
-function as written and as prepared are run element by element by the enumerator: both touch the same elements, nothing outside
-of a tensor, and what is marked to need no guard needs none. Some are lowered too and run on the MLIR block machine, where what
-they store is compared with the interpreter.
+obligation (`&`, `%`, `>>`, a shift by the width or more) or are clamped before they have one. For each accepted kernel the
+enumerator runs the function, unprepared and prepared, element by element: both access the same elements, all in bounds, and
+operations marked as unguarded need no guard. Some are also lowered and run on the MLIR block machine, and their stores compared
+with the interpreter.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Expression:
 
 
 class Maker:
-    """Makes expressions of `n` (an extent, i32) and of the scalars `p` and `q`."""
+    """Generates expressions of `n` (an extent, i32) and of the scalars `p` and `q`."""
 
     def __init__(self, r: random.Random, p: str, q: str) -> None:
         self.r = r
@@ -216,11 +217,11 @@ def _edge(dtype: DType, r: random.Random) -> int:
 
 
 class Unguarded(Exception):
-    """A plain division or shift whose right operand is out of its range: undefined in machine code."""
+    """An unguarded division or shift whose right operand is out of range: undefined in machine code."""
 
 
 class Prepared(Launch):
-    """Also runs what passes add, which has no part in where memory is touched."""
+    """Also runs operations that passes add, which do not affect which memory is accessed."""
 
     def _compute(self, op: Op) -> None:
         if not op.results or op.result not in self.needed:
@@ -234,7 +235,7 @@ class Prepared(Launch):
 
 
 def touched(function: Function, sizes: dict[str, int]) -> tuple[list[str], dict[str, tuple[set[object], set[object]]]]:
-    """Accesses outside of their tensors, and the elements that are written and read."""
+    """Out-of-bounds accesses, and the elements that are read and written."""
     one = Prepared(function, sizes, Memory(function, sizes, 1))
     outside = [str(fault) for fault in one.run() if fault.kind == "bounds"]
     return outside, {name: (set(all_.writers), set(all_.readers)) for name, all_ in one.traffic.items()}
@@ -242,7 +243,7 @@ def touched(function: Function, sizes: dict[str, int]) -> tuple[list[str], dict[
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind`: equal, wrong, refused (by the frontend or the prover), internal; `dropped`: a mask was not kept."""
+    """`kind`: equal, wrong, refused (by the frontend or the prover), internal; `dropped`: a mask was removed."""
 
     kind: str
     detail: str = ""
@@ -251,7 +252,7 @@ class Outcome:
 
 
 def judge(number: int, folder: Path, *, machine: bool, count: int = 6) -> Outcome:
-    """The program of a number at `count` launches; with `machine`, its lowered code too."""
+    """Tests the program of a number at `count` launches; with `machine`, its lowered code too."""
     made, path = program(number), folder / "edge.py"
     path.write_text(made.text, encoding="utf-8")
     try:
@@ -278,7 +279,7 @@ def judge(number: int, folder: Path, *, machine: bool, count: int = 6) -> Outcom
 
 
 def on_machine(function: Function, prepared: Function, tried: list[dict[str, int]]) -> str:
-    """What the lowered code stores that the interpreter does not; an empty string where they agree."""
+    """The first difference between the stores of the lowered code and the interpreter; an empty string if they agree."""
     folder = str(Path(__file__).resolve().parents[1] / "lowering")
     if folder not in sys.path:
         sys.path.insert(0, folder)

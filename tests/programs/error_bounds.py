@@ -1,8 +1,8 @@
-"""How far a right implementation may be from the interpreter, element by element: a running error analysis of one launch.
+"""How far a correct implementation may differ from the interpreter, element by element: a running error analysis of one launch.
 
-Beside each float the largest difference is kept that rounding, the order of a sum and the stated error of an approximation may
-make, propagated through every operation. Where it is not finite (an overflow, a division by what may be zero) nothing is
-claimed. Integers are exact: `smooth` programs let no float decide one.
+Each float has an upper bound of its error due to rounding, the order of a sum and the documented error of an approximation,
+propagated through every operation. If the bound is not finite (an overflow, a division by a value that may be zero) nothing is
+claimed. Integers are exact: in `smooth` programs no float determines one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ BINARY: dict[str, Callable[[Array, Array, Array, Array, Array], Array]] = {
 
 
 class _Twin:
-    """Lets the access rules move bounds as they move values: tensors are bounds, the tile is its bound, indices are indices."""
+    """Lets the access rules propagate bounds as they move values: tensors are bounds, the tile is its bound, indices stay
+    indices."""
 
     def __init__(self, run: BoundedRun, tile: Value | None) -> None:
         self.run, self.tile, self.block, self.number, self.accesses = run, tile, run.block, run.number, None
@@ -74,7 +75,7 @@ class _Twin:
 
 
 class BoundedRun(_BlockRun):
-    """One block of the interpreter that keeps bounds beside values."""
+    """One block of the interpreter that propagates bounds next to values."""
 
     def __init__(self, *arguments: Any, memory: dict[str, Array]) -> None:
         super().__init__(*arguments)
@@ -82,11 +83,11 @@ class BoundedRun(_BlockRun):
         self.bounds: dict[int, Array] = {}
 
     def bound(self, value: Value) -> Array:
-        """The bound of a value; zero where none was kept."""
+        """The bound of a value; zero if there is none."""
         return self.bounds.get(id(value), np.zeros(value.tile.shape))
 
     def execute(self, block: Block) -> list[Array]:
-        """Operation by operation, as each has a bound; carry bounds out of an `if` or a loop when its body yields."""
+        """Executes an operation and its bound; propagates bounds out of an `if` or a loop when its body yields."""
         for op in block.ops:
             if isinstance(op, ops.Yield):
                 self.yielded = [self.bound(operand) for operand in op.operands]
@@ -102,7 +103,7 @@ class BoundedRun(_BlockRun):
             self.bounds |= {id(result): bound for result, bound in zip(op.results, self.yielded, strict=True)}
         elif type(op) in ACCESSES:
             tile = getattr(op, "tile", None)
-            # Whichever of two values is kept, it is as far off as the worse of them.
+            # Whichever of two values is selected, its error is at most the larger of theirs.
             moving = replace(op, kind="max") if isinstance(op, ops.AtomicUpdate) else op
             moved = ACCESSES[type(op)](_Twin(self, tile), moving)  # pyright: ignore[reportArgumentType]
             if moved is not None:
@@ -175,7 +176,7 @@ def widened(v: Array, bound: Array, dtype: DType, exact: bool) -> Array:
 
 
 def run_bounded(function: Function, arrays: Mapping[str, Array], scalars: Mapping[str, int]) -> dict[str, Array]:
-    """Run the interpreter on `arrays`, in place; the bound of every element afterwards, by tensor."""
+    """Runs the interpreter on `arrays`, in place; returns the bound of every element afterwards, by tensor."""
     from itertools import product
 
     from tilec.interpreter.launch import bind

@@ -1,8 +1,8 @@
-"""Random tile programs that are safe by construction: kernel source with dims, scalars and how far results may differ.
+"""Random tile programs that are safe by construction: kernel source with dims, scalars and error bounds.
 
 A program loads tiles of its block's own rows, computes with every operation and dtype, loops, branches on data, moves tiles
-through `InOut` and `Scratch` memory, and stores its results. Addresses are plain; what may go wrong is below the tile IR. The
-same number gives the same program.
+through `InOut` and `Scratch` memory, and stores its results. Addresses are simple; the tests target errors below the tile IR.
+The same number gives the same program.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ LARGE_ODD_SHAPES: tuple[Shape, ...] = ((1000,), (1023,), (24, 40), (5, 200), (7,
 
 @dataclass(slots=True)
 class Program:
-    """Kernel source and one launch of it. `exact`: results are equal bit for bit (any NaN equals any other). Tensors in
-    `small` hold small whole numbers, whose products and sums are exact."""
+    """Kernel source and one launch of it. `exact`: results are bit-identical (any NaN equals any other). Tensors in `small`
+    contain small integers, whose products and sums are exact."""
 
     number: int
     text: str
     exact: bool
     dims: dict[str, int]
     scalars: dict[str, int]
-    warps: int | None  # None: as the passes choose
+    warps: int | None  # None: chosen by the passes
     parts: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
     provable: bool = True  # False: arithmetic that may wrap decides an index or a branch
@@ -43,7 +43,7 @@ class Program:
 
 @dataclass(slots=True)
 class Draft:
-    """A program in the making."""
+    """A program under construction."""
 
     r: random.Random
     tiles: Tiles
@@ -57,7 +57,7 @@ class Draft:
     provable: bool = True
     count: int = 0
     depth: int = 0
-    odd: bool = False  # extents are seldom powers of two
+    odd: bool = False  # extents are rarely powers of two
 
     def name(self, stem: str) -> str:
         """A new name."""
@@ -68,7 +68,7 @@ class Draft:
         self.body.append("    " * (self.depth + 1) + text)
 
     def let(self, dtype: str, shape: Shape, text: str) -> str:
-        """Name a tile and bring it into scope."""
+        """Names a tile and brings it into scope."""
         name = self.name("v")
         self.line(f"{name} = {text}")
         self.tiles.scope.append(Variable(name, dtype, shape))
@@ -81,7 +81,7 @@ class Draft:
         return name
 
     def shape(self) -> Shape:
-        """A shape, seldom a large one."""
+        """A shape, rarely a large one."""
         if self.odd:
             return self.r.choice(LARGE_ODD_SHAPES if self.r.random() < 0.15 else ODD_SHAPES)
         return self.r.choice(LARGE_SHAPES if self.r.random() < 0.06 else SHAPES)
@@ -129,7 +129,7 @@ def new_draft(r: random.Random, mode: str, *, odd: bool = False) -> Draft:
 
 
 def finished(draft: Draft, number: int, mode: str) -> Program:
-    """The program that a draft has become."""
+    """The finished program of a draft."""
     dims = "".join(f'class {name}(Dim):\n    """extent {name}"""\n\n\n' for name in sorted(draft.dims))
     scalars = [f"{name}: i32" for name in draft.scalars]
     text = f"{dims}@tilec.kernel\ndef program({', '.join([*draft.parameters, *scalars])}):\n"
@@ -150,7 +150,7 @@ def finished(draft: Draft, number: int, mode: str) -> Program:
 
 
 def add_input(d: Draft) -> None:
-    """A tile of the block's own row, now and then padded, gathered, bool or f8."""
+    """A tile of the block's own row, sometimes padded, gathered, bool or f8."""
     shape, roll = d.shape(), d.r.random()
     dtype = d.dtype()
     index = ", ".join(["b", *("0" for _ in shape)])
@@ -186,7 +186,7 @@ def _compute(d: Draft) -> None:
 
 
 def _loop(d: Draft) -> None:
-    """A loop whose turns are known only at launch, with one or two carried tiles."""
+    """A loop with a trip count known only at launch, and one or two carried tiles."""
     turns = d.name("n")
     d.scalars[turns] = d.r.choice([0, 1, 2, 3])
     d.head.append(f"requires({turns} >= 0)")
@@ -206,7 +206,7 @@ def _loop(d: Draft) -> None:
 
 
 def _branch(d: Draft) -> None:
-    """A branch on data, with tiles that both sides set."""
+    """A branch on data, with tiles that both sides define."""
     target = d.r.choice([v for v in d.tiles.scope if v.shape] or [None])
     if target is None:
         return
@@ -228,7 +228,7 @@ def _branch(d: Draft) -> None:
 
 
 def _gather(d: Draft) -> None:
-    """Elements of the block's own row at an index that data decides, cut to the row."""
+    """Elements of the block's own row at an index computed from data, clamped to the row."""
     shape, dtype = d.r.choice([s for s in d.shapes() if len(s) == 1]), d.dtype()
     extent = d.r.choice([1, 3, 8, 33])
     integers = d.r.choice([k for k in INTEGERS if k in d.tiles.dtypes])
@@ -241,7 +241,7 @@ def _gather(d: Draft) -> None:
 
 
 def _scatter(d: Draft) -> None:
-    """Lanes in another order to the block's own row; some fall outside and are masked away."""
+    """Stores lanes to the block's own row in another order; some are out of bounds and masked."""
     shape, dtype = d.r.choice([(40,), (100,), (125,), (250,)] if d.odd else [(64,), (8,), (128,), (256,)]), d.dtype()
     (extent,) = shape
     orders = [f"{extent - 1} - arange({extent})", f"arange({extent}) ^ 5", f"(arange({extent}) * 3 + 1) % {extent}"]
@@ -254,7 +254,7 @@ def _scatter(d: Draft) -> None:
 
 
 def _atomic(d: Draft) -> None:
-    """Integers and exact float maxima combined by all blocks into one tile."""
+    """Combines integers and exact float maxima of all blocks in one tile."""
     dtype = d.r.choice(["i32", "u32", "i64", "f32"])
     kind = d.r.choice(["atomic_max", "atomic_min"] + ([] if dtype == "f32" else ["atomic_add"] * 2))
     shape = d.r.choice([s for s in d.shapes() if len(s) == 1])
@@ -265,7 +265,7 @@ def _atomic(d: Draft) -> None:
 
 
 def _product(d: Draft) -> None:
-    """A matrix product, in one step or along a loop that is staged through shared memory."""
+    """A matrix product, in one step or in a loop that is staged through shared memory."""
     dtype = d.r.choice(["bf16", "f16"])
     rows, columns, inner = d.r.choice([16, 32, 64]), d.r.choice([16, 32]), d.r.choice([16, 32])
     if d.odd:
@@ -292,7 +292,7 @@ STEPS: list[Callable[[Draft], None]] = [
 
 
 def add_output(d: Draft) -> None:
-    """A result, stored as it is or masked at the edge."""
+    """A result, stored whole or masked at the edge."""
     known = d.r.choice(d.tiles.scope)
     dtype, shape = known.dtype, known.shape if known.shape else (1,)
     if d.r.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Arrays for a launch of a random program: random numbers, the ends of each range, zeros of both signs, NaN, infinity."""
+"""Arrays for a launch of a random program: random numbers, the ends of each range, both zeros, NaN, infinity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 65504.0, -3e38, 1e-40, 2.0**31, -(2.0**63)
 
 
 def arrays(function: Function, program: Program) -> dict[str, Array]:
-    """An array per tensor, the same for the same program; what is written only begins as some pattern."""
+    """An array per tensor, the same for the same program; tensors that are only written start as a pattern."""
     random = np.random.default_rng(program.number)
     found: dict[str, Array] = {}
     for parameter in function.parameters:

@@ -1,6 +1,7 @@
-"""One program, several machines: the tile interpreter is the reference; the MLIR block machine and the PTX emulator must agree.
+"""One program on several machines: the tile interpreter is the reference; the MLIR block machine and the PTX emulator must
+agree.
 
-`difference` says where two results differ more than allowed. Code generation may abort the process, so a campaign calls
+`difference` reports where two results differ more than allowed. Code generation may abort the process, so a campaign calls
 `examine` in worker processes only.
 """
 
@@ -36,9 +37,9 @@ LOWERING_TESTS = str(Path(__file__).resolve().parents[1] / "lowering")
 
 @dataclass(slots=True)
 class Outcome:
-    """`kind`: equal, different, fault (the emulator found a race, a missing barrier, an access outside, ...), refused (by the
-    prover), error (a stage failed). `detail` says what; `seconds` by stage; `ptx` is the digest of
-    the text of all targets, where it was made."""
+    """`kind`: equal, different, fault (the emulator found a race, a missing barrier, an out-of-bounds access, ...), refused (by
+    the prover), error (a stage failed). `detail` describes it; `seconds` by stage; `ptx` is the digest of the PTX of all
+    targets, if it was generated."""
 
     kind: str
     detail: str = ""
@@ -56,7 +57,7 @@ def load(program: Program) -> Function:
 
 
 def reference(function: Function, program: Program) -> tuple[dict[str, Array], dict[str, Array] | None]:
-    """What the interpreter leaves in memory, and for programs that are not exact how far each element may be off."""
+    """Memory after the interpreter's run, and for programs that are not exact the error bound of each element."""
     held = arrays(function, program)
     if not program.exact:
         return held, run_bounded(function, held, program.scalars)
@@ -70,7 +71,7 @@ def reference(function: Function, program: Program) -> tuple[dict[str, Array], d
 def difference(
     function: Function, found: Mapping[str, Array], right: Mapping[str, Array], bounds: Mapping[str, Array] | None
 ) -> str:
-    """The first element that is wrong, or an empty string. `Scratch` is nobody's result."""
+    """The first wrong element, or an empty string. `Scratch` is not a result."""
     for parameter in function.parameters:
         if parameter.access in (None, Access.SCRATCH, Access.IN):
             continue
@@ -97,7 +98,7 @@ def lowered(program: Program, target: Target) -> Lowered:
 
 
 def manifest(function: Function, made: Lowered, target: Target) -> Manifest:
-    """What a launch needs to know beside the PTX. Proofs and the CUBIN's resources are left out: nothing runs on a GPU."""
+    """The launch information besides the PTX. Proofs and the CUBIN's resources are omitted, because nothing runs on a GPU."""
     tensors, scalars = parameter_specs(function)
     return Manifest(
         kernel=function.name, entry=made.entry, arch=target.name, constants={}, tensors=tensors, scalars=scalars,
@@ -120,8 +121,8 @@ class _Watch:
 
 def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, ...] = (0,), proven: bool = False,
             block_machine: bool = False, known: Callable[[str], Outcome | None] | None = None) -> Outcome:  # fmt: skip
-    """Run a program everywhere; one PTX text stands for all targets that differ in nothing but its header. `known` is asked
-    with the digest of all PTX for an outcome that holds already: then nothing runs."""
+    """Runs a program on all machines; one PTX text stands for all targets whose PTX differs only in its header. `known` is
+    asked, with the digest of all PTX, for an outcome that is still valid: if there is one, nothing runs."""
     watch = _Watch()
     digest = ""
 

@@ -1,8 +1,8 @@
-"""Products in loops with bounds and steps at the edges of i32, the schedules that such a kernel may have, and launches of it.
+"""Products in loops with bounds and steps at the edges of i32, the possible schedules of such a kernel, and launches of it.
 
-In: a number. Out: source text, `Overrides` by name, launch values. A loop's variable goes into an offset as it is, which may
-lie anywhere, so that nothing but the loop's own obligation bounds it: that the variable fits up to one step behind its last
-iteration. The launches have few iterations, none in many cases, at both ends of i32.
+In: a number. Out: source text, `Overrides` by name, launch values. The loop variable is used directly as an offset, and offsets
+may be out of bounds. So the only constraint on it is the loop's own obligation: the variable fits up to one step after its last
+iteration. The launches have few iterations, often none, at both ends of i32.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Loop:
-    """A kernel and what its loop's bounds are: numbers, or names of scalars and dims."""
+    """A kernel and the bounds of its loop: numbers, or names of scalars and dims."""
 
     text: str
     lower: str
@@ -82,7 +82,7 @@ def kernel(number: int) -> Loop:
     upper = r.choice(("T", "T", "last", "last", "cdiv(T, 3)", str(r.choice(BOUNDS))))
     step = r.choice(("1", "step", "step", str(r.choice(STEPS))))
     if r.random() < 0.2:
-        lower, step = "0", "1"  # what consumers in turns ask for
+        lower, step = "0", "1"  # required by ping-pong consumers
     flat, rows, even = r.random() < 0.5, r.choice((64, 64, 128)), r.random() < 0.4
     clauses = ["step >= 1"] if step == "step" else []
     if step != "1":
@@ -108,7 +108,7 @@ def kernel(number: int) -> Loop:
 
 
 def launches(loop: Loop, function: Function, number: int, count: int) -> list[dict[str, int]]:
-    """Launch values that the contract admits, with few iterations in every block."""
+    """Launch values that satisfy the contract, with few iterations in every block."""
     r = random.Random(f"launch {number}")
     found: list[dict[str, int]] = []
     for _ in range(400):
@@ -130,7 +130,7 @@ def launches(loop: Loop, function: Function, number: int, count: int) -> list[di
 
 
 def iterations(loop: Loop, sizes: dict[str, int]) -> int:
-    """Of a block; of the first where its place is where it begins."""
+    """Iterations of a block; of the first if the start depends on the block."""
     named = {"first": sizes["first"], "last": sizes["last"], "T": sizes["T"], "bid(0)": 0, "cdiv(T, 3)": -(-sizes["T"] // 3)}
     named["minimum(first, 5)"] = min(sizes["first"], 5)
     lower, upper = (named[text] if text in named else int(text) for text in (loop.lower, loop.upper))
@@ -148,7 +148,8 @@ class Outcome:
 
 
 def judge(number: int, folder: Path, count: int = 4) -> list[Outcome]:
-    """The kernel of a number under every schedule, at `count` launches: what is summed where, as written and as prepared."""
+    """Runs the kernel of a number under every schedule, at `count` launches: compares the sums at each position, unprepared and
+    prepared."""
     loop, path = kernel(number), folder / "product_loop.py"
     path.write_text(loop.text, encoding="utf-8")
     try:

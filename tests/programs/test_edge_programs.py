@@ -1,4 +1,4 @@
-"""Masks of boxes whose place is made of shifts, casts and masks at the edges of dtypes stay where they are needed.
+"""Masks of boxes whose offset consists of shifts, casts and masks at the edges of dtypes are kept if they are needed.
 
 `ci/bench/random_cases.py edge_programs` runs thousands.
 """
@@ -31,7 +31,7 @@ def test_what_is_touched_and_stored_stays(part: int, tmp_path: Path) -> None:
 
 
 def test_a_mask_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every masked access taken to lie inside."""
+    """Treats every masked access as in bounds."""
 
     def nowhere(*_: object) -> list[versioning.Edge]:
         return []
@@ -41,7 +41,7 @@ def test_a_mask_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_guard_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every division and shift taken to be in range."""
+    """Treats every division and shift as in range."""
 
     def always(op: Op, facts: dict[Value, object]) -> bool:
         assert isinstance(op, Binary) and facts

@@ -1,4 +1,4 @@
-"""Products in loops at the edges of i32 sum the boxes that they name, however early these are copied and by whom.
+"""Products in loops at the edges of i32 sum the boxes that the source names, whichever role copies them and however early.
 
 `ci/bench/random_cases.py product_loops` runs thousands.
 """
@@ -50,7 +50,8 @@ WANTED: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("number", campaign.first(4, (36, 132, *range(36))))
 def test_every_schedule_sums_the_same_boxes(number: int, tmp_path: Path) -> None:
-    """36 ends far away, 132 steps by all that there is: what follows rings once took for ever, or refused it."""
+    """Number 36 has a far upper bound, 132 a step of the full range: the checker of rings once never ended on the first, and
+    refused the second."""
     for outcome in judge(number, tmp_path, 3):
         assert outcome.kind in ("equal", "none", "refused") or "equally often" in outcome.detail, outcome
 
@@ -76,7 +77,7 @@ def silent(function: Function) -> None:
 
 @pytest.mark.parametrize("name", EDGES)
 def test_iterations_issued_past_the_end_are_seen_by_each_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what follows rings, by what holds widths, and by this machine: each with the others silent."""
+    """By the checker of rings, by the checker of integer widths, and by this machine: each with the other two disabled."""
     wanted = Overrides(copy="tma", early=4, stages=6)
     monkeypatch.setattr(early_stages, "_has_room", has_room)
     with pytest.raises(VerifyError, match="nothing shows that it does not"):
@@ -92,7 +93,7 @@ def test_iterations_issued_past_the_end_are_seen_by_each_check(name: str, monkey
 
 
 def test_other_boxes_are_seen() -> None:
-    """A copy of the slice behind the one that is named: as many copies and waits as ever."""
+    """Copies the slice after the named one: the number of copies and waits is unchanged."""
     path, sizes = KERNELS / "late_beginning.py", EDGES["late_beginning"][-1]
     right = stored(load_kernel(path, {}), sizes)
     prepared = parse_function(print_function(prepare(load_kernel(path, {}), SM_90A, Overrides(copy="tma", early=0))))

@@ -1,7 +1,7 @@
-"""Random tile programs: the interpreter, the MLIR block machine and the PTX emulator give the same; nothing races.
+"""Random tile programs: the interpreter, the MLIR block machine and the PTX emulator agree; nothing races.
 
-Each program runs on one architecture, and the default run takes those of every eighth. `ci/bench/programs.py` runs thousands on
-all three.
+Each program runs on one architecture, and the default run includes one in eight. `ci/bench/programs.py` runs thousands on all
+three.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tilec.schedule import Overrides
 from tilec.target import TARGETS
 
 PARTS = 8
-"""Into so many the programs of a kind are dealt out."""
+"""Number of parts into which the programs of a kind are divided."""
 
 
 def all_equal(jobs: list[Job]) -> None:
-    """Every machine gives the same for each of the programs."""
+    """All machines agree on each of the programs."""
     done = 0
     for job, outcome in examine_all(jobs):
         assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
@@ -36,7 +36,7 @@ def all_equal(jobs: list[Job]) -> None:
     ("kind", "part"), campaign.chosen([(kind, part) for kind in CHOSEN for part in range(PARTS)], lambda case: case[1] == 0)
 )
 def test_all_machines_agree(kind: str, part: int) -> None:
-    """The architecture goes around; of each part every fifth is proven too, every fourth runs on the block machine."""
+    """Architectures alternate; in each part every fifth program is also proven, and every fourth runs on the block machine."""
     jobs = [
         Job(kind, n, (TARGETS[turn % len(TARGETS)].name,), (n,) if "traffic" in kind else (0,), turn % 5 == 0, turn % 4 == 0)
         for turn, n in enumerate(CHOSEN[kind][part::PARTS])
@@ -52,7 +52,8 @@ def test_the_chosen_programs_have_all_that_the_first_hundreds_have() -> None:
 
 @pytest.mark.campaign
 def test_odd_programs_have_layouts_that_wrap() -> None:
-    """On all that must be told apart there: loads, stores, sums, scatters, atomics, and exchanges through shared memory."""
+    """Covers everything that treats replicas separately: loads, stores, sums, scatters, atomics, and layout conversions through
+    shared memory."""
     met: set[str] = set()
     for number in range(20):
         for made in (odd_program(number), odd_traffic(number)):
@@ -75,14 +76,14 @@ def test_odd_programs_have_layouts_that_wrap() -> None:
 
 
 def test_past_disagreements_stay_settled() -> None:
-    """1183: `shl` of i64 by amounts from 2^32 on, of which LLVM keeps the low bits. The others were faults of the judges: bits
+    """1183: `shl` of i64 by amounts from 2^32 on, of which LLVM keeps the low bits. The others were bugs of the oracles: bits
     of a NaN on the block machine (390), `min.relu` in the emulator (3276), the bound of an atomic minimum (4621)."""
     all_equal([Job("program", n, (TARGETS[0].name,), block_machine=True) for n in (390, 1183, 3276, 4621)])
 
 
 @pytest.mark.campaign
 def test_halves_that_nobody_defined_are_dropped() -> None:
-    """LLVM packs a value beside an undefined one and takes it out again, which the emulator took for a use of the latter."""
+    """LLVM packs a value next to an undefined one and unpacks it again, which the emulator reported as a use of the latter."""
     all_equal([Job("traffic", n, (TARGETS[n % 3].name,), (0, n + 1)) for n in (203, 1936, 2411, 2847)])
 
 

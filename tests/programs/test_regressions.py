@@ -1,5 +1,5 @@
-"""Kernels by hand that once meant something else in machine code than in the tile IR, or were accepted and did not build: the
-interpreter and the PTX emulator agree on them, on every architecture."""
+"""Hand-written kernels that once computed something else in machine code than in the tile IR, or were accepted but did not
+build: the interpreter and the PTX emulator agree on them, on every architecture."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from tilec import grid, i64, load, max, maximum, mma, store, sum, where, zeros
 """
 
 KERNELS = {
-    # The shift and its guard became the chip's clamping shift of an amount cut to 32 bits: 2^32 and -2^63 counted as 0.
+    # The guarded shift was folded into the hardware's clamping shift with the amount truncated to 32 bits: 2^32 and -2^63
+    # became 0.
     "shift_of_64_bits": """
     x: In[i64, N, 64], y: In[i64, N, 64], out: Out[i64, N, 64]):
     grid(N)
     amount = load(y, (bid(0), 0), shape=(1, 64))
     store(out, (bid(0), 0), load(x, (bid(0), 0), shape=(1, 64)) << where(amount % 2 == 0, amount, amount * 4294967296))
 """,
-    # A constant that inline assembly takes was spelled as LLVM's parser does not read it.
+    # An inline assembly operand was a constant spelled in a way that LLVM's parser does not accept.
     "constant_of_8_bits": """
     x: In[f8e4m3, N], out: Out[f8e4m3, N]):
     grid(N)
     store(out, bid(0), maximum(load(x, bid(0)), 0.3))
 """,
-    # The emulator took the number of a 16-bit scalar for its bits.
+    # The emulator used the value of a 16-bit scalar as its bits.
     "narrow_scalars": """
     half: f16, brain: bf16, out: Out[f32, N]):
     grid(N)
     store(out, bid(0), half.astype(f32) * 256.0 + brain.astype(f32))
 """,
-    # The interpreter went to infinity where the chip's conversion stays finite.
+    # The interpreter gave infinity where the hardware conversion saturates to a finite value.
     "arithmetic_of_8_bits": """
     x: In[f8e5m2, N, 32], out: Out[f8e5m2, N, 32], largest: Out[f8e5m2, N], total: Out[f8e4m3, N]):
     grid(N)
@@ -51,7 +52,7 @@ KERNELS = {
         atomic_max(high, 0, full((6,), load(x, (bid(0), i)), f32))
         atomic_min(low, 0, full((6,), load(x, (bid(0), i)), f32))
 """,
-    # A pipelined loop that begins at the variable of the loop around it was refused after all proofs.
+    # A pipelined loop whose lower bound is the outer loop's variable was refused after all proofs.
     "pipeline_from_outer_variable": """
     a: In[bf16, 2, 32, K], b: In[bf16, K, 32], out: Out[f32, N, 32, 32]):
     grid(N)
@@ -63,7 +64,7 @@ KERNELS = {
         acc = acc + 1.0
     store(out, (bid(0), 0, 0), acc.reshape((1, 32, 32)))
 """,
-    # Beside pipelines masks are decided per element, here of a box that lies inside on every axis.
+    # In kernels with pipelines masks are evaluated per element; here the box is in bounds on every axis.
     "mask_of_a_box_that_is_inside": """
     a: In[bf16, 32, K], b: In[bf16, K, 32], out: InOut[f32, 32, 32], edge: InOut[f32, 48, 32]):
     grid(1)

@@ -1,7 +1,7 @@
-"""Random programs that send tiles through `InOut` and `Scratch` memory: what one thread writes, another reads.
+"""Random programs that pass tiles through `InOut` and `Scratch` memory: one thread writes an element, another reads it.
 
-Windows overlap and move with loops, shapes change so that threads hold other elements, reductions and branches stand between.
-Where threads of a block do not meet when they must, the emulator's race detector says so.
+Windows overlap and move with loops, shapes change so that threads own other elements, with reductions and branches in between.
+If a barrier is missing, the emulator's race detector reports it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.programs.typed_tiles import BITS
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Elements of a row of working memory, of what fills it, and of windows into it; a window is also taken as a matrix with
+    """Elements of a row of working memory, of its input, and of windows into it; a window is also viewed as a matrix with
     `part` columns or rows."""
 
     rows: tuple[int, ...]
@@ -42,8 +42,8 @@ ODD = Sizes(
 
 
 def traffic(number: int) -> Program:
-    """A program that sends tiles through `InOut` and `Scratch` in loops and branches, in overlapping windows and changing
-    shapes, with reductions between."""
+    """A program that passes tiles through `InOut` and `Scratch` in loops and branches, in overlapping windows and changing
+    shapes, with reductions in between."""
     return _traffic(number, f"traffic {number}", odd=False)
 
 
@@ -82,7 +82,7 @@ def _buffer(d: Draft, extent: int) -> tuple[str, str]:
 
 
 def _moves(d: Draft, name: str, dtype: str, extent: int, count: int, step: str = "") -> None:
-    """Stores and loads of windows that overlap, in different shapes, with a reduction or a turn between."""
+    """Stores and loads of windows that overlap, in different shapes, with a reduction or a transpose in between."""
     part, lanes = _sizes(d).part, _sizes(d).lanes
     for _ in range(count):
         size = d.r.choice([s for s in _sizes(d).windows if s <= extent])
@@ -143,7 +143,8 @@ def _looped_traffic(d: Draft) -> None:
 
 
 def _sliding_traffic(d: Draft) -> None:
-    """A window that moves with the loop: what one thread wrote, another reads a turn later. Nothing else makes threads meet."""
+    """A window that moves with the loop: one thread writes an element, another reads it in the next iteration. Nothing else
+    causes a barrier."""
     size, step = d.r.choice(_sizes(d).sliding), d.r.choice(_sizes(d).steps)
     dtype = d.dtype()
     shape = (1, size)
@@ -198,7 +199,7 @@ def _branched_traffic(d: Draft) -> None:
 
 
 def _turned_traffic(d: Draft) -> None:
-    """A matrix stored by rows and read by columns."""
+    """A matrix stored by rows and loaded by columns."""
     rows, columns = d.r.choice(_sizes(d).matrices)
     dtype, access = d.dtype(), d.r.choice(["InOut", "Scratch"])
     name = d.tensor(access, dtype, "N", rows, columns)

@@ -1,11 +1,11 @@
 """Random typed expressions of the kernel language, as source text: all dtypes, all operations on values, any static shape.
 
-`Tiles.expression(dtype, shape, depth)` gives the text of a tile made from the variables in scope. Nothing here decides where
-memory is touched, so every operation may meet every value: zero divisors, shifts by the width, NaN, the ends of each range.
-The mode says which float operations appear. `sums` and `products` have one right result in every implementation: sums,
-differences, quotients and roots round once, and so do products, but a product that meets a sum may be fused with it. `smooth`
-has all of them, reductions and approximations, and nothing that could turn a small difference into a large one: no float
-decides an integer, a truth or a step.
+`Tiles.expression(dtype, shape, depth)` gives the text of a tile computed from the variables in scope. Nothing here determines
+an address, so every operation may get every value: zero divisors, shifts by the width, NaN, the ends of each range. The mode
+selects the float operations. `sums` and `products` have one correct result in every implementation: sums, differences,
+quotients and roots round once, and so do products, except that a product and a sum may be fused. `smooth` has all of them,
+reductions and approximations, and nothing that could amplify a small difference: no float determines an integer, a bool or a
+step function.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ def tuple_text(shape: Shape) -> str:
 
 @dataclass(slots=True)
 class Tiles:
-    """Makes expressions. `scope` may grow between calls; `most` bounds the elements of any tile on the way."""
+    """Generates expressions. `scope` may grow between calls; `most` bounds the elements of any intermediate tile."""
 
     r: random.Random
     scope: list[Variable]
     mode: str = "any"  # any, sums, products, smooth
     most: int = 1024
     dtypes: tuple[str, ...] = INTEGERS + FLOATS
-    folds: tuple[int, ...] = (2, 4, 8, 16)  # extents of the axes that are reduced
+    folds: tuple[int, ...] = (2, 4, 8, 16)  # extents of reduced axes
     used: set[str] = field(default_factory=set[str])
 
     @property
     def exact(self) -> bool:
-        """True if every result is right in one way only."""
+        """True if every result has a single correct value."""
         return self.mode in ("sums", "products")
 
     def sources(self, dtype: str) -> list[str]:
-        """Dtypes that may be converted to `dtype` or decide it."""
+        """Dtypes that may be converted to `dtype`, or compared to give it."""
         known = [*self.dtypes, "boolean"]
         return known if self.mode != "smooth" or dtype in FLOATS else [d for d in known if d not in FLOATS]
 
@@ -80,7 +80,7 @@ class Tiles:
         return f"tilec.{self.r.choice(['max', 'min'])}({text}) {self.r.choice(['>', '<', '!=', '=='])} {self.r.choice([0, 1])}"
 
     def number(self, dtype: str) -> str:
-        """A literal of the dtype: small ones, and the ends of its range."""
+        """A literal of the dtype: small numbers, and the ends of its range."""
         if dtype == "boolean":
             return self.r.choice(["True", "False"])
         if dtype in BITS:
@@ -90,7 +90,7 @@ class Tiles:
         return self.r.choice(["0.0", "-0.0", "1.0", "0.5", "-2.0", "3.25", "100.0", "-0.375"])
 
     def leaf(self, dtype: str, shape: Shape) -> str:
-        """A variable of that type, reshaped or spread where that helps, or a constant."""
+        """A variable of that type, reshaped or broadcast if that helps, or a constant."""
         same = [v.name for v in self.scope if v.dtype == dtype and v.shape == shape]
         sized = [v.name for v in self.scope if v.dtype == dtype and shape and v.shape and prod(v.shape) == prod(shape)]
         spread = [v for v in self.scope if v.dtype == dtype and _spreads(v.shape, shape)]
@@ -114,7 +114,7 @@ class Tiles:
         return f"full({tuple_text(shape)}, {self.number(dtype)}, {dtype})" if shape else f"{dtype}({self.number(dtype)})"
 
     def fitted(self, v: Variable, dtype: str, shape: Shape) -> str:
-        """A variable reduced or repeated to a shape and cast, or an empty string where that cannot be."""
+        """A variable reduced or repeated to a shape and cast, or an empty string if that is impossible."""
         size, wanted = prod(v.shape), prod(shape)
         if not v.shape or not shape or (v.dtype != dtype and v.dtype not in self.sources(dtype)):
             return ""
@@ -127,7 +127,7 @@ class Tiles:
         return text if v.dtype == dtype else f"{text}.astype({dtype})"
 
     def expression(self, dtype: str, shape: Shape, depth: int) -> str:
-        """Text of a tile of that type, every operand in brackets."""
+        """Text of a tile of that type, every operand parenthesized."""
         if depth <= 0 or self.r.random() < 0.12:
             return self.leaf(dtype, shape)
         roll = self.r.random()
@@ -152,7 +152,7 @@ class Tiles:
         return f"({self.expression(source, shape, depth - 1)}).astype({dtype})"
 
     def _moved(self, dtype: str, shape: Shape, depth: int) -> str:
-        """A permutation, a reshape, or a spread axis."""
+        """A permutation, a reshape, or a broadcast axis."""
         roll = self.r.random()
         if roll < 0.4 and len(shape) > 1:
             axes = list(range(len(shape)))
@@ -167,7 +167,7 @@ class Tiles:
         return f"broadcast_to({self.expression(dtype, source, depth - 1)}, {tuple_text(shape)})"
 
     def refactored(self, shape: Shape) -> Shape:
-        """Another shape with as many elements."""
+        """Another shape with the same number of elements."""
         rest, found = prod(shape), list[int]()
         while rest > 1 and len(found) < 2:
             factor = self.r.choice([f for f in range(1, rest + 1) if rest % f == 0])

@@ -1,6 +1,6 @@
-"""Examines many programs in worker processes: one that dies (LLVM may abort) costs one program, and is replaced.
+"""Runs many programs in worker processes: if one dies (LLVM may abort), it costs one program and is replaced.
 
-A job goes in as a `Job`, an `Outcome` of kind `crash` comes back for one whose worker died or ran past its time.
+In: `Job`s. Out: `Outcome`s, of kind `crash` if the worker died or exceeded its time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SECONDS = 1200.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program by kind and number, and on what to run it. `kept`: what an earlier run kept of it; `judges`: the digest of all
-    that decides an outcome beside program and PTX."""
+    """A program by kind and number, and the machines to run it on. `kept`: the outcome that an earlier run recorded; `judges`:
+    the digest of everything that determines an outcome besides program and PTX."""
 
     kind: str
     number: int
@@ -36,12 +36,12 @@ class Job:
     kept: Line | None = None
 
     def key(self, ptx: str) -> str:
-        """What the outcome follows from, by the digest of its PTX: the program and how it runs, and the judges."""
+        """The cache key of an outcome, with the digest of its PTX: the program and how it runs, and the judges."""
         text = self.make().text
         return key(self.kind, text, self.archs, self.seeds, self.proven, self.block_machine, self.judges, ptx)
 
     def known(self, ptx: str) -> Outcome | None:
-        """The outcome that is kept, where it follows from this PTX."""
+        """The recorded outcome, if it was determined by this PTX."""
         if self.kept is None or not ptx or self.key(ptx) not in self.kept.keys:
             return None
         return kept_outcome(self.kept.verdict, ptx)
@@ -52,7 +52,7 @@ class Job:
 
 
 def kept_outcome(verdict: Verdict, ptx: str = "") -> Outcome:
-    """A kept verdict as an outcome."""
+    """A recorded verdict as an outcome."""
     return Outcome(verdict.word, verdict.detail or "", ptx=ptx)
 
 
@@ -79,7 +79,7 @@ class _Worker:
     """A process that examines one job at a time."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")  # which imports once what all of them need
+        context = multiprocessing.get_context("forkserver")  # the server imports the common modules once
         context.set_forkserver_preload([__name__])
         self.connection, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(other,), daemon=True)
@@ -93,7 +93,7 @@ class _Worker:
         self.connection.send(job)
 
     def take(self) -> Outcome:
-        """What came back; a crash if the process is gone."""
+        """The result; a crash if the process is gone."""
         try:
             found: Outcome = self.connection.recv()
         except EOFError:
@@ -110,7 +110,7 @@ class _Worker:
 
 
 def examine_all(jobs: Iterable[Job], processes: int = 1) -> Iterator[tuple[Job, Outcome]]:
-    """Outcomes as they come. A worker is replaced after a crash, past its time, and after a few hundred programs."""
+    """Yields outcomes as they arrive. A worker is replaced after a crash, past its time, and after a few hundred programs."""
     waiting = iter(jobs)
     workers: list[_Worker] = []
     try:

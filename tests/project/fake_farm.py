@@ -1,7 +1,7 @@
-"""A farm without Dask: a client whose workers are threads of this process, and may do to their answers what a test wants.
+"""A farm without Dask: a client whose workers are threads of this process, and may change their results as a test requires.
 
-The identity of its nodes is that of whoever asks. What a worker sends passes `tamper`, with the worker's name: a test flips
-bits there, as a wire would, or gives another answer altogether.
+Its nodes have the identity of the caller. A worker's data passes through `tamper`, with the worker's name: a test flips bits
+there, as a wire would, or substitutes another result.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Tamper = Callable[[str, bytes], bytes]
 
 
 GONE = b"gone"
-"""What a worker sends that ends before its answer is fetched."""
+"""The data of a worker that ends before its result is fetched."""
 
 
 class Future:
-    """What a worker gave, at once."""
+    """A future whose result is there immediately."""
 
     def __init__(self, found: bytes | BaseException | None) -> None:
         self.found = found
@@ -57,7 +57,7 @@ class Future:
 
 
 class Client:
-    """Stands in for `distributed.Client`; `silent` makes every question of the scheduler wait."""
+    """Stands in for `distributed.Client`; `silent` makes every call to the scheduler block."""
 
     me: Any = None
 
@@ -86,7 +86,7 @@ class Client:
             return Future(error)
 
     def performed(self, data: bytes) -> bytes:
-        """The answer of a worker to a parcel: the same to the same."""
+        """The result of a worker for a parcel, cached by parcel."""
         if data not in self.answers:
             parcel: Parcel = node.unframed(data)
             self.answers[data] = node.framed(Answer(tuple(self.standing.run([parcel.task], parcel.runner))))
@@ -98,7 +98,7 @@ class Client:
 
 
 def build(root: Path, folder: Path, client: Client, said: list[str] | None = None) -> BuildResult:
-    """Build a project on the farm of `client`, with a store of its own."""
+    """Builds a project on the farm of `client`, with a store of its own."""
     file = read_build_file(root / "build.toml")
     with contextlib.closing(Store(folder)) as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Farm, "ask", _ask)

@@ -1,8 +1,8 @@
-"""Stages that stand in for the compilers: quick, deterministic, and able to fail in every way a real one can.
+"""Stub stages for the compilers: quick, deterministic, and able to fail in every way a real one can.
 
-What a stage does is written in the kernel file: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`, `#! wait`
-(for a file `go` in the project), `#! full`, `#! raise`, `#! spin`, `#! hang`,
-`#! eat`, `#! much` or `#! killed`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
+Directives in the kernel file control a stage: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`, `#! wait` (for
+a file `go` in the project), `#! full`, `#! raise`, `#! spin`, `#! hang`, `#! eat`, `#! much` or `#! killed`. Comments (`# ...`)
+are dropped by the first stage, as the front end drops them.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
     if "#! raise" in text:
         raise ValueError("a defect")
     body = [line for line in text.split("\n") if line.strip() and not line.startswith("# ")]
-    tir = TIR.format(name=work.request.kernel)  # of which the body is a reason, as it has no operations
+    tir = TIR.format(name=work.request.kernel)  # its body becomes an `unsafe` reason, as it has no operations
     function = parse_function(tir)
     function.constants, function.unsafe = work.request.constants, (UnsafeBlock("\n".join(body)),)
     tir, (tensors, scalars) = print_function(function), parameter_specs(function)
     specs = {"tensors": to_json(tensors), "scalars": to_json(scalars), "grid": to_json(function.grid)}
     interface = specs | {"constants": work.request.constants}
-    spans = {"lines": {"1": [work.request.path, text.count("\n"), 0, 1, 0]}}  # another one after every comment
+    spans = {"lines": {"1": [work.request.path, text.count("\n"), 0, 1, 0]}}  # changes with every comment
     texts = {"tir": tir, "claims": tir, "interface": json.dumps(interface), "spans": json.dumps(spans)}
     return {name: text.encode() for name, text in texts.items()}
 

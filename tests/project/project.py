@@ -28,7 +28,7 @@ TOOLCHAIN = {"torch-mlir": "1", "llvmlite": "2 sha256:aa", "cuda-bindings": "13"
 
 
 def make(root: Path, names: tuple[str, ...] = ("copy_a", "copy_b"), arch: str = '"sm_90", "sm_100"') -> Path:
-    """Write a project of these kernels with two specialisations each."""
+    """Writes a project of these kernels with two specialisations each."""
     (root / "kernels_src").mkdir(parents=True)
     lines = [f'[build]\nkernels = "kernels_src"\narch = [{arch}]\n']
     for name in names:
@@ -39,7 +39,7 @@ def make(root: Path, names: tuple[str, ...] = ("copy_a", "copy_b"), arch: str = 
 
 
 def build(root: Path, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, kernels: tuple[str, ...] = ()) -> BuildResult:
-    """Build with fake stages."""
+    """Builds with fake stages."""
     with contextlib.closing(Store(store_root())) as store:
         return build_with(root, store, jobs=jobs, toolchain=toolchain, kernels=kernels)
 
@@ -47,7 +47,7 @@ def build(root: Path, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, k
 def build_with(
     root: Path, store: Store, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, kernels: tuple[str, ...] = ()
 ) -> BuildResult:  # fmt: skip
-    """Build with fake stages and a store."""
+    """Builds with fake stages and a store."""
     file = read_build_file(root / "build.toml")
     entries = tuple(entry for entry in file.entries if not kernels or entry.name in kernels)
     return build_project(file, entries, None, store, toolchain, jobs=jobs, runner=fake_stages.run, preload=())

@@ -1,4 +1,4 @@
-"""What a farm's workers send back is judged: nothing that was changed is used, and who sends such things gets no more work."""
+"""Results from a farm's workers are checked: a changed one is never used, and a worker that sends one gets no more work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, Answer, bytes]:
-    """A task, a right answer to it, and the tile IR that it must have."""
+    """A task, a right result of it, and the tile IR that it must have."""
     seen: list[bytes] = []
     root = project.make(tmp_path_factory.mktemp("project"), ("copy_a",))
     client = Client(["w"], lambda name, data: seen.append(data) or data)
@@ -46,7 +46,7 @@ def outcomes(answer: Answer) -> list[Outcome]:
 
 
 def with_product(answer: Answer, name: str, data: bytes, *, digest: bool) -> Answer:
-    """The answer with a product of its first target changed; with `digest`, as a worker would send that made it so."""
+    """The result with a product of its first target changed; with `digest`, also its digests, as from a malicious worker."""
 
     def change(event: Any) -> Any:
         message = getattr(event, "message", None)
@@ -89,7 +89,7 @@ def test_no_bit_of_an_answer_changes_on_its_way(made: tuple[Task, Answer, bytes]
 
 BOUND = ("tensors", "scalars", "abi", "grid", "constants", "obligations", "launch_checks", "value_checks", "no_alias", "unsafe",
          "schedule", "kernel", "entry", "arch", "block", "cluster", "dependent_launch", "toolchain", "resources")  # fmt: skip
-"""Fields of a manifest that another product says too, the key, or the manifest itself."""
+"""Fields of a manifest that another product repeats, or the key, or the manifest itself."""
 
 
 def other(value: Any) -> Any:
@@ -143,7 +143,7 @@ def test_answers_that_are_none(made: tuple[Task, Answer, bytes]) -> None:
 
 
 def with_outcome(answer: Answer, **changed: Any) -> Answer:
-    """The answer with fields of its first outcome changed."""
+    """The result with fields of its first outcome changed."""
     events = list(answer.events)
     at = next(at for at, event in enumerate(events) if isinstance(getattr(event, "message", None), Outcome))
     events[at] = Report(0, dataclasses.replace(outcomes(answer)[0], **changed))
@@ -151,7 +151,7 @@ def with_outcome(answer: Answer, **changed: Any) -> Answer:
 
 
 def test_nothing_behind_the_end_of_an_answer_is_used(made: tuple[Task, Answer, bytes]) -> None:
-    """An answer is judged as a whole: an outcome beyond the events that are looked at is none that was judged."""
+    """A result is checked as a whole: an outcome beyond the expected events is refused."""
     task, answer, tile_ir = made
     began = (Report(0, Began(0)),) * (MOST_EVENTS - len(answer.events))
     forged = Report(0, dataclasses.replace(outcomes(answer)[0], products={}))
@@ -168,7 +168,7 @@ BESIDE: list[dict[str, Any]] = [
     {"counts": {"local": {"made": "x"}}}, {"counts": {"local": 3}}, {"counts": [1]}, {"fetched": 3}, {"digests": None},
     {"diagnostics": 0}, {"diagnostics": (3,)},
 ]  # fmt: skip
-"""What a worker can say beside its products that is not of its type, or without end."""
+"""Data of a worker other than products that has a wrong type, or is huge."""
 
 
 @pytest.mark.parametrize("changed", BESIDE, ids=lambda one: f"{one!r:.40}")
@@ -194,7 +194,7 @@ def test_a_worker_begins_on_targets_of_its_task(position: Any, made: tuple[Task,
 
 NAMES = ("copy_a", "copy_b", "copy_c")
 MOST = farm_tasks.BROKEN + farm_tasks.AHEAD
-"""Tasks that a broken worker may get: those after which it is left out, and what it has by then."""
+"""Tasks that a broken worker may get before it is excluded, and those already submitted."""
 
 
 def built(root: Path, folder: Path, client: Client, said: list[str]) -> list[str]:
@@ -204,7 +204,7 @@ def built(root: Path, folder: Path, client: Client, said: list[str]) -> list[str
 
 
 def flipping(bad: Callable[[str], bool]) -> fake_farm.Tamper:
-    """Flips a bit of what some workers send, but for who they are."""
+    """Flips a bit of the data of some workers, except their identity."""
     rng = random.Random(3)
 
     def tamper(name: str, data: bytes) -> bytes:
@@ -230,7 +230,7 @@ def test_where_all_workers_are_broken_the_rest_is_made_here(tmp_path: Path) -> N
 
 
 def test_a_worker_that_cannot_work_is_left_out(tmp_path: Path) -> None:
-    """It refuses, raises, or crashes what another does."""
+    """It refuses, raises, or crashes the others' tasks."""
     root, said = project.make(tmp_path / "p", NAMES), list[str]()
 
     def tamper(name: str, data: bytes) -> bytes:

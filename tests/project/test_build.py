@@ -1,4 +1,4 @@
-"""Builds: what is made again and why, what happens when a kernel, a worker, the store or the user gives up."""
+"""Builds: what is rebuilt and why, and what happens if a kernel, a worker, the store or the user aborts."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ _SLOW = "import sys; from pathlib import Path; from tests.project import project
 
 
 def start_slow(root: Path) -> subprocess.Popen[bytes]:
-    """A build whose two workers are both asleep in a stage, and write nothing."""
+    """A build whose two workers both sleep in a stage, and write nothing."""
     append(root, "copy_a", "#! sleep 900\n")
     process = subprocess.Popen([sys.executable, "-c", _SLOW, str(root)], stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
     deadline = time.monotonic() + 600
@@ -242,4 +242,4 @@ def test_killed_builder_does_not_block_the_next(root: Path) -> None:
     wait_until_dead(worker_pids(root))
     path = root / "kernels_src/copy_a.py"
     path.write_text(path.read_text().replace("sleep 900", "sleep 0"))
-    assert "failed" not in project.statuses(project.build(root))  # returns at all, as no lock is held
+    assert "failed" not in project.statuses(project.build(root))  # returns only if no lock is left

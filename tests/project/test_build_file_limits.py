@@ -1,4 +1,4 @@
-"""Build files that would never end are refused with one error that says which limit they pass."""
+"""Build files that would take forever are refused with one error that names the exceeded limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors in build.toml point at the line that is wrong."""
+"""Errors in build.toml point at the wrong line."""
 
 from __future__ import annotations
 

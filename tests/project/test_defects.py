@@ -1,4 +1,4 @@
-"""A failure inside tilec is one diagnostic at the kernel, naming the place and the operation; no traceback reaches a user."""
+"""An internal error of tilec is one diagnostic at the kernel, with the stage and the operation; no traceback reaches a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a command ends, its workers end with it, no lock is held, and nobody is said to have interrupted who did not."""
+"""However a command ends, its workers end with it, no lock is left, and no interrupt is reported that did not happen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tilec.__main__ import main
 sys.argv = ["tilec", "build", "-j", "2"]
 main()
 """
-"""The command as it is, with stages that stand in for the compilers."""
+"""The unchanged command with stub stages."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextlib.contextmanager
 def slow_command(root: Path, what: str = "sleep 900") -> Generator[subprocess.Popen[str]]:
-    """A build whose workers sleep or wait, in a session of its own, once they do."""
+    """A build in a session of its own, once its workers sleep or wait."""
     append(root, "copy_a", f"#! {what}\n")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
     process = subprocess.Popen(
@@ -96,10 +96,10 @@ def test_processes_die_together(root: Path, sent: signal.Signals, status: int, s
             wait_until_dead(family(process.pid))
         assert family(process.pid) == []
         left = [path.relative_to(root).parts[0] for path in root.rglob(".tmp-*")]
-        assert not left or (sent == signal.SIGKILL and set(left) == {"store"})  # where `cache prune` finds it
+        assert not left or (sent == signal.SIGKILL and set(left) == {"store"})  # in the folder that `cache prune` cleans
         path = root / "kernels_src/copy_a.py"
         path.write_text(path.read_text().replace("sleep 900", "sleep 0"))
-        assert "failed" not in project.statuses(project.build(root))  # returns at all, as no lock is held
+        assert "failed" not in project.statuses(project.build(root))  # returns only if no lock is left
 
 
 def test_server_that_is_killed_takes_the_workers_along_and_is_told(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""A distributed build: the same bytes as here, workers that are others, are lost, or lie."""
+"""A distributed build: the same bytes as locally, with workers that differ, are lost, or lie."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("nodes")))
         with contextlib.closing(Store(store_root())) as store:
-            toolchain = fingerprint(store)  # whose note spares the nodes the same work
+            toolchain = fingerprint(store)  # whose note saves the nodes this work
         make: Any = LocalCluster
         folder = str(tmp_path_factory.mktemp("dask"))
         with make(2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", local_directory=folder) as found:
@@ -80,7 +80,7 @@ def test_a_farm_makes_the_same_bytes_and_tells_the_same_errors(cluster: Cluster,
     assert project.statuses(far) == project.statuses(local) == ["built"] * 4 + ["failed"] * 4 + ["built", "failed"] * 2
     assert written(there) == written(here)
     assert [(item.code, item.message) for item in far.diagnostics] == [(item.code, item.message) for item in local.diagnostics]
-    assert project.statuses(build(there, cluster))[:4] == ["hit"] * 4  # what a farm made is in the store here
+    assert project.statuses(build(there, cluster))[:4] == ["hit"] * 4  # the farm's products are in the local store
 
 
 def test_budgets_hold_on_a_node(cluster: Cluster, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_lost_workers_change_nothing(cluster: Cluster, tmp_path: Path) -> None:
     here, there = (project.make(tmp_path / name, ("copy_a", "copy_b")) for name in ("here", "there"))
     for root in (here, there):
         for path in (root / "kernels_src").iterdir():
-            path.write_text(path.read_text() + f"#! lost {path.name}\n")  # not what other tests left on the nodes
+            path.write_text(path.read_text() + f"#! lost {path.name}\n")  # not cached by other tests on the nodes
     project.build(here, toolchain=cluster.toolchain)
     with contextlib.closing(Store(store_root())) as store:
         store.forget([key for key, _ in store.records()])
@@ -143,7 +143,7 @@ def test_a_node_takes_only_what_its_task_names(tmp_path: Path, monkeypatch: pyte
         parcel = node.Parcel(task, files, fake_stages.run, ())
         data = node.framed(parcel)
         assert node.unframed(node.perform(me, data)).refused.startswith("ValueError")
-        for at in range(0, len(data), 97):  # a parcel that changed on its way is not unpickled
+        for at in range(0, len(data), 97):  # a corrupted parcel is not unpickled
             changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
             assert "changed on its way" in node.unframed(node.perform(me, changed)).refused
 

@@ -1,5 +1,5 @@
-"""Kernels compiled where they are used: the artifact of `tilec build`, out of the store where it is there, refused in the
-words of `tilec check`."""
+"""Kernels compiled on first use: the artifact of `tilec build`, from the store if it is there, refused with the messages of
+`tilec check`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compiled(project: Path, constants: dict[str, Any], **options: Any) -> tuple[
 
 
 def test_it_is_what_build_makes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a project with the schedule of its build file, and taken from the store without a worker."""
+    """In a project with the schedule of its build file, and from the store without a worker."""
     kernel, _ = compiled(project, CONSTANTS)
     assert kernel.manifest.constants == CONSTANTS
     assert kernel.block == 64

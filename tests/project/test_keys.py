@@ -1,5 +1,5 @@
-"""What can change a verdict or a product is in the keys that it must be in, and in no other: tilec's own files, every package,
-Python, the files that a kernel imports and those that it would have imported."""
+"""Everything that can change a verdict or a product is in exactly the keys that depend on it: tilec's own files, every package,
+Python, the files that a kernel imports and those that it would import if they existed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ AREAS = {
     "assemble": {"cubin"}, "__init__.py": {"link"}, "link.py": {"link"}, "manifest_reader.py": {"link"},
     "toolchain.py": {"ptx", "cubin", "link"},
 }  # fmt: skip
-"""Which stages a file in a folder of tilec decides; the vocabulary decides all, a file that is in no list none."""
+"""The stages that depend on a file in a folder of tilec; the vocabulary affects all stages, a file in no list affects none."""
 
 
 def fields(stage: Stage, tools: dict[str, str], compiler: dict[str, str]) -> dict[str, int | str | None]:
@@ -67,7 +67,7 @@ def fields(stage: Stage, tools: dict[str, str], compiler: dict[str, str]) -> dic
 
 
 def moved(tools: dict[str, str] = TOOLS, compiler: dict[str, str] = COMPILER) -> set[str]:
-    """The stages whose key is another one with these packages and sources, and `artifact`."""
+    """The stages whose key changes with these packages and sources, and `artifact`."""
     found = {stage.name for stage in pipeline.STAGES if fields(stage, tools, compiler) != fields(stage, TOOLS, COMPILER)}
     keys = [
         key_of("artifact", dict(pipeline.artifact_fields(Request("k", "k.py", "/", {}, {}, *given), TARGETS[0])))
@@ -116,7 +116,7 @@ print(json.dumps(loaded))
 
 
 def test_every_distribution_that_a_stage_loads_is_in_its_key() -> None:
-    """Asked of the interpreter: the files of the modules that each stage adds, by the distribution that installed them."""
+    """By experiment: the files of the modules that each stage loads, by the distribution that installed them."""
     root = plan.PACKAGE.parent
     code = [sys.executable, "-P", "-c", _LOADED, str(root)]
     done = subprocess.run(code, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(root)}, cwd=root)
@@ -166,7 +166,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of tilec whose files can be edited."""
     copy = tmp_path_factory.mktemp("copy") / "tilec"
     shutil.copytree(plan.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    time.sleep(files.SETTLED_NS / 1e9 + 0.05)  # so that each digest is taken once, and that of an edited file again
+    time.sleep(files.SETTLED_NS / 1e9 + 0.05)  # so that the first digest is cached, and an edit is detected
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "PACKAGE", copy)
         yield copy
@@ -212,8 +212,8 @@ def imported(package: Path, file: Path) -> tuple[Path, ...]:
 
 @pytest.mark.parametrize("part", first(1, range(8)))
 def test_one_byte_of_every_file_of_tilec_moves_the_keys_it_must_and_no_others(package: Path, part: int) -> None:
-    """What a stage imports must move its key; the vocabulary moves all, the prover no lowering, the lowering no proof. Files
-    are dealt out to eight parts, the first one of each folder to the first."""
+    """A file that a stage imports must change its key; the vocabulary changes all keys, the prover none of lowering, lowering
+    none of proofs. Files are divided into eight parts, the first one of each folder into the first."""
     digests = FileDigests()
     needs = {stage: closure(package, starts) for stage, starts in MODULES.items()}
     vocabulary = {package / name for name in pipeline.VOCABULARY_SOURCE}
@@ -243,7 +243,7 @@ def test_one_byte_of_every_file_of_tilec_moves_the_keys_it_must_and_no_others(pa
 
 
 LARGE = ("numpy", "torch-mlir")
-"""Distributions of thousands of files; beyond the default run."""
+"""Distributions of thousands of files; excluded from the default run."""
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ LARGE = ("numpy", "torch-mlir")
 def test_one_byte_of_every_file_of_a_distribution_changes_its_fingerprint(
     package: toolchain.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an image of the distribution with short files under the real names, one is edited after the other: all libraries, and
-    where there are many modules every tenth."""
+    """In a copy of the distribution with short files under the real names, one file is edited after the other: all libraries,
+    and one module in ten if there are many."""
     real = toolchain._module_folder(package.module)  # pyright: ignore[reportPrivateUsage]
     assert real is not None
     image = tmp_path / real.name
@@ -303,7 +303,7 @@ def twice(x):
 
 @pytest.fixture
 def importing(tmp_path: Path) -> Path:
-    """A project whose kernel imports a helper beside the kernels' folder."""
+    """A project whose kernel imports a helper from outside the kernels' folder."""
     root = tmp_path / "p"
     (root / "src" / "kernels" / "lib").mkdir(parents=True)
     (root / "src" / "kernels" / "k.py").write_text(IMPORTING)
@@ -328,12 +328,12 @@ def test_a_module_that_shadows_an_import_later_changes_the_key(importing: Path) 
     assert set(sources) == {"src/kernels/k.py", "src/lib/h.py"}
     assert key_now(importing)[0] == first
     (importing / "lib").mkdir()
-    (importing / "lib" / "h.py").write_text(HELPER.format(factor="3.0"))  # the root comes before the folder above the kernels
+    (importing / "lib" / "h.py").write_text(HELPER.format(factor="3.0"))  # the root precedes the folder above the kernels
     second, sources = key_now(importing)
     assert (second != first, set(sources)) == (True, {"src/kernels/k.py", "lib/h.py"})
     (importing / "src" / "kernels" / "lib" / "h.py").write_text(
         HELPER.format(factor="4.0")
-    )  # and beside the kernel before both
+    )  # and the kernel's own folder precedes both
     third, sources = key_now(importing)
     assert (third not in (first, second), set(sources)) == (True, {"src/kernels/k.py", "src/kernels/lib/h.py"})
     (importing / "src" / "kernels" / "lib" / "h.py").unlink()
@@ -378,7 +378,7 @@ def test_a_source_that_changes_while_it_is_compiled_is_refused(tmp_path: Path) -
     with pytest.raises(CompileError) as caught:
         tir.run(Work(request, None))
     assert [item.code for item in caught.value.diagnostics] == ["E0713"]
-    raise_if_fatal(Outcome(0, caught.value.diagnostics))  # the other kernels are built all the same
+    raise_if_fatal(Outcome(0, caught.value.diagnostics))  # the other kernels are still built
 
 
 def test_the_manifest_says_the_same_on_every_version_of_python() -> None:

@@ -1,4 +1,4 @@
-"""What workers need is imported once, in the server that they are forked from, and not again in each of them."""
+"""Modules that workers need are imported once, in the server that they are forked from, and not again in each of them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ constants = { E = ["bf16", "f16"], BLOCK = 1024 }
 
 
 def build(root: Path, *options: str, seed: str = "0") -> subprocess.CompletedProcess[str]:
-    """Write the project where there is none, and run `tilec build` in a fresh process."""
+    """Writes the project if there is none, and runs `tilec build` in a fresh process."""
     if not (root / "build.toml").exists():
         (root / "kernels_src").mkdir(parents=True)
         (root / "kernels_src/add.py").write_text(KERNEL)

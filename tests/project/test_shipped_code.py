@@ -1,7 +1,7 @@
 """The machine code of every shipped kernel's first specialisation: wide loads, tensor cores, no spills.
 
-The default run looks at sm_90, and there at specialisations of the bundle that other tests read too, where it has the kernel.
-Beyond it, kernels without tensor cores are built for one other architecture each; the ratchet holds the resources of all
+The default run tests sm_90, with those specialisations that are in the bundle shared by other tests, if it has the kernel.
+Outside of it, kernels without tensor cores are built for one other architecture each; the ratchet limits the resources of all
 artifacts.
 """
 
@@ -36,7 +36,7 @@ WIDE = (
     "add", "silu_mul", "silu_mul_rows", "rms_norm", "add_rms_norm", "matvec", "matvec_add", "matvec_silu_mul", "embedding",
     "gather_row", "kv_update", "qk_norm_rope_kv", "decode_merge",
 )  # fmt: skip
-"""Kernels bound by memory, whose threads must move 16 bytes at once."""
+"""Memory-bound kernels, whose threads must load 16 bytes at once."""
 CASES = [*((name, SM_90A) for name in shipped.NAMES), *(case for case in shipped.AROUND if case[1] != SM_90A)]
 IDS = [f"{name}-{target}" for name, target in CASES]
 
@@ -52,7 +52,7 @@ PRODUCTS = list(dict.fromkeys((*(case for case in CASES if case[0] in shipped.TE
 
 
 def build_file(target: Target, wanted: Iterable[tuple[KernelEntry, dict[str, Constant]]]) -> str:
-    """A build file of these specialisations for one target, options and budgets kept."""
+    """A build file of these specialisations for one target, with their options and budgets."""
     lines = ["[build]", f"arch = {json.dumps([target.name])}"]
     for entry, constants in wanted:
         given = merged(entry.overrides(constants), target).given()
@@ -73,7 +73,7 @@ def table(fields: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Products:
-    """What one build said and left: per kernel and target the manifest, and how often each opcode stands in the code."""
+    """The output and products of one build: per kernel and target the manifest, and the count of each opcode in the code."""
 
     said: str
     manifests: dict[tuple[str, str], Manifest]
@@ -84,7 +84,7 @@ class Products:
 def products(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shipped_store: Path
 ) -> Callable[[Target], Products]:
-    """What a build for one target leaves, of which there is one."""
+    """The products of one target's build, which runs once."""
 
     @functools.cache
     def made(target: Target) -> Products:
@@ -99,7 +99,7 @@ def products(
 
 
 def first_of(name: str, held: set[str]) -> tuple[KernelEntry, dict[str, Constant]]:
-    """The first specialisation of a kernel; without tensor cores, of those whose artifacts are held if there are any."""
+    """The first specialisation of a kernel; without tensor cores, preferably one whose artifacts exist already."""
     found = [
         (entry, constants) for entry in shipped.all_entries() if entry.name == name for constants in entry.specialisations()
     ]
@@ -126,7 +126,7 @@ def built(root: Path, shipped_store: Path, text: str, target: Target) -> Product
 
 
 def of(products: Callable[[Target], Products], kernel: str, target: Target) -> tuple[Manifest, Counter[str]]:
-    """Manifest and opcodes of a kernel; fails with what the build said where it has none."""
+    """Manifest and opcodes of a kernel; fails with the build's output if it has none."""
     found, key = products(target), (kernel, target.name)
     assert key in found.manifests, found.said
     return found.manifests[key], found.opcodes[key]
@@ -151,7 +151,7 @@ def test_memory_is_moved_16_bytes_at_once(kernel: str, target: Target, products:
 @pytest.mark.parametrize(("kernel", "target"), chosen(PRODUCTS, here))
 def test_products_of_matrices_run_on_tensor_cores(kernel: str, target: Target, products: Callable[[Target], Products]) -> None:
     _, opcodes = of(products, kernel, target)
-    if (kernel, target) in WARPGROUPS:  # matrices go from shared memory straight to the tensor cores
+    if (kernel, target) in WARPGROUPS:  # matrices are read from shared memory by the tensor cores
         assert any(re.fullmatch(r"HGMMA\.64x\d+x16\.F32\.BF16", opcode) for opcode in opcodes)
         assert not any(opcode.startswith("HMMA") for opcode in opcodes)
         assert any(opcode.startswith("UTMALDG.2D") for opcode in opcodes)

@@ -1,4 +1,4 @@
-"""What `values(..., sorted=True, ends=True)` says survives every form that it takes, and random inputs keep to it."""
+"""`values(..., sorted=True, ends=True)` survives every representation of a kernel, and random inputs satisfy it."""
 
 from __future__ import annotations
 

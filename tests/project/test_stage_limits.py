@@ -1,4 +1,5 @@
-"""Budgets of stages: what never ends and what eats memory is killed, told with what it was at, and costs its kernel only."""
+"""Limits of stages: a stage that hangs or exhausts memory is killed, reported with its current work, and fails only its
+kernel."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Registries: a real one, one that lies, and what speaks to both."""
+"""Registries: a real one, a lying one, and clients of both."""

@@ -1,4 +1,4 @@
-"""Random changes of what a registry answers, by a seed: one answer of a pull, at one place. What then comes out must be the
+"""Random changes of a registry's responses, by a seed: one response of a pull, in one respect. The pull must then give the
 bundle to the last bit, or one refusal that leaves nothing behind."""
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def flip(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
 
 
 def cut(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
-    """A body that ends early, under its whole length or under the one it then has."""
+    """A truncated body, with its original length or its new one."""
     data = _bytes(answer)
     part = data[: rng.randrange(len(data) or 1)]
     return answer.but(body=part) if rng.random() < 0.5 else answer.but(body=[part], headers={"Content-Length": str(len(data))})
 
 
 def lengthen(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
-    """A body with more behind it, with or without a length."""
+    """A body with additional bytes, with or without a length."""
     data = _bytes(answer) + rng.randbytes(rng.randrange(1, 1 << 16))
     return answer.but(body=data) if rng.random() < 0.5 else answer.but(body=[data])
 
 
 def exchange(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
-    """Another blob or document that the registry has."""
+    """Another blob or document of the registry."""
     texts = [text for _, text in registry.manifests.values()]
     return answer.but(body=rng.choice([*registry.blobs.values(), *texts]))
 
@@ -65,7 +65,7 @@ def status(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
 
 
 def header(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
-    """A header of another value."""
+    """Another value of a header."""
     names = (
         "Content-Type",
         "Content-Length",
@@ -100,15 +100,15 @@ CHANGES: Final[dict[str, Change]] = {
 
 
 def stock(place: str) -> None:
-    """Push what is pulled, and another version of it."""
+    """Pushes the bundle to pull, and another version of it."""
     with Client(read_reference(place), push=True) as client:
         push(client, [shipment("sm_90a", (3, 4), sidecar("old"))], "older")
         push(client, [shipment("sm_90a", SALTS, sidecar("new")), shipment("sm_100a", (5,))], "v1")
 
 
 def attempt(registry: Registry, place: str, change: Change, seed: int, folder: Path) -> str:
-    """Pull with one answer changed, once or whenever it is given; the code of the refusal, empty where the bundle came.
-    AssertionError where anything else did."""
+    """Pulls with one response changed, once or every time. Returns the code of the refusal, or an empty text if the bundle
+    arrived; AssertionError for any other outcome."""
     rng = random.Random(seed)
     number, times = rng.randrange(12), rng.choice((1, 99))
     given = 0

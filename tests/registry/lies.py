@@ -1,7 +1,7 @@
-"""What a registry may do to who pulls from it: families of lies, each with the codes that refuse it.
+"""Attacks of a registry on its clients: families of lies, each with the codes that refuse it.
 
-A family changes the answers of `server.Registry`, which holds the bundle of `tiny-1b` for two architectures under the tag `v1`,
-an older version of one of them under `older`, and sidecars. The lie holds however often one asks.
+A family changes the responses of `server.Registry`, which has the bundle of `tiny-1b` for two architectures under the tag `v1`,
+an older version of one of them under `older`, and sidecars. The lie is the same for every retry.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class Family:
 
 
 def flipped(data: bytes) -> bytes:
-    """With one bit changed, in the middle."""
+    """One bit flipped, in the middle."""
     at = len(data) // 2
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def endless() -> Iterator[bytes]:
-    """Zeros as long as somebody reads."""
+    """Zeros for as long as the client reads."""
     return itertools.repeat(PIECE)
 
 
 def drip() -> Iterator[bytes]:
-    """A byte now and then."""
+    """A byte from time to time."""
     while True:
         time.sleep(0.01)
         yield b" "
@@ -56,7 +56,7 @@ def _body(answer: Answer) -> bytes:
 
 
 def on(kind: str, change: Callable[[Answer], Answer]) -> Callable[[Registry, Asked, Answer], Answer]:
-    """Change what reading answers for paths of a kind, where there is something."""
+    """Changes the responses to reads of one kind of path, if the object exists."""
 
     def lie(registry: Registry, asked: Asked, answer: Answer) -> Answer:
         found = asked.method == "GET" and asked.path.startswith(kind) and answer.status in (200, 206)
@@ -66,17 +66,17 @@ def on(kind: str, change: Callable[[Answer], Answer]) -> Callable[[Registry, Ask
 
 
 def on_tag(change: Callable[[Answer], Answer]) -> Callable[[Registry, Asked, Answer], Answer]:
-    """Change the index of the tag."""
+    """Changes the index of the tag."""
     return on(f"{MANIFESTS}v1", change)
 
 
 def on_manifest(change: Callable[[Answer], Answer]) -> Callable[[Registry, Asked, Answer], Answer]:
-    """Change the manifests that are asked for by digest."""
+    """Changes the manifests requested by digest."""
     return on(f"{MANIFESTS}sha256:", change)
 
 
 def edited(change: Callable[[Any], Any]) -> Callable[[Answer], Answer]:
-    """Change the JSON of a document, and say the digest that it then has."""
+    """Changes the JSON of a document, and declares its new digest."""
 
     def edit(answer: Answer) -> Answer:
         text = json.dumps(change(json.loads(_body(answer)))).encode()
@@ -86,7 +86,7 @@ def edited(change: Callable[[Any], Any]) -> Callable[[Answer], Answer]:
 
 
 def other_blob(registry: Registry, asked: Asked, answer: Answer) -> Answer:
-    """Another blob of the same size where there is one, else any other."""
+    """Another blob of the same size if there is one, else any other."""
     if asked.method != "GET" or not asked.path.startswith(BLOBS) or answer.status != 200:
         return answer
     data = _body(answer)
@@ -95,7 +95,7 @@ def other_blob(registry: Registry, asked: Asked, answer: Answer) -> Answer:
 
 
 def older_for_digest(registry: Registry, asked: Asked, answer: Answer) -> Answer:
-    """The manifest of another version under the digest of this one."""
+    """Another version's manifest under this version's digest."""
     if asked.method != "GET" or not asked.path.startswith(f"{MANIFESTS}sha256:"):
         return answer
     older = registry.manifests["older"]
@@ -105,7 +105,7 @@ def older_for_digest(registry: Registry, asked: Asked, answer: Answer) -> Answer
 
 
 def _renamed(data: Any) -> Any:
-    """The bundle for another architecture under the name of this one."""
+    """The bundle for another architecture under this one's name."""
     mine, other = sorted(data["manifests"], key=lambda one: one["annotations"][oci.ARCH] != "sm_90a")
     other["annotations"] = mine["annotations"]
     return data | {"manifests": [other]}
@@ -133,13 +133,13 @@ def _around(registry: Registry, asked: Asked, answer: Answer) -> Answer:
 
 
 def _short(answer: Answer) -> Answer:
-    """Says its whole length, and ends in the middle; where it goes on, at nothing."""
+    """Declares the whole length, and ends in the middle; a resumed download gets nothing."""
     data = _body(answer)
     return answer.but(body=[data[: len(data) // 2]], headers={"Content-Length": str(len(data))})
 
 
 def _elsewhere(answer: Answer) -> Answer:
-    """Ends in the middle; where it goes on, at another place than asked for."""
+    """Ends in the middle; a resumed download gets another range than requested."""
     if answer.status == 206:
         return answer.but(headers={"Content-Range": "bytes 0-9/10"})
     return _short(answer)
@@ -154,7 +154,7 @@ def _asks(challenge: str) -> Callable[[Registry, Asked, Answer], Answer]:
 
 
 def _interim(registry: Registry, asked: Asked, answer: Answer) -> Answer:
-    """One interim answer after the other, and never the last."""
+    """Endless interim responses, and never a final one."""
     return Answer(100, itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"))
 
 

@@ -1,5 +1,5 @@
-"""Programs of others that speak to registries: CNCF's registry and skopeo. Where they are not installed, tests skip and say so;
-under `TILEC_PEERS=installed` that is a failure, as nothing would have been shown."""
+"""Third-party programs that use registries: CNCF's registry and skopeo. If they are not installed, tests skip and say so; under
+`TILEC_PEERS=installed` that is a failure, because nothing would be tested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTENING = re.compile(r"listening on (127\.0\.0\.1:\d+)")
 
 
 def program(name: str) -> str:
-    """The path of a program; skips, or fails under `TILEC_PEERS=installed`, where it is not there."""
+    """The path of a program; skips, or fails under `TILEC_PEERS=installed`, if it is missing."""
     found = shutil.which(name)
     if found is None:
         reason = f"`{name}` is not installed (on Debian, `apt-get install {name}`)"
@@ -30,7 +30,7 @@ def program(name: str) -> str:
 
 @contextlib.contextmanager
 def distribution(htpasswd: str = "") -> Generator[str]:
-    """CNCF's registry on a port of this machine, with an empty folder; its host. `htpasswd` are lines of users."""
+    """CNCF's registry on a local port, with an empty folder; yields its host. `htpasswd` are lines of users."""
     registry = program("docker-registry")
     with tempfile.TemporaryDirectory(prefix="tilec-registry-") as name:
         folder = Path(name)
@@ -57,7 +57,7 @@ def distribution(htpasswd: str = "") -> Generator[str]:
 
 
 def skopeo(*arguments: str) -> str:
-    """What skopeo prints."""
+    """The output of skopeo."""
     done = subprocess.run([program("skopeo"), "--insecure-policy", *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout

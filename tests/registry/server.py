@@ -1,7 +1,7 @@
-"""A registry in memory, on this machine, that keeps the distribution specification; a test may have it lie.
+"""An in-memory registry on this machine that implements the distribution specification; a test may make it lie.
 
-`Registry.lie` gets each answer before it is sent and gives the one to send instead. What was asked is in `asked`, the bytes of
-bodies that went out in `sent`.
+`Registry.lie` gets each response before it is sent and returns the one to send instead. Requests are recorded in `asked`, the
+bytes of sent bodies in `sent`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ BLOBS: Final = "/blobs/"
 
 @dataclass
 class Answer:
-    """What is sent: a body of several pieces goes out in them, without a length unless a header says one."""
+    """A response: a body of several pieces is sent piece by piece, without a length unless a header declares one."""
 
     status: int
     body: bytes | Iterable[bytes] = b""
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
     def but(self, **changes: Any) -> Answer:
-        """This answer with other fields; `headers` are added."""
+        """This response with other fields; `headers` are added."""
         headers = self.headers | changes.pop("headers", {})
         return replace(self, headers=headers, **changes)
 
@@ -64,7 +64,7 @@ class Registry:
         self._numbers = itertools.count()
 
     def answer(self, asked: Asked, body: bytes) -> Answer:
-        """The honest answer."""
+        """The honest response."""
         path, _, query = asked.path.partition("?")
         if path.startswith(MANIFESTS):
             return self._manifest(asked.method, path.removeprefix(MANIFESTS), asked.headers.get("content-type", ""), body)
@@ -127,7 +127,7 @@ class Registry:
 
 @contextlib.contextmanager
 def served(registry: Registry, context: ssl.SSLContext | None = None) -> Generator[str]:
-    """Serve it on this machine, by TLS where a context is given; the reference of its repository, without tag."""
+    """Serves it on this machine, with TLS if a context is given; yields the reference of its repository, without tag."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -161,7 +161,7 @@ def served(registry: Registry, context: ssl.SSLContext | None = None) -> Generat
                     registry.sent += len(piece)
 
         def handle(self) -> None:
-            with contextlib.suppress(ConnectionError, ValueError):  # the client has seen enough
+            with contextlib.suppress(ConnectionError, ValueError):  # the client has closed the connection
                 super().handle()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

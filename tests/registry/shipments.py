@@ -1,4 +1,4 @@
-"""Bundles to push: of `tests/bundle/samples.py`, with a sidecar."""
+"""Bundles to push: from `tests/bundle/samples.py`, with a sidecar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATEMENT = "eyJwcmVkaWNhdGVUeXBlIjoiaHR0cHM6Ly9zbHNhLmRldi9wcm92ZW5hbmNlL3YxIn0
 
 
 def sidecar(*names: str) -> bytes:
-    """Envelopes that nobody signed, a line each."""
+    """Unsigned envelopes, a line each."""
     statement = {"payload": STATEMENT, "payloadType": PAYLOAD_TYPE}
     lines = [json.dumps({**statement, "signatures": [{"keyid": name, "sig": "AA=="}]}) for name in names]
     return "".join(f"{line}\n" for line in lines).encode()
@@ -24,7 +24,7 @@ def sidecar(*names: str) -> bytes:
 def shipment(
     arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), attestations: bytes = b"", model: str = "tiny-1b"
 ) -> Shipment:  # fmt: skip
-    """The bundle of a model with the numbers of `tiny-1b`, for an architecture."""
+    """The bundle of a model with the dimensions of `tiny-1b`, for an architecture."""
     description, blobs = samples.parts(arch, salts)
     data = samples.encode(description | {"model": model}, blobs)
     return Shipment(data, model, arch, hashlib.sha256(data).hexdigest(), attestations)

@@ -1,4 +1,5 @@
-"""What a client sends: credentials to whom they belong, ranges where a connection broke, nothing that is there already."""
+"""The client's requests: credentials only to their owner, ranges after a broken connection, no upload of what exists
+already."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def pulled(place: str, folder: Path) -> bytes:
 
 
 def known(registry: Registry, folder: Path, patch: pytest.MonkeyPatch, **config: object) -> None:
-    """docker's configuration; a password of the registry where nothing else is given."""
+    """docker's configuration; the registry's password unless another is given."""
     (folder / "config.json").write_text(
         json.dumps(config or {"auths": {registry.host: {"auth": BASIC.removeprefix("Basic ")}}})
     )
@@ -68,7 +69,7 @@ def test_what_is_there_is_not_sent_again(stocked: tuple[Registry, str]) -> None:
     assert not any(asked.method in ("POST", "PATCH") for asked in registry.asked)
     with Client(read_reference(place), push=True) as client:
         again = push(client, [shipment(salts=(1, 2, 9))], "v2")
-    assert 0 < again.sent < again.blobs  # the CUBINs of both are one
+    assert 0 < again.sent < again.blobs  # both share their CUBINs
 
 
 @pytest.mark.parametrize("where", [1, 1000, 4321])
@@ -109,7 +110,7 @@ def test_a_pull_starts_anew_where_the_registry_knows_no_ranges(stocked: tuple[Re
 
 @pytest.mark.parametrize("kept", [0, 1500])
 def test_an_upload_goes_on_where_it_broke(kept: int) -> None:
-    """The second chunk breaks; the registry has none of it, or a part."""
+    """The second chunk breaks; the registry has received none of it, or a part."""
     registry, data = Registry(), bytes(range(256)) * 20
     broken = list[str]()
 
@@ -162,7 +163,7 @@ def test_basic(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytes
     assert caught.value.code == "E0733" and caught.value.hint == f"`docker login {registry.host}`"
     known(registry, tmp_path, monkeypatch)
     assert pulled(place, tmp_path / "out") == shipment().data
-    assert "authorization" not in registry.asked[0].headers  # before it was asked for
+    assert "authorization" not in registry.asked[0].headers  # before it was requested
 
 
 HELPER = """#!/bin/sh
@@ -173,7 +174,7 @@ read host
 
 @pytest.mark.parametrize("kind", ["password", "helper", "nobody"])
 def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token service is asked as who we are, for our own scope, whatever the challenge says."""
+    """The token service is asked with our identity and scope, whatever the challenge says."""
     registry, place = stocked
     tokens = list[Asked]()
 
@@ -231,7 +232,7 @@ def test_no_password_goes_along_with_a_redirect(
 
 @pytest.mark.parametrize("api", [True, False])
 def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) -> None:
-    """By the registry's own list or by the tag in its stead; and in cosign's layout."""
+    """By the registry's own referrers list or by the fallback tag; and in cosign's layout."""
     registry = Registry(api=api)
     with served(registry) as place:
         subjects = {pushed(place, sidecar(*names)).manifests for names in (("a", "b"), ("b", "c"))}
@@ -251,7 +252,7 @@ def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) 
 
 
 def test_what_killed_pulls_left_is_swept_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a pull by the command; and never what another pull, maybe on another machine, is about to name."""
+    """Before a pull by the command; and never the files that another pull, maybe on another machine, is about to name."""
     left = [tmp_path / f".tmp-7-{'0' * 16}{end}" for end in ("", ".intoto.jsonl")]
     for path in left:
         path.touch()
@@ -271,7 +272,7 @@ def test_what_killed_pulls_left_is_swept_and_nothing_else(tmp_path: Path, monkey
 
 
 def test_what_cannot_be_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said before a registry is asked."""
+    """The error is reported before any request."""
     path = tmp_path / "one.bundle"
     path.write_bytes(shipment().data)
     nowhere = "oci://127.0.0.1:1/team/kernels"
@@ -287,7 +288,7 @@ def test_what_cannot_be_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
-    """What was signed opens under the policy once it was pulled; what was not, or by others, is not even kept."""
+    """A signed bundle opens under the policy after the pull; an unsigned one, or one signed by others, is not even stored."""
     folder = tmp_path / "scene"
     folder.mkdir()
     made = scene.make(folder.resolve())
@@ -312,7 +313,8 @@ def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
 
 
 def signed_among(folder: Path, place: str) -> scene.Scene:
-    """Push, under `v1`, the signed bundle of a scene between an unsigned one for the same numbers and one by strangers."""
+    """Pushes, under `v1`, the signed bundle of a scene between an unsigned one with the same dimensions and one by
+    strangers."""
     folder.mkdir()
     made = scene.make(folder.resolve())
     data = made.sound[scene.NAME]
@@ -326,7 +328,7 @@ def signed_among(folder: Path, place: str) -> scene.Scene:
 def test_what_a_policy_refuses_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the engine's search, and in the command, which names what it passed over and ends with status 1."""
+    """In the engine's search, and in the command, which names the bundles it skipped and exits with status 1."""
     with served(Registry()) as place:
         made = signed_among(tmp_path / "scene", place)
         monkeypatch.setenv("TILEC_REGISTRY", f"{place}:v1")
@@ -351,7 +353,7 @@ def test_what_a_policy_refuses_hides_no_other(
 
 
 def test_a_bundle_that_is_not_what_it_must_be_hides_no_other(tmp_path: Path) -> None:
-    """Its manifest's blob is gone, or another; where nothing else was asked for, that is the error."""
+    """Its manifest's blob is missing, or another; if nothing else was requested, that is the error."""
     registry = Registry()
     with served(registry) as place:
         with Client(read_reference(f"{place}:v1"), push=True) as client:
@@ -377,7 +379,7 @@ def test_a_bundle_that_is_not_what_it_must_be_hides_no_other(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "other bytes"])
 def test_a_blob_of_an_earlier_bundle_is_taken_from_a_plain_file_alone(kind: str, tmp_path: Path) -> None:
-    """Whatever has its name by then: the blob is fetched again, without waiting and without following."""
+    """If that path has anything else, the blob is fetched again, without blocking and without following links."""
     registry, out = Registry(), tmp_path / "out"
     with served(registry) as place:
         with Client(read_reference(f"{place}:v1"), push=True) as client:

@@ -1,4 +1,4 @@
-"""Where the engine looks for a bundle, in which order, and what it does not take."""
+"""Where the engine searches for a bundle, in which order, and what it skips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAME = "tiny-1b-sm_90a.bundle"
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Unpacks the wheel of a bundle where Python looks for packages, as an installer does; where the bundle then is."""
+    """Unpacks the wheel of a bundle on Python's package path, as an installer does; returns the bundle's path."""
 
     def call(arch: str = "sm_90a", model: str = "tiny-1b") -> Path:
         description, blobs = samples.parts(arch)
@@ -52,7 +52,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 
 
 def keep(data: bytes, name: str = NAME) -> Path:
-    """Put a file where pulled bundles are."""
+    """Writes a file to the folder of pulled bundles."""
     bundles_folder().mkdir(parents=True, mode=0o700, exist_ok=True)
     path = bundles_folder() / name
     path.write_bytes(data)
@@ -60,13 +60,13 @@ def keep(data: bytes, name: str = NAME) -> Path:
 
 
 def place_of(numbers: dict[str, object], arch: str, trust: str | None = None) -> Path:
-    """Where the bundle is that is found."""
+    """The path of the bundle that is found."""
     with find_bundle(numbers, arch, trust) as bundle:
         return bundle.path
 
 
 def kernel_place(kernel: str, constants: dict[str, Any], arch: str) -> Path:
-    """Where the bundle is that is found for a kernel."""
+    """The path of the bundle that is found for a kernel."""
     with find_kernel(kernel, constants, arch) as bundle:
         return bundle.path
 
@@ -87,7 +87,7 @@ def test_a_package_comes_before_what_was_pulled(install: Callable[..., Path]) ->
     assert place_of(NUMBERS, "sm_90a") == pulled
     installed = install()
     assert place_of(NUMBERS, "sm_90a") == installed
-    assert "tilec_kernels_tiny_1b_sm_90a" not in sys.modules  # nothing of it was run
+    assert "tilec_kernels_tiny_1b_sm_90a" not in sys.modules  # none of its code was run
     install(arch="sm_100a")
     assert place_of(NUMBERS, "sm_90a") == installed
     assert place_of(NUMBERS, "sm_100a").name == "tiny-1b-sm_100a.bundle"
@@ -163,7 +163,7 @@ def test_a_registry_is_asked_where_one_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.campaign
 def test_a_wheel_is_as_wheels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Members, digests and names; the same bytes at every time; pip installs it."""
+    """Members, digests and names; the same bytes at any time; pip installs it."""
     path = tmp_path / NAME
     path.write_bytes(samples.bundle())
     (tmp_path / f"{NAME}.intoto.jsonl").write_bytes(b"{}\n")
@@ -208,7 +208,7 @@ def test_what_is_no_version(version: str, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_kernel_is_found_by_its_constants(install: Callable[..., Path]) -> None:
-    """In the bundle of any model, an installed one before one that was pulled; two with the same code are as good as one."""
+    """In the bundle of any model, an installed one before a pulled one; two bundles with the same code are equivalent."""
     constants = {"E": "bf16", "N": 1, "F": 0.5, "G": True}
     pulled = keep(samples.bundle())
     keep(b"nothing", "other-sm_90a.bundle")
@@ -235,7 +235,7 @@ def test_two_bundles_with_other_code_for_a_kernel_are_none(install: Callable[...
 def test_what_a_policy_refuses_hides_nothing(
     install: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither a bundle of the model behind it, nor one with a kernel, nor that the two would have different code."""
+    """It hides neither a later bundle of the model, nor one with a kernel, nor a conflict between two with different code."""
     signer, policy, constants = generate("ed25519"), tmp_path / "trust.toml", {"E": "bf16", "N": 0, "F": 0.5, "G": True}
     (tmp_path / "key.pub").write_bytes(signer.public_key.pem())
     policy.write_text('[trust]\nformat = 2\nkeys = ["key.pub"]\n')

@@ -1,4 +1,4 @@
-"""Texts that name registries, and bundles as blobs: what is taken, and what is refused."""
+"""Texts that name registries, and bundles as blobs: valid forms, and refused ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_challenges() -> None:
         ("bearer Realm = token , SERVICE=s", {"bearer": {"realm": "token", "service": "s"}}),
         ("Negotiate abc==, Basic realm=x", {"basic": {"realm": "x"}}),
         ("Basic", {"basic": {}}),
-        ('Basic realm="a, Bearer realm=evil"', {"basic": {"realm": "a, Bearer realm=evil"}}),  # no challenge within a text
+        ('Basic realm="a, Bearer realm=evil"', {"basic": {"realm": "a, Bearer realm=evil"}}),  # no challenge in a quoted text
         ('Basic realm="a\\"b", charset="UTF-8"', {"basic": {"realm": 'a"b', "charset": "UTF-8"}}),
         ('Basic realm="open', {"basic": {}}),
         (',, ,Bearer realm="x",,realm="y"', {"bearer": {"realm": "x"}}),
@@ -107,7 +107,7 @@ def test_forms_of_challenges(header: str, found: dict[str, dict[str, str]]) -> N
 
 
 class Counted(str):
-    """A text that counts how often a character of it is asked for."""
+    """A text that counts accesses to its characters."""
 
     asked = 0
 
@@ -138,7 +138,7 @@ def test_a_challenge_of_a_million_characters_is_not_read() -> None:
         Counted.asked = 0
         assert read_challenges([Counted((unit * 1_000_000)[:1_000_000])] * 3) == {} and Counted.asked == 0
     rng = random.Random(1)
-    for _ in range(300):  # many headers, in all no more than the bound
+    for _ in range(300):  # many headers, in total within the limit
         headers = [Counted("".join(rng.choices(HOSTILE, k=rng.randrange(200)))) for _ in range(rng.randrange(60))]
         Counted.asked = 0
         assert read_challenges([*headers, Counted("Basic")]).keys() <= set(SCHEMES)
@@ -200,7 +200,7 @@ def test_what_is_not_dockers_configuration(
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
 def test_a_bundle_is_its_parts(salts: list[int]) -> None:
-    """Taken apart and put together it has the same bytes; of those, no CUBIN is there twice."""
+    """Split and joined again it has the same bytes; no CUBIN is among the parts twice."""
     data = samples.bundle(salts=salts)
     parts = split(data)
     assert join(parts.frame, parts.blobs) == data

@@ -1,4 +1,4 @@
-"""Whatever a registry does, a pull ends with its code, leaves nothing behind, and has read no more than it had to."""
+"""Whatever a registry does, a pull ends with the family's code, leaves nothing behind, and reads no more than necessary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilec.runtime import BundleError
 QUICK = Limits(stall_seconds=5, seconds=0.5, least_rate=1 << 40, attempts=2, pause_seconds=0)
 PATIENT = Limits(attempts=3, pause_seconds=0)
 MAX_READ = 8 * oci.MAX_DOCUMENT
-"""Bytes: the largest document, and what the kernel's buffers of both sides hold, of answers before too."""
+"""Bytes: the largest document, and the kernel's socket buffers on both sides, of earlier responses too."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_a_lie_is_refused(family: Family, stocked: tuple[Registry, str], tmp_pat
 
 
 def test_a_bundle_that_is_not_what_its_manifest_says(stocked: tuple[Registry, str], tmp_path: Path) -> None:
-    """Both index and manifest lie alike: the bundle itself is of another architecture."""
+    """Index and manifest tell the same lie: the bundle itself is of another architecture."""
     _, place = stocked
     other = shipment("sm_100a", (5,))
     with Client(read_reference(place), push=True) as client:
@@ -91,7 +91,7 @@ def test_a_change_gives_the_bundle_or_nothing(stocked: tuple[Registry, str], tmp
 
 
 def attested(registry: Registry, layers: list[bytes]) -> None:
-    """One attestation of the bundle for `sm_90a` that names all of these, by the tag in the API's stead."""
+    """One attestation of the bundle for `sm_90a` that names all of these, by the fallback tag."""
     subject = next(
         digest for digest, (_, text) in registry.manifests.items()
         if digest.startswith("sha256:") and b'"vnd.tilec.arch":"sm_90a"' in text and b'"layers"' in text
@@ -123,7 +123,7 @@ def test_attestations_are_fetched_once_and_bounded(many: bool, tmp_path: Path) -
 
 
 def test_a_whole_pull_has_a_deadline(tmp_path: Path) -> None:
-    """Where each exchange is in time and all of them are not."""
+    """Each exchange is within its time limit, but their sum is not."""
     registry = Registry()
     with served(registry) as place:
         with Client(read_reference(place), push=True) as client:
@@ -142,7 +142,7 @@ def test_a_whole_pull_has_a_deadline(tmp_path: Path) -> None:
 
 
 def test_an_honest_registry_is_pulled_from(stocked: tuple[Registry, str], tmp_path: Path) -> None:
-    """So that what refuses the lies is the lie."""
+    """This shows that the lies cause the refusals."""
     _, place = stocked
     with Client(read_reference(f"{place}:v1")) as client:
         found = pull(client, Wanted(), tmp_path, checked)

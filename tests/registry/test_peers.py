@@ -1,4 +1,4 @@
-"""With CNCF's registry and skopeo: bundles travel through programs that tilec has no part in, and come back to the last bit."""
+"""With CNCF's registry and skopeo: bundles pass through third-party programs, and come back to the last bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilec.registry.reference import read_reference
 from tilec.registry.upload import upload
 
 USER = "user:$2b$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu"
-"""A line as `htpasswd -B` makes it, for the password `password`."""
+"""A line from `htpasswd -B`, for the password `password`."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 
 def test_there_and_back(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two architectures and their attestations under one tag; all, one by its name, one by the digest of its manifest."""
+    """Two architectures and their attestations under one tag; pulled all together, by name, and by the digest of a manifest."""
     files = list[str]()
     for arch, salts in (("sm_90a", (1, 2, 1)), ("sm_100a", (3,))):
         path = tmp_path / f"tiny-1b-{arch}.bundle"
@@ -71,7 +71,7 @@ def test_there_and_back(host: str, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_through_skopeo(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """skopeo copies the index, and what refers to it, to a folder and back under another name."""
+    """skopeo copies the index and its referrers to a folder and back under another name."""
     path = tmp_path / "tiny-1b-sm_90a.bundle"
     path.write_bytes(samples.bundle())
     Path(f"{path}.intoto.jsonl").write_bytes(sidecar("a"))
@@ -95,7 +95,7 @@ def test_through_skopeo(host: str, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_chunks(host: str) -> None:
-    """A blob of several chunks is what it was; and one that breaks off goes on, or starts anew."""
+    """A blob of several chunks arrives intact; an interrupted upload is resumed or restarted."""
     data = bytes(range(256)) * 400
     wanted = oci.describe("x", data)
     with Client(read_reference(f"oci://{host}/chunks"), push=True, limits=Limits(pause_seconds=0)) as client:

@@ -1,4 +1,4 @@
-"""Registries on other machines: by TLS, whose certificates are checked, and by plain http where it is asked for."""
+"""Registries on other machines: with TLS, whose certificates are checked, and with plain http on request."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, Path]:
 
 @pytest.fixture(autouse=True)
 def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every name is this machine, so that nothing leaves it; no proxy is in between."""
+    """Every host name resolves to this machine, so that nothing leaves it; no proxy is used."""
     resolve = socket.getaddrinfo
 
     def here(host: str, *arguments: Any, **options: Any) -> Any:
@@ -74,7 +74,7 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[tuple[Registry, str]]:
-    """A registry that speaks TLS, its certificate trusted, and the reference of its repository by name."""
+    """A registry with TLS and a trusted certificate, and the reference of its repository by name."""
     context, path = certificate(tmp_path, NAME)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
     registry = Registry()
@@ -105,7 +105,7 @@ def test_it_is_spoken_with_other_machines(stocked: tuple[Registry, str], tmp_pat
 def test_who_does_not_prove_its_name_is_refused(
     stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate for another name, or by nobody who is trusted."""
+    """A certificate for another name, or by an untrusted issuer."""
     other = stocked[1].replace(NAME, "other.invalid")
     found = refusal(other, tmp_path / "out")
     assert found.code == "E0731" and "does not prove who it is" in found.message
@@ -119,14 +119,14 @@ def test_who_does_not_prove_its_name_is_refused(
     "proxy", ["http://user:secret@proxy.invalid:notaport", "https://user:secret@proxy.invalid", "socks5://h:1"]
 )
 def test_a_proxy_that_is_none(proxy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is not spoken to is not passed by either."""
+    """A malformed or unsupported proxy is an error; it is not bypassed."""
     monkeypatch.setenv("https_proxy", proxy)
     found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
     assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
 
 
 def test_a_proxy_that_never_ends_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line now and then passes every timeout between two of them; the deadline of the exchange holds for the proxy too."""
+    """A line from time to time satisfies every read timeout; the deadline of the exchange applies to the proxy too."""
     hung_up = threading.Event()
 
     def drip(listener: socket.socket) -> None:

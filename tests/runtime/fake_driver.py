@@ -1,4 +1,4 @@
-"""A driver without a GPU: memory is host memory, launches are recorded with their argument bytes."""
+"""A driver without a GPU: device memory is host memory, launches are recorded with their argument bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilec.runtime.tensor_maps import TensorMapRequest
 
 @dataclass
 class Recorded:
-    """One launch; `parameters` is the address of the pointer array at that time."""
+    """One launch; `parameters` is the address of its pointer array."""
 
     function: Any
     grid: tuple[int, int, int]
@@ -180,6 +180,6 @@ class FakeDriver:
 
 
 def argument_bytes(launch: Recorded, sizes: list[int]) -> list[bytes]:
-    """What the driver would copy: the bytes behind each pointer of the parameter array."""
+    """The bytes that the driver would copy: those at each pointer of the parameter array."""
     pointers = (ctypes.c_void_p * len(sizes)).from_address(launch.parameters)
     return [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True)]

@@ -35,7 +35,7 @@ def manifest(
     strides: tuple[str, ...] = (),
     **changes: Any,
 ) -> Manifest:
-    """A manifest with the calling convention the compiler uses: pointers, dims, strides, scalars."""
+    """A manifest with the compiler's calling convention: pointers, dims, strides, scalars."""
     abi = [AbiSlot("pointer", spec.name) for spec in tensors]
     abi += [AbiSlot("dim", name) for name in dims] + [AbiSlot("stride", name) for name in strides]
     abi += [AbiSlot("scalar", spec.name) for spec in scalars]
@@ -74,7 +74,7 @@ def view(pointer: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, .
 
 @dataclass
 class InterfaceTensor:
-    """What another framework hands over: an object with the CUDA array interface."""
+    """A tensor of another framework: an object with the CUDA array interface."""
 
     interface: dict[str, Any]
 

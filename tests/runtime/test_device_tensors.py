@@ -1,4 +1,4 @@
-"""Device tensors of other makers, and our own array."""
+"""Device tensors of other frameworks, and our own array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilec.runtime.tensors import TYPE_STRINGS
 
 
 class DlpackTensor:
-    """An exporter that says its NumPy memory is on a CUDA device, to exercise the reader."""
+    """An exporter that declares its NumPy memory as CUDA memory, to exercise the reader."""
 
     def __init__(self, array: Any, place: int = 2, ordinal: int = 0) -> None:
         self.array, self.place, self.ordinal = array, place, ordinal

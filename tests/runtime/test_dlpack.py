@@ -1,4 +1,4 @@
-"""`DeviceArray` as others take it: in place, in order on their streams, and alive as long as they have it."""
+"""`DeviceArray` exported to other frameworks: in place, ordered on their streams, and alive as long as they use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilec.runtime.tensors import DLPACK_CODES
 
 
 class Exported:
-    """An array seen through DLPack alone."""
+    """An array visible only through DLPack."""
 
     def __init__(self, array: DeviceArray, **asked: Any) -> None:
         self.array, self.asked = array, asked
@@ -41,7 +41,7 @@ def test_every_dtype_comes_back(device: Device, dtype: str) -> None:
 
 
 def test_a_consumer_keeps_the_memory_and_frees_it(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy, which believes that the memory is the host's: of this device it is."""
+    """NumPy, which treats the memory as the host's: on this fake device it is."""
     monkeypatch.setattr(dlpack, "CUDA", 1)
     for version in (None, (1, 1)):
         array = device.empty((2, 3), "f32")
@@ -76,7 +76,7 @@ def test_an_empty_array_and_one_of_no_dims(device: Device) -> None:
 
 
 def test_order_on_streams(device: Device) -> None:
-    """What the array's stream was given is done before a consumer on another one begins, and the memory is freed after both."""
+    """Work on the array's stream completes before a consumer on another stream starts, and the memory is freed after both."""
     waited: list[int] = []
     device.driver.synchronize = waited.append  # type: ignore[method-assign]
     for stream, user, wanted in ((0, None, []), (0, 1, []), (0, -1, []), (7, 7, []), (7, -1, []), (7, 9, [7]), (7, None, [7])):

@@ -1,4 +1,5 @@
-"""A launch contract is over all integers, whatever integers come in; tensors lie on the kernel's device and fit 64 bits."""
+"""A launch contract is evaluated over unbounded integers, for any integer arguments; tensors are on the kernel's device and fit
+64 bits."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ def test_an_extent_whose_divisor_is_zero_is_refused() -> None:
 
 @dataclass
 class Exported:
-    """A tensor of a framework, as the CUDA array interface shows it, which has no word for the device."""
+    """A framework's tensor through the CUDA array interface, which does not name the device."""
 
     pointer: int
 
@@ -144,7 +145,7 @@ def test_a_tensor_on_another_device_is_refused(exported: Any) -> None:
         kernel.plan({"x": exported})
     assert caught.value.code == "E0914" and caught.value.argument == "x" and "another device" in str(caught.value)
     kernel.plan({"x": Exported(0x6000)})
-    managed = loaded(described, FakeDriver(devices=2, elsewhere={0x5000: None}))  # reached by every device
+    managed = loaded(described, FakeDriver(devices=2, elsewhere={0x5000: None}))  # accessible from every device
     managed.plan({"x": exported})
 
 

@@ -60,7 +60,7 @@ def test_a_wrong_kernel_is_named_with_its_size(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_what_was_right_is_kept_by_cubin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a run checked and what it took from the file are in the next; what it did not meet is dropped."""
+    """Results of a run and those from the file are in the next file; cubins that the run did not see are dropped."""
     monkeypatch.setattr(gpu_report, "Verdicts", lambda name: Verdicts(name, tmp_path / "before"))
     old = Verdicts("kernels_gpu", tmp_path / "before")
     old.add("add:a", ["11111111"], Verdict("right", {"sizes": 9}))

@@ -1,4 +1,4 @@
-"""Artifacts and arguments made to hurt: each is one clear error, soon and in little memory, and none is a traceback."""
+"""Hostile artifacts and arguments: each gives one clear error, quickly and in little memory, and never a traceback."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ UNKNOWN = (
 
 @pytest.mark.parametrize("expression", UNKNOWN)
 def test_symbols_that_nothing_asked_for(expression: Expr) -> None:
-    """A message shows the symbols of a clause; one without a value is no reason to fail otherwise."""
+    """A message shows the symbols of a clause; a symbol without a value must not cause another failure."""
     x = tensor("x", "in", "f32", T)
     for described in (
         manifest((x,), grid=(expression,)), manifest((x,), launch_checks=(LaunchCheck(expression, "c"),)),
@@ -187,7 +187,7 @@ def test_symbols_that_nothing_asked_for(expression: Expr) -> None:
 
 
 def test_a_tensor_that_reaches_outside_of_memory() -> None:
-    """Its address is one, that of its last element would wrap."""
+    """Its address is valid, but that of its last element wraps."""
     x = {"x": view(2**64 - 32, "i32", (10,))}
     with pytest.raises(LaunchError) as caught:
         loaded(manifest((tensor("x", "in", "i32", T),))).plan(x)

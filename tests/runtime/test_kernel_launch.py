@@ -163,8 +163,8 @@ def test_bool_scalar_is_passed_as_a_byte() -> None:
 
 
 def test_launch_does_no_checking_on_the_host() -> None:
-    """Planning costs what it costs; a launch must do next to nothing but the driver call, or it gates decode. What is counted
-    are instructions of the interpreter, of which one takes some ten nanoseconds: seconds would depend on who else computes."""
+    """Planning may be slow, but a launch must do next to nothing except the driver call, because decode waits for it. The test
+    counts interpreter instructions, of some ten nanoseconds each, since seconds depend on the machine's load."""
     kernel = loaded(embedding_like())
     arguments = {
         "ids": view(4096, "i32", (3,)), "table": view(1 << 20, "bf16", (5, 8)), "out": view(1 << 24, "bf16", (3, 8)),
@@ -175,7 +175,7 @@ def test_launch_does_no_checking_on_the_host() -> None:
 
 
 def _instructions(call: Callable[[], object]) -> int:
-    """How many instructions of Python's interpreter run in `tilec/runtime` during a call."""
+    """The number of Python bytecode instructions in `tilec/runtime` during a call."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Every clause of the launch contract: what satisfies it launches, what breaks it is refused by argument name."""
+"""Every clause of the launch contract: a launch that satisfies it is accepted, one that violates it is refused with the
+argument's name."""
 
 from __future__ import annotations
 
@@ -253,5 +254,5 @@ def test_every_code_that_is_raised_has_a_page() -> None:
     root = Path(__file__).resolve().parents[2]
     files = [path for folder in ("runtime", "ops") for path in (root / "tilec" / folder).glob("*.py")]
     raised = {code for path in files for code in re.findall(r"E09\d\d", path.read_text())}
-    pages = {path.stem for path in (root / "tilec" / "explain").glob("E09[01]*.md")}  # E092 are of `tilec bundle verify`
+    pages = {path.stem for path in (root / "tilec" / "explain").glob("E09[01]*.md")}  # E092 belongs to `tilec bundle verify`
     assert raised == pages

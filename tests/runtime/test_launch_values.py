@@ -1,4 +1,4 @@
-"""Value obligations: each kind of evidence, and what none or wrong evidence says."""
+"""Value obligations: each kind of evidence, and the errors for missing or wrong evidence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_values_are_accepted_exactly_when_they_comply(ids: list[int], vocabulary
 
 
 def judged(run: Callable[[], Any], complies: bool) -> None:
-    """A plan trusts nobody's word where values comply, and is refused, naming the tensor, where they do not."""
+    """A plan trusts no assertion if values comply, and is refused, naming the tensor, if they do not."""
     if complies:
         assert run().trusted == ()
         return

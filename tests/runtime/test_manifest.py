@@ -1,4 +1,4 @@
-"""The manifest parser trusts nothing: what it wrote comes back, anything else is a ValueError, never another exception."""
+"""The manifest parser trusts nothing: its own output is read back, anything else is a ValueError, never another exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tensor that has elements must have memory: address 0, and what is no address, are refused before launch."""
+"""A tensor with elements must have memory: address 0, and invalid addresses, are refused before launch."""
 
 from __future__ import annotations
 

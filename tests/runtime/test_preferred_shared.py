@@ -1,4 +1,4 @@
-"""How much of a multiprocessor's memory a kernel asks to be shared memory, from its schedule."""
+"""The shared-memory carveout that a kernel requests, computed from its schedule."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tilec.artifact import Manifest, Resources
 from tilec.runtime.kernel import preferred_shared
 
 HOPPER, GEFORCE = 232448, 101376
-"""Bytes that a block may have at most, of 228 and of 100 KiB of a multiprocessor."""
+"""Maximum bytes of a block, for 228 and for 100 KiB per multiprocessor."""
 
 CP_ASYNC, TMA = ({"stages": 2, "copy": copy, "mma": "mma_sync"} for copy in ("cp_async", "tma"))
 
 
 def taking(static: int, dynamic: int, **schedule: Any) -> Manifest:
-    """A kernel of blocks with so many bytes of shared memory."""
+    """A kernel whose blocks use the given bytes of shared memory."""
     resources = Resources(32, 0, 0, static, dynamic)
     return manifest((tensor("x", "out", "f32", T),), resources=resources, schedule=SCHEDULE | schedule)
 
@@ -27,14 +27,14 @@ def taking(static: int, dynamic: int, **schedule: Any) -> Manifest:
     ("blocks", "static", "dynamic", "most", "percent"),
     [
         (5, 1024, 0, HOPPER, 8),  # 10 KiB, in 16 of 228
-        (4, 1024, 0, HOPPER, 4),  # 8 KiB, and not a byte more
+        (4, 1024, 0, HOPPER, 4),  # 8 KiB exactly
         (4, 1028, 0, HOPPER, 8),
-        (16, 0, 0, HOPPER, 8),  # what the system takes of each block counts too
-        (2, 0, 66560, HOPPER, 58),  # 132 KiB, and not a byte more
+        (16, 0, 0, HOPPER, 8),  # the system's reservation per block counts too
+        (2, 0, 66560, HOPPER, 58),  # 132 KiB exactly
         (2, 16, 66560, HOPPER, 72),
         (1, 4096, 131072, HOPPER, 72),
         (1, 0, HOPPER, HOPPER, 100),
-        (3, 0, 101376, HOPPER, 100),  # more than there is
+        (3, 0, 101376, HOPPER, 100),  # more than available
         (1, 0, 70000, GEFORCE, 100),
         (2, 0, 20000, GEFORCE, 64),
     ],

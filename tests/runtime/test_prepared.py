@@ -1,4 +1,4 @@
-"""Launches at shapes that were checked: what a plan sends, at other addresses, with each clause about addresses held."""
+"""Launches at checked shapes: the same as a plan's, at other addresses, with each clause about addresses checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "bool": 1}
 
 
 def described(**changes: Any) -> Manifest:
-    """Two tensors and scalars of every kind, in an order of arguments that the compiler does not make."""
+    """Two tensors and scalars of every kind, in an argument order that the compiler does not use."""
     scalars = tuple(ScalarSpec(name, dtype) for name, dtype in KINDS.items())
     tensors = (tensor("x", "in", "f32", sym("T")), tensor("out", "out", "f32", sym("T"), align=64))
     made = manifest(tensors, scalars, no_alias=(("x", "out"),))
@@ -133,7 +133,7 @@ def test_launches_with_tensor_maps_that_come_again_are_remembered_and_still_chec
 
 
 def test_launches_inside_launches_have_storage_of_their_own() -> None:
-    """As two threads do, where the driver lets go of the interpreter."""
+    """As with two threads, if the driver releases the GIL."""
     made, _, driver = prepared(described())
     inner, places = driver.launch, list[int]()
 

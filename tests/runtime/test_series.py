@@ -1,4 +1,4 @@
-"""Launches that are alike: the numbers are shared, the pointers are not, and nothing reaches beyond what was checked."""
+"""Launches in a series: they share the numbers but not the pointers, and none accesses more than was checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dims of a launch that are read off its shapes are those that the equations give, which refuse what they refused."""
+"""Dims that are read directly from shapes equal those that the equations give, and the same shapes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor maps among the arguments: what the driver is asked for, where they lie, and what can have none."""
+"""Tensor maps among the arguments: the driver's encode call, their location, and tensors that cannot have one."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_strides_are_those_of_the_tensor() -> None:
     kernel = loaded(described(strided=True), driver)
     kernel.plan(arguments() | {"a": view(4096, "bf16", (40, 72), (80, 1))})
     assert driver.map_requests[0].strides == (160,)
-    kernel.plan(arguments(rows=1) | {"a": view(4096, "bf16", (1, 72), (3, 1))})  # of one row, which has no next
+    kernel.plan(arguments(rows=1) | {"a": view(4096, "bf16", (1, 72), (3, 1))})  # a single row, which needs no row stride
     assert driver.map_requests[3].strides == (144,)
 
 
@@ -132,7 +132,7 @@ def test_a_driver_that_refuses_is_told() -> None:
 
 
 def test_the_driver_is_called_as_its_bindings_want() -> None:
-    """With the real types and enumerations, and a call that answers what it was given."""
+    """With the real types and enumerations, and a call that returns its arguments."""
     api = pytest.importorskip("cuda.bindings.driver")
     calls: list[tuple[Any, ...]] = []
 

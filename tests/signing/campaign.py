@@ -1,10 +1,9 @@
-"""Tries families of changes on something that must then be refused, and says what each family came to.
+"""Tries families of changes on something that must then be refused, and reports the outcome of each family.
 
-A `Subject` is whatever is verified before it is used: files below a folder, how to put them right, and how to use them. A
-`Family` changes a subject that is right, by a seed; the subject must refuse to be used, with an error of the codes that it
-documents, soon and in little memory. The one thing that must not happen is that it was used. A family that may be harmless (a
-file is changed while it is read: before or after, or in the middle) may also end in a use, of the sound content, which the
-subject asserts.
+A `Subject` is anything that is verified before it is used: files below a folder, how to restore them, and how to use them. A
+`Family` changes a right subject, by a seed; the subject must then be refused, with one of its documented codes, quickly and in
+little memory. It must never be used. A family that may be harmless (a file is changed while it is read: before, after, or in
+the middle) may also end in a use of the sound content, which the subject asserts.
 """
 
 from __future__ import annotations
@@ -24,27 +23,28 @@ from typing import Any, Protocol
 from tests.fuzz.watch import Tally
 
 HANGS_AFTER = 30
-"""Processor seconds after which a use is taken to go on for ever."""
+"""Processor seconds after which a use counts as hanging."""
 
 
 class Subject(Protocol):
-    """What is tampered with."""
+    """The target of tampering."""
 
     folder: Path
 
     def restore(self) -> None:
-        """Make everything right again."""
+        """Restores everything."""
         ...
 
     def use(self) -> None:
-        """Verify and use it; `refusal` where that is refused, AssertionError where anything but the right thing was used."""
+        """Verifies and uses it. Returns the refusal's code, or an empty text; AssertionError if anything but the right content
+        was used."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of change. `change` gets a subject and a seeded generator, and may give back how to use it, where that is not the
-    subject's own way; `harmless` says that a use of the sound content is right too; `refusal` and `codes` say what refuses."""
+    """A kind of change. `change` gets a subject and a seeded generator, and may return another way to use it than the subject's
+    own; `harmless`: a use of the sound content is right too; `refusal` and `codes`: the expected refusal."""
 
     change: Callable[[Any, random.Random], Callable[[], None] | None]
     refusal: type[Exception]
@@ -54,7 +54,7 @@ class Family:
 
 @dataclass
 class Outcome:
-    """What a family came to; `used` counts only uses that are harmless, others are in `wrong`."""
+    """The outcome of a family; `used` counts only harmless uses, others are in `wrong`."""
 
     tried: int = 0
     refused: dict[str, int] = field(default_factory=dict[str, int])
@@ -62,7 +62,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list[str])
     worst_seconds: float = 0.0
     worst_mib: float = 0.0
-    """Most memory that Python held more than before, during one use."""
+    """Peak growth of Python's memory during one use."""
 
 
 class Hanged(Exception):
@@ -72,11 +72,11 @@ class Hanged(Exception):
 def run(
     subject: Subject, families: Mapping[str, Family], count: int, seed: int, *, memory: bool = True
 ) -> dict[str, Outcome]:  # fmt: skip
-    """Try `count` changes, the families in turn; by family what came of them. With `memory` each that can be is used a second
-    time to measure what it takes."""
+    """Tries `count` changes, cycling through the families; returns outcomes by family. With `memory`, each repeatable use runs
+    a second time to measure its memory."""
     found = {name: Outcome() for name in families}
     subject.restore()
-    for _ in range(2):  # imports and compiles what a reader needs
+    for _ in range(2):  # imports and compiles everything a reader needs
         subject.use()
     names = list(families)
     for number in range(count):
@@ -84,7 +84,7 @@ def run(
         _attempt(subject, families[name], found[name], f"{name} {number}", seed * 1_000_003 + number, memory)
         if number % 50 == 0:
             subject.restore()
-            subject.use()  # what is not changed opens
+            subject.use()  # the unchanged subject opens
     subject.restore()
     subject.use()
     return found
@@ -112,7 +112,7 @@ def _attempt(subject: Subject, family: Family, outcome: Outcome, label: str, see
 
 
 def refusal(use: Callable[[], None], family: Family) -> str:
-    """The code of a refusal, empty where there was none; AssertionError for one that is not as documented."""
+    """The code of a refusal, or an empty text; AssertionError for an undocumented one."""
     try:
         use()
     except family.refusal as error:

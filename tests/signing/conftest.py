@@ -1,4 +1,4 @@
-"""A signed bundle for each test that asks for one."""
+"""A signed bundle for each test that requests one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.signing import scene
 
 @pytest.fixture
 def signed_scene(tmp_path: Path) -> scene.Scene:
-    """A bundle that two keys have signed, and a policy that asks for both."""
+    """A bundle signed with two keys, and a policy that requires both."""
     folder = tmp_path / "scene"
     folder.mkdir()
     return scene.make(folder.resolve())

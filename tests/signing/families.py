@@ -1,8 +1,8 @@
 """Ways to tamper with a signed bundle, its signatures and its policy; every one must be refused.
 
-The attacker has everything but the two private keys: bundles and signatures that these made of other models and older
-releases, keys of their own, and the right to write any byte of bundle and sidecar at any moment. Families named `signed: ...`
-go further: there the right keys signed something that says too little, or another thing.
+The attacker has everything except the two private keys: bundles and signatures by these keys of other models and older
+releases, keys of their own, and write access to any byte of bundle and sidecar at any moment. Families named `signed: ...` go
+further: there the right keys signed too little, or something else.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Change = Callable[[Scene, random.Random], Callable[[], None] | None]
 
 
 def bundle_bytes(scene: Scene, rng: random.Random) -> None:
-    """Damage of the bundle, or a lie in its header, under a digest inside that may fit again."""
+    """Damage of the bundle, or a false header, under an inner digest that may match again."""
     kinds = [kind for name, kind in mutants.KINDS.items() if name != "truncation"]
     scene.bundle.write_bytes(rng.choice(kinds)(scene.sound[NAME], rng))
 
 
 def bundle_cut(scene: Scene, rng: random.Random) -> None:
-    """Less of the bundle, or bytes behind it."""
+    """The bundle truncated, or extended."""
     data = scene.sound[NAME]
     scene.bundle.write_bytes(
         data[: rng.randrange(len(data))] if rng.random() < 0.5 else data + rng.randbytes(rng.randrange(1, 999))
@@ -41,7 +41,7 @@ def bundle_cut(scene: Scene, rng: random.Random) -> None:
 
 
 def bundle_repacked(scene: Scene, rng: random.Random) -> None:
-    """A sound bundle that is not the one that was signed: a contract or a resource by a little, other code."""
+    """A sound bundle that is not the signed one: a slightly different contract or resource, or other code."""
     if rng.random() < 0.5:
         scene.bundle.write_bytes(samples.bundle(salts=(rng.randrange(10, 99), 2, 1)))
     else:
@@ -50,7 +50,7 @@ def bundle_repacked(scene: Scene, rng: random.Random) -> None:
 
 
 def blobs_of_another(scene: Scene, rng: random.Random) -> None:
-    """The machine code of a kernel exchanged for that of another bundle, all digests made anew."""
+    """The machine code of a kernel replaced by that of another bundle, all digests recomputed."""
     description, blobs = samples.parts()
     other = samples.cubin("scale", rng.randrange(100, 10_000))
     kernel = rng.choice(description["kernels"])
@@ -62,14 +62,14 @@ def blobs_of_another(scene: Scene, rng: random.Random) -> None:
 
 
 def another_pair(scene: Scene, rng: random.Random) -> None:
-    """Bundle and sidecar of something else, each sound: another model by the right keys, an older release, strangers' work."""
+    """Bundle and sidecar of something else, each sound: another model by the right keys, an older release, a stranger's."""
     data, sidecar = scene.others[rng.choice(("another model", "older", "strangers", "another of the model"))]
     scene.bundle.write_bytes(data)
     scene.sidecar.write_bytes(sidecar)
 
 
 def another_sidecar(scene: Scene, rng: random.Random) -> None:
-    """The sidecar of another bundle beside this one, or of this one beside another."""
+    """The sidecar of another bundle next to this one, or of this one next to another."""
     data, sidecar = rng.choice(list(scene.others.values()))
     if data != scene.sound[NAME] and rng.random() < 0.5:
         scene.bundle.write_bytes(data)
@@ -78,7 +78,7 @@ def another_sidecar(scene: Scene, rng: random.Random) -> None:
 
 
 def places(scene: Scene, rng: random.Random) -> None:
-    """Links, pipes, folders, devices and holes where bundle, sidecar or policy should be."""
+    """Links, pipes, folders, devices and sparse files instead of bundle, sidecar or policy."""
     path = rng.choice((scene.bundle, scene.sidecar))
     real = scene.folder / f"{path.name}.real"
     path.rename(real)
@@ -114,7 +114,7 @@ EDITS = (
     ('[[trust.keys]]\nkey = "first.pub"\nmodels = ["tiny-*"]', f'{ANOTHER}[[trust.keys]]\nkey = "first.pub"\nmodels = ["l*"]'),
     ("name = ", 'name = "\\u001b[2J" #'), ('name = "the', 'name = "\\u001b[2J"#'), ("the second", ""),
 )  # fmt: skip
-"""What is changed in the text of the policy, and to what."""
+"""Replacements in the text of the policy."""
 TEXTS = (
     "", "[trust]\n", "[trust]\nformat = 2\nkeys = []\n", 'trust = "first.pub"\n', "\0" + POLICY,
     POLICY + "[other]\n", POLICY + "[trust]\n",
@@ -123,7 +123,7 @@ TEXTS = (
 
 
 def policies(scene: Scene, rng: random.Random) -> None:
-    """A policy that says too little, or what is not understood: it must not come to mean less than it did."""
+    """A policy that is incomplete or not understood: it must not silently become weaker."""
     key_as_text = ('"second.pub"', json.dumps(scene.signers[0].public_key.pem().decode()))  # the first key once more
     texts = [POLICY.replace(old, new, 1) for old, new in (*EDITS, key_as_text)] + list(TEXTS)
     kind = rng.randrange(len(texts) + 6)
@@ -145,7 +145,7 @@ def policies(scene: Scene, rng: random.Random) -> None:
 
 
 def _public_key(scene: Scene, rng: random.Random) -> None:
-    """The bytes of a trusted key changed, or another file in its place."""
+    """The bytes of a trusted key changed, or the key replaced by another file."""
     path = scene.folder / rng.choice(("first.pub", "second.pub"))
     body = bytearray(base64.b64decode(b"".join(path.read_bytes().splitlines()[1:-1])))
     body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)

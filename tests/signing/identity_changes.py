@@ -1,7 +1,7 @@
-"""Attacks on what a policy says of models: keys that sign more than they may by other names, what lies beside a signed bundle,
-policies of before, and what nobody signs.
+"""Attacks on a policy's model identities: keys that sign other models under other names, files next to a signed bundle,
+policies of the former format, and unsigned artifacts.
 
-There are two models of which each has its key: `tiny-1b`, the scene's, and a toy that somebody else makes.
+There are two models with a key each: `tiny-1b`, the scene's, and a toy of somebody else.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tilec.signature_format import encode_sidecar, sidecar_path
 from tilec.signing_keys import FileSigner
 
 NUMBERS: dict[str, Any] = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16", "layers": 2}
-"""Of the model that an engine runs: `tiny-1b`."""
+"""The identity of the engine's model, `tiny-1b`."""
 SIZES = ("hidden_size",)
 TOY: dict[str, Any] = {"hidden_size": 16, "tied": True, "eps": 1e-6, "dtype": "bf16"}
 VAGUE: dict[str, Any] = {"tied": True, "dtype": "bf16"}
-"""Numbers of a toy that does not say all that decides: those of `tiny-1b` are among those that have them."""
+"""Dimensions of a toy that omit some deciding ones: those of `tiny-1b` satisfy them."""
 STEP: Any = samples.STEP["step"]
 OTHER_STEP: Any = [STEP[0], [*STEP[1], ["Assign", [["Name", "group"]], ["Constant", 1]]]]
 ROLES = f"""[trust]
@@ -59,7 +59,7 @@ BEFORE = (
     '[trust]\nthreshold = 2\nminimum = {{ "tiny-1b" = 7 }}\n{keys}', '[trust]\nthreshold = 2\nminimum = 7\n{keys}',
     '[trust]\nkeys = ["first.pub"]\n', 'trust = {{ keys = ["second.pub", "first.pub"], threshold = 2 }}\n', "[trust]\n{keys}",
 )  # fmt: skip
-"""Policies as they were, with the rules of the scene's keys."""
+"""Policies of the former format, with the rules of the scene's keys."""
 
 Use = Callable[[], None]
 
@@ -70,14 +70,14 @@ def _bundle(model: str, config: dict[str, Any], step: Any = STEP, salts: tuple[i
 
 
 def _put(path: Path, data: bytes, signers: tuple[FileSigner, ...], release: int = RELEASE) -> None:
-    """A bundle and its signatures."""
+    """Writes a bundle and its signatures."""
     payloads = payloads_of(path, data, release)
     if signers:
         sidecar_path(path).write_bytes(encode_sidecar(signed(payloads.values(), signers)))
 
 
 def _searched(scene: Scene, check: Callable[[Bundle], None]) -> Use:
-    """The engine's search among the files of the scene; packages of this machine are no part of it."""
+    """The engine's search among the files of the scene, without packages of this machine."""
 
     def use() -> None:
         with (
@@ -92,7 +92,8 @@ def _searched(scene: Scene, check: Callable[[Bundle], None]) -> Use:
 
 
 def toy_key(scene: Scene, rng: random.Random) -> Use | None:
-    """The key of a toy signs what an engine takes for `tiny-1b`: its numbers, or another step, under any name."""
+    """The toy's key signs a bundle that an engine would use for `tiny-1b`: with its dimensions, or another step, under any
+    name."""
     scene.policy.write_text(ROLES)
     scene.sidecar.unlink()
     toy = scene.signers[1:]
@@ -112,7 +113,7 @@ def toy_key(scene: Scene, rng: random.Random) -> Use | None:
 
 
 def older_release(scene: Scene, rng: random.Random) -> None:
-    """The right keys signed a release that is outdone, when the model had another name, step, or list of numbers."""
+    """The right keys signed a superseded release, when the model had another name, step, or list of dimensions."""
     numbers: dict[str, Any] = samples.parts()[0]["config"]
     name, config, step = rng.choice(
         (
@@ -125,7 +126,7 @@ def older_release(scene: Scene, rng: random.Random) -> None:
 
 
 def policy_of_before(scene: Scene, rng: random.Random) -> None:
-    """A policy whose rules go by names alone, beside bundles that it would have taken."""
+    """A policy whose rules use names only, next to bundles that it would have accepted."""
     rules = POLICY[POLICY.index("[[trust.keys]]") :]
     scene.policy.write_text(rng.choice(BEFORE).format(keys=rules))
     if rng.random() < 0.5:
@@ -133,8 +134,8 @@ def policy_of_before(scene: Scene, rng: random.Random) -> None:
 
 
 def unsigned_beside(scene: Scene, rng: random.Random) -> Use:
-    """Bundles for the same numbers that come first where the engine looks: unsigned, signed by others, outdone, damaged. The
-    signed one must be found behind them."""
+    """Bundles with the same dimensions that precede the signed one in the engine's search: unsigned, signed by others,
+    superseded, damaged. The signed one must still be found."""
     numbers: dict[str, Any] = samples.parts()[0]["config"]
     for place in range(rng.randrange(1, 4)):
         path = scene.folder / f"a{place}-sm_90a.bundle"
@@ -166,7 +167,7 @@ def unsigned_beside(scene: Scene, rng: random.Random) -> Use:
 
 
 class _Told(logging.Handler):
-    """Keeps what a logger says."""
+    """Records log messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +181,7 @@ ADD = prebuilt.KERNELS / "add.py"
 
 
 def prebuilt_folder(scene: Scene, rng: random.Random) -> Use:
-    """A folder of artifacts for an op, which nobody signs, beside the scene's own signatures."""
+    """An unsigned folder of artifacts for an op, next to the scene's own signatures."""
     folder = prebuilt.write(scene.folder / "build", prebuilt.add("bf16"))
     place = rng.choice((folder, folder / "sm_90a"))
     (place / f"{place.name}.intoto.jsonl").write_bytes(scene.sound[SIDECAR])

@@ -1,7 +1,7 @@
-"""Files that change while they are read, and after: the moment is one call of the reader to the system, chosen by seed.
+"""Files that change while they are read, and after: the change happens at one system call of the reader, chosen by seed.
 
-The reader's calls are counted (`os` as `tilec.regular_file` sees it is another object meanwhile), so that every moment
-between two of them can be met, and the same one again. What comes out must be a refusal or the sound bundle.
+The reader's calls are counted (with a substitute for `os` in `tilec.regular_file`), so that every moment between two of them
+can be tested, reproducibly. The result must be a refusal or the sound bundle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CALLS = ("open", "fstat", "pread", "read", "close")
 
 
 class Interrupted:
-    """The module `os`, which does something before its call number `at`."""
+    """The module `os`, which runs an action before its call number `at`."""
 
     def __init__(self, at: int = 0, act: Callable[[], None] | None = None) -> None:
         self.calls, self._at, self._act = 0, at, act
@@ -40,7 +40,7 @@ class Interrupted:
 
 
 def _acts(scene: Scene, path: Path, rng: random.Random) -> Callable[[], None]:
-    """A change of a file, in place or by another in its place."""
+    """A change of a file, in place or by renaming another one to its path."""
     data = scene.sound[path.name]
     other_bundle, other_sidecar = scene.others[rng.choice(list(scene.others))]
     other = other_bundle if path.name == NAME else other_sidecar
@@ -73,7 +73,7 @@ def _acts(scene: Scene, path: Path, rng: random.Random) -> Callable[[], None]:
 
 
 def changed_while_loading(scene: Scene, rng: random.Random) -> Callable[[], None]:
-    """Bundle or sidecar changed at one moment of opening."""
+    """Changes bundle or sidecar at one moment of opening."""
     path = scene.folder / rng.choice((NAME, SIDECAR))
     whole = Interrupted()
     _used(scene, whole)
@@ -91,7 +91,7 @@ def _used(scene: Scene, system: Interrupted) -> None:
 
 
 def changed_after_loading(scene: Scene, rng: random.Random) -> Callable[[], None]:
-    """Everything changed once the bundle is open: what is open stays what it was."""
+    """Changes everything once the bundle is open: the open bundle stays the same."""
     acts = [_acts(scene, scene.folder / name, rng) for name in (NAME, SIDECAR)]
 
     def use() -> None:

@@ -1,7 +1,8 @@
-"""A signed bundle, its policy, and what an attacker may have beside them: other bundles, other keys, older signatures.
+"""A signed bundle, its policy, and an attacker's material: other bundles, other keys, older signatures.
 
-The policy asks for two keys, one of each kind, lets them sign for models `tiny-*` of one builder, says what `tiny-1b` stands
-for, and takes release 7 and later. So each part of the sidecar counts: whatever is taken from it or changed in it is missing.
+The policy requires two keys, one of each kind, lets them sign models `tiny-*` of one builder, defines the identity of
+`tiny-1b`, and accepts release 7 and later. So each part of the sidecar is needed: removing or changing any leaves a requirement
+unmet.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ def bundle_bytes(model: str = "tiny-1b", salts: Sequence[int] = (1, 2, 1)) -> by
 
 
 def payloads_of(path: Path, data: bytes, release: int = RELEASE, builder: str = BUILDER) -> dict[str, bytes]:
-    """What is signed of a bundle; writes it to `path`."""
+    """The signed statements of a bundle; writes the bundle to `path`."""
     path.write_bytes(data)
     with open_bundle(path, trust="none") as bundle:
         return statements(bundle, release, builder, {})
 
 
 def signed(payloads: Iterable[bytes], signers: Iterable[FileSigner]) -> list[Envelope]:
-    """The envelopes of statements under the signatures of all signers."""
+    """The envelopes of statements with the signatures of all signers."""
     found: list[Envelope] = []
     for payload in payloads:
         bare = Envelope(payload, PAYLOAD_TYPE, ())
@@ -74,7 +75,7 @@ def signed(payloads: Iterable[bytes], signers: Iterable[FileSigner]) -> list[Env
 
 @dataclass
 class Scene:
-    """Files by name as they must be, below `folder`; what is signed, by whom; and the same of strangers."""
+    """The right files by name, below `folder`; the signed statements and their signers; and the same of strangers."""
 
     folder: Path
     sound: dict[str, bytes]
@@ -97,11 +98,11 @@ class Scene:
 
     @property
     def policy(self) -> Path:
-        """Who is trusted."""
+        """The policy with the trusted keys."""
         return self.folder / "trust.toml"
 
     def restore(self) -> None:
-        """Put every file as it must be, and remove the others."""
+        """Restores every file, and removes all others."""
         for path in self.folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -114,13 +115,13 @@ class Scene:
             path.chmod(0o644)
 
     def use(self) -> None:
-        """Open the bundle under the policy and take everything out of it; BundleError where it is refused, AssertionError where
-        anything but the sound bundle comes out."""
+        """Opens the bundle under the policy and reads everything; BundleError if it is refused, AssertionError if anything but
+        the sound bundle is read."""
         with open_bundle(self.bundle, trust=self.policy) as bundle:
             self.check(bundle)
 
     def check(self, bundle: Bundle) -> None:
-        """AssertionError where a bundle is not the sound one."""
+        """AssertionError unless a bundle is the sound one."""
         sound = self.sound[NAME]
         assert bundle.digest == _sha256(sound), "another bundle was opened"
         assert bundle.signed is not None and len(bundle.signed.keys) == 2, "a bundle was opened without its signatures"
@@ -129,7 +130,7 @@ class Scene:
         bundle.texts()
 
     def write_envelopes(self, envelopes: Iterable[Envelope]) -> None:
-        """Another sidecar."""
+        """Writes another sidecar."""
         self.sidecar.write_bytes(encode_sidecar(envelopes))
 
     def envelopes(self) -> list[Envelope]:
@@ -147,7 +148,8 @@ def _sha256(data: bytes) -> str:
 
 @functools.cache
 def keys() -> tuple[FileSigner, FileSigner, FileSigner, FileSigner]:
-    """Two that are trusted, Ed25519 and ECDSA, and two strangers. Made anew in each run: nothing may hang on which they are."""
+    """Two trusted ones, Ed25519 and ECDSA, and two of strangers. Generated anew in each run, because nothing may depend on
+    them."""
     return generate("ed25519"), generate("ecdsa-p256"), generate("ed25519"), generate("ecdsa-p256")
 
 

@@ -1,4 +1,4 @@
-"""Changes of a sidecar by somebody who has no trusted key: form, spelling, signatures, key ids, and what asks for too much."""
+"""Changes of a sidecar by somebody without a trusted key: form, spelling, signatures, key ids, and resource exhaustion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilec.signing_keys import P256_ORDER
 
 
 def sidecar_bits(scene: Scene, rng: random.Random) -> None:
-    """One to three bits of the sidecar, anywhere."""
+    """Flips one to three bits of the sidecar, anywhere."""
     data = scene.sound[SIDECAR]
     made = data
     while made == data:
@@ -29,7 +29,7 @@ def sidecar_bits(scene: Scene, rng: random.Random) -> None:
 
 
 def sidecar_cut(scene: Scene, rng: random.Random) -> None:
-    """Less of the sidecar, none of it, or bytes behind it."""
+    """Truncates or empties the sidecar, or appends bytes."""
     data = scene.sound[SIDECAR]
     lines = data.splitlines(keepends=True)
     kind = rng.randrange(7)
@@ -44,7 +44,7 @@ def sidecar_cut(scene: Scene, rng: random.Random) -> None:
 
 
 def _with_line(scene: Scene, rng: random.Random, text: Callable[[dict[str, Any]], bytes]) -> None:
-    """One line of the sidecar written by `text`, the other as it is."""
+    """Formats one line of the sidecar with `text`, and leaves the other unchanged."""
     lines = scene.lines()
     at = rng.randrange(len(lines))
     made = [canonical(one) for one in lines]
@@ -54,7 +54,7 @@ def _with_line(scene: Scene, rng: random.Random, text: Callable[[dict[str, Any]]
 
 
 def json_members(scene: Scene, rng: random.Random) -> None:
-    """Members of an envelope in another order, twice, missing, too many, of another type."""
+    """Members of an envelope reordered, duplicated, missing, too many, of another type."""
 
     def text(line: dict[str, Any]) -> bytes:
         whole = canonical(line)
@@ -84,7 +84,7 @@ def json_members(scene: Scene, rng: random.Random) -> None:
 
 
 def base64_spellings(scene: Scene, rng: random.Random) -> None:
-    """The same payload or signature in other letters: URL-safe, without padding, with spaces, with other unused bits."""
+    """The same payload or signature in another encoding: URL-safe, without padding, with spaces, with other unused bits."""
 
     def text(line: dict[str, Any]) -> bytes:
         target, name = rng.choice(((line, "payload"), (line["signatures"][0], "sig"), (line["signatures"][1], "sig")))
@@ -109,7 +109,7 @@ def base64_spellings(scene: Scene, rng: random.Random) -> None:
 
 
 def other_payload_type(scene: Scene, rng: random.Random) -> None:
-    """Another payload type, with the signatures of the right one, or signed as that: not what a statement is signed as."""
+    """Another payload type, with the signatures for the right one, or signed as that type, which is not a statement's."""
     envelopes = scene.envelopes()
     at = rng.randrange(len(envelopes))
     kind = rng.choice(
@@ -124,7 +124,7 @@ def other_payload_type(scene: Scene, rng: random.Random) -> None:
 
 
 def payload_changed(scene: Scene, rng: random.Random) -> None:
-    """A statement in another text, or that says another thing, under the signatures of the right one."""
+    """A statement in another text, or with other content, under the signatures for the right one."""
     envelopes = scene.envelopes()
     at = rng.randrange(len(envelopes))
     payload = envelopes[at].payload
@@ -141,7 +141,7 @@ def payload_changed(scene: Scene, rng: random.Random) -> None:
 
 
 def signatures_missing(scene: Scene, rng: random.Random) -> None:
-    """One key's signature gone, a key there twice, or the threshold met by one key under two names."""
+    """One key's signature missing or duplicated, or the threshold met by one key under two names."""
     lines = scene.lines()
     line = rng.choice(lines)
     first, second = line["signatures"]
@@ -158,7 +158,7 @@ def signatures_missing(scene: Scene, rng: random.Random) -> None:
 
 
 def lying_key_ids(scene: Scene, rng: random.Random) -> None:
-    """Key ids exchanged, unknown, cut, in other letters; a stranger's signature under a trusted id."""
+    """Key ids swapped, unknown, truncated, re-encoded; a stranger's signature under a trusted id."""
     envelopes = scene.envelopes()
     at = rng.randrange(len(envelopes))
     marks = list(envelopes[at].signatures)
@@ -179,7 +179,7 @@ def lying_key_ids(scene: Scene, rng: random.Random) -> None:
 
 
 def ecdsa_forms(scene: Scene, rng: random.Random) -> None:
-    """The ECDSA signature in other forms: r and s as they are, s in the upper half, lax DER, numbers out of range."""
+    """The ECDSA signature in other forms: raw r and s, s in the upper half, lax DER, numbers out of range."""
     envelopes = scene.envelopes()
     at = rng.randrange(len(envelopes))
     one, two = envelopes[at].signatures
@@ -215,7 +215,7 @@ def algorithm_confusion(scene: Scene, rng: random.Random) -> None:
 
 
 def sidecar_of_strangers(scene: Scene, rng: random.Random) -> None:
-    """The right statements, signed by keys that nobody trusts, as themselves or in the name of the trusted."""
+    """The right statements, signed by untrusted keys, under their own ids or those of the trusted ones."""
     envelopes = signed(scene.payloads.values(), scene.strangers)
     if rng.random() < 0.5:
         names = [one.public_key.id for one in scene.signers]
@@ -227,7 +227,8 @@ def sidecar_of_strangers(scene: Scene, rng: random.Random) -> None:
 
 
 def bombs(scene: Scene, rng: random.Random) -> None:
-    """A sidecar that asks for time or memory: huge or many lines, signatures or digits, nesting, a hole of a terabyte."""
+    """A sidecar that exhausts time or memory: huge or many lines, signatures or digits, nesting, a sparse file of a
+    terabyte."""
     line = canonical(scene.lines()[0])
     many = canonical(dict(scene.lines()[0], signatures=[{"keyid": f"{n:064x}", "sig": "AA=="} for n in range(5000)]))
     kind = rng.randrange(9)

@@ -1,4 +1,4 @@
-"""Statements that the trusted keys did sign, and that say too little, another thing, or what no reader should have to read."""
+"""Statements with valid signatures of the trusted keys that are incomplete, different, or too expensive for a reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilec.bundle_format import canonical
 
 
 def _resigned(scene: Scene, rng: random.Random, change: Callable[[dict[str, Any]], None], which: str | None = None) -> None:
-    """Both statements signed by both trusted keys, one of them (`which`) changed before."""
+    """Both statements signed by both trusted keys, after changing one of them (`which`)."""
     chosen = which or rng.choice(list(scene.payloads))
     payloads = dict(scene.payloads)
     data = json.loads(payloads[chosen])
@@ -73,7 +73,7 @@ def signed_provenance(scene: Scene, rng: random.Random) -> None:
 
 
 def signed_by_parts(scene: Scene, rng: random.Random) -> None:
-    """The right keys, but one of them for an older release or for one of the two statements only."""
+    """The right keys signed, but one of them an older release or only one of the two statements."""
     first, second = scene.signers
     older = list(payloads_of(scene.bundle, scene.sound[NAME], RELEASE - 1).values())
     now = list(scene.payloads.values())
@@ -91,7 +91,7 @@ def signed_by_parts(scene: Scene, rng: random.Random) -> None:
 
 
 def signed_bombs(scene: Scene, rng: random.Random) -> None:
-    """The right keys signed what no reader should have to read."""
+    """The right keys signed statements that are too expensive for a reader."""
     payload = rng.choice(
         (
             b"[" * 100_000, b'{"a":' * 50_000, b"{" + b'"a":1,' * 500_000 + b'"b":1}', b"9" * 1_000_000, b"\x80" * 100, b"x",

@@ -1,4 +1,4 @@
-"""The form of signatures: the published vector, one spelling, bounds; and that other readers of it take ours."""
+"""The form of signatures: the published vector, one canonical spelling, bounds; and interoperability with other readers."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_keys_of_other_kinds_are_refused() -> None:
 
 
 def test_a_file_of_two_keys_is_none() -> None:
-    """Only the first would be trusted, and nothing would say so."""
+    """Otherwise only the first would be trusted, silently."""
     one, other = (generate(kind).public_key.pem() for kind in KINDS)
     for text in (one + other, one + one, one + b"\n# and\n" + other):
         with pytest.raises(ValueError, match="more than one key"):
@@ -153,11 +153,11 @@ def test_one_sidecar_has_one_spelling(signed_scene: Scene) -> None:
         "https://cyclonedx.org/bom",
     }
     signed_scene.sidecar.write_bytes(b"".join(reversed(data.splitlines(keepends=True))))
-    signed_scene.use()  # the order of lines means nothing
+    signed_scene.use()  # the order of lines is irrelevant
 
 
 def test_what_strangers_add_changes_nothing(signed_scene: Scene) -> None:
-    """As in-toto asks of readers: other types, keys, subjects and predicates are ignored."""
+    """As in-toto requires of readers: other types, keys, subjects and predicates are ignored."""
     stranger = signed_scene.strangers[0]
 
     def made(signer: FileSigner, payload: bytes, kind: str = PAYLOAD_TYPE) -> Envelope:

@@ -1,4 +1,4 @@
-"""`tilec bundle keygen|sign|attest|verify|sbom` as their users see them."""
+"""`tilec bundle keygen|sign|attest|verify|sbom` from their users' view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilec.cli import commands
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is no project, with a bundle and a key."""
+    """A folder without a project, with a bundle and a key."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / NAME).write_bytes(bundle_bytes())
     assert commands.run(["bundle", "keygen", "key"]) == 0

@@ -1,4 +1,5 @@
-"""What is said of a bundle: provenance after SLSA, a bill of materials after CycloneDX, and the same of two honest builds."""
+"""The statements about a bundle: provenance after SLSA, a bill of materials after CycloneDX, and that two honest builds agree
+on them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tilec.signing_keys import generate
 
 
 def schema() -> Any:
-    """The validator of CycloneDX 1.6, from the schemas that `cyclonedx-python-lib` carries."""
+    """The validator of CycloneDX 1.6, from the schemas in `cyclonedx-python-lib`."""
     folder = files("cyclonedx.schema") / "_res"
     texts = {
         name: json.loads((folder / f"{name}.SNAPSHOT.schema.json").read_text(encoding="utf-8"))
@@ -38,7 +39,7 @@ def schema() -> Any:
 
 
 def bill(tmp_path: Path) -> dict[str, Any]:
-    """Of a sample bundle."""
+    """The bill of a sample bundle."""
     (tmp_path / NAME).write_bytes(bundle_bytes())
     with open_bundle(tmp_path / NAME) as bundle:
         return bill_of_materials(bundle, NAME)
@@ -111,7 +112,7 @@ def test_two_honest_builds_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_key_says_one_thing_of_a_bundle(signed_scene: Scene) -> None:
-    """Signing again replaces what the key said; other keys stay, and what was said of another bundle goes."""
+    """Signing again replaces the key's earlier statement; other keys' stay, and statements about another bundle are removed."""
     first, second = signed_scene.signers
     with open_bundle(signed_scene.bundle) as bundle:
         before = decode_sidecar(signed_scene.sidecar.read_bytes())

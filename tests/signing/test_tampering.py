@@ -1,4 +1,4 @@
-"""A part of the campaign of `ci/bench/tampering.py`, and that the campaign would see what it looks for."""
+"""A part of the campaign of `ci/bench/tampering.py`, and tests that the campaign detects a lax verifier."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_no_change_is_used(signed_scene: Scene) -> None:
 
 
 def unpoliced(change: Callable[[Scene, random.Random], object]) -> Family:
-    """The family, used by a loader that looks at no signature."""
+    """The family, against a loader that checks no signature."""
 
     def changed(scene: Scene, rng: random.Random) -> Callable[[], None]:
         change(scene, rng)
@@ -45,8 +45,8 @@ def test_the_campaign_sees_a_loader_that_checks_no_signature(signed_scene: Scene
 
 @pytest.mark.parametrize("dropped", ["the wrong one", "high s", "the key", "the numbers", "the search", "the folder"])
 def test_the_campaign_sees_a_verifier_that_is_lax(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch, dropped: str) -> None:
-    """Mistakes that verifiers were known for: any signature is right, ECDSA in either half, any key that is named; names that
-    stand for any numbers, a search that ends at the first that is refused, a folder that no policy is asked for."""
+    """Known mistakes of verifiers: any signature is accepted, ECDSA with s in either half, any key that is named; names that
+    match any dimensions, a search that ends at the first refusal, a folder without a policy check."""
     from tilec import finder, signing_keys
     from tilec.ops.kernels import Kernels
     from tilec.runtime.trust import Trust, TrustedKey

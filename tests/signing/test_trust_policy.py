@@ -1,4 +1,4 @@
-"""Policies: where one is found, what it may say, whom it lets sign for what; and that without one nothing is asked."""
+"""Policies: where one is found, its valid contents, which keys it lets sign what; and that without one nothing is required."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def refusal(scene: Scene, trust: Trust | Path | str | None = None) -> BundleError:
-    """Of the scene's bundle; one line that names the bundle or the policy, with what to do."""
+    """The refusal of the scene's bundle: one line that names the bundle or the policy, with a remedy."""
     with pytest.raises(BundleError) as caught:
         open_bundle(scene.bundle, trust=scene.policy if trust is None else trust)
     text = str(caught.value)
@@ -127,7 +127,7 @@ def test_where_a_policy_is_found(signed_scene: Scene, tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
     monkeypatch.delenv("TILEC_TRUST")
     assert find_trust() is None
-    for name in ("trust.toml", "first.pub", "second.pub"):  # the user's own folder may be made of links
+    for name in ("trust.toml", "first.pub", "second.pub"):  # the user's own folder may consist of links
         (config / "tilec" / name).symlink_to(signed_scene.folder / name)
     found = find_trust()
     assert found is not None and found.threshold == 2 and found.source == str(config / "tilec" / "trust.toml")
@@ -143,7 +143,7 @@ def test_where_a_policy_is_found(signed_scene: Scene, tmp_path: Path, monkeypatc
     open_bundle(signed_scene.bundle, trust="none").close()
     monkeypatch.setenv("TILEC_TRUST", "")
     signed_scene.policy.unlink()
-    with pytest.raises(BundleError, match="cannot be read"):  # the link is there, and leads nowhere
+    with pytest.raises(BundleError, match="cannot be read"):  # the link exists, but is dangling
         find_trust()
     for other in ("relative", ""):
         monkeypatch.setenv("XDG_CONFIG_HOME", other)

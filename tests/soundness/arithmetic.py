@@ -1,7 +1,7 @@
-"""The meaning of every computing operation, element by element in row-major order: plain integers, and floats of `floats`.
+"""The value of every computing operation, element by element in row-major order: plain integers, and floats of `floats`.
 
-Integers are exact here; the caller wraps them to the result's dtype, and so sees where they do not fit. Operations that have
-no exact integer of their own (complement, shifts right, conversions) give the wrapped value at once.
+Integers are exact here; the caller wraps them to the result's dtype, and so detects overflow. Operations without an exact
+integer result (complement, right shifts, conversions) return the wrapped value directly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def wrapped(value: int, dtype: DType) -> int:
 
 
 def evaluate(op: Op, operands: list[Tile]) -> Tile:
-    """The result; an integer before it is wrapped to the result's dtype."""
+    """The result; an integer is not yet wrapped to the result's dtype."""
     size = op.result.tile.size
     match op:
         case ops.Constant():
@@ -167,7 +167,7 @@ def _reduced(kind: str, dtype: DType, column: Tile) -> Number:
 
 
 def _position(column: Tile, choose: Callable[[float, float], float]) -> int:
-    """The lowest position of the best number; 0 if all are NaN."""
+    """The lowest position of the extreme element; 0 if all are NaN."""
     best = column[0]
     for value in column[1:]:
         if isinstance(best, int):

@@ -1,7 +1,7 @@
-"""Random integer expressions whose range is known: what right index tiles of wide kernels are made of.
+"""Random integer expressions with a known range, from which correct index tiles of wide kernels are made.
 
-Each expression carries the interval of its values, so that it never leaves its dtype and a fitting tensor extent is known. All
-integer dtypes and operations take part, tiles are reshaped, permuted, reduced and cast on the way.
+Each expression has the interval of its values, so that it never overflows its dtype and a sufficient tensor extent is known.
+All integer dtypes and operations occur; tiles are reshaped, permuted, reduced and cast in between.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.programs.typed_tiles import BITS, INTEGERS, Shape, limits, tuple_text
 
 @dataclass(frozen=True, slots=True)
 class Ranged:
-    """Source text of a tile and the interval that holds all its elements."""
+    """Source text of a tile and the interval of its elements."""
 
     text: str
     dtype: str
@@ -30,7 +30,7 @@ class Ranged:
 
 @dataclass(slots=True)
 class Bounded:
-    """Makes ranged expressions from ranged variables in `scope` and from `data`: names of integer tiles or scalars of any
+    """Generates ranged expressions from ranged variables in `scope` and from `data`: names of integer tiles or scalars of any
     value, as `(name, dtype, shape)`; `truths` are names of bool scalars."""
 
     r: random.Random
@@ -39,7 +39,7 @@ class Bounded:
     truths: list[str]
 
     def leaf(self, shape: Shape) -> Ranged:
-        """A variable, positions, or data cut to a small range."""
+        """A variable, positions, or data reduced to a small range."""
         known = [v for v in self.scope if v.shape == shape]
         data = [d for d in self.data if d[2] == shape]
         roll = self.r.random()
@@ -77,7 +77,7 @@ class Bounded:
         return Ranged(text, dtype, shape, low, high)
 
     def cast(self, value: Ranged, dtype: str) -> Ranged:
-        """The value in another dtype that holds its range."""
+        """The value in another dtype that contains its range."""
         if value.dtype == dtype:
             return value
         text = f"({value.text}).astype({dtype})" if self.r.random() < 0.7 else f"{dtype}({value.text})"

@@ -251,6 +251,6 @@ def _statement(kernel: Description, statement: Statement, indent: str, place: in
 
 
 def _lanes(index: str, extent: int) -> str:
-    """`lane` spelled out; an index that is the same for all lanes is spread over the tile."""
+    """`lane` expanded; an index that is the same for all lanes is broadcast over the tile."""
     found = index.replace("lane", f"arange({extent})")
     return found if found != index else f"{found} + arange({extent}) * 0"

@@ -1,11 +1,11 @@
-"""The prover's opponent: runs every block, iteration and element of one concrete launch and reports what goes wrong.
+"""The prover's oracle: runs every block, iteration and element of one concrete launch and reports faults.
 
-It shares no code with the analyses or the interpreter: plain loops over plain integers and floats. A fault is one of
-bounds (an access leaves its tensor), race (two blocks touch an element and one writes it), once (an `Out` element is
-written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
-block), wrap (index arithmetic leaves its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
-element is read before its block wrote it), address (two elements of a strided tensor share memory). Large launches can be
-sampled: `only` picks blocks and loops keep the ends. Values that no index, bound or condition depends on are not computed.
+It shares no code with the analyses or the interpreter: plain loops over plain integers and floats. A fault is one of bounds (an
+access is out of bounds), race (two blocks access an element and one writes it), once (an `Out` element is written twice in a
+block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no block), wrap (index
+arithmetic overflows its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch` element is read before its
+block wrote it), address (two elements of a strided tensor share memory). Large launches can be sampled: `only` selects blocks,
+and loops keep the ends. Values that no index, bound or condition depends on are not computed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OverBudget(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, with the operation at fault (None for a race or a gap seen only at the end)."""
+    """One fault, with its operation (None for a race or a gap found only at the end)."""
 
     kind: str
     op: Op | None
@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass(slots=True)
 class _Traffic:
-    """Who touched an element: two blocks per role are enough to tell a race. Unsafe writes only count as written."""
+    """Accesses to an element: two blocks per role are enough to detect a race. Unsafe writes only count as written."""
 
     writers: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
     atomics: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
@@ -54,7 +54,7 @@ class _Traffic:
 
 
 def deciding_values(function: Function) -> set[Value]:
-    """Every value that an index, a loop bound or a condition is computed from (not through memory)."""
+    """Every value that determines an index, a loop bound or a condition (not through memory)."""
     found: set[Value] = set()
     for op in function.body.walk():
         if isinstance(op, ops.For):
@@ -67,7 +67,8 @@ def deciding_values(function: Function) -> set[Value]:
 
 
 def needed_values(function: Function) -> set[Value]:
-    """What must be computed to run the accesses: what decides, indices of unsafe accesses, and what they read from memory."""
+    """The values that must be computed to run the accesses: deciding values, indices of unsafe accesses, and their sources in
+    memory."""
     found = deciding_values(function)
     for op in function.body.walk():
         found.update(_places(op))
@@ -90,7 +91,7 @@ def _places(op: Op) -> list[Value]:
 
 
 def _sources(function: Function, wanted: set[Value]) -> set[Value]:
-    """`wanted` and all that it is computed from, not through memory."""
+    """`wanted` and every value that it depends on, not through memory."""
     found = set(wanted)
     size = -1
     while size != len(found):
@@ -112,7 +113,7 @@ def _sources(function: Function, wanted: set[Value]) -> set[Value]:
 
 
 class Launch:
-    """One concrete launch of a kernel. `only` restricts it to some blocks; `visit` makes long loops pass these values."""
+    """One concrete launch of a kernel. `only` restricts it to some blocks; `visit` makes long loops include these values."""
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class Launch:
                 self._compute(op)
 
     def _bind(self, targets: list[Value], sources: list[Value]) -> None:
-        """Hand values over, all at once; those that are not needed are not there."""
+        """Assigns values, all at once; values that are not needed are missing."""
         moved = [
             (target, self.values[source]) for target, source in zip(targets, sources, strict=True) if target in self.needed
         ]
@@ -254,13 +255,13 @@ class Launch:
             return every
         self.skipped = True
         if op.initial:
-            return every[:64]  # carried values forbid skipping; a sample of a sample is still a true run of a prefix
+            return every[:64]  # carried values forbid skipping; a prefix of the iterations is still a true run
         wanted = {*every[:3], *every[-3:], *(v for v in self.visit.get(op.variable, ()) if v in every)}
         return sorted(wanted)
 
     def _elements(self, op: Op, tensor: Value, places: list[Value], tile: Value, clipped: bool) -> Iterator[Element | None]:
-        """Elements in tile order; None for a position that is clipped away. An element outside is a fault, and still counts
-        as touched: two blocks may meet there too."""
+        """Elements in tile order; None for a position that is masked. An out-of-bounds element is a fault, and still counts as
+        accessed: two blocks may race there too."""
         dims = self.dims[tensor]
         name = self.parameters[tensor].name
         shape = tile.tile.shape
@@ -329,7 +330,7 @@ class Launch:
             traffic.trusted |= {self._address(tensor, element) for element in seen}
 
     def _address(self, tensor: Value, element: Element) -> Element:
-        """What tells elements in memory apart: the index, or for declared strides the distance from the start."""
+        """The identity of an element in memory: its index, or for declared strides its distance from the start."""
         strides = self.strides[tensor]
         return element if strides is None else (sum(i * s for i, s in zip(element, strides, strict=True)),)
 
@@ -346,7 +347,7 @@ class Launch:
                     break
 
     def _addresses(self) -> None:
-        """Small strided tensors hold each element apart."""
+        """Reports small writable strided tensors in which two elements share an address."""
         for value, strides in self.strides.items():
             count = prod(self.dims[value])
             if strides is not None and count <= 4096 and self.parameters[value].access is not Access.IN:

@@ -1,4 +1,4 @@
-"""Which parts of the language a kernel uses: its operations by dtype, its parameters, and the shapes of its control flow."""
+"""The parts of the language that a kernel uses: its operations by dtype, its parameters, and its control flow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilec.ir.core import Function, Op
 
 
 def operations(function: Function) -> set[tuple[str, str]]:
-    """Pairs of operation and dtype; a cast is `cast from ...` to its dtype; `index: ...` where it decides an access."""
+    """Pairs of operation and dtype; a cast is `cast from ...` to its dtype; `index: ...` if it determines an access."""
     deciding = deciding_values(function)
     found: set[tuple[str, str]] = set()
     for op in function.body.walk():
@@ -38,7 +38,7 @@ def _operation(op: Op) -> tuple[str, str]:
 
 
 def features(function: Function) -> set[str]:
-    """Words for the larger things a kernel does."""
+    """Names of the larger constructs of a kernel."""
     return set(_features(function))
 
 

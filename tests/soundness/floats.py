@@ -1,7 +1,8 @@
-"""Floats of the tile IR as Python floats: rounding to each dtype, and every float operation with one total meaning.
+"""Floats of the tile IR as Python floats: rounding to each dtype, and every float operation, defined for all operands.
 
-A value of any float dtype is held as the Python float it equals, which is exact. Arithmetic is done in f32, rounded once more
-for narrower dtypes; a double rounds to the same f32 as the exact sum, difference, product, quotient or root does.
+A value of any float dtype is the Python float that equals it, which is exact. Arithmetic is done in f32 and rounded once more
+for narrower dtypes; rounding the double result of a sum, difference, product, quotient or root to f32 equals rounding the exact
+one.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def from_int(value: int, dtype: DType) -> float:
 
 
 def to_int(value: float, dtype: DType) -> int:
-    """Toward zero, at most the ends of the range; NaN gives 0."""
+    """Toward zero, saturating at the ends of the range; NaN gives 0."""
     low, high = dtype.integer_range()
     if value != value:
         return 0

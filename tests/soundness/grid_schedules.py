@@ -1,4 +1,4 @@
-"""Schedules that are right and go through a grid in an order of their own, as `schedules` has them."""
+"""Correct schedules with their own order of tiles over the grid, in the form of `schedules`."""
 
 from __future__ import annotations
 

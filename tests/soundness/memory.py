@@ -1,4 +1,4 @@
-"""What tensors and float scalars may hold at a launch: drawn at random from what the kernel declares, by seed."""
+"""Contents of tensors and float scalars at a launch: drawn at random from the kernel's declared ranges, by seed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Element = tuple[int, ...]
 
 
 class NoSuchLaunch(Exception):
-    """No memory contents satisfy what the kernel declares at these sizes."""
+    """No memory contents satisfy the kernel's declarations at these sizes."""
 
 
 class Memory:
-    """Contents by tensor and element, drawn when first asked for; `fixed` overrides single elements."""
+    """Contents by tensor and element, drawn on first use; `fixed` overrides single elements."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Memory:
                 self._distinct[fact.tensor] = self._drawn(low, high, count)
 
     def _rising(self, tensor: str, ends: bool, distinct: bool, count: int) -> None:
-        """Numbers in order for all elements, which `fixed` may not break."""
+        """Sorted numbers for all elements, consistent with `fixed`."""
         if count > 4096:
             raise NoSuchLaunch(f"{tensor}: too many numbers to put in order")
         low, high = self._ranges[tensor]
@@ -102,7 +102,7 @@ class Memory:
         return self._held[key]
 
     def write(self, tensor: str, element: Element, value: int | float | None) -> None:
-        """Store a number; None when it is not known, which leaves any value of the dtype behind."""
+        """Stores a number; None if it is unknown, after which the element may have any value of the dtype."""
         if value is None:
             value = self._float(self._floats[tensor]) if tensor in self._floats else self.pick(*self._ranges[tensor])
         self._held[tensor, element] = value
@@ -121,7 +121,7 @@ class Memory:
         return self.pick(*self._ranges[tensor])
 
     def pick(self, low: int, high: int) -> int:
-        """An integer of `low..high + 1`: any of few, one near the ends or zero of many."""
+        """An integer from `low` to `high`: any of few, one near the ends or zero of many."""
         if high - low <= 64:
             return self._random.randint(low, high)
         near = [value for value in (low, high, -1, 0, 1, 2, 3, 5) if low <= value <= high]

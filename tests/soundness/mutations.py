@@ -1,4 +1,4 @@
-"""Small changes to a right schedule, of the kind that people make: most of them wrong, some harmless."""
+"""Small changes to a correct schedule, of the kind that people make: most of them wrong, some harmless."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.soundness.description import (
 )
 
 Slot = tuple[Any, str | int, tuple[str, ...], str]
-"""Where an expression is held: container, attribute or position, variables in scope, and its role."""
+"""The location of an expression: container, attribute or position, variables in scope, and its role."""
 
 
 def slots(kernel: Description) -> list[Slot]:
-    """Every place that holds an expression which may change."""
+    """Every expression that may change."""
     found: list[Slot] = []
     blocks = tuple(f"b{axis}" for axis in range(len(kernel.grid)))
     found += [(kernel.grid, place, (), "grid") for place in range(len(kernel.grid))]
@@ -92,7 +92,7 @@ def _replace(expr: Expr, path: tuple[int, ...], change: Callable[[Expr], Expr]) 
 
 
 def change_expression(r: random.Random, kernel: Description) -> None:
-    """One subterm becomes another."""
+    """Replaces one subterm."""
     slot = r.choice(slots(kernel))
     expr = _get(slot)
     path = r.choice(list(_paths(expr)))
@@ -124,7 +124,7 @@ def _other(r: random.Random, kernel: Description, old: Expr, scope: tuple[str, .
 
 
 def change_shape(r: random.Random, kernel: Description) -> None:
-    """A tile gets another extent."""
+    """Gives a tile another extent."""
     moves = [s for s in walk(kernel.body) if isinstance(s, Move)]
     if moves:
         move = r.choice(moves)
@@ -133,7 +133,7 @@ def change_shape(r: random.Random, kernel: Description) -> None:
 
 
 def flip_loose(r: random.Random, kernel: Description) -> None:
-    """`pad` or `mask` is dropped or added."""
+    """Drops or adds `pad` or `mask`."""
     accesses = [s for s in walk(kernel.body) if isinstance(s, Move | Pick)]
     if accesses:
         access = r.choice(accesses)
@@ -141,7 +141,7 @@ def flip_loose(r: random.Random, kernel: Description) -> None:
 
 
 def flip_tiled(r: random.Random, kernel: Description) -> None:
-    """Tile indices are taken for element offsets or the other way round."""
+    """Uses tile indices as element offsets or the other way round."""
     moves = [s for s in walk(kernel.body) if isinstance(s, Move)]
     if moves:
         move = r.choice(moves)
@@ -149,7 +149,7 @@ def flip_tiled(r: random.Random, kernel: Description) -> None:
 
 
 def swap_index(r: random.Random, kernel: Description) -> None:
-    """Two indices of one access change places."""
+    """Swaps two indices of one access."""
     accesses = [s for s in walk(kernel.body) if isinstance(s, Move | Pick) and len(s.index) > 1]
     if accesses:
         access = r.choice(accesses)
@@ -158,14 +158,14 @@ def swap_index(r: random.Random, kernel: Description) -> None:
 
 
 def swap_grid(r: random.Random, kernel: Description) -> None:
-    """Two grid extents change places."""
+    """Swaps two grid extents."""
     if len(kernel.grid) > 1:
         a, b = r.sample(range(len(kernel.grid)), 2)
         kernel.grid[a], kernel.grid[b] = kernel.grid[b], kernel.grid[a]
 
 
 def drop_fact(r: random.Random, kernel: Description) -> None:
-    """A precondition or value fact goes away."""
+    """Drops a precondition or value fact."""
     facts: list[Callable[[], None]] = [kernel.requires.clear] if kernel.requires else []
     for tensor in kernel.tensors:
         if tensor.distinct:
@@ -181,7 +181,7 @@ def drop_fact(r: random.Random, kernel: Description) -> None:
 
 
 def change_fact(r: random.Random, kernel: Description) -> None:
-    """A declared range of values moves by one."""
+    """Moves a declared range of values by one."""
     tensors = [t for t in kernel.tensors if t.high is not None]
     if tensors:
         tensor = r.choice(tensors)
@@ -190,7 +190,7 @@ def change_fact(r: random.Random, kernel: Description) -> None:
 
 
 def guard(r: random.Random, kernel: Description) -> None:
-    """A statement runs under a condition."""
+    """Runs a statement under a condition."""
     place = r.randrange(len(kernel.body))
     statement = kernel.body[place]
     if not isinstance(statement, Assign | LoadIndex):
@@ -202,7 +202,7 @@ def guard(r: random.Random, kernel: Description) -> None:
 
 
 def repeat(r: random.Random, kernel: Description) -> None:
-    """A statement runs twice, or in a loop."""
+    """Runs a statement twice, or in a loop."""
     place = r.randrange(len(kernel.body))
     statement = kernel.body[place]
     if not isinstance(statement, Assign | LoadIndex):
@@ -213,27 +213,27 @@ def repeat(r: random.Random, kernel: Description) -> None:
 
 
 def drop_statement(r: random.Random, kernel: Description) -> None:
-    """A load or store goes away."""
+    """Drops a load or store."""
     places = [k for k, s in enumerate(kernel.body) if isinstance(s, Move | Pick)]
     if len(places) > 1:
         del kernel.body[r.choice(places)]
 
 
 def fix_dim(r: random.Random, kernel: Description) -> None:
-    """A symbolic dim becomes a constant."""
+    """Makes a symbolic dim a constant."""
     free = [name for name in kernel.dims() if name not in kernel.constants]
     if free:
         kernel.constants[r.choice(free)] = r.randint(1, 6)
 
 
 def free_dim(r: random.Random, kernel: Description) -> None:
-    """A constant dim becomes symbolic."""
+    """Makes a constant dim symbolic."""
     if kernel.constants:
         kernel.constants.pop(r.choice(sorted(kernel.constants)))
 
 
 def require(r: random.Random, kernel: Description) -> None:
-    """A precondition is added."""
+    """Adds a precondition."""
     free = [name for name in kernel.dims() if name not in kernel.constants]
     if free:
         name = r.choice(free)
@@ -248,7 +248,7 @@ MUTATIONS: tuple[tuple[int, Callable[[random.Random, Description], None]], ...] 
 
 
 def mutate(r: random.Random, kernel: Description) -> str:
-    """Change the kernel in place; the name of what was done."""
+    """Changes the kernel in place; returns the name of the change."""
     (change,) = r.choices([m for _, m in MUTATIONS], [w for w, _ in MUTATIONS])
     change(r, kernel)
     return change.__name__

@@ -1,4 +1,4 @@
-"""Kernels on which prover and enumeration once disagreed, or nearly: small, with the settled verdict."""
+"""Kernels on which prover and enumeration once disagreed, or nearly: small, with their verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that many descriptions of right schedules are made of: extents, tensors, a copied box."""
+"""Common parts of descriptions of correct schedules: extents, tensors, a copied box."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Schedules = dict[str, Make]
 
 
 def kept_in(schedules: Schedules) -> Callable[[Make], Make]:
-    """A decorator that keeps a function there by its name."""
+    """A decorator that registers a function there by its name."""
 
     def keep(make: Make) -> Make:
         schedules[make.__name__] = make
@@ -37,5 +37,5 @@ def io(*dims: Expr) -> list[Tensor]:
 
 
 def copy(index: list[Expr], shape: list[int], tiled: bool = True, loose: bool = False) -> list[Statement]:
-    """A box of the input to the same place of the output."""
+    """Copies a box of the input to the same position of the output."""
     return [Move("load", "x", list(index), shape, tiled, loose), Move("store", "out", list(index), list(shape), tiled, loose)]

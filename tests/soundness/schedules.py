@@ -1,4 +1,4 @@
-"""Schedules that are right, with random tile sizes and constants: what the mutations start from."""
+"""Correct schedules with random tile sizes and constants, to which mutations are applied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.soundness.grid_schedules import GRID_SCHEDULES
 from tests.soundness.schedule_parts import Schedules, cdiv, copy, io, kept_in, mul
 
 SCHEDULES: Schedules = {}
-"""By name; which of them a seed takes depends on their order."""
+"""By name; the schedule of a seed depends on their order."""
 _schedule = kept_in(SCHEDULES)
 
 
@@ -379,7 +379,7 @@ def segments(r: random.Random) -> Description:
     body: list[Statement] = [LoadIndex("first", "cu", ["b0"]), LoadIndex("last", "cu", [("+", "b0", 1)])]
     if t == 1:
         body.append(Loop("j", "first", "last", 1, copy(["j", 0], [1, 2])))
-    else:  # a tile of rows at a time, those past the last written one by one
+    else:  # a tile of rows at a time, rows after the last full tile one by one
         inner = Branch(("<", ("+", "j", "k"), "last"), copy([("+", "j", "k"), 0], [1, 2]), [])
         body.append(Loop("j", "first", "last", t, [Loop("k", 0, t, 1, [inner])]))
     kernel = Description("segments", [("-", "M", 1)], tensors, body)

@@ -1,4 +1,4 @@
-"""Make a kernel smaller while it keeps showing what it shows."""
+"""Shrinks a kernel while a property stays true of it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tests.soundness.verdict import judge
 
 
 def smallest(kernel: Description | WideKernel) -> str:
-    """Text of the smallest kernel found that is accepted though enumeration refutes it; `kernel` itself must be."""
+    """Text of the smallest kernel found that is accepted although enumeration refutes it; `kernel` itself must be."""
     if isinstance(kernel, Description):
         return source(shrink(kernel, lambda candidate: judge(candidate).kind == "false_accept"))
 
     def shows(text: str) -> bool:
         try:
             return judge(WideKernel("", with_imports(text))).kind == "false_accept"
-        except Exception:  # a candidate that breaks the prover shows something else
+        except Exception:  # a crash of the prover is another property
             return False
 
     return with_imports(shrink_source(kernel.text, shows))
 
 
 def shrink(kernel: Description, shows: Callable[[Description], bool]) -> Description:
-    """The smallest kernel found by taking away one thing at a time; `kernel` itself must show it."""
+    """The smallest kernel found with the property by removing one thing at a time; `kernel` itself must have it."""
     while True:
         smaller = next((candidate for candidate in _smaller(kernel) if shows(candidate)), None)
         if smaller is None:

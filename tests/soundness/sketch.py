@@ -1,4 +1,4 @@
-"""A random kernel in the making: source text that grows line by line, with the tiles in scope and what is known of them."""
+"""A random kernel under construction: source text that grows line by line, with the tiles in scope and their known ranges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = (
 
 @dataclass(slots=True)
 class WideKernel:
-    """A kernel as source text; `schedule` names what it is made of."""
+    """A kernel as source text; `schedule` names its parts."""
 
     schedule: str
     text: str
@@ -41,7 +41,7 @@ def with_imports(text: str) -> str:
 
 @dataclass(slots=True)
 class Sketch:
-    """A kernel in the making. `row` is the block's row in `0 .. extent` of the main dim."""
+    """A kernel under construction. `row` is the block's row in `0 .. extent` of the main dim."""
 
     r: random.Random
     row: str = "b"
@@ -70,7 +70,7 @@ class Sketch:
         self.body.append(self.indent + text)
 
     def tensor(self, access: str, dtype: str, *dims: str | int) -> str:
-        """A new tensor parameter, now and then strided."""
+        """A new tensor parameter, sometimes strided."""
         name = self.name({"In": "x", "Out": "out", "InOut": "y", "Scratch": "s", "Atomic": "a"}[access])
         note = [dtype, *map(str, dims)]
         if self.r.random() < 0.12 and "strides" not in self.parts:
@@ -82,7 +82,7 @@ class Sketch:
         return name
 
     def assign(self, value: Ranged, stem: str = "k") -> Ranged:
-        """Give a ranged tile a name."""
+        """Gives a ranged tile a name."""
         name = self.name(stem)
         self.line(f"{name} = {value.text}")
         kept = Ranged(name, value.dtype, value.shape, value.low, value.high)

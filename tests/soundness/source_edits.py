@@ -1,6 +1,6 @@
-"""Changes to a kernel given as source text: one mistake at a time, and making it smaller while it keeps showing something.
+"""Edits of a kernel given as source text: inserts one mistake, or shrinks it while a property stays true.
 
-Both work on the syntax tree, so they know every part of the language. A change may give what the frontend refuses.
+Both work on the syntax tree, so they cover the whole language. The frontend may refuse an edited text.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _called(statement: ast.Expr) -> str:
 
 
 def shrink_source(text: str, shows: Callable[[str], bool], tries: int = 400) -> str:
-    """The smallest text found by taking away one thing at a time; `text` itself must show it."""
+    """The smallest text found with the property by removing one thing at a time; `text` itself must have it."""
     text = _text(ast.parse(text))
     smaller = True
     while smaller and tries > 0:

@@ -1,8 +1,8 @@
-"""Kernels that were accepted once and are not safe, or were accepted and then not built: each is refused now, or mended.
+"""Kernels that were once accepted although unsafe, or accepted and then not built: each is refused now, or works.
 
-One file in `corpus`, one hole. Where the prover accepts, enumeration finds no fault, the kernel is lowered, and what passes
-make of it touches the same elements; of kernels that pass tiles through shared memory, the boxes that are summed are followed
-elsewhere (`tests/programs/test_product_loops.py`).
+Each file in `corpus` is one such bug. If the prover accepts a kernel, enumeration finds no fault, the kernel is lowered, and
+the prepared function accesses the same elements. For kernels that pass tiles through shared memory, the summed boxes are
+checked elsewhere (`tests/programs/test_product_loops.py`).
 """
 
 from __future__ import annotations

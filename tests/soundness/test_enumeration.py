@@ -1,4 +1,4 @@
-"""The prover's opponent finds each kind of fault, and none in right kernels."""
+"""The prover's oracle finds each kind of fault, and none in correct kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prover never accepts a random kernel that enumeration refutes, and seldom refuses a harmless one."""
+"""The prover never accepts a random kernel that enumeration refutes, and rarely refuses a harmless one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_past_disagreements_stay_settled(name: str) -> None:
 
 @pytest.mark.parametrize("blind", sorted(ONE_FAULT))
 def test_a_blind_prover_is_caught(blind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one of its analyses the prover accepts wrong kernels, and the comparison says so."""
+    """Without one of its analyses the prover accepts wrong kernels, and the comparison detects it."""
     kernel = ONE_FAULT[blind]
     assert judge(kernel).kind == "refused_confirmed"
     monkeypatch.setattr(sys.modules["tilec.passes.prover.prove"], blind, lambda *_: None)
@@ -70,7 +70,7 @@ def test_a_blind_prover_is_caught(blind: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.campaign
 def test_the_frontend_means_what_the_description_means() -> None:
-    """Source text through the frontend and tile IR built by hand go wrong in the same ways at the same sizes."""
+    """Source text through the frontend and tile IR built by hand have the same faults at the same sizes."""
     compared = 0
     for seed in range(120):
         kernel = generate(seed)

@@ -1,4 +1,4 @@
-"""One kernel, two opinions: the prover's and that of running every block at many small sizes."""
+"""Compares two verdicts on one kernel: the prover's, and that of running every block at many small sizes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Verdict:
 
 
 def generate(seed: int) -> Description:
-    """The kernel of a seed: a right schedule with up to three changes, or one in six from no schedule at all."""
+    """The kernel of a seed: a correct schedule with up to three changes, or in one of six cases a kernel from no schedule."""
     r = random.Random(f"kernel {seed}")
     if r.random() < 1 / 6:
         return wild(r)
@@ -66,7 +66,8 @@ def generate(seed: int) -> Description:
 
 
 def generate_any(seed: int) -> Description | WideKernel:
-    """The kernel of a seed: by `WIDE_SHARE` one over the whole language with up to two mistakes, else that of `generate`."""
+    """The kernel of a seed: with probability `WIDE_SHARE` one over the whole language with up to two mistakes, else that of
+    `generate`."""
     r = random.Random(f"wide kernel {seed}")
     if r.random() >= WIDE_SHARE:
         return generate(seed)
@@ -95,7 +96,7 @@ def parse(kernel: Description | WideKernel) -> Function | None:
 
 
 def judge(kernel: Description | WideKernel, seed: int = 0, launches: int = 24) -> Verdict:
-    """Both opinions on a kernel."""
+    """Both verdicts on a kernel."""
     function = parse(kernel)
     if function is None:
         return Verdict("invalid")
@@ -105,7 +106,7 @@ def judge(kernel: Description | WideKernel, seed: int = 0, launches: int = 24) -
 
 
 def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Verdict:
-    """Both opinions on a kernel in tile IR."""
+    """Both verdicts on a kernel in tile IR."""
     checks = launch_checks(function)
     try:
         checks = prove(function).launch_checks
@@ -129,7 +130,7 @@ def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Ver
 def search(
     function: Function, checks: tuple[LaunchCheck, ...], seed: int, launches: int
 ) -> tuple[Fault | None, dict[str, int], int]:
-    """The first fault found at some size, the size, and how many launches were run."""
+    """The first fault found at some size, the size, and the number of launches."""
     r = random.Random(seed)
     count = 0
     for sizes, sampled in valuations(function, checks, r, launches):
@@ -147,7 +148,7 @@ def search(
 def valuations(
     function: Function, checks: tuple[LaunchCheck, ...], r: random.Random, launches: int
 ) -> Iterator[tuple[dict[str, int], bool]]:
-    """Sizes that satisfy the launch contract, small ones to run whole and a few large ones to sample."""
+    """Sizes that satisfy the launch contract, small ones to run completely and a few large ones to sample."""
     scalars = integer_scalars(function)
     symbols = [*function.dims, *scalars]
     if not symbols:
@@ -192,7 +193,7 @@ def _fits(scalars: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> b
 def _product(
     r: random.Random, ranges: Sequence[Sequence[int]], symbols: Sequence[str], checks: tuple[LaunchCheck, ...]
 ) -> list[tuple[int, ...]]:
-    """All combinations where there are few; where few of them are allowed, draws around the numbers of the contract too."""
+    """All combinations if there are few; if few of them are allowed, also draws around the numbers of the contract."""
     if prod(map(len, ranges)) <= 4096:
         small = list(product(*ranges))
     else:
@@ -243,7 +244,7 @@ def _confirm(
 
 
 def replay(function: Function, example: Counterexample, checks: tuple[LaunchCheck, ...], kind: str) -> Fault | None:
-    """The fault that a counterexample claims, if running its blocks shows it."""
+    """The fault that a counterexample claims, if running its blocks reproduces it."""
     scalars = integer_scalars(function)
     missing = [symbol for symbol in (*function.dims, *scalars) if symbol not in example.dims]
     choices = (
@@ -262,7 +263,7 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
     blocks = example.blocks or None
     if kind == "coverage":
         blocks = None
-    # What the example leaves open (a position of a largest element, say) is drawn anew each time.
+    # Values that the counterexample leaves open (a position of a largest element, for example) are drawn anew each time.
     for seed in range(24 if example.note else 1):
         try:
             faults = Launch(function, sizes, Memory(function, sizes, seed, fixed), 300_000, blocks, visit).run()

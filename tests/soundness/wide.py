@@ -1,8 +1,9 @@
-"""Kernels over the whole language, right as made: every dtype, casts, bits, index tiles that are carried, permuted, reduced and
-gathered, `Atomic`, `Scratch`, `unsafe`, strides, tile functions, conditions on data, empty extents, products in `requires`.
+"""Kernels over the whole language, correct by construction: every dtype, casts, bits, index tiles that are carried, permuted,
+reduced and gathered, `Atomic`, `Scratch`, `unsafe`, strides, tile functions, conditions on data, empty extents, products in
+`requires`.
 
 A kernel is source text made of parts: inputs, a few index tiles of known range, accesses through them, and a store that covers
-the output. What mutations make of it may be wrong.
+the output. Mutations of it may be wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _frame(s: Sketch) -> None:
 
 
 def _data_scalar(s: Sketch, width: int) -> None:
-    """An integer or a float that memory holds, as one number."""
+    """An integer or a float loaded from memory, as a scalar."""
     dtype = s.r.choice([*INTEGERS, *FLOATS])
     name = s.name("d")
     s.line(f"{name} = load({s.tensor('In', dtype, s.rows)}, {s.row})")
@@ -67,7 +68,7 @@ def _data_scalar(s: Sketch, width: int) -> None:
 
 
 def _ranged_scalar(s: Sketch, width: int) -> None:
-    """A number that `values` bounds."""
+    """A scalar that `values` bounds."""
     dtype = s.r.choice(INTEGERS)
     low = s.r.choice([0, 0, 1, -2]) if dtype[0] != "u" else s.r.choice([0, 1])
     high = low + s.r.randint(1, 6)
@@ -78,7 +79,7 @@ def _ranged_scalar(s: Sketch, width: int) -> None:
 
 
 def _data_tile(s: Sketch, width: int) -> None:
-    """A tile that memory holds, of any or of declared values."""
+    """A tile loaded from memory, of arbitrary or declared values."""
     dtype = s.r.choice(INTEGERS)
     name = s.name("t")
     tensor = s.tensor("In", dtype, s.rows, width)
@@ -158,7 +159,7 @@ def _looped(s: Sketch, width: int) -> None:
 
 
 def _branched(s: Sketch, width: int) -> None:
-    """Accesses under conditions on data, and an index that they decide."""
+    """Accesses under conditions on data, and an index that they select."""
     if not s.bounded.truths:
         _truth(s, width)
     shape: Shape = s.r.choice([(), (width,)])
@@ -191,7 +192,7 @@ def _helped(s: Sketch, width: int) -> None:
 
 
 def _cover(s: Sketch) -> None:
-    """A store that covers an output, of a value that takes every operation there is."""
+    """A store that covers an output, of a value computed with every operation."""
     dtype = s.r.choice([*INTEGERS, *FLOATS, "boolean"])
     width = s.r.choice([1, 2, 4])
     value = s.tiles.expression(dtype, (1, width), s.r.randint(0, 3))

@@ -1,4 +1,4 @@
-"""Accesses of wide kernels: each takes an index of known range and a tensor that holds it, now and then one that does not."""
+"""Accesses of wide kernels: each takes an index of known range and a tensor large enough for it, sometimes one that is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.soundness.bounded import Ranged
 from tests.soundness.sketch import Sketch
 
 TOO_TIGHT = 0.1
-"""How often a tensor is made smaller than its index needs, or an index not moved to begin at zero."""
+"""How often a tensor is smaller than its index requires, or an index is not shifted to begin at zero."""
 
 
 def access(s: Sketch, width: int) -> None:
@@ -18,7 +18,7 @@ def access(s: Sketch, width: int) -> None:
 
 
 def _extent(s: Sketch, high: int) -> str:
-    """An extent that holds indices up to `high`: a number, or a dim that `requires` bounds, or one less than it."""
+    """An extent above `high`: a number, or a dim that `requires` bounds; sometimes one too small."""
     roll = s.r.random()
     if high > 0 and s.r.random() < TOO_TIGHT:
         high = s.r.randrange(high)
@@ -35,7 +35,7 @@ def _extent(s: Sketch, high: int) -> str:
 
 
 def _shifted(s: Sketch, value: Ranged) -> tuple[str, int]:
-    """The index moved so that it begins at zero, and its largest value."""
+    """The index shifted so that it begins at zero, or sometimes unshifted, and its largest value."""
     if value.low == 0 or s.r.random() < TOO_TIGHT / 2:
         return value.text, max(0, value.high)
     wide = s.bounded.cast(value, "i64" if value.dtype in ("u32", "i64") or abs(value.low) > 1 << 30 else "i32")
@@ -43,7 +43,7 @@ def _shifted(s: Sketch, value: Ranged) -> tuple[str, int]:
 
 
 def _read(s: Sketch, text: str, dtype: str, shape: Shape) -> None:
-    """A tile that was read takes part in later values and indices."""
+    """Uses a loaded tile in later values and indices."""
     name = s.name("v")
     s.line(f"{name} = {text}")
     if s.indent == "    ":
@@ -66,7 +66,7 @@ def _gather(s: Sketch, width: int) -> None:
 
 
 def _scatter(s: Sketch, width: int) -> None:
-    """Lanes that stay apart: positions in some order, spread and moved by a scalar."""
+    """Distinct lanes: positions in some order, scaled and shifted by a scalar."""
     apart = [v for v in s.bounded.scope if v.shape == (width,) and v.text.startswith("d")]
     if apart and s.r.random() < TOO_TIGHT:
         index = f"arange({width}) + {apart[0].text}.astype(i32) * 100"
@@ -89,7 +89,7 @@ def _scatter(s: Sketch, width: int) -> None:
 
 
 def _window(s: Sketch, width: int) -> None:
-    """A box at a ranged offset, padded or inside."""
+    """A box at a ranged offset, padded or in bounds."""
     start, high = _shifted(s, s.assign(s.bounded.expression((), 2)))
     dtype = s.r.choice([*INTEGERS, *FLOATS, "boolean"])
     if s.r.random() < 0.4:
@@ -167,7 +167,7 @@ def _flat(s: Sketch, width: int) -> None:
 
 
 def _modulo(s: Sketch, width: int) -> None:
-    """An index that a dim cuts, dim known at launch only."""
+    """An index modulo a dim that is known only at launch."""
     dim = s.name("E")
     s.dims.append(dim)
     value = s.bounded.cast(s.bounded.expression((), 2), "i32") if s.r.random() < 0.6 else Ranged(s.row, "i32", (), 0, 1 << 30)
@@ -180,7 +180,7 @@ def _modulo(s: Sketch, width: int) -> None:
 
 
 def _in_out(s: Sketch, width: int) -> None:
-    """Read and write the block's own row through one index."""
+    """Reads and writes the block's own row through one index."""
     start, high = _shifted(s, s.assign(s.bounded.expression((), 2)))
     dtype = s.r.choice([*INTEGERS, *FLOATS])
     tensor = s.tensor("InOut", dtype, s.rows, _extent(s, high + width - 1))

@@ -1,4 +1,4 @@
-"""Kernels from no schedule: random index expressions, loops and conditions, sized to be right now and then."""
+"""Kernels from no schedule: random index expressions, loops and conditions, sometimes with sufficient extents."""
 
 from __future__ import annotations
 

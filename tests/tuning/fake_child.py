@@ -1,6 +1,7 @@
-"""Says what the process that measures would say, of candidates that `modes.json` calls wrong, hung or dead. No GPU, no tilec.
+"""Prints what the measuring process would print, for candidates that `modes.json` declares wrong, hung or dead. No GPU, no
+tilec.
 
-Usage: fake_child.py FOLDER; `FOLDER/jobs` has a line for each job that was asked for.
+Usage: fake_child.py FOLDER; `FOLDER/jobs` has a line for each requested job.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`tilec bench`: what the process that measures does on a fake GPU, what is made of its answers, what is told without one."""
+"""`tilec bench`: the measuring process on a fake GPU, the use of its results, and the messages without one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def says(root: Path, greeting: dict[str, Any] | None = None, lines: list[dict[st
 
 
 class FakeTensor:
-    """What the baseline's code uses of a tensor."""
+    """The part of a tensor that the baseline's code uses."""
 
     def __init__(self, array: Any) -> None:
         self.array, self.shape = array, array.shape
@@ -90,7 +90,7 @@ class FakeTensor:
 
 
 def fake_torch(gpu: tuned_project.HostGpu) -> Any:
-    """A module of the name; what a stream enqueues is recorded where the driver captures."""
+    """A module of the name; it records what a stream enqueues during the driver's capture."""
 
     @contextlib.contextmanager
     def stream(_: Any) -> Any:
@@ -114,7 +114,7 @@ def copies_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def worked(
     root: Path, gpu: tuned_project.HostGpu, launches: list[dict[str, int]], baseline: str | None = None
 ) -> list[dict[str, Any]]:
-    """What the process says of candidate 64 of the project."""
+    """The output of the process for candidate 64 of the project."""
     said: list[dict[str, Any]] = []
     path = next(iter(tuned_project.artifacts(root).values()))
     beside = None
@@ -315,7 +315,8 @@ def test_what_an_artifact_is_held_against_is_beside_its_kernel(tmp_path: Path, t
 
 
 def test_a_baseline_is_run_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytecode beside it may be of another text than the one that was read, and none is written, through a link or not."""
+    """Bytecode next to it may be from another text than the one that was read; none is used, and none is written, through a
+    link or not."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "pycache_prefix", None)
     folder, outside = tmp_path / "kernels_src", tmp_path / "outside"

@@ -1,4 +1,5 @@
-"""Candidates on a device: right ones are timed in turns, wrong ones are named, and what faults is said before it does."""
+"""Candidates on a device: right ones are timed alternately, wrong ones are named, and a faulting one is announced before it
+runs."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_times_are_those_of_the_device_and_taken_in_turns(root: Path) -> None:
 
 
 def test_more_argument_sets_than_the_cache_holds(root: Path) -> None:
-    """Three times the fake device's mebibyte, of which a set of 160 kB takes its part."""
+    """Three times the fake device's mebibyte, in sets of 160 kB."""
     driver = HostGpu()
     allocated: list[int] = []
     original = driver.allocate

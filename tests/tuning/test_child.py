@@ -1,4 +1,4 @@
-"""The process that measures, as its parent hears it."""
+"""The measuring process, from its parent's view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[[tuning]]` of a kernel in the build file: what is understood, what is refused, and what it makes of the entries."""
+"""`[[tuning]]` of a kernel in the build file: what is accepted, what is refused, and the resulting entries."""
 
 from __future__ import annotations
 

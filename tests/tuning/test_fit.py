@@ -1,4 +1,4 @@
-"""What is kept of many candidates, and what their costs predict."""
+"""The selection from many candidates, and the predictions of their costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHAPES = np.array([1, 3, 7, 20, 55, 140, 300, 900], dtype=float)
 
 
 def measured(rates: list[tuple[float, float]], alike: list[object] | None = None, noise: float = 0.0) -> Measured:
-    """Candidates that take `start + rate * size`, exactly, or within a part of it."""
+    """Candidates that take `start + rate * size`, exactly or up to an error."""
     random = np.random.default_rng(0)
     times = np.array([start + rate * SHAPES for start, rate in rates])
     terms = np.array([np.stack([np.ones_like(SHAPES), SHAPES], axis=1) for _ in rates])
@@ -19,7 +19,7 @@ def measured(rates: list[tuple[float, float]], alike: list[object] | None = None
 
 
 def test_few_candidates_serve_and_their_costs_pick_the_fastest() -> None:
-    """Of five one is best for small sizes and one for large; the others never are."""
+    """Of five, one is best for small sizes and one for large; the others never are."""
     found = fit(measured([(9, 9.0), (1, 3.0), (20, 20.0), (50, 0.5), (60, 0.6)]), keep=8)
     assert sorted(found.kept) == [1, 3]
     assert found.regret == (0, 0)

@@ -1,4 +1,4 @@
-"""What was measured stays, whatever happens to the process; tables are read only for what they are of."""
+"""Measurements persist, whatever happens to the process; a table is read only for what it was measured on."""
 
 from __future__ import annotations
 

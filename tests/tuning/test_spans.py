@@ -1,4 +1,4 @@
-"""What a tuning chooses for every length, found at a few of them: the same as by looking at each."""
+"""The choices of a tuning for every length, found from a few lengths: the same as by evaluating each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def choice(cost: str, rows: list[dict[str, int]]) -> Choice:
 
 
 def cheapest(made: Choice, shape: list[int]) -> dict[str, int]:
-    """What costs least at these extents, each row's cost worked out at these very ones."""
+    """The cheapest candidate at these extents, with each row's cost computed at exactly these."""
     extents = {f"out[{axis}]": extent for axis, extent in enumerate(shape)}
     return min(made.of, key=lambda row: made.cost.value({**extents, **row[0], **row[1]}))[0]  # pyright: ignore[reportReturnType]
 

@@ -1,4 +1,5 @@
-"""`tilec tune` from a build file to the table, with a process that only says what one with a GPU would; and who reads it."""
+"""`tilec tune` from a build file to the table, with a process that only prints what one with a GPU would; and readers of the
+table."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def modes(root: Path, **given: Any) -> None:
 
 
 def jobs(root: Path) -> list[dict[str, Any]]:
-    """What processes were asked for since the last look."""
+    """The jobs requested since the last look."""
     path = root.parent / "jobs"
     found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     path.unlink(missing_ok=True)
@@ -62,7 +63,7 @@ def test_everything_is_measured_once_and_the_build_reads_it(root: Path, capsys: 
     (served,) = [one for one in build.served if one.target.name == "sm_90a"]
     assert not build.notes
     kept = [one.constants["BLOCK"] for one in served.candidates]
-    assert sorted(kept) == [64, 256]  # the one between is never fastest
+    assert sorted(kept) == [64, 256]  # the middle one is never fastest
     assert served.table["measured"].startswith("3 candidates at 4 shapes on Fake H200, driver 1.2.3")
     assert {entry.constants["BLOCK"] for entry in build.entries if entry.among(None)} == {(64,), (256,)}
     assert commands.run(["check", "--schedule"]) == 0
@@ -99,7 +100,7 @@ def test_other_machine_code_is_measured_and_the_rest_is_not(root: Path) -> None:
     jobs(root)
     before = tuned_project.artifacts(root)
     tuned_project.make(root, salt=1)
-    for name, path in list(before.items())[:2]:  # two of the three are what they were
+    for name, path in list(before.items())[:2]:  # two of the three are unchanged
         manifest = json.loads(path.read_text())
         path.with_suffix(".cubin").write_bytes(tuned_project.samples.cubin("double", 10 * manifest["constants"]["BLOCK"]))
         path.write_text(json.dumps(manifest | {"digests": manifest["digests"] | {"cubin": name}}))

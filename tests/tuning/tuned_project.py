@@ -1,4 +1,4 @@
-"""A project whose kernel doubles a tensor, with candidates that no compiler made, and a driver that runs them on the host."""
+"""A project whose kernel doubles a tensor, with stub candidates, and a driver that runs them on the host."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SCHEDULE = Schedule((Role("all", 2),)).to_json()
 
 
 def make(root: Path, salt: int = 0) -> Path:
-    """Write the project and its built candidates; another `salt`, other machine code."""
+    """Writes the project and its built candidates; another `salt` gives other machine code."""
     (root / "kernels_src").mkdir(parents=True, exist_ok=True)
     (root / "kernels_src/double.py").write_text(KERNEL)
     (root / "kernels_src/reference.py").write_text(REFERENCE)
@@ -81,24 +81,24 @@ def described(block: int, code: bytes) -> Manifest:
 
 
 def artifacts(root: Path) -> dict[str, Path]:
-    """Candidates by their digests, in the order of their blocks."""
+    """Candidates by their digests, in order of block size."""
     paths = [root / f"artifacts/tune/double/warps=2/sm_90a/double-BLOCK={block}.json" for block in BLOCKS]
     return {hashlib.sha256(path.with_suffix(".cubin").read_bytes()).hexdigest(): path for path in paths}
 
 
 COPY_MICROSECONDS = 125.0
-"""Of a copy by the driver of the fake device."""
+"""Time of a copy by the driver of the fake device."""
 
 
 def microseconds(block: int, elements: int) -> float:
-    """How long a launch takes on the fake device."""
+    """The duration of a launch on the fake device."""
     turns = math.ceil(math.ceil(elements / block) / 132)
     return 2.0 + turns * (0.3 + block * 0.01)
 
 
 @dataclass
 class HostGpu(FakeDriver):
-    """Doubles on the host and has a clock of its own; candidates whose blocks are in `wrong` write one element wrong."""
+    """Doubles on the host and has its own clock; candidates with block sizes in `wrong` write one wrong element."""
 
     wrong: tuple[int, ...] = ()
     faulty: tuple[int, ...] = ()

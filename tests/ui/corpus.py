@@ -1,8 +1,8 @@
-"""The kernels of this folder: what each must be refused with, and the full text of the refusal.
+"""The kernels of this folder: the expected codes of each, and the full text of its refusal.
 
-A kernel states its codes where they belong: `#~ E0401` on the guilty line, or `#~^ E0401` on the line below it (one more
-`^` per line in between). `#~ E0110` on the line of `def` is for a refusal of the kernel as a whole. A kernel without such
-a comment must be accepted. Beside each refused kernel, `<name>.stderr` holds the rendered diagnostics.
+A kernel states its codes where they belong: `#~ E0401` on the guilty line, or `#~^ E0401` on the line below it (one more `^`
+per line in between). `#~ E0110` on the line of `def` is for a refusal of the kernel as a whole. A kernel without such a comment
+must be accepted. Next to each refused kernel, `<name>.stderr` has the rendered diagnostics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def constants(text: str) -> Constants:
 
 
 def expected(text: str) -> set[tuple[int, str]]:
-    """Line and code of every refusal that the comments ask for."""
+    """Line and code of every refusal that the comments require."""
     found: set[tuple[int, str]] = set()
     for number, line in enumerate(text.split("\n"), start=1):
         for carets, codes in _EXPECTED.findall(line):
@@ -49,8 +49,8 @@ def expected(text: str) -> set[tuple[int, str]]:
 
 
 def diagnose(path: Path) -> tuple[Diagnostic, ...]:
-    """What the frontend or the prover says against a kernel, in the folder `schedule` also what its schedule and its lowering
-    say on sm_90a; empty if it is accepted."""
+    """The errors of the frontend or the prover for a kernel, in the folder `schedule` also those of its schedule and its
+    lowering on sm_90a; empty if it is accepted."""
     try:
         function = load_kernel(path, constants(path.read_text(encoding="utf-8")))
         prove(function)
@@ -62,5 +62,5 @@ def diagnose(path: Path) -> tuple[Diagnostic, ...]:
 
 
 def rendered(path: Path, diagnostics: tuple[Diagnostic, ...]) -> str:
-    """The text a user reads, with the folder of the kernel left out."""
+    """The text shown to a user, without the kernel's folder."""
     return render_all(diagnostics).replace(f"{path.parent}/", "") + "\n"

@@ -1,11 +1,11 @@
-"""Off by one in the shipped kernels: every third of the loop bounds, grid extents and unclipped indices.
+"""Off-by-one errors in the shipped kernels: every third of the loop bounds, grid extents and unmasked indices.
 
-The default run takes one of each kind and of each form of kernel. `ci/bench/mutations.py` judges all of them, and more, by the
-prover and the interpreter.
+The default run includes one of each kind and of each form of kernel. `ci/bench/mutations.py` checks all of them, and more, with
+the prover and the interpreter.
 
-A mutant that touches memory it should not, or leaves some of an `Out` unwritten, must be refused, with a counterexample.
-Reading one tile fewer is no question of safety (the references of `tests/kernels` see to it), nor is a step past the end
-in which every access is padded or masked; those mutants may be accepted.
+A mutant that accesses memory it should not, or leaves part of an `Out` unwritten, must be refused, with a counterexample.
+Reading one tile fewer is not a question of safety (the references of `tests/kernels` detect it), nor is a step past the end in
+which every access is padded or masked; those mutants may be accepted.
 """
 
 from __future__ import annotations
@@ -41,39 +41,40 @@ INSIDE = {
         "load9-axis1+1",  # the sines
         "load28-axis0+1",  # the other half of the weight
         "load30-axis0+1",
-        "store15-axis2+1",  # both halves of a key to one place, of a tensor that may be written twice
-        "grid1-1",  # values stay out of the cache
+        "store15-axis2+1",  # both halves of a key to one index, of a tensor that may be written twice
+        "grid1-1",  # values are not stored to the cache
     )
 } | {
-    ("matvec_silu_mul", "load19-axis0+1"),  # the first rows of up behind the last ones of gate
+    ("matvec_silu_mul", "load19-axis0+1"),  # the first rows of up after the last ones of gate
     ("matvec_silu_mul", "load23-axis0+1"),
     ("scaled_matvec_silu_mul", "load11-axis0+1"),
     ("scaled_matvec_silu_mul_rows", "load16-axis0+1"),
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),
     ("rotary_decode_attention_kv", "load9-axis1+1"),  # the sines
-    ("rotary_decode_attention_kv", "store62-axis3+1"),  # both halves of a key to one place
+    ("rotary_decode_attention_kv", "store62-axis3+1"),  # both halves of a key to one index
     ("rotary_decode_attention_kv", "load11-axis0+1"),
     ("rotary_decode_attention_kv", "load13-axis0+1"),
     ("decode_merge_kv", "load12-axis0+1"),
     ("rotary_decode_attention", "load10-axis1+1"),  # the sines
     ("decode_merge_kv", "load10-axis1+1"),
-    ("decode_merge_kv", "store20-axis3+1"),  # both halves of a key to one place
-    ("decode_merge_kv", "grid0-1"),  # keys and values stay out of the cache
-    ("add_rms_norm_splits", "load2-axis0+1"),  # another part than the first
-    ("add_rms_norm_splits", "loop0-start-1"),  # the first part twice
-    ("matvec_argmax", "loop0-start-1"),  # rows before the weight and after it read as zeros
+    ("decode_merge_kv", "store20-axis3+1"),  # both halves of a key to one index
+    ("decode_merge_kv", "grid0-1"),  # keys and values are not stored to the cache
+    ("add_rms_norm_splits", "load2-axis0+1"),  # another split than the first
+    ("add_rms_norm_splits", "loop0-start-1"),  # the first split twice
+    ("matvec_argmax", "loop0-start-1"),  # rows before the weight and after it are read as zeros
     ("matvec_argmax", "loop0-stop+1"),
 }
-"""Mutants that compute something else, yet touch only what their block may touch, so that safety has nothing against them."""
+"""Mutants that compute something else, but access only what their block may access, so they are safe."""
 
 UNDECIDED = {(name, "grid0+1") for name in ("matmul_few", "matmul_silu_mul_few", "matmul_split")}
-"""Mutants that are right, the block more stores nothing, for which the prover finds neither a proof nor a counterexample."""
+"""Mutants that are correct, because the additional block stores nothing, but for which the prover finds neither a proof nor a
+counterexample."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A shipped kernel with `made` in the place of `target`, a number. `must`: safety alone decides that it is wrong."""
+    """A shipped kernel with `made` in place of `target`, a number. `must`: it is unsafe, so it must be refused."""
 
     kernel: str
     what: str
@@ -84,7 +85,7 @@ class Mutant:
 
     @property
     def text(self) -> str:
-        """The whole file; made when asked for, since two of three mutants only lend their names to a sample."""
+        """The whole file; computed on demand, since two of three mutants are only listed for sampling."""
         return text_with(self.tree, self.target, self.made)
 
     def __str__(self) -> str:
@@ -96,7 +97,7 @@ Constants = dict[str, int | float | bool | str]
 
 def specialisations() -> dict[str, list[Constants]]:
     """Specialisations of each kernel that the build file lists: the first of every entry, and the last value of each constant
-    beside the first ones of the others, so that both sides of a branch on a constant are met."""
+    combined with the first ones of the others, so that both sides of a branch on a constant are tested."""
     entries = tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["kernel"]
     found: dict[str, list[Constants]] = {}
     for entry in entries:
@@ -132,7 +133,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def _index_mutants(path: Path, tree: ast.Module, kernel: ast.FunctionDef) -> Iterator[Mutant]:
-    """Every index of an access moved by one; must be refused unless clipped, and a store to an `Out` in any case."""
+    """Moves every index of an access by one; must be refused unless masked, and for a store to an `Out` in any case."""
     for number, call in enumerate(_calls(kernel.body)):
         if isinstance(call.func, ast.Name) and call.func.id in ("load", "store") and len(call.args) > 1:
             where = call.args[1]
@@ -142,7 +143,7 @@ def _index_mutants(path: Path, tree: ast.Module, kernel: ast.FunctionDef) -> Ite
 
 
 def _step(loop: ast.Call) -> str:
-    """One iteration further: a bound that moves by less than the step may leave the iterations as they are."""
+    """One iteration further: a bound that moves by less than the step may leave the iterations unchanged."""
     return ast.unparse(loop.args[2]) if len(loop.args) == 3 else "1"
 
 
@@ -186,7 +187,7 @@ SAMPLE = sorted(ALL[::3], key=lambda mutant: mutant.kernel in shipped.LIKE)
 
 
 def _refusals(mutant: Mutant, folder: Path) -> tuple[Diagnostic, ...]:
-    """What the first specialisation that refuses the mutant says; empty where all of them accept it."""
+    """The errors of the first specialisation that refuses the mutant; empty if all accept it."""
     for path in SHIPPED.glob("*.py"):
         (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     target = folder / f"{mutant.kernel}.py"
@@ -215,7 +216,7 @@ def test_there_are_mutants() -> None:
 
 
 def kind(mutant: Mutant) -> tuple[str, bool]:
-    """What is changed, without its numbers, and whether it must be refused."""
+    """The change without its numbers, and whether it must be refused."""
     return re.sub(r"\d+", "", mutant.what), mutant.must
 
 

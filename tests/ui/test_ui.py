@@ -1,7 +1,7 @@
-"""Wrong kernels are refused on the right line with the whole right text; their right twins are accepted.
+"""Wrong kernels are refused on the right line with the exact text; their corrected twins are accepted.
 
-Two locks, independent of each other: the comments in a kernel say which lines are refused and with which codes, and
-`--bless` never touches them; the `.stderr` file beside it holds the text, which `pytest tests/ui --bless` rewrites.
+Two independent checks: the comments in a kernel state which lines are refused and with which codes, and `--bless` never changes
+them; the `.stderr` file next to it has the text, which `pytest tests/ui --bless` rewrites.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORBIDDEN = re.compile(
 
 
 diagnosed = functools.cache(diagnose)
-"""Several tests ask for the same, of files that stay as they are."""
+"""Cached, because several tests need the diagnostics of the same unchanged files."""
 
 
 def _name(path: Path) -> str:
@@ -57,7 +57,7 @@ def test_a_right_twin_states_no_refusal(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*/*.stderr")), ids=_name)
 def test_no_text_leaks_internal_names(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    told = "\n".join(line for line in text.split("\n") if not re.match(r" *\d+ \|", line))  # quoted source may say anything
+    told = "\n".join(line for line in text.split("\n") if not re.match(r" *\d+ \|", line))  # quoted source may have any text
     assert FORBIDDEN.search(told) is None, FORBIDDEN.search(told)
     assert path.with_suffix(".py").exists(), "the kernel of this text is gone"
 
@@ -73,7 +73,7 @@ def test_a_refuted_kernel_shows_a_counterexample(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in kernels() if path.parent.name in ("bounds", "ownership")], ids=_name)
 def test_counterexamples_go_wrong_when_run(path: Path) -> None:
-    """The launch that a refusal prints does what it says, by running its blocks without the prover."""
+    """Runs the blocks of the launch that a refusal prints, without the prover: the claimed fault occurs."""
     checked = 0
     for diagnostic in diagnosed(path):
         if diagnostic.counterexample is not None:
@@ -81,4 +81,4 @@ def test_counterexamples_go_wrong_when_run(path: Path) -> None:
             kind, checks = KINDS[diagnostic.code], launch_checks(function)
             assert replay(function, diagnostic.counterexample, checks, kind) is not None, rendered(path, (diagnostic,))
             checked += 1
-    assert checked or path.stem.endswith("_ok") or {d.code for d in diagnosed(path)} == {"E0306"}  # which shows none
+    assert checked or path.stem.endswith("_ok") or {d.code for d in diagnosed(path)} == {"E0306"}  # none shown

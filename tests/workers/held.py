@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def hold(task: str, emit: Callable[[object], None]) -> None:
-    """Tell the process, and for `wait` never end."""
+    """Reports the process id, and with `wait` never ends."""
     emit(os.getpid())
     if task == "wait":
         signal.pause()

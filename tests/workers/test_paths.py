@@ -1,4 +1,5 @@
-"""Folders are data: modules that lie beside `build.toml`, or where one stands, run in no process of tilec or the engine."""
+"""Folders are data: modules next to `build.toml`, or in the current folder, are not run by any process of tilec or the
+engine."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ numpy operator pathlib pickle pkgutil platform queue random re rich runpy secret
 socket sqlite3 string struct subprocess tempfile threading time token tomllib torch_mlir traceback types typing usercustomize
 uuid warnings weakref z3 zlib tests kernels_src
 """.split()  # noqa: SIM905
-"""Most of what tilec or Python imports, so that whatever looks for a module in the folder finds one."""
+"""Most of what tilec or Python imports, so that any import from the folder finds one."""
 KERNEL = '''"""Copy."""
 import tilec
 from tilec import Const, Dim, In, Out, bid, cdiv, f32, grid, load, store
@@ -61,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *command: str, env: dict[str, str] | None = None, python: str = sys.executable) -> str:
-    """Run a command of Python in the folder; what it printed. Fails where a trap ran."""
+    """Runs a Python command in the folder; returns its output. Fails if a trap ran."""
     ran = folder.parent / "ran"
     ran.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
@@ -92,7 +93,7 @@ COMMANDS = (
 
 
 LIKE_OTHERS = ("emulate", "graph", "dump", "audit")
-"""Commands that start their workers as `check` and `build` do; beyond the default run."""
+"""Commands that start their workers as `check` and `build` do; excluded from the default run."""
 
 
 @pytest.mark.parametrize("words", chosen(COMMANDS, lambda words: words.split()[0] not in LIKE_OTHERS))
@@ -124,7 +125,7 @@ def test_another_checkout_runs_no_worker_of_this_one(folder: Path, tmp_path: Pat
 
 @cache
 def others() -> tuple[str, ...]:
-    """This Python, and the others that tilec supports where they are installed."""
+    """This Python, and the other installed versions that tilec supports."""
     found = [sys.executable]
     for version in ("3.11", "3.12", "3.13"):
         path = shutil.which(f"python{version}")
@@ -150,8 +151,8 @@ print(os.getcwd() in sys.path, sys.path[0])
         (("-P", "-m", "prog"), "{good}", True),
         (("-m", "prog"), ":{good}", True),
         (("-P", "-m", "prog"), ".:{good}", True),
-        (("-m", "prog"), "{here}:{good}", False),  # who writes a folder out wants it
-        (("-m", "other"), "{good}", False),  # another's program, which only imports this one
+        (("-m", "prog"), "{here}:{good}", False),  # an explicitly named folder is intended
+        (("-m", "other"), "{good}", False),  # a third-party program, which only imports this one
     ],
 )
 def test_how_a_program_forgets_the_folder(tmp_path: Path, python: str, words: tuple[str, ...], given: str, clean: bool) -> None:

@@ -1,4 +1,4 @@
-"""The slot that a worker writes and its parent reads: texts, limits, and that nothing happens where nobody watches."""
+"""The slot that a worker writes and its parent reads: texts, limits, and that nothing happens if nobody watches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_scratch_is_a_whole_path_or_none(slot: Slot) -> None:
         assert slot.scratched() == "/tmp/ü\udcff"
     assert slot.scratched() == ""
     with progress.scratch("/" + "x" * 9000):
-        assert slot.scratched() == ""  # part of a path would be another file's
+        assert slot.scratched() == ""  # a truncated path could name another file
 
 
 def test_a_note_is_cheap(slot: Slot) -> None:

@@ -1,4 +1,4 @@
-"""A server of workers that is kept: a run that is stopped leaves no worker at its task, and the next run is as the first."""
+"""A persistent server of workers: a stopped run leaves no worker at its task, and the next run is unaffected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def standing() -> Generator[Standing]:
 
 
 def wait_for_end(pid: int) -> None:
-    """Return once a process that is no child of ours has ended."""
+    """Returns once a process that is not our child has ended."""
     with contextlib.suppress(ProcessLookupError):
         watched = os.pidfd_open(pid)
         select.select([watched], [], [])

@@ -1,4 +1,4 @@
-"""Rows between two offsets: block `b` copies those from `cu[b]` to below `cu[b + 1]`."""
+"""Copies rows between two offsets: block `b` copies rows `cu[b]` to before `cu[b + 1]`."""
 
 from typing import Literal
 

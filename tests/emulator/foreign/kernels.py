@@ -1,6 +1,7 @@
-"""Triton kernels written for these tests, in the usual style of Triton's users; `make.py` compiles them to the PTX beside them.
+"""Triton kernels written for these tests, in the usual style of Triton's users; `make.py` compiles them to the PTX next to
+them.
 
-In: pointers and sizes; out: the results are stored through pointers. `tests/emulator/test_foreign.py` holds them against NumPy.
+In: pointers and sizes; out: the results are stored through pointers. `tests/emulator/test_foreign.py` compares them with NumPy.
 """
 
 import triton

@@ -1,6 +1,6 @@
-"""Compile `kernels.py` to PTX with Triton; needs no GPU. Run with a Python that has triton: `python make.py`.
+"""Compiles `kernels.py` to PTX with Triton; needs no GPU. Run with a Python that has triton: `python make.py`.
 
-Out: one `NAME-ARCH.ptx.gz` for each entry of CASES, debug lines left out, and `cases.json`: what a launch needs to know.
+Out: one `NAME-ARCH.ptx.gz` for each entry of CASES, without debug lines, and `cases.json` with the launch information.
 """
 
 import gzip

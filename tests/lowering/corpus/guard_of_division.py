@@ -1,4 +1,4 @@
-"""A guard that a data division by the same scalar makes the code generator drop: at n = 0 it writes out[-1]."""
+"""A guard that the code generator once dropped because of a data division by the same scalar: at n = 0 it wrote out[-1]."""
 
 import tilec
 from tilec import Dim, In, InOut, Out, bid, grid, i32, load, requires, store

@@ -1,4 +1,4 @@
-"""A parameter called like an internal name."""
+"""A parameter with the name of an internal variable."""
 
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, load, store

@@ -1,4 +1,4 @@
-"""argmax decides a branch with a reduction in it."""
+"""A branch that contains a reduction, with a condition computed by argmax."""
 
 import tilec
 from tilec import Dim, In, Out, argmax, bid, f32, grid, load, max, store

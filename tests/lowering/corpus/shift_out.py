@@ -1,4 +1,4 @@
-"""A shift by more than the width: the prover and the interpreter say 0."""
+"""A shift by more than the width: the prover and the interpreter give 0."""
 
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, i32, load, store

@@ -1,4 +1,4 @@
-"""A shift by the width of a runtime-constant amount as a store index: proven to be 0."""
+"""A store index that is an extent shifted right by more than its width: proven to be 0."""
 
 import tilec
 from tilec import Dim, In, InOut, f32, grid, i32, load, store

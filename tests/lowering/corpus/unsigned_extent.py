@@ -1,4 +1,4 @@
-"""An extent made of an unsigned scalar."""
+"""An extent computed from an unsigned scalar."""
 
 import tilec
 from tilec import Dim, In, InOut, bid, cdiv, f32, grid, load, requires, store, u32

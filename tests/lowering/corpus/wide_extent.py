@@ -1,4 +1,4 @@
-"""An extent whose exact value needs more than 64 bits on the way."""
+"""An extent whose exact intermediate value needs more than 64 bits."""
 
 import tilec
 from tilec import Dim, In, InOut, f32, grid, load, store

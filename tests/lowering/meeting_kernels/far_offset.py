@@ -1,4 +1,4 @@
-"""A padded staged load with an i64 row offset past 2^32: all of it lies outside, so it must read as zeros."""
+"""A padded staged load with an i64 row offset past 2^32: all of it is out of bounds, so it must read as zeros."""
 
 import tilec
 from tilec import Dim, In, Out, bf16, bid, f32, grid, i64, load, mma, requires, store, zeros

@@ -1,4 +1,4 @@
-"""A product whose accumulator starts from memory."""
+"""A product whose accumulator is initialized from memory."""
 
 import tilec
 from tilec import Dim, In, Out, bf16, f32, grid, load, mma, requires, store

@@ -1,4 +1,4 @@
-"""Each turn adds up a window that it has written itself; windows of neighbouring turns overlap."""
+"""Each iteration sums a window that it has written itself; windows of neighboring iterations overlap."""
 
 import tilec
 from tilec import Dim, In, InOut, Out, bid, f32, grid, i32, load, requires, store, zeros
