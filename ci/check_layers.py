@@ -1,10 +1,10 @@
-"""Fail if an import breaks the direction of the data flow.  Run: python ci/check_layers.py [ROOT]
+"""Fail when an import breaks the direction of the data flow.  Run: python ci/check_layers.py [ROOT]
 
 Vocabulary may be imported by everyone; stages import vocabulary only, never each other; drivers import anything in `tilec`.
-`engine` may import the runtime, the bundle finder, and the vocabulary that describes artifacts; its one file that runs kernels
-from their sources may also import the frontend and the interpreter. There are no import cycles, not even through imports inside
-functions; imports under `if TYPE_CHECKING` do not count. The runtime, the vocabulary and `tilec/__init__.py` never import a
-compiler package, so that a machine without one can run bundles.
+`engine` sees the runtime, what finds bundles for it, and the vocabulary that describes artifacts; its one file that runs
+kernels from their sources sees the frontend and the interpreter too. No files import each other in a circle, not even from
+inside a function, which is where one hides; circles that exist for types alone are counted and may only become fewer. The
+runtime, the vocabulary and `tilec/__init__.py` never import a compiler package, so that a machine without one can run bundles.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final
 
 VOCABULARY: Final = (
-    "visible", "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step",
-    "mlir", "atoms", "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file", "signature_format",
-    "temporary_files", "folder", "output", "output_tree", "signing_keys", "cubin_image", "schedule", "shipped",
+    "diagnostics.visible", "startup", "untrusted.limits", "untrusted.regular_file", "progress", "diagnostics",
+    "language", "untrusted.folder", "target", "toolchain", "ir", "step", "mlir", "atoms", "artifact.bundle_format",
+    "untrusted.strict_json", "artifact.signature_format", "untrusted.temporary_files", "untrusted", "artifact", "shipped",
 )  # fmt: skip
+"""In the order in which they build on each other. A file that stands before its folder is used by what lies between them."""
 STAGES: Final = (
     "workers",
     "frontend",
@@ -32,37 +33,40 @@ STAGES: Final = (
     "emulator",
     "cache",
     "runtime",
-    "registry",
+    "ship.registry",
     "graph",
 )
 PASSES: Final = {"analysis": (), "prover": ("analysis",), "schedule": ("analysis",)}
-"""What a folder of `tilec/passes` may import from the others: prover and schedule are independent of each other."""
+"""What a folder of `tilec/passes` may use of the others: proofs and schedules know nothing of each other."""
 AUDIT: Final = ("audit",)
-"""An independent checker: it imports what describes and runs artifacts, and nothing that built them. The store caches its
-verdicts."""
+"""An independent checker: it sees what describes and runs artifacts, nothing that made them. The store keeps its verdicts."""
 AUDIT_MAY_USE: Final = ("workers", "cache", "runtime", "emulator", "interpreter", "")
-FINDER: Final = ("finder",)
-"""Needs no compiler: combines installed bundles, registries, and the loader that verifies bundles."""
-FINDER_MAY_USE: Final = ("cache", "registry", "runtime")
+FINDER: Final = ("ship.finder",)
+"""Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that judges them."""
+FINDER_MAY_USE: Final = ("cache", "ship.registry", "runtime")
 OPS: Final = ("ops",)
-"""Kernels as functions: imports what parses kernels, launches them and finds prebuilt ones; the compiler only by name."""
-OPS_MAY_USE: Final = ("frontend", "runtime", "finder")
+"""Kernels as functions: they see what reads kernels, launches them and finds prebuilt ones, and the compiler by name alone."""
+OPS_MAY_USE: Final = ("frontend", "runtime", "ship.finder")
 DRIVERS: Final = (
-    "defects", "terminal", "pipeline", "link", "project", "tuning", "bundle", "lsp", "cli", "__main__", "__init__",
+    "diagnostics.internal_errors", "pipeline", "link", "project", "tuning", "ship", "lsp", "cli", "__main__", "__init__",
 )  # fmt: skip
-ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step", "output", "output_tree", "visible")
+KNOWN: Final = frozenset({*VOCABULARY, *STAGES, *AUDIT, *FINDER, *OPS, *DRIVERS})
+ENGINE_MAY_USE: Final = (
+    "runtime", "ship.finder", "artifact", "ir", "step", "untrusted.output", "untrusted.output_tree", "diagnostics.visible",
+)  # fmt: skip
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
-SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics", "shipped")
-COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs", "grandalf"})
+SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics.diagnostic", "shipped")
+COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs"})
 NO_COMPILER: Final = (
-    "__init__", *VOCABULARY[:7], "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file",
-    "signature_format", "temporary_files", "folder", "output", "output_tree", "signing_keys", "cubin_image", "runtime",
-    "registry", "finder", "ops", "target", "ir", "step",
+    "__init__", "startup", "progress", "diagnostics", "language", "target", "ir", "step", "untrusted", "artifact", "runtime",
+    "ship.registry", "ship.finder", "ops",
 )  # fmt: skip
+TYPE_CIRCLES: Final = 5
+"""Circles that exist for type checkers alone, under `if TYPE_CHECKING`. The number may only fall."""
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Every import of a file as (line, dotted name), including those inside functions."""
+    """Every import of a file as (line, dotted name), function-level ones included."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -74,7 +78,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _runs(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node except those under `if TYPE_CHECKING`."""
+    """Every node but those under `if TYPE_CHECKING`."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -85,11 +89,13 @@ def _runs(tree: ast.AST) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def uses(files: Mapping[str, Path]) -> dict[str, set[str]]:
-    """For each of `files`, by dotted name, the other ones that it imports at run time."""
+def uses(files: Mapping[str, Path], *, types: bool = False) -> dict[str, set[str]]:
+    """For each of `files`, by dotted name, the others that it imports while it runs; with `types`, also those that it names
+    for type checkers alone."""
     found: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
-        for node in _runs(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree) if types else _runs(tree):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -97,7 +103,7 @@ def uses(files: Mapping[str, Path]) -> dict[str, set[str]]:
             else:
                 continue
             for imported in names:
-                while imported and imported not in files:  # a name inside a file, or another project's
+                while imported and imported not in files:  # a name inside a file, or of another project
                     imported = imported.rpartition(".")[0]
                 if imported and imported != name:
                     found[name].add(imported)
@@ -105,34 +111,42 @@ def uses(files: Mapping[str, Path]) -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Import cycles, each as names in import order; empty if there are none."""
+    """Circles of imports, each as names in the order in which they import each other; none where there is none."""
     left, found = {name: sorted(used) for name, used in sorted(graph.items())}, list[list[str]]()
     while True:
         try:
             TopologicalSorter(left).prepare()
         except CycleError as error:
-            circle: list[str] = error.args[1][::-1]  # the sorter lists the imported before the importer
+            circle: list[str] = error.args[1][::-1]  # the sorter names what is imported before what imports it
             found.append(circle)
             left[circle[0]].remove(circle[1])
         else:
             return found
 
 
+def knotted(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Sets of files in which each reaches each other along imports: strongly connected components of two files and more."""
+    import networkx
+
+    found = networkx.strongly_connected_components(networkx.DiGraph([(a, b) for a in graph for b in graph[a]]))
+    return sorted((knot for knot in found if len(knot) > 1), key=sorted)
+
+
 def complaint(importer: Sequence[str], imported: str) -> str:
-    """Why the file `importer` (path parts without suffix) must not import `imported`; empty if it may."""
-    package, here = importer[0], importer[1] if len(importer) > 1 else "__init__"
+    """Why the file `importer` (path parts without suffix) may not import `imported`, or an empty string."""
+    package, here = importer[0], layer(importer[1:])
     top, _, rest = imported.partition(".")
-    there = rest.split(".")[0]
+    there = layer(rest.split("."))
     if imported == "<relative>":
         return "relative imports hide the layer; spell the package out"
     if package == "engine":
         allowed = (*ENGINE_MAY_USE, *SOURCES_NEED) if importer == RUNS_SOURCES else ENGINE_MAY_USE
-        if top == "tilec" and there not in allowed:
+        if top == "tilec" and not within(rest, allowed):
             return f"{'.'.join(importer)} may import tilec.{{{', '.join(allowed)}}} only"
         return "engine runs without a compiler" if top in COMPILER_PACKAGES else ""
     if top == "engine":
         return "tilec does not know the engine"
-    if here in NO_COMPILER and top in COMPILER_PACKAGES:
+    if within(here, NO_COMPILER) and top in COMPILER_PACKAGES:
         return f"{here} must work where {top} is not installed"
     if top == "tilec" and here == there == "passes":
         mine, other = importer[2], rest.split(".")[1] if "." in rest else ""
@@ -142,8 +156,7 @@ def complaint(importer: Sequence[str], imported: str) -> str:
         return "" if other in (mine, *allowed) else f"passes.{mine} may not import passes.{other}"
     if top != "tilec" or here == there or here in DRIVERS:
         return ""
-    known = (*VOCABULARY, *STAGES, *AUDIT, *FINDER, *OPS, *DRIVERS)
-    if here not in known:
+    if here not in KNOWN:
         return f"{here} is in no layer; add it to ci/check_layers.py"
     if here in VOCABULARY and there in VOCABULARY[: VOCABULARY.index(here)]:
         return ""
@@ -158,8 +171,19 @@ def complaint(importer: Sequence[str], imported: str) -> str:
     return f"{here} may not import {there}"
 
 
+def layer(parts: Sequence[str]) -> str:
+    """The layer of a module of `tilec`, by the parts of its name: the longest entry that holds it, else its folder."""
+    found = [".".join(parts[:length]) for length in (2, 1) if ".".join(parts[:length]) in KNOWN]
+    return found[0] if found else parts[0] if parts else "__init__"
+
+
+def within(name: str, allowed: Sequence[str]) -> bool:
+    """Whether a dotted name is one of `allowed` or lies in one."""
+    return any(name == each or name.startswith(f"{each}.") for each in allowed)
+
+
 def main(root: Path) -> int:
-    """Print every violation below `root`; returns 1 if there is one."""
+    """Print every violation below `root`; 1 if there is one."""
     found: list[str] = []
     files: dict[str, Path] = {}
     for package in ("tilec", "engine"):
@@ -172,6 +196,9 @@ def main(root: Path) -> int:
                 if reason:
                     found.append(f"{relative}:{line}: imports {name}: {reason}")
     found += [f"imports in a circle: {' -> '.join(circle)}" for circle in circles(uses(files))]
+    knots = knotted(uses(files, types=True))
+    if len(knots) > TYPE_CIRCLES:
+        found += [f"files that name each other's types: {', '.join(sorted(knot))}" for knot in knots]
     print("\n".join(found) or "layers ok")
     return int(bool(found))
 

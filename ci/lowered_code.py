@@ -21,13 +21,13 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tilec.diagnostics import CompileError  # noqa: E402
+from tilec.diagnostics.diagnostic import CompileError  # noqa: E402
 from tilec.pipeline import Request, Work, stage_named  # noqa: E402
-from tilec.project.buildfile import read_build_file  # noqa: E402
-from tilec.project.plan import artifact_name  # noqa: E402
-from tilec.target import TARGETS  # noqa: E402
+from tilec.project.read.buildfile import read_build_file  # noqa: E402
+from tilec.project.read.plan import artifact_name  # noqa: E402
+from tilec.target.targets import TARGETS  # noqa: E402
 
-FOLDERS: Final = ("tests/lowering/corpus", "tests/lowering/meeting_kernels")
+FOLDERS: Final = ("tests/lowering/corpus", "tests/lowering/barrier_kernels")
 
 
 def requests() -> list[tuple[str, Request]]:

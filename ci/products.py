@@ -25,10 +25,10 @@ from ci.evidence.digests import PRODUCTS, Digests, UnknownDigest  # noqa: E402
 from ci.evidence.products import DIGITS, Record, read_products, write_products  # noqa: E402
 from tilec.cache import FileDigests, Store  # noqa: E402
 from tilec.cli.project import open_store, print_diagnostics, toolchain  # noqa: E402
-from tilec.output import Output  # noqa: E402
-from tilec.project.buildfile import BuildFile, read_build_file  # noqa: E402
-from tilec.project.driver import build_project  # noqa: E402
-from tilec.project.plan import digests_note, plan  # noqa: E402
+from tilec.project.build.driver import build_project  # noqa: E402
+from tilec.project.read.buildfile import BuildFile, read_build_file  # noqa: E402
+from tilec.project.read.plan import digests_note, plan  # noqa: E402
+from tilec.untrusted.output import Output  # noqa: E402
 
 
 def in_store(build: BuildFile, store: Store) -> Record:

@@ -1,5 +1,5 @@
 """The engine's Python API: loads a model folder with a bundle's CUBINs and generates text. If no bundle is named,
-`tilec.finder` looks for one. `backend="interpreter"` needs neither a bundle nor a GPU.
+`tilec.ship.finder` looks for one. `backend="interpreter"` needs neither a bundle nor a GPU.
 
 with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engine:
     for piece in engine.generate([{"role": "user", "content": "Why is the sky blue?"}]):
@@ -65,10 +65,10 @@ class Engine:
         bundle_digest: str | None = None,
         trust: TrustSource = None,
     ) -> Engine:
-        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`. If `bundle` is None, `tilec.finder`
-        looks for one that fits the model and the GPU. `bundle_digest` is the hex sha256 that the bundle file must have. `trust`
-        is the policy that names who must have signed the bundle: a file, `none`, or None for the policy of the environment and
-        the user's configuration (`tilec.runtime.trust`).
+        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`. If `bundle` is None,
+        `tilec.ship.finder` looks for one that fits the model and the GPU. `bundle_digest` is the hex sha256 that the bundle
+        file must have. `trust` is the policy that names who must have signed the bundle: a file, `none`, or None for the policy
+        of the environment and the user's configuration (`tilec.runtime.trust`).
 
         `max_seq_len` bounds prompt plus generated tokens. `dtype` is bf16 or f16; None means the model's. `dummy` is a seed:
         random weights replace the files'. `progress` is called with the bytes of weights loaded so far and the total. Raises

@@ -21,7 +21,7 @@ from engine.sampling import SamplingParams
 from engine.text.messages import PROMPT_LIMIT
 from engine.tools.graph_command import graph_command
 from engine.tools.profile import table as profile_table
-from tilec.visible import unguarded
+from tilec.diagnostics.visible import unguarded
 
 PROFILE_COLUMNS: Final = 128
 

@@ -35,7 +35,7 @@ def enter(module: str) -> int:
         return fail(EngineError("the answer cannot be written: stdout is closed"))
     spell_everything()
     try:
-        importlib.import_module("tilec.visible").guard_streams()
+        importlib.import_module("tilec.diagnostics.visible").guard_streams()
         run = importlib.import_module(module).run
         sys.unraisablehook = raise_lost_interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -55,7 +55,7 @@ SPREAD: Final = {
     "fuzz/test_stores.py::test_the_watch_sees": 3,
     "ir/test_text_form.py::test_equal_texts_give_equal_code": 3,
     "ir/test_text_form.py::test_every_point_of_the_pipeline_comes_back": 3,
-    "lowering/test_early_copies.py::test_the_emulator_finds_nothing_and_agrees": 4,
+    "lowering/test_prologue_copies.py::test_the_emulator_finds_nothing_and_agrees": 4,
     "lowering/test_positions.py::test_copies_into_shared_memory": 3,
     "lowering/test_random_accesses.py::test_no_program_races": 3,
     "lowering/test_shipped_results.py::test_lowered_code_computes_the_reference": 3,

@@ -224,7 +224,7 @@ def kept_workers(_server_of_workers: Kept, request: pytest.FixtureRequest, monke
 _PACKER = """
 import sys
 from tilec.cli.commands import run
-from tilec.project import models
+from tilec.project.read import models
 models.DTYPES = ("bf16",)
 sys.exit(run(sys.argv[1:]))
 """

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tilec.project.driver import BUILD_PRELOAD
+from tilec.project.build.driver import BUILD_PRELOAD
 from tilec.workers.client import Server
 
-PRELOAD = ("tilec.interpreter", "tilec.project.trial", "tilec.project.worker", "tilec.workers.call", *BUILD_PRELOAD)
+PRELOAD = ("tilec.interpreter", "tilec.project.trial.trial", "tilec.project.build.worker", "tilec.workers.call", *BUILD_PRELOAD)
 
 
 class Kept:

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilec.cubin_image import HEADER_SIZE, PREFIX, SECTION, read_image
-from tilec.target import Target
+from tilec.artifact.cubin_image import HEADER_SIZE, PREFIX, SECTION, read_image
+from tilec.target.targets import Target
 from tilec.toolchain import find_nvdisasm
 
 _ADDRESS = re.compile(r"\s*/\*([0-9a-f]{4,})\*/")

@@ -12,9 +12,9 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import prepare
-from tilec.project.buildfile import Constant, KernelEntry, read_build_file
-from tilec.schedule import merged
-from tilec.target import TARGETS, Target
+from tilec.project.read.buildfile import Constant, KernelEntry, read_build_file
+from tilec.target.schedule import merged
+from tilec.target.targets import TARGETS, Target
 
 ROOT = Path(tilec.__file__).parent.parent
 

@@ -19,8 +19,8 @@ from tilec.ir.core import Function
 from tilec.lowering import lower
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tests import shipped
 from tests.programs.machines import manifest
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.codegen import to_ptx
 from tilec.emulator import Report, emulate
 from tilec.frontend import load_kernel
@@ -22,8 +22,8 @@ from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
-from tilec.schedule import Overrides, Schedule
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides, Schedule
+from tilec.target.targets import SM_90A
 
 DTYPES: Mapping[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import arithmetic, load_kernel, module
 from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term
@@ -26,12 +26,12 @@ from tilec.interpreter import run
 from tilec.interpreter.arithmetic import PURE
 from tilec.interpreter.memory import ACCESSES, load
 from tilec.ir.core import OPS, Effect, Function, Op, Value, VerifyError
+from tilec.ir.facts.range_facts import Range, of_dtype
+from tilec.ir.facts.range_facts import arithmetic as range_of
+from tilec.ir.facts.touches import touches
 from tilec.ir.ops import Load, ReadOp
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
-from tilec.ir.range_facts import Range, of_dtype
-from tilec.ir.range_facts import arithmetic as range_of
-from tilec.ir.touches import touches
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.ir.types import TileType, i32
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
@@ -42,8 +42,8 @@ from tilec.lowering.rules import RULES, lowers
 from tilec.passes.analysis.ranges import value_ranges
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 sys.path.insert(0, str(Path(__file__).parent / "lowering"))
 from block_machine import launch

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tilec.diagnostics import CompileError
-from tilec.output import Output, is_stream, write_named
-from tilec.output_tree import write_tree
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.untrusted.output import Output, is_stream, write_named
+from tilec.untrusted.output_tree import write_tree
 
 SECRET = b"export PATH=/bin\n"
 
@@ -128,7 +128,7 @@ def test_a_slow_reader_is_waited_for(root: Path) -> None:
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/stderr"])
 def test_a_descriptor_is_written_to_behind_what_was_printed(root: Path, name: str) -> None:
     """Also if it is a file, which keeps its contents."""
-    code = f"import sys; from tilec.output import write_named; print('a'); print(write_named({name!r}, b'b'))"
+    code = f"import sys; from tilec.untrusted.output import write_named; print('a'); print(write_named({name!r}, b'b'))"
     with (root / "out").open("wb") as out:
         out.write(b"before\n")
         out.flush()

@@ -17,7 +17,7 @@ import pytest
 from ci.docs.architecture import architecture
 from tests.ops.fake_torch import FakeTorch
 from tests.runtime.fake_driver import FakeDriver
-from tilec.diagnostics import CompileError, render_all
+from tilec.diagnostics.diagnostic import CompileError, render_all
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 from tilec.runtime import Device

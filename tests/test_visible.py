@@ -14,9 +14,9 @@ from typing import TextIO, cast
 import pytest
 
 from tests.project import project
-from tilec.diagnostics import Counterexample, Diagnostic, Label, Span, render
-from tilec.terminal import STYLES, coloured, painted
-from tilec.visible import Guarded, visible, visible_line
+from tilec.diagnostics.diagnostic import Counterexample, Diagnostic, Label, Span, render
+from tilec.diagnostics.terminal import STYLES, coloured, painted
+from tilec.diagnostics.visible import Guarded, visible, visible_line
 
 TITLE, CLEAR, CLIPBOARD = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x1b]52;c;cm0gLXJm\x07"
 MOVES = ("\x9b31m", "\x08\x08", "\r", "\x00", "\x7f", "\u202e", "\u2066", "\u2028", "\udc80", "\x1b[8m", "\x1b[1;8m")
@@ -88,7 +88,7 @@ def _at_a_terminal(command: list[str], store: Path) -> str:
 
 
 def test_a_traceback_at_a_terminal_has_no_colour(tmp_path: Path) -> None:
-    code = f"from tilec.visible import guard_streams; guard_streams(); raise ValueError('x{BLACK}y')"
+    code = f"from tilec.diagnostics.visible import guard_streams; guard_streams(); raise ValueError('x{BLACK}y')"
     text = _at_a_terminal([sys.executable, "-P", "-c", code], tmp_path)
     assert "ValueError: x\\x1b[30my" in text and "\x1b" not in text and "\\x1b[0m" not in text, ascii(text)
 

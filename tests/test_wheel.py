@@ -66,7 +66,7 @@ def test_it_has_every_file(wheel: Path) -> None:
     shipped += [name for name in tracked("kernels_src") if name.endswith((".py", ".json"))]
     assert sorted(found) == sorted([*modules, *(f"tilec/shipped/{name}" for name in shipped)])
     assert len(modules) > 450 and len(shipped) > 20
-    for name in ("tilec/py.typed", "tilec_engine/py.typed", "tilec/ir/SEMANTICS.md", "tilec/explain/E0302.md"):
+    for name in ("tilec/py.typed", "tilec_engine/py.typed", "tilec/ir/SEMANTICS.md", "tilec/diagnostics/explain/E0302.md"):
         assert name in found
 
 

@@ -1,5 +1,5 @@
-"""tilec and its engine write to the file system only through `tilec.output`, and through the exceptions listed here with a
-reason.
+"""tilec and its engine write to the file system only through `tilec.untrusted.output`, and through the exceptions listed here
+with a reason.
 
 Every call that can create, change, move or remove a file is found in the sources by its name, whatever object it is called on.
 """
@@ -15,7 +15,12 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-WRITER: Final = ("tilec/folder.py", "tilec/output.py", "tilec/output_tree.py", "tilec/temporary_files.py")
+WRITER: Final = (
+    "tilec/untrusted/folder.py",
+    "tilec/untrusted/output.py",
+    "tilec/untrusted/output_tree.py",
+    "tilec/untrusted/temporary_files.py",
+)
 """The writer itself: folders by descriptor, whole files, whole trees, and the names of partial files."""
 
 MODULES: Final = frozenset({"shutil", "tempfile", "tarfile", "zipfile"})
@@ -34,11 +39,11 @@ OF_OS: Final = frozenset({"replace", "remove", "link"})
 FLAGS: Final = ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE")
 
 ALLOWED: Final[dict[tuple[str, str], str]] = {
-    ("tilec/registry/pull.py", "mkdir"): "the folder that the user named, or the one in his cache",
-    ("tilec/registry/pull.py", "locked"): "a new file (O_EXCL) for what comes in parts, renamed once it is right",
-    ("tilec/registry/pull.py", "os.ftruncate"): "of that open file",
-    ("tilec/registry/pull.py", "replace"): "the rename of that file and its sidecar, which replaces a link and follows none",
-    ("tilec/registry/pull.py", "unlink"): "of those names, of which the link goes and not what it leads to",
+    ("tilec/ship/registry/pull.py", "mkdir"): "the folder that the user named, or the one in his cache",
+    ("tilec/ship/registry/pull.py", "locked"): "a new file (O_EXCL) for what comes in parts, renamed once it is right",
+    ("tilec/ship/registry/pull.py", "os.ftruncate"): "of that open file",
+    ("tilec/ship/registry/pull.py", "replace"): "the rename of that file and its sidecar, which replaces a link",
+    ("tilec/ship/registry/pull.py", "unlink"): "of those names, of which the link goes and not what it leads to",
     ("tilec/cache/location.py", "mkdir"): "the user's store, for the user alone",
     ("tilec/cache/lock.py", "os.open"): "the locks of the store, by descriptor and without following a link",
     ("tilec/cache/store.py", "touch"): "times of files of the store, by descriptor",
@@ -54,12 +59,12 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("tilec/tuning/bench_report.py", "savefig"): "in memory",
     ("engine/entry.py", "os.open"): "the null device, in place of a stdout that was closed",
     ("tilec/workers/server.py", "os.unlink"): "what a killed worker had half written: a random name, no link followed",
-    ("tilec/registry/credentials.py", "shutil.which"): "reads",
-    ("tilec/bundle/wheel.py", "zipfile.ZipFile"): "in memory",
-    ("tilec/bundle/wheel.py", "zipfile.ZipInfo"): "in memory",
-    ("tilec/bundle/provenance.py", "tempfile.TemporaryDirectory"): "a new folder for this process alone (mkdtemp)",
-    ("tilec/project/node.py", "tempfile.TemporaryDirectory"): "the same",
-    ("tilec/project/just_in_time.py", "tempfile.TemporaryDirectory"): "the same",
+    ("tilec/ship/registry/credentials.py", "shutil.which"): "reads",
+    ("tilec/ship/bundle/wheel.py", "zipfile.ZipFile"): "in memory",
+    ("tilec/ship/bundle/wheel.py", "zipfile.ZipInfo"): "in memory",
+    ("tilec/ship/signing/provenance.py", "tempfile.TemporaryDirectory"): "a new folder for this process alone (mkdtemp)",
+    ("tilec/project/farm/node.py", "tempfile.TemporaryDirectory"): "the same",
+    ("tilec/project/build/just_in_time.py", "tempfile.TemporaryDirectory"): "the same",
     ("tilec/cli/verify_command.py", "tempfile.TemporaryDirectory"): "the same",
     ("tilec/cli/bench_command.py", "tempfile.TemporaryDirectory"): "the same",
     ("tilec/cli/inspect_commands.py", "tempfile.TemporaryDirectory"): "the same",
@@ -135,12 +140,12 @@ def test_nothing_else_writes() -> None:
             found.update((name, call) for call in writes(ast.parse(path.read_text(encoding="utf-8"))))
     # Flags that are a name or are combined before the call, in readers.
     readers = {
-        ("tilec/regular_file.py", "os.open"): "flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY",
+        ("tilec/untrusted/regular_file.py", "os.open"): "flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY",
     }
     for (name, call), words in readers.items():
         assert words in (ROOT / name).read_text(encoding="utf-8")
         del found[name, call]
-    assert set(found) == set(ALLOWED), "write by `tilec.output`, or say here why not"
+    assert set(found) == set(ALLOWED), "write by `tilec.untrusted.output`, or say here why not"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from tilec.ir.core import Function
 from tilec.lowering import lower
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import choose, prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 SPLITS = 3
 """Splits of K, of `matmul_split`."""

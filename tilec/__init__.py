@@ -23,14 +23,14 @@ from tilec.language import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
     from tilec.ops import op as op
-    from tilec.project.just_in_time import compile as compile
+    from tilec.project.build.just_in_time import compile as compile
 
 __all__: list[str] = ["__version__"]
 __all__ += language.__all__
 
 __version__ = "0.1.0"
 
-_LATER: Final = {"compile": "tilec.project.just_in_time", "op": "tilec.ops"}
+_LATER: Final = {"compile": "tilec.project.build.just_in_time", "op": "tilec.ops"}
 """Names loaded on first use, by the module that defines them: a kernel file that imports words loads none of it."""
 
 

@@ -29,7 +29,7 @@ def _run() -> int:
             print("error: the output cannot be written: stdout is closed", file=sys.stderr)
             return 2
         from tilec.cli.commands import run
-        from tilec.visible import guard_streams
+        from tilec.diagnostics.visible import guard_streams
 
         guard_streams()
         status = run()

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tilec import __version__
-from tilec.artifact import MANIFEST_FORMAT, json_bytes
-from tilec.defects import told_as_diagnostics
-from tilec.ir.lines import source_of
-from tilec.manifest_reader import manifest_from_json
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import MANIFEST_FORMAT, json_bytes
+from tilec.diagnostics.internal_errors import told_as_diagnostics
+from tilec.ir.text.lines import source_of
 from tilec.pipeline import STAGES, Work
 from tilec.toolchain import stated
 

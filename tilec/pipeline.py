@@ -15,27 +15,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec import progress
-from tilec.artifact import json_bytes
-from tilec.defects import told_as_diagnostics
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.artifact.records import json_bytes
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.diagnostics.internal_errors import told_as_diagnostics
 from tilec.progress import DEFAULT_LIMITS, Limits
-from tilec.schedule import Overrides, Schedule, merged
-from tilec.target import Target
+from tilec.target.schedule import Overrides, Schedule, merged
+from tilec.target.targets import Target
 
 if TYPE_CHECKING:
     from tilec.cache import Store
-    from tilec.diagnostics import Span
+    from tilec.diagnostics.diagnostic import Span
     from tilec.ir.core import Function
 
 Constant = int | float | bool | str
 VOCABULARY_SOURCE = (
-    "limits.py", "progress.py", "diagnostics.py", "visible.py", "defects.py", "target.py", "artifact.py", "pipeline.py", "ir",
-    "language",
+    "untrusted/limits.py", "progress.py", "diagnostics/diagnostic.py", "diagnostics/visible.py",
+    "diagnostics/internal_errors.py", "target/targets.py", "artifact/records.py", "pipeline.py", "ir", "language",
 )  # fmt: skip
 """Source of tilec that every stage depends on; this file contains the stages themselves."""
-FRONTEND = ("frontend", "spelling.py")
+FRONTEND = ("frontend", "diagnostics/spelling.py")
 PROVER = ("passes/__init__.py", "passes/analysis", "passes/prover")
-SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "schedule.py", "atoms", "mlir")
+SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "target/schedule.py", "atoms", "mlir")
 PROOF_TOOLS = ("islpy", "numpy", "ml-dtypes")
 """Packages the prover depends on. `python` is added only to the stage that reads kernel files, whose syntax tree depends on the
 minor version. Later stages use only integers, text and these tools, which behave the same on every version."""
@@ -77,8 +77,8 @@ class Work:
     def function(self, form: str = "tir") -> Function:
         """The tile IR, parsed from its text, with its names and spans; the caller may rewrite it. `form` is the product: `tir`,
         the kernel, or `claims`, the statements to be proven about it."""
-        from tilec.ir.parser import parse_function
-        from tilec.ir.spans import attach
+        from tilec.ir.text.parser import parse_function
+        from tilec.ir.text.spans import attach
 
         return attach(parse_function(self.products[form].decode()), self.data("spans"))
 
@@ -108,11 +108,11 @@ def _check_sources(request: Request) -> None:
 
 
 def _tir(work: Work) -> dict[str, bytes]:
-    from tilec.artifact import parameter_specs, to_json
+    from tilec.artifact.records import parameter_specs, to_json
     from tilec.frontend import load_kernel
     from tilec.ir.claims import claims
-    from tilec.ir.printer import print_function
-    from tilec.ir.spans import spans_json
+    from tilec.ir.text.printer import print_function
+    from tilec.ir.text.spans import spans_json
     from tilec.ir.verifier import verify
 
     root = Path(work.request.root)
@@ -135,8 +135,8 @@ def _tir(work: Work) -> dict[str, bytes]:
 
 
 def _proofs(work: Work) -> dict[str, bytes]:
-    from tilec.artifact import to_json
-    from tilec.ir.lines import line_numbers
+    from tilec.artifact.records import to_json
+    from tilec.ir.text.lines import line_numbers
     from tilec.passes.prover import positive_divisions, prove
 
     function = work.function("claims")
@@ -162,8 +162,8 @@ def _schedule(work: Work) -> dict[str, bytes]:
 
 
 def _mlir(work: Work) -> dict[str, bytes]:
-    from tilec.artifact import to_json
-    from tilec.ir.lines import number_lines, text_line
+    from tilec.artifact.records import to_json
+    from tilec.ir.text.lines import number_lines, text_line
     from tilec.lowering import lower
     from tilec.passes.schedule import prepare
     from tilec.passes.schedule.notes import notes
@@ -195,7 +195,7 @@ def _ptx(work: Work) -> dict[str, bytes]:
 
 
 def _cubin(work: Work) -> dict[str, bytes]:
-    from tilec.artifact import to_json
+    from tilec.artifact.records import to_json
     from tilec.assemble import assemble
 
     assert work.target is not None
@@ -227,7 +227,7 @@ STAGES = (
         ".tir",
         _tir,
         (),
-        ("frontend", "spelling.py"),
+        FRONTEND,
         ("python",),
         sources=True,
         target=False,
@@ -245,7 +245,7 @@ CHECK_STAGES = STAGES[:4]
 """The stages of a check, which need no compiler backend: front end and prover, then schedule and lowering for each target."""
 CHECK_PRODUCTS = ("proofs", "schedule", "launch", "spans")
 """Products of a check."""
-LINK_PACKAGES = ("__init__.py", "link.py", "manifest_reader.py", "toolchain.py")
+LINK_PACKAGES = ("__init__.py", "link.py", "artifact/manifest_reader.py", "toolchain.py")
 ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
 """Products stored for an artifact: a bundle includes the texts that its code was generated from, for `tilec audit`."""
 

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 
 SETTLED_NS = 50_000_000  # a file changed this recently may change again within one tick of the file system's clock
 

@@ -36,15 +36,15 @@ from tilec.audit.run import audit  # noqa: E402
 from tilec.audit.sources import KINDS, rests_on  # noqa: E402
 from tilec.audit.verdicts import Verdicts  # noqa: E402
 from tilec.audit.work import Options  # noqa: E402
-from tilec.bundle.pack import pack  # noqa: E402
 from tilec.cache import Store  # noqa: E402
 from tilec.cli.audit_command import assembler  # noqa: E402
 from tilec.cli.bundle_commands import needed_entries  # noqa: E402
 from tilec.cli.project import chosen_targets, open_project, open_store, toolchain  # noqa: E402
-from tilec.output import Output  # noqa: E402
-from tilec.project.closed_world import enumerate_world  # noqa: E402
-from tilec.project.driver import build_project  # noqa: E402
+from tilec.project.build.driver import build_project  # noqa: E402
+from tilec.project.read.closed_world import enumerate_world  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
+from tilec.ship.bundle.pack import pack  # noqa: E402
+from tilec.untrusted.output import Output  # noqa: E402
 
 RESULTS = ROOT / "ci" / "bench" / "results"
 HEADER: Final = (

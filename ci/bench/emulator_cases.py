@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact import Manifest, TensorSpec
+from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import load_artifact
 
 Array = NDArray[Any]

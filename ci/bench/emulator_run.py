@@ -17,7 +17,7 @@ from emulator_cases import Array, Case
 
 from tilec.emulator.errors import Report
 from tilec.emulator.launch import emulate
-from tilec.emulator.syntax import Module
+from tilec.emulator.ptx.syntax import Module
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT))

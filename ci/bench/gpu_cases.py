@@ -18,7 +18,7 @@ from typing import Any, Final
 import gpu_attention
 import gpu_decode
 
-from tilec.artifact import Manifest, TensorSpec
+from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import TRUSTED, LaunchError, load_artifact
 
 torch: Any = importlib.import_module("torch")

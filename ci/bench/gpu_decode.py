@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import gpu_attention
 
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")

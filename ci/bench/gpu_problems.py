@@ -15,7 +15,7 @@ from typing import Any, Final
 import gpu_attention
 from gpu_cases import MEANING, Tensors
 
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
 

@@ -30,15 +30,15 @@ sys.path.insert(0, str(ROOT / "ci" / "bench"))
 from mender_corpus import RIGHT, Broken, broken  # noqa: E402
 
 from tests.mutation.generate import mutants  # noqa: E402
-from tilec.diagnostics import CompileError  # noqa: E402
+from tilec.diagnostics.diagnostic import CompileError  # noqa: E402
 from tilec.frontend import load_kernel  # noqa: E402
 from tilec.lowering import lower  # noqa: E402
 from tilec.passes.prover import prove  # noqa: E402
 from tilec.passes.schedule import prepare  # noqa: E402
-from tilec.project.launches import Contract, small_launches  # noqa: E402
-from tilec.project.report import diagnostic_json  # noqa: E402
-from tilec.project.trial import Question, own_reference, trials  # noqa: E402
-from tilec.target import SM_90A  # noqa: E402
+from tilec.project.build.report import diagnostic_json  # noqa: E402
+from tilec.project.trial.launches import Contract, small_launches  # noqa: E402
+from tilec.project.trial.trial import Question, own_reference, trials  # noqa: E402
+from tilec.target.targets import SM_90A  # noqa: E402
 
 LAUNCHES: Final = 4
 OUTCOMES: Final = ("mended", "other result", "fewer launches", "not mended")

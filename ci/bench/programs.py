@@ -25,7 +25,7 @@ from ci.evidence.verdicts import Budget, Verdict, Verdicts  # noqa: E402
 from tests.programs.machines import Outcome, load  # noqa: E402
 from tests.programs.workers import MAKE, Job, examine_all, examined, kept_outcome  # noqa: E402
 from tests.soundness.features import operations  # noqa: E402
-from tilec.target import TARGETS  # noqa: E402
+from tilec.target.targets import TARGETS  # noqa: E402
 
 KINDS = {
     "equal": "all machines agree, no fault",
@@ -37,8 +37,8 @@ KINDS = {
 }
 DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 ARCHS = tuple(target.name for target in TARGETS)
-COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/schedule.py", "tilec/atoms", "tilec/mlir", "tilec/lowering",
-            "tilec/codegen", "tilec/toolchain.py", "tilec/target.py")  # fmt: skip
+COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/target/schedule.py", "tilec/atoms", "tilec/mlir",
+            "tilec/lowering", "tilec/codegen", "tilec/toolchain.py", "tilec/target/targets.py")  # fmt: skip
 JUDGES = (
     "tilec/emulator", "tilec/interpreter", "tilec/ir", "tilec/passes/prover", "tilec/passes/analysis",
     "tests/programs/machines.py", "tests/programs/error_bounds.py", "tests/programs/launches.py",

@@ -58,7 +58,10 @@ def main() -> int:
 
 def prepare(work: Path) -> int:
     """Assemble every case; cases that the assembler refuses are skipped and listed."""
-    assemble, target = importlib.import_module("tilec.assemble").assemble, importlib.import_module("tilec.target").Target
+    assemble, target = (
+        importlib.import_module("tilec.assemble").assemble,
+        importlib.import_module("tilec.target.targets").Target,
+    )
     found: dict[str, Array] = {}
     refused: list[str] = []
     texts = {case.name: listed.ptx(case) for case in listed.cases()}

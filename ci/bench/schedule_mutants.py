@@ -30,11 +30,11 @@ from tests.tensor_products import Made  # noqa: E402
 from tilec.codegen import to_ptx  # noqa: E402
 from tilec.emulator import UnsupportedPtx  # noqa: E402
 from tilec.ir.core import VerifyError  # noqa: E402
-from tilec.ir.parser import parse_function  # noqa: E402
-from tilec.ir.printer import print_function  # noqa: E402
+from tilec.ir.text.parser import parse_function  # noqa: E402
+from tilec.ir.text.printer import print_function  # noqa: E402
 from tilec.lowering import lower  # noqa: E402
-from tilec.passes.schedule.verify import verify  # noqa: E402
-from tilec.target import SM_90A  # noqa: E402
+from tilec.passes.schedule.checks.verify import verify  # noqa: E402
+from tilec.target.targets import SM_90A  # noqa: E402
 
 KERNELS: Final[tuple[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int, ...]], ...]] = (
     (tensor_products, ("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
@@ -95,7 +95,7 @@ IN_TURNS: Final = {
     "counts other stages": "of the second consumer's first place, which is less than two rounds of the ring",
     "loop begins elsewhere": "the first of two consumers begins all of its tiles at stage 0 of two",
 }
-"""The same for ping-pong consumers (`tests/passes/test_turns_unchanged.py` runs the mistakes in places)."""
+"""The same for ping-pong consumers (`tests/passes/test_iterations_unchanged.py` runs the mistakes in places)."""
 OTHER_BYTES: Final = r"(@%\w+ mbarrier\.complete_tx\S+ \[%\w+\], )(%\w+);"
 
 

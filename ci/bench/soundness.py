@@ -29,7 +29,7 @@ from ci.evidence.verdicts import Verdict as Kept  # noqa: E402
 from tests.soundness.features import features, operations  # noqa: E402
 from tests.soundness.shrink import smallest  # noqa: E402
 from tests.soundness.verdict import Verdict, generate_any, judge_function, parse, text_of  # noqa: E402
-from tilec.ir.printer import print_function  # noqa: E402
+from tilec.ir.text.printer import print_function  # noqa: E402
 
 DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 KINDS = {
@@ -42,7 +42,7 @@ KINDS = {
     "crash": "the prover failed",
 }
 JUDGES = (
-    "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/artifact.py", "tests/soundness/verdict.py",
+    "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/artifact/records.py", "tests/soundness/verdict.py",
     "tests/soundness/enumeration.py", "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
 )  # fmt: skip
 """Sources that a verdict on a kernel in tile IR depends on."""

@@ -31,13 +31,13 @@ from tests.fuzz.watch import quick  # noqa: E402
 from tests.signing import scene  # noqa: E402
 from tests.signing.campaign import as_json, run  # noqa: E402
 from tests.signing.families import FAMILIES  # noqa: E402
-from tilec.bundle.sign import signed_envelopes, statements  # noqa: E402
-from tilec.regular_file import read_regular  # noqa: E402
+from tilec.artifact.signature_format import encode_sidecar, sidecar_path  # noqa: E402
+from tilec.artifact.signing_keys import KINDS, generate  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 from tilec.runtime.signatures import authenticate  # noqa: E402
 from tilec.runtime.trust import Trust, TrustedKey  # noqa: E402
-from tilec.signature_format import encode_sidecar, sidecar_path  # noqa: E402
-from tilec.signing_keys import KINDS, generate  # noqa: E402
+from tilec.ship.signing.sign import signed_envelopes, statements  # noqa: E402
+from tilec.untrusted.regular_file import read_regular  # noqa: E402
 
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 LIMIT_SECONDS: Final = 2.0

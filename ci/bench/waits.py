@@ -26,8 +26,8 @@ from tests.assemble.test_reads_behind_the_wait import early_of_what_is_late, mar
 from tests.machine_code import listings  # noqa: E402
 from tilec.codegen import to_ptx  # noqa: E402
 from tilec.lowering import lower  # noqa: E402
-from tilec.project.buildfile import read_build_file  # noqa: E402
-from tilec.target import TARGETS, Target  # noqa: E402
+from tilec.project.read.buildfile import read_build_file  # noqa: E402
+from tilec.target.targets import TARGETS, Target  # noqa: E402
 
 WAIT: Final = "griddepcontrol.wait;"
 

@@ -11,7 +11,7 @@ from typing import Any
 import tilec.runtime
 from ci.docs.signatures import laid_out
 from tilec.ops import Op, op
-from tilec.project.just_in_time import compile
+from tilec.project.build.just_in_time import compile
 
 
 def api() -> str:

@@ -22,7 +22,7 @@ GROUPS: Final = {
 
 def errors() -> dict[str, str]:
     """The pages, by path."""
-    folder = importlib.resources.files("tilec") / "explain"
+    folder = importlib.resources.files("tilec") / "diagnostics" / "explain"
     files = {one.name.removesuffix(".md"): one for one in folder.iterdir() if one.name.endswith(".md")}
     pages = {code: file.read_text(encoding="utf-8") for code, file in files.items()}
     made: dict[str, str] = {}

@@ -31,9 +31,9 @@ from ci.evidence.products import Record, read_products
 
 PRODUCTS: Final = "tests/golden/products.json"
 COMPILER: Final = (
-    "tilec/frontend", "tilec/spelling.py", "tilec/ir", "tilec/language", "tilec/passes", "tilec/schedule.py", "tilec/atoms",
-    "tilec/mlir", "tilec/lowering", "tilec/codegen", "tilec/assemble", "tilec/toolchain.py", "tilec/target.py",
-    "tilec/artifact.py", "tilec/pipeline.py", "tilec/limits.py",
+    "tilec/frontend", "tilec/diagnostics/spelling.py", "tilec/ir", "tilec/language", "tilec/passes", "tilec/target/schedule.py",
+    "tilec/atoms", "tilec/mlir", "tilec/lowering", "tilec/codegen", "tilec/assemble", "tilec/toolchain.py",
+    "tilec/target/targets.py", "tilec/artifact/records.py", "tilec/pipeline.py", "tilec/untrusted/limits.py",
 )  # fmt: skip
 """Sources that determine a product: those named by the stages of `tilec.pipeline`, except those that only affect error messages
 and time limits (`tests/evidence` checks that no other is missing)."""
@@ -75,7 +75,11 @@ def _plain(node: Any, docstrings: bool) -> Any:
 def definitions(text: str) -> list[str]:
     """The definitions of a Python file: each top-level statement except imports, `__all__` and `if TYPE_CHECKING`; plus the
     renamed imports (`name as other`)."""
-    tree = ast.parse(text)
+    return definitions_of(ast.parse(text))
+
+
+def definitions_of(tree: ast.Module) -> list[str]:
+    """The definitions of a syntax tree."""
     found = {f"{name.name} as {name.asname}" for node in ast.walk(tree) for name in _renamed(node)}
     statements = [node for node in tree.body if not _stands_alone(node) and not _is_wiring(node)]
     return sorted([*found, *(repr(_plain(_unplaced(node), docstrings=False)) for node in statements)])

@@ -22,7 +22,7 @@ from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
 from engine.sampling import SamplingParams, settings
 from engine.sequence import Sequence, check_room
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.step.graph import Op
 from tilec.step.step import CHUNK_TOKENS, Head, Step
 

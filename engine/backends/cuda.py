@@ -30,7 +30,7 @@ from engine.graph.verify import verify, verify_captured
 from engine.models.rope import rope_table
 from engine.models.steps import model_step
 from engine.sequence import Sequence
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, Op, StepGraph

@@ -31,8 +31,8 @@ from engine.models.config import ModelConfig
 from engine.models.rope import rope_table
 from engine.models.steps import model_step
 from tilec import frontend
-from tilec.artifact import parameter_specs, value_check, value_promise
-from tilec.diagnostics import CompileError
+from tilec.artifact.records import parameter_specs, value_check, value_promise
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
 from tilec.shipped import project_folder

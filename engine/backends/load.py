@@ -42,7 +42,7 @@ def load_on_gpu(
     trust: TrustSource = None,
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`. The file's sha256 must be `digest` if that is given, and it must be
-    signed for this model as the policy `trust` requires. Without `bundle`, `tilec.finder` looks for a bundle that fits the
+    signed for this model as the policy `trust` requires. Without `bundle`, `tilec.ship.finder` looks for a bundle that fits the
     model and the device. The caller closes `CudaBackend.bundle` after the backend. Raises BundleRefused or DeviceError."""
     if bundle is None:
         with device_errors():
@@ -74,7 +74,7 @@ def load_on_gpu(
 
 def _found(config: Any, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
     """An open bundle for a model and a device; BundleRefused if there is none."""
-    from tilec.finder import find_bundle  # late: callers that name a bundle do not pay for the import
+    from tilec.ship.finder import find_bundle  # late: callers that name a bundle do not pay for the import
 
     numbers = {name: getattr(config, name) for name in config.__dataclass_fields__}
     try:

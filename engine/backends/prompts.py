@@ -24,7 +24,7 @@ from typing import Any, Final
 from engine.backends.launches import Launches
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import GraphError, verify, verify_extents, verify_operations
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.runtime import BundledKernel
 from tilec.runtime.series import Numbers, Series
 from tilec.step.form import Form

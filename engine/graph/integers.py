@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from engine.errors import EngineError
-from tilec.artifact import ValueCheck, ValuePromise
+from tilec.artifact.records import ValueCheck, ValuePromise
 from tilec.step.graph import Buffer, Kind, Op, StepGraph
 
 Interval = tuple[int, int]

@@ -14,7 +14,7 @@ from math import prod
 from typing import Final
 
 from engine.graph.verify import Contract
-from tilec.artifact import Manifest, TensorSpec
+from tilec.artifact.records import Manifest, TensorSpec
 from tilec.step.graph import ITEM_BYTES, Buffer, Kind, Op, StepGraph
 
 STREAMED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.CACHE})

@@ -37,7 +37,7 @@ from typing import Final
 
 from engine.graph.integers import GraphError, Left, Promised, Replay, left, misread
 from engine.graph.plan import ALIGNMENT, MemoryPlan
-from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, ValuePromise
+from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, ValuePromise
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES
 from tilec.step.graph import Buffer, Kind, Op, StepGraph, View

@@ -25,7 +25,7 @@ from engine.errors import EngineError, UsageError
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, ModelConfig
 from engine.text.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE
 from engine.tools.dummy_weights import dummy_weights
-from tilec.output_tree import write_tree
+from tilec.untrusted.output_tree import write_tree
 
 SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY: Final = 512

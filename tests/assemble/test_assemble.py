@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tilec.artifact import Resources
+from tilec.artifact.records import Resources
 from tilec.assemble import assemble
 from tilec.assemble.resources import parse
 from tilec.assemble.sass import disassemble, instructions
-from tilec.diagnostics import CompileError
-from tilec.target import SM_90A, TARGETS, Target
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.target.targets import SM_90A, TARGETS, Target
 from tilec.toolchain import find_ptxas
 
 # A run-time index into a register array, so that the report must show a stack frame; and static shared memory.
@@ -112,7 +112,7 @@ def test_registers_that_are_passed_on_are_passed_on_in_machine_code() -> None:
 @pytest.mark.parametrize("ptx", [PTX.format(arch="sm_90a"), PASSED_ON], ids=["nvJitLink", "ptxas"])
 def test_equal_ptx_gives_equal_bytes_in_another_process_and_folder(ptx: str, tmp_path: Path) -> None:
     program = (
-        "import hashlib, sys; from tilec.assemble import assemble; from tilec.target import SM_90A;"
+        "import hashlib, sys; from tilec.assemble import assemble; from tilec.target.targets import SM_90A;"
         "print(hashlib.sha256(assemble(sys.argv[1], SM_90A).cubin).hexdigest())"
     )
     command = [sys.executable, "-c", program, ptx]

@@ -17,8 +17,8 @@ from tilec.assemble import assemble
 from tilec.codegen import to_ptx
 from tilec.lowering import lower
 from tilec.passes.schedule.prepare import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, TARGETS, Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, TARGETS, Target
 
 EARLY: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|RED)[\w.]*)")
 MARK: Final = ".L1::evict_last"

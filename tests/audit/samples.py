@@ -12,12 +12,12 @@ from typing import Any
 
 from tests import shipped
 from tests.bundle import samples
-from tilec.artifact import Manifest, parameter_specs, to_json, value_promise
-from tilec.bundle_format import encode
+from tilec.artifact.bundle_format import encode
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import Manifest, parameter_specs, to_json, value_promise
 from tilec.ir.core import Function
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
-from tilec.manifest_reader import manifest_from_json
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.passes.prover import prove
 from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
 

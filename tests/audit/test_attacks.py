@@ -14,14 +14,14 @@ import pytest
 
 from tests.audit import samples
 from tests.audit.test_proofs import FRAME, audited, bad
+from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.audit.findings import CONFIRMED, REFUTED, Finding
 from tilec.audit.matching import match
 from tilec.audit.run import audit
 from tilec.audit.sources import ARGUMENTS, EMULATION, PROOF
 from tilec.audit.tasks import key
 from tilec.audit.work import Options
-from tilec.ir.parser import parse_function
-from tilec.manifest_reader import manifest_from_json
+from tilec.ir.text.parser import parse_function
 from tilec.runtime import BundleError, open_bundle
 
 pytestmark = pytest.mark.usefixtures("kept_workers")

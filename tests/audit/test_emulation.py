@@ -8,14 +8,14 @@ import pytest
 
 from tests import shipped
 from tests.audit import samples
-from tilec.artifact import Manifest, to_json
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import Manifest, to_json
 from tilec.audit import emulation, launches
 from tilec.audit.emulation import emulated
 from tilec.codegen import to_ptx
-from tilec.ir.parser import parse_function
+from tilec.ir.text.parser import parse_function
 from tilec.lowering import lower
-from tilec.manifest_reader import manifest_from_json
-from tilec.target import TARGETS
+from tilec.target.targets import TARGETS
 
 pytest.importorskip("tilec.emulator")
 SM_90 = next(target for target in TARGETS if target.name == "sm_90a")

@@ -13,7 +13,7 @@ from tests.shipped import LIKE, NAMES
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import BLOCKS, Case, contents, edge_launches
 from tilec.audit.work import LAUNCHES
-from tilec.ir.parser import parse_function
+from tilec.ir.text.parser import parse_function
 from tilec.ir.types import MAX_DIM
 
 

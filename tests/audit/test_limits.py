@@ -16,12 +16,12 @@ import pytest
 
 from tests.audit import samples
 from tests.audit.test_emulation import compiled
-from tilec.artifact import to_json
+from tilec.artifact.bundle_format import canonical, encode
+from tilec.artifact.records import to_json
 from tilec.audit import work
 from tilec.audit.run import audit
 from tilec.audit.tasks import Unit, run_unit
 from tilec.audit.work import Options
-from tilec.bundle_format import canonical, encode
 from tilec.progress import Limits, stage
 from tilec.runtime import open_bundle
 from tilec.workers import scheduler

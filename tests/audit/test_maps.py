@@ -12,13 +12,13 @@ from tests import shipped
 from tests.audit import samples
 from tests.audit.test_emulation import SM_90
 from tests.campaign import first
-from tilec.artifact import Manifest, to_json
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import Manifest, to_json
 from tilec.audit.maps import judged
 from tilec.codegen import to_ptx
 from tilec.ir.core import Function
-from tilec.ir.parser import parse_function
+from tilec.ir.text.parser import parse_function
 from tilec.lowering import lower
-from tilec.manifest_reader import manifest_from_json
 
 pytest.importorskip("tilec.emulator")
 CASES = {

@@ -10,7 +10,7 @@ from tests.audit import samples
 from tests.audit.test_proofs import audited, bad
 from tilec.audit.contract import disagreements
 from tilec.audit.findings import CONFIRMED, REFUTED
-from tilec.ir.parser import parse_function
+from tilec.ir.text.parser import parse_function
 
 ADVANCE = samples.text("advance")
 

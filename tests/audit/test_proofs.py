@@ -17,10 +17,10 @@ from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
 from tilec.audit.matching import match
 from tilec.audit.prove import prove_function, satisfiable
 from tilec.audit.smt import Budget
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 
 SLOW = ("matmul",)
 

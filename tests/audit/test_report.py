@@ -13,7 +13,8 @@ import pytest
 
 from tests.audit import samples
 from tests.bundle import samples as bundles
-from tilec.artifact import Obligation
+from tilec.artifact.bundle_format import canonical
+from tilec.artifact.records import Obligation
 from tilec.audit.contract import disagreements
 from tilec.audit.cubins import ASSEMBLERS, Assembler
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
@@ -21,10 +22,9 @@ from tilec.audit.matching import match
 from tilec.audit.report import seal
 from tilec.audit.run import audit
 from tilec.audit.work import Options
-from tilec.bundle_format import canonical
 from tilec.cli import commands
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.ir.parser import parse_function
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.ir.text.parser import parse_function
 from tilec.runtime import open_bundle
 
 pytestmark = pytest.mark.usefixtures("kept_workers")

@@ -156,7 +156,7 @@ def test_every_file_that_a_verdict_depends_on_is_in_its_digest() -> None:
     }
     empty = {name for name, path in files.items() if not path.read_text().strip()} | {"tilec", "tilec.audit"}
     for kind, wanted in starts.items():
-        pending, seen = [*wanted, "tilec.manifest_reader" if kind != ASSEMBLY else wanted[0]], set[str]()
+        pending, seen = [*wanted, "tilec.artifact.manifest_reader" if kind != ASSEMBLY else wanted[0]], set[str]()
         while pending:
             name = pending.pop()
             if name not in seen:

@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any
 
 from tests.runtime.fake_driver import FakeDriver, argument_bytes
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.ir.types import DTYPES, MAX_DIM
 from tilec.runtime import TRUSTED, Device, Kernel, LaunchError, TensorView, open_bundle
 from tilec.runtime.tensors import contiguous_strides

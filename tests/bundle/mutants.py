@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tilec.bundle_format import HEADER, MAGIC, TRAILER, aligned, canonical
+from tilec.artifact.bundle_format import HEADER, MAGIC, TRAILER, aligned, canonical
 
 Path = tuple[str | int, ...]
 FREE = ("constants", "config", "toolchain", "digests")

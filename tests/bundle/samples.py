@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from tilec import bundle_format
+from tilec.artifact import bundle_format
 
 SM = 90
 TOOLCHAIN = {"llvmlite": "1 sha256:aa"}

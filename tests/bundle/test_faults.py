@@ -17,7 +17,7 @@ BUILD_JSON = """
 import json, sys
 from pathlib import Path
 from tests.project import project
-from tilec.project.report import as_json
+from tilec.project.build.report import as_json
 print(json.dumps(as_json(project.build(Path(sys.argv[1])), 0)))
 """
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.bundle import samples
 from tests.ops import prebuilt
-from tilec.bundle.c_text import comment, literal, parameter_names
 from tilec.cli import commands
+from tilec.ship.launcher_c.text import comment, literal, parameter_names
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -10,11 +10,11 @@ import pytest
 
 from tests.project import project
 from tilec.cli import commands
-from tilec.diagnostics import CompileError
-from tilec.project.buildfile import BuildFile, read_build_file
-from tilec.project.closed_world import enumerate_world
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.read.buildfile import BuildFile, read_build_file
+from tilec.project.read.closed_world import enumerate_world
 from tilec.step.expressions import StepError, parse
-from tilec.target import TARGETS
+from tilec.target.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = """
@@ -259,4 +259,4 @@ def test_every_code_has_its_page() -> None:
     package = Path(commands.__file__).parents[1]
     raised = {code for path in package.rglob("*.py") for code in re.findall(r'"(E0[78]\d\d)"', path.read_text())}
     assert {"E0703", "E0705", "E0708", "E0807"} <= raised
-    assert raised <= {path.stem for path in (package / "explain").glob("*.md")}
+    assert raised <= {path.stem for path in (package / "diagnostics" / "explain").glob("*.md")}

@@ -15,13 +15,13 @@ import pytest
 
 from tests import shipped
 from tests.bundle import mutants
-from tilec.bundle_format import encode
+from tilec.artifact.bundle_format import encode
 from tilec.cli import commands
-from tilec.project import models
+from tilec.project.read import models
 from tilec.runtime import load_artifact, open_bundle
 from tilec.runtime.bundle_manifest import BundledKernel
-from tilec.schedule import merged
-from tilec.target import SM_90A
+from tilec.target.schedule import merged
+from tilec.target.targets import SM_90A
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "qwen3-0.6b"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.bundle import samples
-from tilec.bundle.ratchet import Record, changes, read, verdict, write
+from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.cli import commands
-from tilec.diagnostics import CompileError
-from tilec.manifest_reader import manifest_from_json
-from tilec.output import Output
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.ship.bundle.ratchet import Record, changes, read, verdict, write
+from tilec.untrusted.output import Output
 
 ROOT = Path(__file__).resolve().parents[2]
 

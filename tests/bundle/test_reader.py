@@ -15,7 +15,7 @@ import pytest
 
 from tests.bundle import mutants, samples
 from tests.runtime.fake_driver import FakeDriver
-from tilec.bundle_format import ALIGN, FORMAT, HEADER, canonical, encode
+from tilec.artifact.bundle_format import ALIGN, FORMAT, HEADER, canonical, encode
 from tilec.runtime import BundleError, Device, LaunchError, open_bundle
 
 ROOT = Path(__file__).resolve().parents[2]

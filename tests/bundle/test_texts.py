@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bundle import mutants, samples
-from tilec.bundle_format import MAX_TEXTS, TRAILER, canonical, compress, encode, expand
+from tilec.artifact.bundle_format import MAX_TEXTS, TRAILER, canonical, compress, encode, expand
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
 

@@ -28,10 +28,10 @@ from tilec.cache.remote.signer import Secret, Signer, Unsigned, read_key, signer
 from tilec.cache.statistics import Statistics, decoded, encoded
 from tilec.cli.commands import run
 from tilec.cli.project import attach_remote
-from tilec.diagnostics import CompileError
-from tilec.project import job
-from tilec.project.buildfile import read_build_file
-from tilec.project.driver import BuildResult
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.build import job
+from tilec.project.build.driver import BuildResult
+from tilec.project.read.buildfile import read_build_file
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

@@ -24,10 +24,10 @@ from tilec.cache import store as store_module
 from tilec.cache.maintain import clean, prune, size, verify
 from tilec.cache.record import entry_text, parse_entry
 from tilec.cache.seal import Sealer
-from tilec.diagnostics import CompileError
-from tilec.folder import Folder
-from tilec.output import Output
-from tilec.temporary_files import sweep
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.untrusted.folder import Folder
+from tilec.untrusted.output import Output
+from tilec.untrusted.temporary_files import sweep
 
 KEY = key_of("ptx", {"input": "x"})
 

@@ -20,7 +20,7 @@ from tilec.cache import Store, key_of, location, store_root
 from tilec.cache.maintain import clean, prune, size, verify
 from tilec.cache.seal import Sealer
 from tilec.cli import commands
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 
 KEY = key_of("ptx", {"input": "x"})
 LATER = 10_000.0
@@ -350,14 +350,14 @@ def test_prune_keeps_what_another_key_s_entries_name(tmp_path: Path, keyed: Path
 
 _IMPORTS = """
 import sys
-import tilec.cache, tilec.cache.maintain, tilec.project.driver
+import tilec.cache, tilec.cache.maintain, tilec.project.build.driver
 print([name for name in ("pickle", "sqlite3", "diskcache", "shelve") if name in sys.modules])
 """
 
 
 def test_the_store_loads_nothing_that_unpickles() -> None:
     """The scheduler's `multiprocessing` pickles between our own processes, so the test searches only the store's modules."""
-    code = _IMPORTS.replace(", tilec.project.driver", "")
+    code = _IMPORTS.replace(", tilec.project.build.driver", "")
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilec.project.scaffold import scaffold
+from tilec.project.trial.scaffold import scaffold
 
 
 @pytest.fixture

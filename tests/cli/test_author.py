@@ -15,9 +15,9 @@ from tilec.cli import commands
 from tilec.ir.core import Function
 from tilec.passes.prover import prove
 from tilec.passes.prover.prove import Proofs
-from tilec.project.launches import Contract, random_tensors, small_launches
-from tilec.project.scaffold import FILES
-from tilec.project.trial import Question, Trial, trials
+from tilec.project.trial.launches import Contract, random_tensors, small_launches
+from tilec.project.trial.scaffold import FILES
+from tilec.project.trial.trial import Question, Trial, trials
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.project.test_real_products import BUILD, KERNEL
 from tilec.cli import check_command, commands
-from tilec.diagnostics import Diagnostic
-from tilec.project.worker import Outcome
-from tilec.target import TARGETS
+from tilec.diagnostics.diagnostic import Diagnostic
+from tilec.project.build.worker import Outcome
+from tilec.target.targets import TARGETS
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

@@ -16,9 +16,9 @@ import pytest
 from tests.shipped import ROOT
 from tests.ui.corpus import constants, diagnose, kernels
 from tilec.cli import commands
-from tilec.diagnostics import Diagnostic, Fix, Label, Span
-from tilec.project.fixes import applied, resolved
-from tilec.project.report import diagnostic_json
+from tilec.diagnostics.diagnostic import Diagnostic, Fix, Label, Span
+from tilec.project.build.fixes import applied, resolved
+from tilec.project.build.report import diagnostic_json
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

@@ -16,9 +16,9 @@ from tests.project import fake_stages
 from tests.project import project as small
 from tests.tuning import tuned_project
 from tilec.cli import audit_command, commands, ratchet_command, tune_command
-from tilec.diagnostics import CompileError
-from tilec.output import write_named
-from tilec.project import driver
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.build import driver
+from tilec.untrusted.output import write_named
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = ROOT / "tests/tuning/fake_child.py"

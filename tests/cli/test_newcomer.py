@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import root as root
-from tilec import terminal
 from tilec.cli import commands
 from tilec.cli.project import find_project
-from tilec.diagnostics import CompileError, Counterexample, Diagnostic, Label, Span, render
+from tilec.diagnostics import terminal
+from tilec.diagnostics.diagnostic import CompileError, Counterexample, Diagnostic, Label, Span, render
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

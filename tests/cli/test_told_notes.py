@@ -10,13 +10,13 @@ import pytest
 
 import tilec
 from tilec.cli import commands
-from tilec.diagnostics import Diagnostic, Label, Span
+from tilec.diagnostics.diagnostic import Diagnostic, Label, Span
 from tilec.link import NOTE_CODES
-from tilec.project.report import diagnostic_json, notes
+from tilec.project.build.report import diagnostic_json, notes
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
-PAGES = Path(tilec.__file__).parent / "explain"
+PAGES = Path(tilec.__file__).parent / "diagnostics" / "explain"
 CONSTANTS = {"N0101": ["-c", "BLOCK=4096"], "N0102": ["-c", "M=16,N=16,K=32"]}
 
 

@@ -16,7 +16,7 @@ from tilec.cli import commands, ending, watch
 from tilec.cli.ending import Terminated
 from tilec.cli.project import UsageError
 from tilec.cli.watch import Reads, watched
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 
 
 class Editor:

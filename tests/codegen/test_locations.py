@@ -18,13 +18,13 @@ from tilec.assemble import assemble
 from tilec.codegen import locations, to_ptx
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
-from tilec.ir.lines import line_numbers, number_lines, source_of
-from tilec.ir.printer import print_function
-from tilec.ir.spans import spans_json
+from tilec.ir.text.lines import line_numbers, number_lines, source_of
+from tilec.ir.text.printer import print_function
+from tilec.ir.text.spans import spans_json
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
 from tilec.pipeline import STAGES, Request, Work, stage_named
-from tilec.target import SM_90A, TARGETS, Target
+from tilec.target.targets import SM_90A, TARGETS, Target
 
 NAMES = ("add", "rms_norm", "matmul", "flash_attention", "sample_token")
 KERNEL = '''"""A kernel."""

@@ -10,8 +10,8 @@ from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
 from tilec.lowering import lower
 from tilec.passes.schedule import choose, prepare
-from tilec.schedule import NOTHING_FIXED
-from tilec.target import SM_90A
+from tilec.target.schedule import NOTHING_FIXED
+from tilec.target.targets import SM_90A
 from tilec.workers.call import call
 
 pytestmark = pytest.mark.usefixtures("kept_workers")

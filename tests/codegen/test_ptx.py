@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tilec.codegen import legality, to_llvm_ir, to_ptx
-from tilec.diagnostics import CompileError
-from tilec.target import SM_90A, SM_100A, SM_120A, TARGETS, Target
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
 from tilec.workers.call import call
 
 pytestmark = pytest.mark.usefixtures("kept_workers")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tilec import toolchain
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 
 
 class Memory:

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tests.docs.pages import PAGES
-from tilec.project import buildfile, models, schedules
-from tilec.project.remotes import KEYS as REMOTE_KEYS
-from tilec.schedule import COPIES, PRODUCTS
+from tilec.project.read import buildfile, models, schedules
+from tilec.project.read.remotes import KEYS as REMOTE_KEYS
+from tilec.target.schedule import COPIES, PRODUCTS
 
 PAGE = (PAGES / "build-toml.md").read_text(encoding="utf-8")
 KNOWN = {

@@ -15,7 +15,7 @@ from tests.campaign import chosen
 from tests.docs.pages import PAGES, Runner, blocks, is_same, problems
 from tests.ops.fake_torch import FakeTorch
 from tests.runtime.fake_driver import FakeDriver
-from tilec.project.worker import BUILD_PRELOAD
+from tilec.project.build.worker import BUILD_PRELOAD
 from tilec.runtime import Device
 from tilec.workers.scheduler import Standing
 
@@ -39,7 +39,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 @pytest.fixture(scope="module")
 def standing() -> Iterator[Standing]:
     """One server for the commands of all pages, so that not each starts Python and imports the compiler."""
-    standing = Standing(("tilec.interpreter", "tilec.lowering", "tilec.passes.prover", "tilec.project.trial", *BUILD_PRELOAD))
+    standing = Standing(
+        ("tilec.interpreter", "tilec.lowering", "tilec.passes.prover", "tilec.project.trial.trial", *BUILD_PRELOAD)
+    )
     yield standing
     standing.stop()
 
@@ -49,7 +51,12 @@ def one_server(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(tasks: Sequence[Any], runner: Any, *_: Any, **__: Any) -> Any:
         return standing.run(tasks, runner) if tasks else iter(())
 
-    for place in ("workers.call.run", "cli.check_command.run", "project.just_in_time.run_tasks", "project.driver.run_tasks"):
+    for place in (
+        "workers.call.run",
+        "cli.check_command.run",
+        "project.build.just_in_time.run_tasks",
+        "project.build.driver.run_tasks",
+    ):
         monkeypatch.setattr(f"tilec.{place}", run)
 
 

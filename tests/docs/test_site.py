@@ -89,7 +89,7 @@ def test_a_word_says_what_it_is_refused_for() -> None:
 
 def test_every_code_and_command_is_on_its_page() -> None:
     pages = "\n".join(errors().values())
-    codes = {path.stem for path in (ROOT / "tilec/explain").glob("*.md")}
+    codes = {path.stem for path in (ROOT / "tilec/diagnostics/explain").glob("*.md")}
     assert codes == set(re.findall(r"^## ([EN]\d{4}):", pages, re.MULTILINE))
     assert all(f"\n### tilec bundle {name} " in commands() for name in ("pack", "verify", "launcher"))
     assert "`-c, --constants NAME=VALUE`" in commands()

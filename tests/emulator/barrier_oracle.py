@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tilec.emulator import registry
 from tilec.emulator.errors import Report
-from tilec.emulator.races import Clocks, Shadow
+from tilec.emulator.machine import registry
+from tilec.emulator.ordering.races import Clocks, Shadow
 
 
 @dataclass

@@ -10,9 +10,9 @@ import numpy as np
 from tests.emulator import foreign_cases
 from tilec.emulator import launch
 from tilec.emulator.errors import Limits, Report
+from tilec.emulator.machine.memory import Allocation, Memory
 from tilec.emulator.matrices.tensor_maps import TensorMap
-from tilec.emulator.memory import Allocation, Memory
-from tilec.emulator.parser import parse
+from tilec.emulator.ptx.parser import parse
 
 SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128}
 SCRATCH = (0, 0)

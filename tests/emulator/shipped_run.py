@@ -13,8 +13,8 @@ from tilec.emulator import launch
 from tilec.emulator.errors import Report
 from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
-from tilec.schedule import merged
-from tilec.target import TARGETS, Target
+from tilec.target.schedule import merged
+from tilec.target.targets import TARGETS, Target
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tests import campaign, shipped_launches
 from tests.emulator import shipped_run
-from tilec.target import TARGETS
+from tilec.target.targets import TARGETS
 
 ARCHS = [target.name for target in TARGETS]
 EVERYWHERE = ("matmul", "matmul_split", "flash_attention", "decode_attention", "matvec")

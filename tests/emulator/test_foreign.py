@@ -8,7 +8,7 @@ import pytest
 from tests.campaign import in_turn
 from tests.emulator import foreign_cases
 from tests.emulator.foreign_run import emulate
-from tilec.emulator.proxies import COUNTS
+from tilec.emulator.ordering.proxies import COUNTS
 
 
 @pytest.mark.parametrize(("name", "seed"), in_turn(sorted(foreign_cases.CASES), (0, 1), 2))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilec.emulator.races import Clocks, Shadow
+from tilec.emulator.ordering.races import Clocks, Shadow
 
 WARPS, LANES, GRANULES, STEPS = 3, 96, 4, 60
 

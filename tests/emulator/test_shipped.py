@@ -15,8 +15,8 @@ from tests import shipped, shipped_launches
 from tests.campaign import first
 from tilec.cli.emulate_command import _built  # pyright: ignore[reportPrivateUsage]
 from tilec.emulator import emulate
-from tilec.project.buildfile import read_build_file
-from tilec.target import Target
+from tilec.project.read.buildfile import read_build_file
+from tilec.target.targets import Target
 
 TOLERANCE = {"bf16": 2.0**-6, "f16": 2.0**-8}
 

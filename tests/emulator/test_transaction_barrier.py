@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilec.emulator.transaction_barrier import BarrierMisuse, TransactionBarrier
+from tilec.emulator.ordering.transaction_barrier import BarrierMisuse, TransactionBarrier
 
 
 def test_a_phase_ends_when_all_arrived_and_all_bytes_came_and_the_next_begins():

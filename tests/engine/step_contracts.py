@@ -12,7 +12,7 @@ from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import Contract
 from engine.models.steps import Shape, step
 from tests import shipped
-from tilec.artifact import LaunchCheck
+from tilec.artifact.records import LaunchCheck
 from tilec.step.graph import Op, StepGraph
 
 TINY: Any = SimpleNamespace(

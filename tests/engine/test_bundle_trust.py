@@ -18,13 +18,13 @@ from engine.api import Engine
 from engine.backends import load
 from engine.errors import BundleRefused, UsageError
 from engine.models.steps import SIZES
-from tilec.bundle.sign import signed_envelopes, statements
-from tilec.bundle_format import canonical
-from tilec.finder import bundles_folder
-from tilec.registry.parts import frame_of, join, split
+from tilec.artifact.bundle_format import canonical
+from tilec.artifact.signature_format import encode_sidecar, sidecar_path
+from tilec.artifact.signing_keys import FileSigner, generate
 from tilec.runtime import Bundle, Device, open_bundle
-from tilec.signature_format import encode_sidecar, sidecar_path
-from tilec.signing_keys import FileSigner, generate
+from tilec.ship.finder import bundles_folder
+from tilec.ship.registry.parts import frame_of, join, split
+from tilec.ship.signing.sign import signed_envelopes, statements
 
 RULES = '[trust]\nformat = 2\nkeys = ["key.pub"]\n'
 

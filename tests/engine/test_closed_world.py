@@ -8,13 +8,13 @@ from engine.models.steps import UNMEASURED, own_declaration
 from engine.sampling import TOP_K_LIMIT
 from tests import campaign
 from tests.shipped import ROOT
-from tilec.project.buildfile import BuildFile, Constant, read_build_file
-from tilec.project.closed_world import enumerate_world
-from tilec.project.models import Model
-from tilec.project.plan import artifact_name
+from tilec.project.read.buildfile import BuildFile, Constant, read_build_file
+from tilec.project.read.closed_world import enumerate_world
+from tilec.project.read.models import Model
+from tilec.project.read.plan import artifact_name
 from tilec.step.graph import Op
 from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, HEADS, Step
-from tilec.target import Target
+from tilec.target.targets import Target
 
 BUILD = read_build_file(ROOT / "build.toml")
 LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]

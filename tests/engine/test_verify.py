@@ -16,7 +16,7 @@ from step_contracts import MODELS, TIED, TINY, contract, made
 from engine.graph.plan import MemoryPlan
 from engine.graph.verify import Contract, GraphError, verify, verify_captured
 from tests.campaign import chosen
-from tilec.artifact import TensorSpec
+from tilec.artifact.records import TensorSpec
 from tilec.ir.expr import sym
 from tilec.step.graph import Kind, Op, StepGraph, View
 

@@ -15,7 +15,7 @@ from engine.graph.verify import Contract, GraphError, verify
 from engine.models.steps import model_step
 from tests import shipped
 from tilec import frontend
-from tilec.artifact import parameter_specs
+from tilec.artifact.records import parameter_specs
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, Op, StepGraph, View
 from tilec.step.reader import read_declaration

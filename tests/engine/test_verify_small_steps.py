@@ -11,7 +11,7 @@ import pytest
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import Contract, GraphError, verify
 from tests.campaign import first
-from tilec.artifact import TensorSpec
+from tilec.artifact.records import TensorSpec
 from tilec.ir.expr import sym
 from tilec.step.graph import Kind, Op, StepGraph, View
 

@@ -23,7 +23,7 @@ from tests.programs.generate import program
 from tests.programs.machines import Outcome
 from tests.programs.workers import Job
 from tests.source_mutation.sites import Mutant, function_tree, mutants
-from tilec.target import Target
+from tilec.target.targets import Target
 
 sys.path.append(str(ROOT / "ci" / "bench"))
 import programs

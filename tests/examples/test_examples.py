@@ -15,8 +15,8 @@ import pytest
 from tests.campaign import first
 from tests.files import ROOT
 from tilec.cli import commands
-from tilec.project.buildfile import read_build_file
-from tilec.project.trial import Question, own_reference, trials
+from tilec.project.read.buildfile import read_build_file
+from tilec.project.trial.trial import Question, own_reference, trials
 
 FOLDER = ROOT / "examples/kernels"
 BUILD = read_build_file(FOLDER / "build.toml")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function, Op
 

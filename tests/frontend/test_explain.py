@@ -10,10 +10,10 @@ import pytest
 from frontend_kernels import compile_text
 
 import tilec
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 
-PAGES = sorted(path for path in (Path(tilec.__file__).parent / "explain").glob("E0[12]*.md"))
+PAGES = sorted(path for path in (Path(tilec.__file__).parent / "diagnostics" / "explain").glob("E0[12]*.md"))
 SOURCES = sorted((Path(tilec.__file__).parent / "frontend").glob("*.py"))
 Constants = Mapping[str, int | float | bool | str]
 WRONG: dict[str, Constants] = {"E0212": {"BLOCK": 256, "BLOCKS": 4}, "E0213": {"E": 4, "H": "bf16"}}
@@ -37,4 +37,4 @@ def test_page(page: Path, tmp_path: Path) -> None:
 def test_every_code_has_a_page() -> None:
     raised = {code for path in SOURCES for code in re.findall(r'"(E\d{4})"', path.read_text(encoding="utf-8"))}
     assert {code for code in raised if code.startswith(("E01", "E02"))} == {page.stem for page in PAGES}
-    assert raised <= {page.stem for page in (Path(tilec.__file__).parent / "explain").glob("*.md")}
+    assert raised <= {page.stem for page in (Path(tilec.__file__).parent / "diagnostics" / "explain").glob("*.md")}

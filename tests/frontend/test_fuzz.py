@@ -10,7 +10,7 @@ import pytest
 from frontend_kernels import text_of
 
 from tests.campaign import first
-from tilec.diagnostics import CompileError, render
+from tilec.diagnostics.diagnostic import CompileError, render
 from tilec.frontend import load_kernel
 
 SEEDS = [

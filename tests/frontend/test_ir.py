@@ -10,7 +10,7 @@ import pytest
 from frontend_kernels import compile_body, compile_text, ops_of
 
 import tilec
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel, read_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access, Value

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.slow_kernels import HEADER, KERNEL, doubling
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
-from tilec.limits import MAX_HOST_DEPTH, MAX_IMPORT_DEPTH, MAX_MODULES, MAX_SOURCE_BYTES, MAX_SOURCE_LINES
 from tilec.passes.prover import prove
+from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_IMPORT_DEPTH, MAX_MODULES, MAX_SOURCE_BYTES, MAX_SOURCE_LINES
 
 END = "    store(out, bid(0), load(x, bid(0), shape=64, pad=0), mask=True)\n"
 

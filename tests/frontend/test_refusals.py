@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from frontend_kernels import compile_body, compile_text, refusals, text_of
 
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel, read_kernel
 
 CASES = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.diagnostics.spelling import ask_first, did_you_mean, nearest, or_mean
 from tilec.frontend import load_kernel
-from tilec.spelling import ask_first, did_you_mean, nearest, or_mean
 
 KERNEL = '''"""Scale."""
 import math

@@ -30,7 +30,7 @@ BUDGET: Final = 600.0
 """Processor seconds of one build, all its processes together."""
 COMMAND: Final = """
 import sys
-import tilec.project.driver as driver
+import tilec.project.build.driver as driver
 from tests.project import fake_stages, project
 from tilec import toolchain
 toolchain.fingerprint = lambda memo=None, packages=None: project.TOOLCHAIN

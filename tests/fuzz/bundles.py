@@ -24,9 +24,9 @@ from typing import Any
 from tests.bundle import mutants, samples
 from tests.fuzz.json_mutants import mutated, mutated_text
 from tests.fuzz.watch import Tally, command
-from tilec import bundle_format
-from tilec.bundle.describe import kernel_lines, summary
+from tilec.artifact import bundle_format
 from tilec.runtime import BundleError, open_bundle
+from tilec.ship.bundle.describe import kernel_lines, summary
 
 CODES = ("E0703", "E0704", "E0705", "E0706", "E0707")
 LIMIT_SECONDS = 2.0

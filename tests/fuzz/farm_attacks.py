@@ -17,11 +17,11 @@ from typing import Any, Final
 from tests.fuzz import wire
 from tests.project import project
 from tests.project.fake_farm import Client, build
-from tilec.artifact import json_bytes
-from tilec.project import node
-from tilec.project.answers import Kind, judge
-from tilec.project.node import Answer
-from tilec.project.worker import Outcome, Task
+from tilec.artifact.records import json_bytes
+from tilec.project.build.worker import Outcome, Task
+from tilec.project.farm import node
+from tilec.project.farm.answers import Kind, judge
+from tilec.project.farm.node import Answer
 from tilec.workers.scheduler import Report
 
 Attempt = Callable[[str, int, Path], str]

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.fuzz.slow_kernels import HEADER, KERNEL, SLOW
-from tilec.diagnostics import CompileError, render
+from tilec.diagnostics.diagnostic import CompileError, render
 from tilec.frontend import load_kernel, read_kernel
 from tilec.passes.prover import prove
 

@@ -29,13 +29,13 @@ from tilec.cache import Store, products
 from tilec.cache.remote import guard
 from tilec.cache.remote.address import Address
 from tilec.cache.remote.remote import Remote, Settings
-from tilec.finder import checked
-from tilec.registry.client import Client
-from tilec.registry.connection import Limits
-from tilec.registry.errors import RegistryError
-from tilec.registry.pull import Wanted, pull
-from tilec.registry.reference import read_reference
 from tilec.runtime import BundleError
+from tilec.ship.finder import checked
+from tilec.ship.registry.client import Client
+from tilec.ship.registry.connection import Limits
+from tilec.ship.registry.errors import RegistryError
+from tilec.ship.registry.pull import Wanted, pull
+from tilec.ship.registry.reference import read_reference
 
 LIMITS: Final = Limits(connect_seconds=2, stall_seconds=1, seconds=4, whole_seconds=20, attempts=2, pause_seconds=0)
 SECONDS: Final = 1.0

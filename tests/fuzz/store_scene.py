@@ -128,7 +128,7 @@ def in_child(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def inline_workers() -> None:
     """Runs tasks in this process, where the audit hook sees them."""
-    from tilec.project import driver
+    from tilec.project.build import driver
     from tilec.workers.scheduler import Finished, Report
 
     def run(tasks: Any, runner: Any, workers: int, preload: Any = (), say: Any = None) -> Iterator[Any]:

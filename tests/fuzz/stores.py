@@ -23,7 +23,7 @@ from tests.fuzz.store_scene import Scene, in_child, inline_workers, products
 from tests.fuzz.store_watch import Watch
 from tests.project import project
 from tilec.cache import Store
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 
 REFUSALS = {"E0701", "E0711", "E0712"}
 LATER = 1e5

@@ -10,7 +10,7 @@ import pytest
 from tests.bundle import mutants, samples
 from tests.fuzz import bundles
 from tests.fuzz.watch import watched
-from tilec.bundle_format import canonical, encode
+from tilec.artifact.bundle_format import canonical, encode
 
 
 def test_mutants_of_bundles(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.campaign import chosen
 from tests.fuzz.hostile_kernels import CPU_SECONDS
 from tests.fuzz.slow_kernels import SLOW
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 

@@ -12,7 +12,7 @@ import pytest
 from tests.shipped import ROOT
 from tilec.cli import commands
 from tilec.runtime import Device
-from tilec.target import Target
+from tilec.target.targets import Target
 
 pytestmark = pytest.mark.gpu
 BUILD = """

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from tilec.ir.bit_ranges import BITWISE
 from tilec.ir.expr import binary, const, sym
-from tilec.ir.range_facts import Range, arithmetic, between, exactly
+from tilec.ir.facts.bit_ranges import BITWISE
+from tilec.ir.facts.range_facts import Range, arithmetic, between, exactly
 from tilec.passes.analysis.ranges import expr_range
 
 

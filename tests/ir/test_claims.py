@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.ir.claims import claims
 from tilec.ir.core import Function
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.passes.prover import prove
 from tilec.pipeline import Request, Work, stage_named
 

@@ -18,16 +18,16 @@ from tests import campaign, shipped
 from tilec.ir.core import VerifyError, attribute_text
 from tilec.ir.expr import OPERATORS, Expr, const, sym
 from tilec.ir.ops import Constant
-from tilec.ir.parser import ParseError, parse_expr, parse_function
-from tilec.ir.printer import print_function
-from tilec.ir.tokens import tokenize
+from tilec.ir.text.parser import ParseError, parse_expr, parse_function
+from tilec.ir.text.printer import print_function
+from tilec.ir.text.tokens import tokenize
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
 from tilec.passes.schedule import choose
-from tilec.passes.schedule.canonicalize import canonicalize
-from tilec.passes.schedule.staging import stage
-from tilec.passes.schedule.versioning import version
-from tilec.target import SM_90A, SM_120A, Target
+from tilec.passes.schedule.pipelining.staging import stage
+from tilec.passes.schedule.simplify.canonicalize import canonicalize
+from tilec.passes.schedule.simplify.versioning import version
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 SECONDS = 20.0  # a text of a few thousand characters takes milliseconds; this limit only catches endless loops
 

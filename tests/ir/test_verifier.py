@@ -9,14 +9,14 @@ import pytest
 from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import OPS, Function, Parameter, Value, VerifyError
-from tilec.ir.ops_launch import LaunchedBlocks
-from tilec.ir.ops_staging import Part, Relayout
-from tilec.ir.parser import parse_function
+from tilec.ir.ops.launch_ops import LaunchedBlocks
+from tilec.ir.ops.staging_ops import Part, Relayout
+from tilec.ir.text.parser import parse_function
 from tilec.ir.types import TileType, i32
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
 from tilec.pipeline import Request, Work, stage_named
-from tilec.target import SM_90A
+from tilec.target.targets import SM_90A
 
 prepare_module = importlib.import_module("tilec.passes.schedule.prepare")  # the package has a function of the same name
 
@@ -376,13 +376,13 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
 
     where, what = {
         "canonicalize": (prepare_module, "canonicalize"),
-        "wait_prior": (prepare_module.wait_prior, "insert"),
+        "wait_prior": (prepare_module.dependency_wait, "insert"),
         "staging": (prepare_module.staging, "stage"),
         "versioning": (prepare_module.versioning, "version"),
         "layout": (prepare_module.layout, "assign"),
         "conversions": (prepare_module.conversions, "convert"),
-        "exchanges": (prepare_module.exchanges, "exchange"),
-        "meetings": (prepare_module.meetings, "meet"),
+        "exchanges": (prepare_module.shared_conversions, "exchange"),
+        "meetings": (prepare_module.barriers, "meet"),
     }[name]
     monkeypatch.setattr(where, what, break_it)
     with pytest.raises(VerifyError, match=f"after {name}: add: a grid has 1 to 3 extents, not 0"):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests import campaign, shipped
 from tilec.lowering import Lowered, lower
-from tilec.target import SM_90A
+from tilec.target.targets import SM_90A
 
 sys.path.insert(0, str(shipped.ROOT / "kernels_src"))
 try:

@@ -11,7 +11,7 @@ from tests import shipped
 from tilec.ir.ops import Load
 from tilec.lowering import lower
 from tilec.lowering.block_places import of_the_block
-from tilec.target import SM_90A, TARGETS, Target
+from tilec.target.targets import SM_90A, TARGETS, Target
 
 HINT = ".L1::no_allocate.L2::128B"
 VECTOR = re.compile(r"ld\.global((?:\.nc)?)((?:\.L1::no_allocate\.L2::128B)?)\.v4\.b32")

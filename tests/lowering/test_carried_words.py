@@ -18,8 +18,8 @@ from tilec.interpreter import run
 from tilec.ir.core import Function
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 TEXT = '''import tilec
 from tilec import Dim, In, Out, {dtype}, cdiv, grid, load, store

@@ -14,7 +14,7 @@ from tilec.ir.types import i32
 from tilec.lowering import lower
 from tilec.lowering.control import _unroll  # pyright: ignore[reportPrivateUsage]
 from tilec.lowering.launch_terms import Leaf, bounds
-from tilec.target import SM_90A
+from tilec.target.targets import SM_90A
 
 
 @pytest.mark.parametrize("op", ["+", "-", "*", "//", "%", "min", "max"])

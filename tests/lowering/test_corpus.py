@@ -18,8 +18,8 @@ from tilec.ir.core import Function
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 Array = NDArray[Any]
 FOLDER = Path(__file__).parent / "corpus"

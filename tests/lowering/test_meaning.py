@@ -21,12 +21,13 @@ from tests.campaign import in_turn
 from tilec import interpreter
 from tilec.ir import ops
 from tilec.ir.core import Op
-from tilec.ir.parser import parse_function
+from tilec.ir.text.parser import parse_function
 from tilec.ir.types import DTYPES, TileType, boolean
 from tilec.lowering import lower
-from tilec.passes.schedule import folding, prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.simplify import folding
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 Array = NDArray[Any]
 INTEGERS = tuple(plain.BITS)

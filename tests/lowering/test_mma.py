@@ -9,9 +9,9 @@ from tilec.atoms import mma_sync
 from tilec.atoms.mma_sync import WarpGrid
 from tilec.ir.core import Block, Value
 from tilec.ir.expr import sym
-from tilec.ir.layout import Layout, register_map
+from tilec.ir.layouts.layout import Layout, register_map
 from tilec.ir.ops import Mma
-from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.ops.staging_ops import AsyncCopy
 from tilec.ir.types import DType, SharedType, TensorType, TileType, bf16, f32, i32, i64
 from tilec.lowering import products, staging
 from tilec.lowering.context import storage

@@ -22,8 +22,8 @@ from tilec.ir.core import Function
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, TARGETS, Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, TARGETS, Target
 
 WORDS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos,
     exp, exp2, f8e4m3, f8e5m2, f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, max,

@@ -19,8 +19,8 @@ from tilec.ir.ops import Binary, Gather
 from tilec.lowering import lower
 from tilec.lowering.memory import _asked, _most  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 HEAD = '''import tilec
 from tilec import Dim, In, InOut, Out, arange, f16, f32, gather, grid, i32, load, maximum, store, where

@@ -17,8 +17,8 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, SM_120A, Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 WORDS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, unsafe,
     zeros"""

@@ -20,9 +20,11 @@ from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function, VerifyError
 from tilec.lowering import lower
-from tilec.passes.schedule import meeting_check, meetings, prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.checks import barrier_check
+from tilec.passes.schedule.sync import barriers
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 PROGRAMS = 200
 BATCHES = 10
@@ -61,9 +63,9 @@ def test_no_program_races(batch: int, tmp_path: Path) -> None:
 
 
 def test_without_the_pass_there_are_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = meeting_check.check
-    monkeypatch.setattr(meetings, "meet", lambda function: function)
-    monkeypatch.setattr(meeting_check, "check", lambda function: None)
+    check = barrier_check.check
+    monkeypatch.setattr(barriers, "meet", lambda function: function)
+    monkeypatch.setattr(barrier_check, "check", lambda function: None)
     races, refused, seeds = 0, 0, range(1000, 1040)
     for seed in seeds:
         arrays, scalars = arrays_of(seed)

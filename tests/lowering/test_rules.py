@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilec.ir import ops
 from tilec.ir.core import OPS
-from tilec.ir.ops_sync import Roles
+from tilec.ir.ops.sync_ops import Roles
 from tilec.lowering.rules import RULES
 
 STRUCTURED = {

@@ -12,9 +12,9 @@ from mlir_steps import Array
 from tests import campaign, shipped
 from tests.shipped_launches import SIZES, expected, launch_values, make_arrays
 from tilec.ir.core import Function
-from tilec.ir.ops_staging import TensorCopy
+from tilec.ir.ops.staging_ops import TensorCopy
 from tilec.lowering import lower
-from tilec.target import SM_90A, SM_120A, Target
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 CASES = [(name, target, size) for name, sizes in SIZES.items() for size in sizes for target in (SM_90A, SM_120A)]
 PIPELINED = {"matmul", "flash_attention", "decode_attention"}  # with as many stages as fit in shared memory

@@ -17,8 +17,8 @@ from tilec.ir.core import Function
 from tilec.ir.ops import Store
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, TARGETS, Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, TARGETS, Target
 
 KERNEL = """import tilec
 from tilec import Dim, In, Out, arange, bid, cdiv, grid, load, requires, store, {dtype}

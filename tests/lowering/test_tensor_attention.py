@@ -18,13 +18,13 @@ from tilec.atoms import wgmma
 from tilec.emulator.matrices.descriptors import Descriptor, element_addresses
 from tilec.ir.core import Block, VerifyError
 from tilec.ir.ops import For
-from tilec.ir.ops_staging import HeldGroupMma
-from tilec.ir.ops_sync import Wait
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.ops.staging_ops import HeldGroupMma
+from tilec.ir.ops.sync_ops import Wait
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.ir.types import SharedType, bf16
-from tilec.passes.schedule.verify import verify
-from tilec.target import SM_90A
+from tilec.passes.schedule.checks.verify import verify
+from tilec.target.targets import SM_90A
 
 BASE = 0x8400
 CASES: list[Any] = [

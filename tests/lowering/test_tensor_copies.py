@@ -13,21 +13,21 @@ import pytest
 from tests import campaign
 from tests.programs.machines import manifest
 from tests.tensor_products import emulated, made
-from tilec.artifact import TensorMapSpec
+from tilec.artifact.records import TensorMapSpec
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble, instructions
 from tilec.codegen import to_ptx
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.emulator import emulate
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.ops import For
-from tilec.ir.ops_staging import SharedAlloc
-from tilec.ir.ops_sync import Roles
+from tilec.ir.ops.staging_ops import SharedAlloc
+from tilec.ir.ops.sync_ops import Roles
 from tilec.lowering import lower
 from tilec.passes.schedule import choose, prepare
-from tilec.schedule import Overrides, Schedule
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides, Schedule
+from tilec.target.targets import SM_90A
 
 CASES: list[Any] = [
     (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0,)),

@@ -15,7 +15,7 @@ from tilec.lowering.positions import Position
 from tilec.mlir.builder import Builder
 from tilec.mlir.module import Argument, kernel_module
 from tilec.mlir.types import GLOBAL, SHARED, SsaValue, i64
-from tilec.target import TARGETS, Target
+from tilec.target.targets import TARGETS, Target
 
 GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(4, 1), WarpGrid(1, 4)]
 

@@ -12,18 +12,18 @@ import pytest
 
 from tests import campaign
 from tests.tensor_products import Made, emulated, made, source
-from tilec.artifact import TensorMapSpec
+from tilec.artifact.records import TensorMapSpec
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble, instructions
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
-from tilec.ir.ops_staging import SharedAlloc
-from tilec.ir.ops_stores import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
-from tilec.ir.ops_sync import Roles
+from tilec.ir.ops.staging_ops import SharedAlloc
+from tilec.ir.ops.store_ops import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
+from tilec.ir.ops.sync_ops import Roles
 from tilec.passes.schedule import choose, prepare
-from tilec.passes.schedule.tensor_stores import parts_of
-from tilec.schedule import Overrides, Schedule
-from tilec.target import SM_90A, SM_100A
+from tilec.passes.schedule.layouts.tensor_stores import parts_of
+from tilec.target.schedule import Overrides, Schedule
+from tilec.target.targets import SM_90A, SM_100A
 
 CASES: list[Any] = [
     (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0,)),

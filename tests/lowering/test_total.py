@@ -10,11 +10,11 @@ import pytest
 from tests import shipped
 from tests.campaign import chosen
 from tilec.ir.core import Access, VerifyError
-from tilec.ir.parser import parse_function
+from tilec.ir.text.parser import parse_function
 from tilec.lowering import lower, total
 from tilec.passes.prover.aliasing import no_alias_pairs
 from tilec.passes.schedule import prepare
-from tilec.target import SM_90A, Target
+from tilec.target.targets import SM_90A, Target
 
 KERNEL = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: out tensor<i32, [N], align 16>) {
   constants {}

@@ -19,14 +19,14 @@ from tests.programs.generate import Program
 from tests.programs.machines import examine
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
-from tilec.ir.blocked_layouts import natural, reshaped, vector_length, with_axes
 from tilec.ir.core import Function
-from tilec.ir.layout import Layout
+from tilec.ir.layouts.blocked_layouts import natural, reshaped, vector_length, with_axes
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Load, Store
 from tilec.lowering import Lowered, lower
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 HEAD = '''import tilec
 from tilec import Dim, In, InOut, Out, Strides, bid, f16, f32, grid, i8, i32, i64, load, requires, store

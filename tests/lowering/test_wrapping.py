@@ -12,11 +12,12 @@ from tests.programs.generate import Program
 from tests.programs.machines import examine
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function, VerifyError
-from tilec.ir.ops_sync import Barrier
+from tilec.ir.ops.sync_ops import Barrier
 from tilec.lowering import lower
-from tilec.passes.schedule import meeting_check, prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, TARGETS
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.checks import barrier_check
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, TARGETS
 
 HEAD = '''import tilec
 from tilec import Atomic, Dim, In, InOut, Out, Scratch, arange, argmax, argmin, atomic_add, bid, cdiv, f32, gather, grid
@@ -118,7 +119,7 @@ def test_a_copy_is_read_before_its_element_is_written(tmp_path: Path) -> None:
     assert barriers(function) == 1
     function.body.ops = [op for op in function.body.ops if not isinstance(op, Barrier)]
     with pytest.raises(VerifyError, match="no meeting"):
-        meeting_check.check(function)
+        barrier_check.check(function)
 
 
 def test_only_what_may_lie_past_the_end_is_asked_for(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 from tests import shipped
 from tests.mutation.generate import Mutant
 from tests.shipped_launches import SIZES, expected, launch_values, make_arrays
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Function
-from tilec.ir.printer import print_function
+from tilec.ir.text.printer import print_function
 from tilec.passes.prover import prove
 
 Size = dict[str, float | str]

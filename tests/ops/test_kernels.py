@@ -13,12 +13,12 @@ import pytest
 import tilec
 from tests.ops import prebuilt
 from tests.runtime.fake_driver import FakeDriver
+from tilec.artifact.signing_keys import generate
 from tilec.frontend import read_interface
 from tilec.ir.expr import from_json
 from tilec.ops.declaration import solved
 from tilec.ops.kernels import Kernels
 from tilec.runtime import BundleError, Device, Kernel, LaunchError, ValueBounds
-from tilec.signing_keys import generate
 from tilec.toolchain import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]

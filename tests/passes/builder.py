@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Precondition, Value, ValueFact
 from tilec.ir.expr import Expr, binary, cdiv, const, sym

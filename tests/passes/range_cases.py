@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from tilec.ir.range_facts import Range
+from tilec.ir.facts.range_facts import Range
 from tilec.ir.types import DTYPES, DType, boolean
 
 INTEGERS = tuple(dtype for dtype in DTYPES.values() if dtype.is_integer)

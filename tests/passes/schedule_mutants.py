@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Constant, For, If
-from tilec.ir.ops_staging import GroupMma, SharedAlloc, TensorCopy, WaitMma
-from tilec.ir.ops_stores import PutRows, TensorStore, WaitStores
-from tilec.ir.ops_sync import (
+from tilec.ir.ops.staging_ops import GroupMma, SharedAlloc, TensorCopy, WaitMma
+from tilec.ir.ops.store_ops import PutRows, TensorStore, WaitStores
+from tilec.ir.ops.sync_ops import (
     Acquire,
     Barrier,
     Commit,
@@ -30,8 +30,8 @@ from tilec.ir.ops_sync import (
     TurnOp,
     Wait,
 )
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.ir.types import TileType, i32
 
 Change = Callable[[Function, Op], None]

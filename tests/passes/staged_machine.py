@@ -9,8 +9,8 @@ import numpy as np
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Value
-from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, WaitMma
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.ops.staging_ops import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, WaitMma
+from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
 
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import Access, Function, Op, Parameter, Value
-from tilec.ir.printer import print_function
+from tilec.ir.text.printer import print_function
 from tilec.ir.types import DTYPES, DType, TileType, boolean, i32
 from tilec.ir.verifier import verify
-from tilec.passes.schedule import folding
-from tilec.passes.schedule.canonicalize import canonicalize
+from tilec.passes.schedule.simplify import folding
+from tilec.passes.schedule.simplify.canonicalize import canonicalize
 
 COMPUTE: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.slow_kernels import stored_divisions
-from tilec.defects import told_as_diagnostics
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.diagnostics.internal_errors import told_as_diagnostics
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove, terms
 from tilec.passes.prover.atoms import Atoms

@@ -11,16 +11,16 @@ import pytest
 from tests import shipped
 from tests.campaign import chosen
 from tests.tensor_products import source
-from tilec.diagnostics import CompileError, Diagnostic, Span
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Span
 from tilec.frontend import load_kernel
 from tilec.ir.core import VerifyError
 from tilec.ir.ops import For
-from tilec.ir.ops_staging import GroupMma
-from tilec.ir.ops_sync import Ring
-from tilec.ir.printer import print_function
+from tilec.ir.ops.staging_ops import GroupMma
+from tilec.ir.ops.sync_ops import Ring
+from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import choose, prepare
-from tilec.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, problems, tma_roles
-from tilec.target import SM_90A, SM_100A, SM_120A, TARGETS, Target
+from tilec.target.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, problems, tma_roles
+from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
 
 PLACE = Span("build.toml", 7, 3, 7, 9)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 

@@ -10,18 +10,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
-from tilec.ir.blocked_layouts import vector_length
 from tilec.ir.core import Function, VerifyError
+from tilec.ir.layouts.blocked_layouts import vector_length
 from tilec.ir.ops import Load, Mma
-from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_staging import Put
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.staging_ops import Put
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
-from tilec.schedule import Role, Schedule
-from tilec.target import SM_90A, TARGETS, Target
+from tilec.target.schedule import Role, Schedule
+from tilec.target.targets import SM_90A, TARGETS, Target
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
 FORM: dict[str, Any] = {"E": "bf16", "B": 8, "K": 1024, "ROWS": 16, "SPLIT": 4, "BLOCK": 64}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import tilec
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 
-FOLDER = Path(tilec.__file__).parent / "explain"
+FOLDER = Path(tilec.__file__).parent / "diagnostics" / "explain"
 PAGES = sorted(FOLDER.glob("E03*.md")) + sorted(FOLDER.glob("E04*.md"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 from tilec.frontend import load_kernel
 from tilec.passes.analysis.facts import Fact, Facts, facts
 from tilec.passes.prover import prove

@@ -13,13 +13,14 @@ from tests import shipped
 from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access, Parameter, Value
-from tilec.ir.printer import print_function
+from tilec.ir.text.printer import print_function
 from tilec.ir.types import TileType, i32
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
 from tilec.passes.prover import positive_divisions
-from tilec.passes.schedule import in_range, prepare
-from tilec.target import SM_90A
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.simplify import in_range
+from tilec.target.targets import SM_90A
 
 
 def kernel_of(kind: str, right: str) -> tuple[Kernel, Value]:

@@ -7,7 +7,6 @@ from itertools import product
 
 import pytest
 
-from tilec.limits import MAX_VALUE_BITS
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.covering import UNKNOWNS, uncovered
@@ -16,6 +15,7 @@ from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.set_text import Names
 from tilec.passes.prover.terms import Atom, Formula, Kind, OutOfWork, Poly
 from tilec.passes.prover.work import STEPS_PER_WORD, Work
+from tilec.untrusted.limits import MAX_VALUE_BITS
 
 
 def unknowns(atoms: Atoms, count: int, low: int = 0, high: int = 3) -> list[Atom]:

@@ -12,12 +12,12 @@ import pytest
 from tests import campaign, shipped
 from tilec.atoms import mma_sync
 from tilec.atoms.mma_sync import WarpGrid
-from tilec.ir.blocked_layouts import natural
 from tilec.ir.core import Function, Value
-from tilec.ir.layout import Digit, Layout, register_map
-from tilec.ir.ops_sync import Roles
+from tilec.ir.layouts.blocked_layouts import natural
+from tilec.ir.layouts.layout import Digit, Layout, register_map
+from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.types import SharedType, TileType, bf16, f8e4m3, f32
-from tilec.target import Target
+from tilec.target.targets import Target
 
 
 def tiles(function: Function) -> Iterator[Value]:

@@ -11,13 +11,13 @@ from tests import shipped
 from tests.tensor_products import made
 from tilec import pipeline
 from tilec.frontend import load_kernel
-from tilec.ir.lines import number_lines
-from tilec.ir.thread_elements import tile_warps
+from tilec.ir.layouts.thread_elements import tile_warps
+from tilec.ir.text.lines import number_lines
 from tilec.link import NOTE_CODES, link
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.notes import Note, notes
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, SM_120A, Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 HEAD = '''import tilec
 from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, load, mma, requires, store, sum, zeros

@@ -24,7 +24,7 @@ from tilec.passes.analysis.obligations import note_proofs, proven_to_fit
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.target import SM_90A
+from tilec.target.targets import SM_90A
 
 ACCEPTED = [path for path in sorted(FOLDER.glob("bounds/*.py")) if not expected(path.read_text(encoding="utf-8"))]
 

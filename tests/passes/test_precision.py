@@ -16,7 +16,7 @@ from tests.passes.builder import Access, Kernel, binary, cdiv, const, sym
 from tilec.ir import ops
 from tilec.ir.core import Parameter, Value
 from tilec.ir.expr import Expr
-from tilec.ir.range_facts import Range, arithmetic, between, exactly
+from tilec.ir.facts.range_facts import Range, arithmetic, between, exactly
 from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.obligations import note_proofs

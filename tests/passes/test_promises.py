@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests import shipped
-from tilec.artifact import to_json
-from tilec.diagnostics import CompileError
+from tilec.artifact.records import to_json
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.passes.prover import prove
 
 KERNEL = """import tilec

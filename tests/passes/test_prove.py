@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.builder import Access, Kernel, binary, cdiv, const, sym
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.ir import ops
 from tilec.ir.core import Block
 from tilec.ir.types import TileType, boolean, i32

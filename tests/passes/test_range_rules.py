@@ -16,15 +16,16 @@ from tests import campaign
 from tests.passes.builder import Kernel
 from tests.passes.range_cases import INTEGERS, WHOLE, edge_numbers, facts, inside, members
 from tests.soundness.arithmetic import evaluate, wrapped
-from tilec.ir import ops, ops_launch, ops_staging, ops_stores, ops_sync
+from tilec.ir import ops
 from tilec.ir.core import OPS, Op, Value
-from tilec.ir.range_facts import Range, between, join, of_dtype, within
+from tilec.ir.facts.range_facts import Range, between, join, of_dtype, within
+from tilec.ir.ops import launch_ops, staging_ops, store_ops, sync_ops
 from tilec.ir.types import DType, TileType, boolean, f32, i8, i32, u8
 from tilec.passes.analysis.divisibility import _ProvenRanges  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import RangeAnalysis, unwrapped
 
-MODULES = (ops, ops_launch, ops_staging, ops_stores, ops_sync)
+MODULES = (ops, launch_ops, staging_ops, store_ops, sync_ops)
 EXTENT = 3
 INTEGER_UNARY = [kind for kind in ops.UNARY_KINDS if kind not in ops.FLOAT_UNARY]
 INTEGER_BINARY = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow")]

@@ -14,10 +14,11 @@ import pytest
 from tests.passes.builder import Access, Kernel, as_expr
 from tests.passes.range_cases import INTEGERS, edge_numbers, facts, inside, members
 from tests.soundness.arithmetic import evaluate, wrapped
-from tilec.ir import ops, ops_launch
+from tilec.ir import ops
 from tilec.ir.core import Block, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
-from tilec.ir.range_facts import Range, of_dtype
+from tilec.ir.facts.range_facts import Range, of_dtype
+from tilec.ir.ops import launch_ops
 from tilec.ir.types import MAX_DIM, DType, TileType, boolean, i32
 from tilec.passes.analysis.declared_ranges import declared_ranges
 from tilec.passes.analysis.divisibility import promised_symbols
@@ -99,7 +100,7 @@ def test_blocks_are_those_of_a_launch(axis: int) -> None:
 def test_what_launches_give_is_within_what_they_may() -> None:
     k = Kernel("N")
     dim = k.dim("N")
-    running, extent = (k.emit(op, TileType(i32)).result for op in (ops_launch.LaunchedBlocks(), ops_launch.GridExtent(axis=0)))
+    running, extent = (k.emit(op, TileType(i32)).result for op in (launch_ops.LaunchedBlocks(), launch_ops.GridExtent(axis=0)))
     found = value_ranges(k.function)
     assert inside(found[dim], 1) and inside(found[dim], MAX_DIM)
     for value in (running, extent):

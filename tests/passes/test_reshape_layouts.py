@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tilec.atoms.mma_sync import WarpGrid, accumulator
-from tilec.ir.blocked_layouts import natural, reshaped, row_major
-from tilec.ir.layout import Digit, Layout
+from tilec.ir.layouts.blocked_layouts import natural, reshaped, row_major
+from tilec.ir.layouts.layout import Digit, Layout
 
 
 def position(place: tuple[int, ...], shape: tuple[int, ...]) -> int:

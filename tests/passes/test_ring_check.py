@@ -13,11 +13,12 @@ from tests.campaign import in_turn
 from tilec.frontend import load_kernel
 from tilec.ir.core import Block, Function, Op, VerifyError
 from tilec.ir.ops import Constant, For
-from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedLoad, WaitMma
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Wait
-from tilec.passes.schedule import prepare, ring_check
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, SM_120A, TARGETS, Target
+from tilec.ir.ops.staging_ops import AsyncCopy, GroupMma, SharedLoad, WaitMma
+from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Wait
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.checks import ring_check
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, SM_120A, TARGETS, Target
 
 PIPELINED = ("matmul", "flash_attention", "decode_attention")
 NESTED = '''"""Products in a loop around a loop."""

@@ -14,23 +14,27 @@ import pytest
 
 from tests import shipped
 from tests.passes.builder import Access, Kernel, as_expr, const
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.ir import ops
-from tilec.ir.blocked_layouts import BANKS_BYTES, ROW_PADDING_BYTES, natural, row_padding, with_axes
 from tilec.ir.core import Block, Effect, Function, Parameter, Value
-from tilec.ir.exchange import conversion_steps
-from tilec.ir.layout import Digit, Layout
-from tilec.ir.operand_layouts import carried
-from tilec.ir.ops_sync import Barrier, Ring
-from tilec.ir.shared_plan import shared_bytes
-from tilec.ir.touches import Touch
+from tilec.ir.facts.touches import Touch
+from tilec.ir.layouts.blocked_layouts import BANKS_BYTES, ROW_PADDING_BYTES, natural, row_padding, with_axes
+from tilec.ir.layouts.exchange import conversion_steps
+from tilec.ir.layouts.layout import Digit, Layout
+from tilec.ir.layouts.operand_layouts import carried
+from tilec.ir.layouts.shared_plan import shared_bytes
+from tilec.ir.ops.sync_ops import Barrier, Ring
 from tilec.ir.types import DType, TensorType, TileType, bf16, f16, f32, i8, i64
 from tilec.passes.analysis.divisibility import aligned_ranges
-from tilec.passes.schedule import anchors, meetings, prepare, staged_loads, versioning
+from tilec.passes.schedule import prepare
 from tilec.passes.schedule.choose import _warps_to_load  # pyright: ignore[reportPrivateUsage]
-from tilec.passes.schedule.folding import same_as
-from tilec.passes.schedule.wait_prior import launch_values
-from tilec.target import SM_90A
+from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
+from tilec.passes.schedule.layouts import propagation
+from tilec.passes.schedule.pipelining import staged_loads
+from tilec.passes.schedule.simplify import versioning
+from tilec.passes.schedule.simplify.folding import same_as
+from tilec.passes.schedule.sync import barriers
+from tilec.target.targets import SM_90A
 
 # Warps and padding
 
@@ -126,7 +130,7 @@ def test_threads_need_not_meet_between_touches_of_the_same_thread_alone() -> Non
         (write, LANES, write, None, False),
     ]
     for first, by, second, by_then, same in alike:
-        found = meetings.same_threads(touch(first, by), touch(second, by_then))
+        found = barriers.same_threads(touch(first, by), touch(second, by_then))
         assert found == same, (first, by, second, by_then)
 
 
@@ -227,7 +231,7 @@ def test_what_regions_carry_out_is_what_their_operation_gives() -> None:
 def test_a_value_is_made_once_in_each_layout() -> None:
     k = Kernel("N")
     value = k.iota(64)
-    state = anchors._State(k.function)  # pyright: ignore[reportPrivateUsage]
+    state = propagation._State(k.function)  # pyright: ignore[reportPrivateUsage]
     by_lane, by_register = (Layout(1, (Digit(2, 0, step),), (Digit(32, 0, 33 - step),), ()) for step in (32, 1))
     state.set(value, by_lane)
     assert state.made_as(value, by_lane) is value

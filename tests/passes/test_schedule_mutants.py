@@ -10,12 +10,12 @@ from tests.tensor_attention import made
 from tests.tensor_products import source
 from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.ops import Binary, Constant, For
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import prepare
-from tilec.passes.schedule.verify import verify
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.passes.schedule.checks.verify import verify
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 REFUSED = (
     "acquire dropped", "commit dropped", "wait dropped", "release dropped", "tensor_copy dropped", "proxy_fence dropped",

@@ -14,13 +14,13 @@ from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import Access, Function
 from tilec.ir.expr import binary, cdiv, const, sym
-from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad
-from tilec.ir.shared_plan import taken_bytes
+from tilec.ir.layouts.shared_plan import taken_bytes
+from tilec.ir.ops.staging_ops import AsyncCopy, GroupMma, SharedAlloc, SharedLoad
 from tilec.ir.types import DType, TileType, bf16, f16, f32
-from tilec.passes.schedule import staging
 from tilec.passes.schedule.choose import pipelines_of, product_warps
-from tilec.schedule import NOTHING_FIXED, Role, Schedule
-from tilec.target import SM_90A, SM_120A, TARGETS, Target
+from tilec.passes.schedule.pipelining import staging
+from tilec.target.schedule import NOTHING_FIXED, Role, Schedule
+from tilec.target.targets import SM_90A, SM_120A, TARGETS, Target
 
 BM, BN, BK = 32, 32, 32
 

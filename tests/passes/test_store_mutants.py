@@ -10,14 +10,14 @@ from tests import campaign
 from tests.passes.schedule_mutants import mutants
 from tests.tensor_products import source
 from tilec.ir.core import Op, VerifyError
-from tilec.ir.ops_stores import WaitStores
-from tilec.ir.ops_sync import SharedFree
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.ops.store_ops import WaitStores
+from tilec.ir.ops.sync_ops import SharedFree
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import prepare
-from tilec.passes.schedule.verify import verify
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.passes.schedule.checks.verify import verify
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 STORED = (
     "put_rows dropped", "tensor_store dropped", "tensor_store doubled", "wait_stores dropped", "proxy_fence dropped",

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics import CompileError, Diagnostic, render
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, render
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
-from tilec.ir.thread_elements import MOST_ELEMENTS, MOST_OPERATIONS
+from tilec.ir.layouts.thread_elements import MOST_ELEMENTS, MOST_OPERATIONS
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 HEAD = '''import tilec
 from tilec import Dim, In, Out, bid, cdiv, exp, f32, grid, load, max, store, sum

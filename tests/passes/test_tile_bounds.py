@@ -12,17 +12,18 @@ import pytest
 
 from tests.programs.machines import manifest
 from tilec.codegen import to_ptx
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.emulator import emulate
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Block, Function, VerifyError
 from tilec.ir.ops import Binary, For
-from tilec.ir.ops_sync import Roles
+from tilec.ir.ops.sync_ops import Roles
 from tilec.lowering import lower
-from tilec.passes.schedule import choose, prepare, ring_check
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.passes.schedule import choose, prepare
+from tilec.passes.schedule.checks import ring_check
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 KERNEL = """import tilec
 from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, load, max, minimum, mma, requires, store, sum, zeros

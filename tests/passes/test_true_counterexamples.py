@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.soundness.verdict import judge_function
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 

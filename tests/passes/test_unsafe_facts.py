@@ -13,7 +13,7 @@ from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.prover import prove
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.schedule import prepare
-from tilec.target import TARGETS
+from tilec.target.targets import TARGETS
 
 KERNEL = Path(__file__).resolve().parents[1] / "ui" / "bounds" / "unsafe_wrap_ok.py"
 

@@ -10,17 +10,17 @@ import pytest
 from tests import shipped
 from tests.campaign import chosen
 from tilec.ir.core import Block, Function, Op, VerifyError
-from tilec.ir.operand_layouts import operand_layouts
+from tilec.ir.layouts.operand_layouts import operand_layouts
 from tilec.ir.ops import Reduce
-from tilec.ir.ops_staging import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
-from tilec.ir.ops_sync import Barrier, SharedFree
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.ops.staging_ops import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
+from tilec.ir.ops.sync_ops import Barrier, SharedFree
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
-from tilec.passes.schedule.verify import verify
-from tilec.schedule import Overrides
-from tilec.target import SM_90A, SM_120A, Target
+from tilec.passes.schedule.checks.verify import verify
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A, SM_120A, Target
 
 ROLES = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {
   constants {}

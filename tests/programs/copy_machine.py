@@ -5,7 +5,7 @@ In: a function, launch values, the number of resident blocks. Out: for each stor
 order; or a `Wrong`: roles that deadlock, a stage that is overwritten while it is read, or read before its copies have arrived,
 copies that nobody waited for. Scalars are integers of the dtype's width (`tests.soundness.arithmetic`). mbarriers have phases:
 a wait tests a parity and nothing else (PTX ISA, `mbarrier.try_wait.parity`), so the wrong phase can satisfy it. Shares no code
-with `tilec.passes.schedule.ring_check`.
+with `tilec.passes.schedule.checks.ring_check`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.soundness.arithmetic import evaluate, wrapped
 from tilec.atoms import tma
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops_launch import GridExtent, LaunchedBlocks
-from tilec.ir.ops_staging import AsyncCopy, GroupMma, Put, SharedAlloc, SharedLoad, Take, TensorCopy, WaitMma
-from tilec.ir.ops_stores import PutRows, TensorStore
-from tilec.ir.ops_sync import Acquire, Commit, Drain, PassTurn, Release, Ring, Roles, TakeTurn, Wait
+from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks
+from tilec.ir.ops.staging_ops import AsyncCopy, GroupMma, Put, SharedAlloc, SharedLoad, Take, TensorCopy, WaitMma
+from tilec.ir.ops.store_ops import PutRows, TensorStore
+from tilec.ir.ops.sync_ops import Acquire, Commit, Drain, PassTurn, Release, Ring, Roles, TakeTurn, Wait
 
 POISON = "what nobody copied"
 MOST_STEPS = 60_000

@@ -19,7 +19,7 @@ import numpy as np
 
 from tests.soundness.enumeration import Launch
 from tests.soundness.memory import Memory
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function, Op, VerifyError
@@ -28,8 +28,8 @@ from tilec.ir.types import DTYPES, MAX_DIM, DType
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 INTEGERS = tuple(name for name, dtype in DTYPES.items() if dtype.is_integer)
 BOX = 4

@@ -20,17 +20,17 @@ import numpy as np
 from tests.programs.error_bounds import run_bounded
 from tests.programs.generate import Program
 from tests.programs.launches import Array, arrays
-from tilec.artifact import Manifest, Resources, parameter_specs
+from tilec.artifact.records import Manifest, Resources, parameter_specs
 from tilec.codegen import ptx
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Access, Function
 from tilec.lowering import Lowered, lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import Target
 
 LOWERING_TESTS = str(Path(__file__).resolve().parents[1] / "lowering")
 

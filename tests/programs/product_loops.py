@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.programs.copy_machine import Stores, Wrong, stored
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.types import MAX_DIM, i32
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 LOW, HIGH = i32.integer_range()
 MOST_ITERATIONS = 14

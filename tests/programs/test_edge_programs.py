@@ -14,7 +14,7 @@ from tests import campaign
 from tests.programs.edge_programs import judge
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary
-from tilec.passes.schedule import in_range, versioning
+from tilec.passes.schedule.simplify import in_range, versioning
 
 SHARE = 15
 

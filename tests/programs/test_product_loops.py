@@ -16,13 +16,15 @@ from tests.programs.product_loops import judge
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.ops import Constant, For
-from tilec.ir.ops_staging import TensorCopy
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
+from tilec.ir.ops.staging_ops import TensorCopy
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
 from tilec.passes.prover import prove
-from tilec.passes.schedule import early_stages, prepare, ring_check, width_check
-from tilec.schedule import Overrides
-from tilec.target import SM_90A
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.checks import ring_check, width_check
+from tilec.passes.schedule.launch_overlap import prologue_stages
+from tilec.target.schedule import Overrides
+from tilec.target.targets import SM_90A
 
 KERNELS = Path(__file__).resolve().parents[1] / "soundness" / "corpus"
 EDGES: dict[str, list[dict[str, int]]] = {
@@ -79,7 +81,7 @@ def silent(function: Function) -> None:
 def test_iterations_issued_past_the_end_are_seen_by_each_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the checker of rings, by the checker of integer widths, and by this machine: each with the other two disabled."""
     wanted = Overrides(copy="tma", early=4, stages=6)
-    monkeypatch.setattr(early_stages, "_has_room", has_room)
+    monkeypatch.setattr(prologue_stages, "_has_room", has_room)
     with pytest.raises(VerifyError, match="nothing shows that it does not"):
         prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, wanted)
     monkeypatch.setattr(width_check, "check", silent)

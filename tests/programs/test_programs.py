@@ -16,8 +16,8 @@ from tests.programs.traffic import odd_traffic, traffic
 from tests.programs.workers import Job, examine_all
 from tilec.ir.ops import Reduce
 from tilec.passes.schedule import prepare
-from tilec.schedule import Overrides
-from tilec.target import TARGETS
+from tilec.target.schedule import Overrides
+from tilec.target.targets import TARGETS
 
 PARTS = 8
 """Number of parts into which the programs of a kind are divided."""

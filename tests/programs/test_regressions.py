@@ -7,7 +7,7 @@ import pytest
 
 from tests.programs.generate import Program
 from tests.programs.machines import examine
-from tilec.target import TARGETS
+from tilec.target.targets import TARGETS
 
 IMPORTS = """import tilec
 from tilec import Atomic, Dim, In, InOut, Out, abs, atomic_max, atomic_min, bf16, bid, cdiv, f16, f32, f8e4m3, f8e5m2, full

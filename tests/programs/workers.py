@@ -15,7 +15,7 @@ from ci.evidence.verdicts import Line, Verdict, key
 from tests.programs.generate import Program, odd_program, program
 from tests.programs.machines import Outcome, examine
 from tests.programs.traffic import odd_traffic, traffic
-from tilec.target import Target
+from tilec.target.targets import Target
 
 MAKE = {"program": program, "traffic": traffic, "odd program": odd_program, "odd traffic": odd_traffic}
 SECONDS = 1200.0

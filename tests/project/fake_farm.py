@@ -19,11 +19,11 @@ import pytest
 
 from tests.project import fake_stages, project
 from tilec.cache import Store
-from tilec.project import farm, node
-from tilec.project.buildfile import read_build_file
-from tilec.project.driver import BuildResult, build_project
-from tilec.project.farm_tasks import Farm
-from tilec.project.node import Answer, Parcel
+from tilec.project.build.driver import BuildResult, build_project
+from tilec.project.farm import dask_scheduler, node
+from tilec.project.farm.node import Answer, Parcel
+from tilec.project.farm.tasks import Farm
+from tilec.project.read.buildfile import read_build_file
 from tilec.workers.scheduler import Standing
 
 Tamper = Callable[[str, bytes], bytes]
@@ -105,7 +105,7 @@ def build(root: Path, folder: Path, client: Client, said: list[str] | None = Non
         patch.setitem(sys.modules, "distributed", types.SimpleNamespace(Client=functools.partial(_given, client)))
         return build_project(
             file, file.entries, None, store, project.TOOLCHAIN, jobs=2, runner=fake_stages.run, preload=(),
-            dispatch=farm.dispatch("dask://127.0.0.1:1", store), say=(said if said is not None else []).append,
+            dispatch=dask_scheduler.dispatch("dask://127.0.0.1:1", store), say=(said if said is not None else []).append,
         )  # fmt: skip
 
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from tests.bundle import samples
 from tilec import pipeline, progress
-from tilec.artifact import json_bytes, parameter_specs, to_json
-from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.artifact.records import json_bytes, parameter_specs, to_json
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.ir.core import UnsafeBlock
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
-from tilec.project import worker
-from tilec.schedule import Role, Schedule, merged
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
+from tilec.project.build import worker
+from tilec.target.schedule import Role, Schedule, merged
 
 TIR = """\
 kernel @{name}(%x: in tensor<f32, [N], align 16>, %out: out tensor<f32, [N], align 16>) {{

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.project import fake_stages
 from tilec.cache import Store, store_root
-from tilec.project.buildfile import read_build_file
-from tilec.project.driver import BuildResult, build_project
+from tilec.project.build.driver import BuildResult, build_project
+from tilec.project.read.buildfile import read_build_file
 
 KERNEL = '''"""Copy."""
 import tilec

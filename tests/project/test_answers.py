@@ -15,13 +15,13 @@ import pytest
 
 from tests.project import fake_farm, fake_stages, project
 from tests.project.fake_farm import Client
-from tilec.artifact import json_bytes
+from tilec.artifact.records import json_bytes
 from tilec.cache.contract import contract_difference
-from tilec.diagnostics import CompileError
-from tilec.project import answers, farm_tasks, node
-from tilec.project.answers import MOST_EVENTS, Kind, judge
-from tilec.project.node import Answer
-from tilec.project.worker import Began, Outcome, Task
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.build.worker import Began, Outcome, Task
+from tilec.project.farm import answers, node, tasks
+from tilec.project.farm.answers import MOST_EVENTS, Kind, judge
+from tilec.project.farm.node import Answer
 from tilec.workers.scheduler import Crashed, Finished, Report
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
@@ -193,7 +193,7 @@ def test_a_worker_begins_on_targets_of_its_task(position: Any, made: tuple[Task,
 
 
 NAMES = ("copy_a", "copy_b", "copy_c")
-MOST = farm_tasks.BROKEN + farm_tasks.AHEAD
+MOST = tasks.BROKEN + tasks.AHEAD
 """Tasks that a broken worker may get before it is excluded, and those already submitted."""
 
 
@@ -257,7 +257,7 @@ def test_a_kernel_that_a_worker_refuses_is_made_sure_of_here(tmp_path: Path) -> 
 
 def test_a_scheduler_that_falls_silent_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SILENT", 0.2), ("LOOK", 0.0)):
-        monkeypatch.setattr(farm_tasks, name, value)
+        monkeypatch.setattr(tasks, name, value)
     client = Client(["w"], lambda name, data: data)
 
     def tamper(name: str, data: bytes) -> bytes:

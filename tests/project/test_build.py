@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.project import project
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

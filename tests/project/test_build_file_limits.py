@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.limits import MAX_BUILD_BYTES, MAX_TABLES
-from tilec.project.buildfile import read_build_file
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.project.read.buildfile import read_build_file
+from tilec.untrusted.limits import MAX_BUILD_BYTES, MAX_TABLES
 
 BUILD = '[build]\narch = ["sm_90"]\n'
 PAIRS = ", ".join(f"C{k} = [1, 2]" for k in range(40))

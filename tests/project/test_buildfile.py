@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.project.buildfile import read_build_file
-from tilec.schedule import merged
-from tilec.target import SM_90A, SM_120A
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.project.read.buildfile import read_build_file
+from tilec.target.schedule import merged
+from tilec.target.targets import SM_90A, SM_120A
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "add"\nconstants = { E = ["bf16", "f16"], N = 8 }\n'

@@ -20,13 +20,13 @@ from tests.project.test_build import append, wait_until_dead, worker_pids
 from tilec import progress
 from tilec.cache.lock import locked, waiting
 from tilec.cli import commands
-from tilec.folder import Folder
+from tilec.untrusted.folder import Folder
 from tilec.workers.scheduler import Crashed, run
 
 ROOT = Path(__file__).parents[2]
 COMMAND = """
 import sys
-import tilec.project.driver as driver
+import tilec.project.build.driver as driver
 from tests.project import fake_stages, project
 from tilec import toolchain
 toolchain.fingerprint = lambda memo=None, packages=None: project.TOOLCHAIN

@@ -15,11 +15,11 @@ import pytest
 from tests.project import fake_stages, project
 from tests.servers import free_port, missing, silent_server
 from tilec.cache import Store, store_root
-from tilec.diagnostics import CompileError
-from tilec.project import farm, node
-from tilec.project.buildfile import read_build_file
-from tilec.project.driver import BuildResult, build_project
-from tilec.project.node import Identity
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.build.driver import BuildResult, build_project
+from tilec.project.farm import dask_scheduler, node
+from tilec.project.farm.node import Identity
+from tilec.project.read.buildfile import read_build_file
 from tilec.toolchain import fingerprint
 
 
@@ -58,7 +58,7 @@ def build(root: Path, cluster: Cluster, toolchain: dict[str, str] | None = None,
     with contextlib.closing(Store(store_root())) as store:
         return build_project(
             file, file.entries, None, store, toolchain or cluster.toolchain, jobs=2, runner=fake_stages.run, preload=(),
-            dispatch=farm.dispatch(cluster.address, store), say=(said if said is not None else []).append,
+            dispatch=dask_scheduler.dispatch(cluster.address, store), say=(said if said is not None else []).append,
         )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_lost_workers_change_nothing(cluster: Cluster, tmp_path: Path) -> None:
     with contextlib.closing(Store(store_root())) as store:
         far = build_project(
             file, file.entries, None, store, cluster.toolchain, jobs=2, runner=fake_stages.run, preload=(), progress=kill,
-            dispatch=farm.dispatch(cluster.address, store),
+            dispatch=dask_scheduler.dispatch(cluster.address, store),
         )  # fmt: skip
     assert killed and project.statuses(far) == ["built"] * 8 and written(there) == written(here)
 
@@ -134,8 +134,8 @@ def test_a_node_takes_only_what_its_task_names(tmp_path: Path, monkeypatch: pyte
     file = read_build_file(root / "build.toml")
     with contextlib.closing(Store(store_root())) as store:
         from tilec.cache import FileDigests
-        from tilec.project.plan import plan
-        from tilec.project.worker import Task
+        from tilec.project.build.worker import Task
+        from tilec.project.read.plan import plan
 
         item = plan(file, file.entries, None, store, FileDigests(store), project.TOOLCHAIN)[0][0]
     task = Task(item.request, item.name, (item.target,), (item.key,), "")
@@ -151,18 +151,18 @@ def test_a_node_takes_only_what_its_task_names(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("address", ["dask://", "http://h:1", "dask://h", "h:8786", "dask://h:x"])
 def test_no_address(address: str, tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store, pytest.raises(CompileError, match="E0753"):
-        farm.dispatch(address, store)
+        dask_scheduler.dispatch(address, store)
 
 
 def test_nobody_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(farm, "CONNECT", 0.5)
+    monkeypatch.setattr(dask_scheduler, "CONNECT", 0.5)
     with pytest.raises(CompileError, match="E0753"):
         build(project.make(tmp_path), Cluster(f"dask://127.0.0.1:{free_port()}", project.TOOLCHAIN, None))
 
 
 def test_a_scheduler_that_never_answers_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(farm, "CONNECT", 0.5)
-    monkeypatch.setattr(farm, "CLOSE", 0.1)
+    monkeypatch.setattr(dask_scheduler, "CONNECT", 0.5)
+    monkeypatch.setattr(dask_scheduler, "CLOSE", 0.1)
     with silent_server() as port, pytest.raises(CompileError, match="E0753") as caught:
         build(project.make(tmp_path), Cluster(f"dask://127.0.0.1:{port}", project.TOOLCHAIN, None))
     assert "cannot be used" in str(caught.value)

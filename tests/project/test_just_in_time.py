@@ -12,8 +12,8 @@ import pytest
 import tilec
 from tests.runtime.fake_driver import FakeDriver
 from tilec.cli import commands
-from tilec.diagnostics import CompileError
-from tilec.project import just_in_time
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.build import just_in_time
 from tilec.runtime import Device, LaunchError
 
 pytestmark = pytest.mark.usefixtures("kept_workers")

@@ -21,39 +21,39 @@ from tests.campaign import chosen, first
 from tests.project import project
 from tilec import pipeline, toolchain
 from tilec.cache import FileDigests, Store, files, key_of, store_root
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.pipeline import Request, Stage, Work, stage_fields
-from tilec.project import plan
-from tilec.project.buildfile import read_build_file
-from tilec.project.worker import Outcome, raise_if_fatal
-from tilec.schedule import Overrides
-from tilec.target import TARGETS, Target
+from tilec.project.build.worker import Outcome, raise_if_fatal
+from tilec.project.read import plan
+from tilec.project.read.buildfile import read_build_file
+from tilec.target.schedule import Overrides
+from tilec.target.targets import TARGETS, Target
 
 STAGE_NAMES = tuple(stage.name for stage in pipeline.STAGES)
 TOOLS = {"python": "CPython 3.11", **{package.distribution: "1 sha256:aa" for package in toolchain.PACKAGES}}
 COMPILER = dict.fromkeys((*STAGE_NAMES, "link"), "c")
 MODULES = {
-    "tir": ("frontend", "artifact", "ir.claims", "ir.lines", "ir.printer", "ir.verifier"),
-    "proofs": ("artifact", "ir.lines", "ir.parser", "ir.spans", "passes.prover"),
-    "schedule": ("artifact", "ir.parser", "ir.spans", "passes.schedule", "schedule"),
+    "tir": ("frontend", "artifact.records", "ir.claims", "ir.text.lines", "ir.text.printer", "ir.verifier"),
+    "proofs": ("artifact.records", "ir.text.lines", "ir.text.parser", "ir.text.spans", "passes.prover"),
+    "schedule": ("artifact.records", "ir.text.parser", "ir.text.spans", "passes.schedule", "target.schedule"),
     "mlir": (
-        "artifact",
-        "ir.lines",
-        "ir.parser",
-        "ir.spans",
+        "artifact.records",
+        "ir.text.lines",
+        "ir.text.parser",
+        "ir.text.spans",
         "lowering",
         "passes.schedule",
         "passes.schedule.notes",
-        "schedule",
+        "target.schedule",
     ),
     "ptx": ("codegen",),
-    "cubin": ("artifact", "assemble"),
+    "cubin": ("artifact.records", "assemble"),
 }
 """The modules that the functions of the stages in `pipeline.py` import."""
 AREAS = {
-    "frontend": {"tir"}, "spelling.py": {"tir"}, "lowering": {"mlir"}, "atoms": {"schedule", "mlir"},
-    "mlir": {"schedule", "mlir"}, "schedule.py": {"schedule", "mlir"}, "codegen": {"ptx"},
-    "assemble": {"cubin"}, "__init__.py": {"link"}, "link.py": {"link"}, "manifest_reader.py": {"link"},
+    "frontend": {"tir"}, "diagnostics/spelling.py": {"tir"}, "lowering": {"mlir"}, "atoms": {"schedule", "mlir"},
+    "mlir": {"schedule", "mlir"}, "target/schedule.py": {"schedule", "mlir"}, "codegen": {"ptx"},
+    "assemble": {"cubin"}, "__init__.py": {"link"}, "link.py": {"link"}, "artifact/manifest_reader.py": {"link"},
     "toolchain.py": {"ptx", "cubin", "link"},
 }  # fmt: skip
 """The stages that depend on a file in a folder of tilec; the vocabulary affects all stages, a file in no list affects none."""
@@ -100,8 +100,8 @@ _LOADED = """
 import json, sys
 from pathlib import Path
 from tilec import pipeline
-from tilec.schedule import Overrides
-from tilec.target import TARGETS, Target
+from tilec.target.schedule import Overrides
+from tilec.target.targets import TARGETS, Target
 root = Path(sys.argv[1])
 request = pipeline.Request("add", "kernels_src/add.py", str(root), {"E": "bf16", "BLOCK": 1024}, {}, {}, {})
 work = pipeline.Work(request, TARGETS[0])

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import importlib, sys
 from pathlib import Path
-from tilec.project import worker
+from tilec.project.build import worker
 check = sys.argv[5] == "check"
 for name in worker.CHECK_PRELOAD if check else worker.BUILD_PRELOAD:
     importlib.import_module(name)
@@ -19,7 +19,7 @@ importlib.import_module("tilec.workers.server")
 before = set(sys.modules)
 from tilec import pipeline
 from tilec.cache import Store
-from tilec.target import TARGETS
+from tilec.target.targets import TARGETS
 root = Path(sys.argv[1])
 kernel, constants = sys.argv[2], dict(eval(sys.argv[3]))
 fingerprints = {stage.name: "" for stage in pipeline.STAGES} | {"link": ""}

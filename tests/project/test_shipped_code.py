@@ -24,13 +24,13 @@ import pytest
 from tests import shipped
 from tests.campaign import chosen
 from tests.machine_code import listings
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.assemble.sass import instructions
-from tilec.project.buildfile import Constant, KernelEntry
-from tilec.project.plan import artifact_name
+from tilec.project.read.buildfile import Constant, KernelEntry
+from tilec.project.read.plan import artifact_name
 from tilec.runtime import load_artifact, open_bundle
-from tilec.schedule import merged
-from tilec.target import SM_90A, Target
+from tilec.target.schedule import merged
+from tilec.target.targets import SM_90A, Target
 
 WIDE = (
     "add", "silu_mul", "silu_mul_rows", "rms_norm", "add_rms_norm", "matvec", "matvec_add", "matvec_silu_mul", "embedding",

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from tests.bundle import samples
-from tilec.artifact import TensorSpec, ValueCheck, to_json
-from tilec.diagnostics import CompileError
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import TensorSpec, ValueCheck, to_json
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.expr import const
-from tilec.ir.parser import parse_function
-from tilec.ir.printer import print_function
-from tilec.manifest_reader import manifest_from_json
-from tilec.project.launches import Stored, random_values
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
+from tilec.project.trial.launches import Stored, random_values
 
 KERNEL = '''
 import tilec

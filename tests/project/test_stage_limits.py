@@ -9,9 +9,9 @@ import pytest
 
 from tests.project import project
 from tests.project.test_build import append, worker_pids
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 from tilec.progress import DEFAULT_LIMITS, STILL, Limits
-from tilec.project.buildfile import read_build_file
+from tilec.project.read.buildfile import read_build_file
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ from typing import Final
 from tests.registry.lies import NOT_GIVEN, REFUSED
 from tests.registry.server import Answer, Asked, Registry
 from tests.registry.shipments import shipment, sidecar
-from tilec.finder import checked
-from tilec.registry.client import Client
-from tilec.registry.connection import Limits
-from tilec.registry.errors import RegistryError
-from tilec.registry.pull import Wanted, pull
-from tilec.registry.push import push
-from tilec.registry.reference import read_reference
 from tilec.runtime import BundleError
+from tilec.ship.finder import checked
+from tilec.ship.registry.client import Client
+from tilec.ship.registry.connection import Limits
+from tilec.ship.registry.errors import RegistryError
+from tilec.ship.registry.pull import Wanted, pull
+from tilec.ship.registry.push import push
+from tilec.ship.registry.reference import read_reference
 
 CODES: Final = ("E0731", REFUSED, NOT_GIVEN, "E0734")
 LIMITS: Final = Limits(stall_seconds=2, seconds=10, attempts=3, pause_seconds=0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.registry.server import BLOBS, MANIFESTS, Answer, Asked, Registry
-from tilec.registry import oci
+from tilec.ship.registry import oci
 
 PIECE: Final = bytes(1 << 16)
 REFUSED: Final = "E0732"

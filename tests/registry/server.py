@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from tilec.registry import oci
+from tilec.ship.registry import oci
 
 MANIFESTS: Final = "/manifests/"
 BLOBS: Final = "/blobs/"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from tests.bundle import samples
-from tilec.registry.push import Shipment
-from tilec.signature_format import PAYLOAD_TYPE
+from tilec.artifact.signature_format import PAYLOAD_TYPE
+from tilec.ship.registry.push import Shipment
 
 STATEMENT = "eyJwcmVkaWNhdGVUeXBlIjoiaHR0cHM6Ly9zbHNhLmRldi9wcm92ZW5hbmNlL3YxIn0="
 """`{"predicateType":"https://slsa.dev/provenance/v1"}` in base64."""

@@ -18,17 +18,17 @@ from tests.registry.server import BLOBS, Answer, Asked, Registry, served
 from tests.registry.shipments import shipment, sidecar
 from tests.signing import scene
 from tilec.cli.commands import run
-from tilec.finder import checked, find_bundle
-from tilec.registry import oci
-from tilec.registry.client import Client, referrers_tag
-from tilec.registry.connection import Limits
-from tilec.registry.errors import RegistryError
-from tilec.registry.pull import Refused, Wanted, pull
-from tilec.registry.push import Pushed, Shipment, push
-from tilec.registry.reference import read_reference
-from tilec.registry.upload import upload
 from tilec.runtime import BundleError, open_bundle
-from tilec.temporary_files import sweep
+from tilec.ship.finder import checked, find_bundle
+from tilec.ship.registry import oci
+from tilec.ship.registry.client import Client, referrers_tag
+from tilec.ship.registry.connection import Limits
+from tilec.ship.registry.errors import RegistryError
+from tilec.ship.registry.pull import Refused, Wanted, pull
+from tilec.ship.registry.push import Pushed, Shipment, push
+from tilec.ship.registry.reference import read_reference
+from tilec.ship.registry.upload import upload
+from tilec.untrusted.temporary_files import sweep
 
 LIMITS = Limits(attempts=4, pause_seconds=0)
 BASIC = "Basic " + base64.b64encode(b"user:password").decode()
@@ -260,7 +260,7 @@ def test_what_killed_pulls_left_is_swept_and_nothing_else(tmp_path: Path, monkey
     def lives(process: int) -> bool:
         return False
 
-    monkeypatch.setattr("tilec.temporary_files._lives", lives)
+    monkeypatch.setattr("tilec.untrusted.temporary_files._lives", lives)
     with served(Registry()) as place:
         pushed(place, sidecar("a"))
         assert run(["bundle", "pull", f"{place}:v1", "-o", str(tmp_path), "--trust", "none"]) == 0

@@ -17,15 +17,15 @@ from tests.bundle import samples
 from tests.registry.server import Registry, served
 from tests.registry.shipments import shipment
 from tests.signing import scene
-from tilec.bundle.wheel import make_wheel
+from tilec.artifact.signature_format import encode_sidecar, sidecar_path
+from tilec.artifact.signing_keys import generate
 from tilec.cli.commands import run
-from tilec.finder import bundles_folder, find_bundle, find_kernel
-from tilec.registry.client import Client
-from tilec.registry.push import push
-from tilec.registry.reference import read_reference
 from tilec.runtime import BundleError, open_bundle
-from tilec.signature_format import encode_sidecar, sidecar_path
-from tilec.signing_keys import generate
+from tilec.ship.bundle.wheel import make_wheel
+from tilec.ship.finder import bundles_folder, find_bundle, find_kernel
+from tilec.ship.registry.client import Client
+from tilec.ship.registry.push import push
+from tilec.ship.registry.reference import read_reference
 
 NUMBERS = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16", "layers": 2}
 NAME = "tiny-1b-sm_90a.bundle"

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bundle import samples
-from tilec.registry import challenges
-from tilec.registry.authorization import may_know
-from tilec.registry.challenges import MAX_CHALLENGE, SCHEMES, read_challenges
-from tilec.registry.credentials import Credentials, docker_credentials
-from tilec.registry.errors import RegistryError
-from tilec.registry.parts import is_for, join, split
-from tilec.registry.reference import Reference, is_loopback, read_reference
+from tilec.ship.registry import challenges
+from tilec.ship.registry.authorization import may_know
+from tilec.ship.registry.challenges import MAX_CHALLENGE, SCHEMES, read_challenges
+from tilec.ship.registry.credentials import Credentials, docker_credentials
+from tilec.ship.registry.errors import RegistryError
+from tilec.ship.registry.parts import is_for, join, split
+from tilec.ship.registry.reference import Reference, is_loopback, read_reference
 
 DIGEST = f"sha256:{'ab' * 32}"
 

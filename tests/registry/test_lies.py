@@ -14,15 +14,15 @@ from tests.registry.changes import CHANGES, attempt, stock
 from tests.registry.lies import FAMILIES, Family
 from tests.registry.server import Answer, Asked, Registry, served
 from tests.registry.shipments import shipment, sidecar
-from tilec.finder import checked
-from tilec.registry import oci
-from tilec.registry.client import Client, referrers_tag
-from tilec.registry.connection import Limits
-from tilec.registry.errors import RegistryError
-from tilec.registry.pull import Wanted, pull
-from tilec.registry.push import push
-from tilec.registry.reference import read_reference
 from tilec.runtime import BundleError
+from tilec.ship.finder import checked
+from tilec.ship.registry import oci
+from tilec.ship.registry.client import Client, referrers_tag
+from tilec.ship.registry.connection import Limits
+from tilec.ship.registry.errors import RegistryError
+from tilec.ship.registry.pull import Wanted, pull
+from tilec.ship.registry.push import push
+from tilec.ship.registry.reference import read_reference
 
 QUICK = Limits(stall_seconds=5, seconds=0.5, least_rate=1 << 40, attempts=2, pause_seconds=0)
 PATIENT = Limits(attempts=3, pause_seconds=0)

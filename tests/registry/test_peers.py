@@ -13,12 +13,12 @@ from tests.bundle import samples
 from tests.registry.peers import distribution, skopeo
 from tests.registry.shipments import sidecar
 from tilec.cli.commands import run
-from tilec.registry import oci
-from tilec.registry.client import Client, referrers_tag
-from tilec.registry.connection import Limits
-from tilec.registry.errors import RegistryError
-from tilec.registry.reference import read_reference
-from tilec.registry.upload import upload
+from tilec.ship.registry import oci
+from tilec.ship.registry.client import Client, referrers_tag
+from tilec.ship.registry.connection import Limits
+from tilec.ship.registry.errors import RegistryError
+from tilec.ship.registry.reference import read_reference
+from tilec.ship.registry.upload import upload
 
 USER = "user:$2b$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu"
 """A line from `htpasswd -B`, for the password `password`."""

@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.registry.server import BLOBS, Answer, Registry, served
 from tests.registry.shipments import shipment
-from tilec.finder import checked
-from tilec.registry.client import Client
-from tilec.registry.connection import Limits
-from tilec.registry.errors import RegistryError
-from tilec.registry.pull import Wanted, pull
-from tilec.registry.push import push
-from tilec.registry.reference import read_reference
+from tilec.ship.finder import checked
+from tilec.ship.registry.client import Client
+from tilec.ship.registry.connection import Limits
+from tilec.ship.registry.errors import RegistryError
+from tilec.ship.registry.pull import Wanted, pull
+from tilec.ship.registry.push import push
+from tilec.ship.registry.reference import read_reference
 
 NAME = "registry.invalid"
 LIMITS = Limits(pause_seconds=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fake_driver import FakeDriver
 
-from tilec.artifact import AbiSlot, LaunchCheck, Manifest, Resources, ScalarSpec, TensorSpec, ValueCheck
+from tilec.artifact.records import AbiSlot, LaunchCheck, Manifest, Resources, ScalarSpec, TensorSpec, ValueCheck
 from tilec.ir.expr import Expr, binary, cdiv, const, sym
 from tilec.runtime import Device, Kernel, TensorView
 from tilec.runtime.tensors import contiguous_strides

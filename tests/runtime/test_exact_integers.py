@@ -11,7 +11,7 @@ import pytest
 from fake_driver import FakeDriver
 from launch_contracts import loaded, manifest, tensor
 
-from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, ValueCheck
+from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, ValueCheck
 from tilec.ir.expr import binary, const, sym
 from tilec.runtime import Device, LaunchError, TensorView, ValueBounds
 

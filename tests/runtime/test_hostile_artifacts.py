@@ -18,9 +18,9 @@ from fake_driver import FakeDriver
 from launch_contracts import InterfaceTensor, embedding_like, loaded, manifest, tensor, view
 
 from tests.bundle import samples
-from tilec.artifact import AbiSlot, LaunchCheck, Manifest, ScalarSpec, ValueCheck, to_json
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import AbiSlot, LaunchCheck, Manifest, ScalarSpec, ValueCheck, to_json
 from tilec.ir.expr import Expr, binary, const, sym
-from tilec.manifest_reader import manifest_from_json
 from tilec.runtime import Device, LaunchError, TensorView, load, load_artifact
 
 CUBIN = samples.cubin("demo")

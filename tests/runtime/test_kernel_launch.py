@@ -18,7 +18,7 @@ from launch_contracts import T as rows
 from launch_contracts import embedding_like, loaded, manifest, tensor, view
 
 from tests.bundle import samples
-from tilec.artifact import Manifest, Resources, ScalarSpec, to_json
+from tilec.artifact.records import Manifest, Resources, ScalarSpec, to_json
 from tilec.runtime import TRUSTED, Device, DriverError, Kernel, LaunchError, load
 from tilec.runtime.scalars import pack_scalar
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_contracts import H, T, embedding_like, loaded, manifest, tensor, view
 
-from tilec.artifact import LaunchCheck, ScalarSpec
+from tilec.artifact.records import LaunchCheck, ScalarSpec
 from tilec.ir.expr import binary, cdiv, const, sym
 from tilec.ir.types import MAX_DIM
 from tilec.runtime import TRUSTED, LaunchError
@@ -254,5 +254,6 @@ def test_every_code_that_is_raised_has_a_page() -> None:
     root = Path(__file__).resolve().parents[2]
     files = [path for folder in ("runtime", "ops") for path in (root / "tilec" / folder).glob("*.py")]
     raised = {code for path in files for code in re.findall(r"E09\d\d", path.read_text())}
-    pages = {path.stem for path in (root / "tilec" / "explain").glob("E09[01]*.md")}  # E092 belongs to `tilec bundle verify`
+    folder = root / "tilec" / "diagnostics" / "explain"
+    pages = {path.stem for path in folder.glob("E09[01]*.md")}  # E092 belongs to `tilec bundle verify`
     assert raised == pages

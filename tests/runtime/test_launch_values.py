@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_contracts import V, embedding_like, manifest, tensor, view
 
-from tilec.artifact import ValueCheck
+from tilec.artifact.records import ValueCheck
 from tilec.ir.expr import const
 from tilec.runtime import TRUSTED, Device, Kernel, LaunchError, ValueBounds
 

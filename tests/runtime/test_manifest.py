@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_contracts import T, embedding_like, manifest, tensor
 
-from tilec.artifact import Obligation, ValuePromise, to_json
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import Obligation, ValuePromise, to_json
 from tilec.ir.expr import const, sym
-from tilec.manifest_reader import manifest_from_json
 
 FULL = replace(
     embedding_like(),

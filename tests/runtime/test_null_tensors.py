@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilec.artifact import AbiSlot, Manifest, Resources, TensorSpec
+from tilec.artifact.records import AbiSlot, Manifest, Resources, TensorSpec
 from tilec.ir.expr import sym
 from tilec.runtime.contract import check_launch
 from tilec.runtime.errors import LaunchError

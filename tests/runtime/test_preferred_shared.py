@@ -8,7 +8,7 @@ import pytest
 from fake_driver import FakeDriver
 from launch_contracts import SCHEDULE, T, loaded, manifest, tensor
 
-from tilec.artifact import Manifest, Resources
+from tilec.artifact.records import Manifest, Resources
 from tilec.runtime.kernel import preferred_shared
 
 HOPPER, GEFORCE = 232448, 101376

@@ -10,7 +10,7 @@ import pytest
 from fake_driver import FakeDriver, argument_bytes
 from launch_contracts import embedding_like, loaded, manifest, tensor, view
 
-from tilec.artifact import AbiSlot, Manifest, ScalarSpec, TensorMapSpec
+from tilec.artifact.records import AbiSlot, Manifest, ScalarSpec, TensorMapSpec
 from tilec.ir.expr import sym
 from tilec.runtime import TRUSTED, Kernel, LaunchError
 from tilec.runtime.prepared import KEPT, Prepared

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from launch_contracts import H, T, V, manifest, tensor, view
 
 import tilec.runtime.dims as dims_module
-from tilec.artifact import ScalarSpec
+from tilec.artifact.records import ScalarSpec
 from tilec.ir.expr import binary, cdiv, const
 from tilec.ir.types import MAX_DIM
 from tilec.runtime import LaunchError

@@ -12,13 +12,13 @@ import pytest
 from fake_driver import FakeDriver, argument_bytes
 from launch_contracts import T, loaded, manifest, tensor, view
 
-from tilec.artifact import AbiSlot, Manifest, TensorMapSpec, to_json
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import AbiSlot, Manifest, TensorMapSpec, to_json
 from tilec.emulator.launch import tensor_map
+from tilec.emulator.machine.memory import Memory
 from tilec.emulator.matrices.tensor_maps import TensorMap
-from tilec.emulator.memory import Memory
 from tilec.ir.expr import sym
-from tilec.ir.tensor_maps import MAP_ELEMENTS
-from tilec.manifest_reader import manifest_from_json
+from tilec.ir.facts.tensor_maps import MAP_ELEMENTS
 from tilec.runtime import DriverError, Kernel, LaunchError, TensorView
 from tilec.runtime.driver import CudaDriver
 from tilec.runtime.series import Series

@@ -18,14 +18,14 @@ from tests.bundle import samples
 from tests.ops import prebuilt
 from tests.runtime.fake_driver import FakeDriver
 from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, Scene, payloads_of, signed
-from tilec.bundle_format import model_digest
-from tilec.finder import find_bundle
+from tilec.artifact.bundle_format import model_digest
+from tilec.artifact.signature_format import encode_sidecar, sidecar_path
+from tilec.artifact.signing_keys import FileSigner
 from tilec.frontend import read_interface
 from tilec.ops.kernels import Kernels
 from tilec.runtime import Bundle, BundleError, Device
 from tilec.runtime.trust_place import find_trust
-from tilec.signature_format import encode_sidecar, sidecar_path
-from tilec.signing_keys import FileSigner
+from tilec.ship.finder import find_bundle
 
 NUMBERS: dict[str, Any] = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16", "layers": 2}
 """The identity of the engine's model, `tiny-1b`."""
@@ -81,8 +81,8 @@ def _searched(scene: Scene, check: Callable[[Bundle], None]) -> Use:
 
     def use() -> None:
         with (
-            patch("tilec.finder.bundles_folder", lambda: scene.folder),
-            patch("tilec.finder._entry_points", list),
+            patch("tilec.ship.finder.bundles_folder", lambda: scene.folder),
+            patch("tilec.ship.finder._entry_points", list),
             find_bundle(NUMBERS, "sm_90a", scene.policy, deciding=SIZES) as bundle,
         ):
             check(bundle)
@@ -154,7 +154,7 @@ def unsigned_beside(scene: Scene, rng: random.Random) -> Use:
     search = _searched(scene, check)
 
     def use() -> None:
-        logger = logging.getLogger("tilec.finder")
+        logger = logging.getLogger("tilec.ship.finder")
         logger.addHandler(told)
         try:
             search()

@@ -1,7 +1,7 @@
 """Files that change while they are read, and after: the change happens at one system call of the reader, chosen by seed.
 
-The reader's calls are counted (with a substitute for `os` in `tilec.regular_file`), so that every moment between two of them
-can be tested, reproducibly. The result must be a refusal or the sound bundle.
+The reader's calls are counted (with a substitute for `os` in `tilec.untrusted.regular_file`), so that every moment between two
+of them can be tested, reproducibly. The result must be a refusal or the sound bundle.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.signing.scene import NAME, SIDECAR, Scene
-from tilec import regular_file
 from tilec.runtime import open_bundle
+from tilec.untrusted import regular_file
 
 CALLS = ("open", "fstat", "pread", "read", "close")
 

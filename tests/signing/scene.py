@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.bundle import samples
-from tilec.bundle.sign import signed_envelopes, statements
-from tilec.bundle_format import model_digest
+from tilec.artifact.bundle_format import model_digest
+from tilec.artifact.signature_format import PAYLOAD_TYPE, Envelope, Signature, encode_sidecar, sidecar_path
+from tilec.artifact.signing_keys import FileSigner, generate
 from tilec.runtime import Bundle, open_bundle
-from tilec.signature_format import PAYLOAD_TYPE, Envelope, Signature, encode_sidecar, sidecar_path
-from tilec.signing_keys import FileSigner, generate
+from tilec.ship.signing.sign import signed_envelopes, statements
 
 RELEASE = 7
 BUILDER = "urn:example:builder"

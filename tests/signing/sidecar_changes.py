@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from tests.bundle import mutants
 from tests.signing.scene import SIDECAR, Scene, signed
-from tilec.bundle_format import canonical
-from tilec.signature_format import MAX_SIDECAR, PAYLOAD_TYPE, Envelope, Signature
-from tilec.signing_keys import P256_ORDER
+from tilec.artifact.bundle_format import canonical
+from tilec.artifact.signature_format import MAX_SIDECAR, PAYLOAD_TYPE, Envelope, Signature
+from tilec.artifact.signing_keys import P256_ORDER
 
 
 def sidecar_bits(scene: Scene, rng: random.Random) -> None:

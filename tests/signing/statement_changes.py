@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from tests.signing.scene import BUILDER, NAME, RELEASE, Scene, payloads_of, signed
-from tilec.bundle_format import canonical
+from tilec.artifact.bundle_format import canonical
 
 
 def _resigned(scene: Scene, rng: random.Random, change: Callable[[dict[str, Any]], None], which: str | None = None) -> None:

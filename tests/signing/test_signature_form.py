@@ -18,9 +18,9 @@ from securesystemslib.dsse import Envelope as OtherEnvelope
 from securesystemslib.signer import SSlibKey
 
 from tests.signing.scene import NAME, SIDECAR, Scene, keys
-from tilec import signing_keys
-from tilec.bundle_format import canonical
-from tilec.signature_format import (
+from tilec.artifact import signing_keys
+from tilec.artifact.bundle_format import canonical
+from tilec.artifact.signature_format import (
     MAX_LINES,
     MAX_SIDECAR,
     PAYLOAD_TYPE,
@@ -31,7 +31,7 @@ from tilec.signature_format import (
     encode_sidecar,
     pae,
 )
-from tilec.signing_keys import KINDS, FileSigner, generate, read_private_key, read_public_key
+from tilec.artifact.signing_keys import KINDS, FileSigner, generate, read_private_key, read_public_key
 
 # DSSE 1.0, protocol.md, "Test Vectors".
 VECTOR_X = 46950820868899156662930047687818585632848591499744589407958293238635476079160

@@ -16,12 +16,12 @@ from referencing import Registry, Resource
 from tests.bundle import samples
 from tests.bundle.mutants import split
 from tests.signing.scene import BUILDER, NAME, RELEASE, Scene, bundle_bytes, payloads_of
-from tilec.bundle.sbom import bill_of_materials
-from tilec.bundle.sign import signed_envelopes, statements
-from tilec.bundle_format import canonical
+from tilec.artifact.bundle_format import canonical
+from tilec.artifact.signature_format import decode_sidecar, decode_statement, encode_sidecar, read_provenance
+from tilec.artifact.signing_keys import generate
 from tilec.runtime import open_bundle
-from tilec.signature_format import decode_sidecar, decode_statement, encode_sidecar, read_provenance
-from tilec.signing_keys import generate
+from tilec.ship.signing.sbom import bill_of_materials
+from tilec.ship.signing.sign import signed_envelopes, statements
 
 
 def schema() -> Any:

@@ -47,9 +47,10 @@ def test_the_campaign_sees_a_loader_that_checks_no_signature(signed_scene: Scene
 def test_the_campaign_sees_a_verifier_that_is_lax(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch, dropped: str) -> None:
     """Known mistakes of verifiers: any signature is accepted, ECDSA with s in either half, any key that is named; names that
     match any dimensions, a search that ends at the first refusal, a folder without a policy check."""
-    from tilec import finder, signing_keys
+    from tilec.artifact import signing_keys
     from tilec.ops.kernels import Kernels
     from tilec.runtime.trust import Trust, TrustedKey
+    from tilec.ship import finder
 
     if dropped == "the wrong one":
         monkeypatch.setattr(signing_keys.PublicKey, "accepts", lambda *_: True)

@@ -235,7 +235,7 @@ if sys.argv[2] == "absent":
     sys.meta_path.insert(0, Forbid())
 from tilec.runtime import BundleError, open_bundle
 open_bundle(sys.argv[1]).close()
-late = {"cryptography", "tomllib", "tilec.runtime.trust", "tilec.runtime.signatures", "tilec.signature_format"}
+late = {"cryptography", "tomllib", "tilec.runtime.trust", "tilec.runtime.signatures", "tilec.artifact.signature_format"}
 assert not late & sys.modules.keys()
 if sys.argv[2] == "absent":
     del sys.meta_path[0]
@@ -271,7 +271,7 @@ def toml_blocks(name: str) -> list[str]:
 def test_policies_that_are_shown_are_right(tmp_path: Path) -> None:
     for number, name in enumerate(("alice.pub", "release.pub", "release.key.pub")):
         (tmp_path / name).write_bytes(keys()[number].public_key.pem())
-    wrong, *right = toml_blocks("tilec/explain/E0715.md")
+    wrong, *right = toml_blocks("tilec/diagnostics/explain/E0715.md")
     path = tmp_path / "trust.toml"
     path.write_text(wrong)
     with pytest.raises(BundleError, match="'treshold'"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tests.soundness.description import COMPARISONS, Assign, Branch, Description, Expr, LoadIndex, Loop, Move, Pick, Statement
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 from tilec.ir import expr as host
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Precondition, Value, ValueFact

@@ -17,11 +17,11 @@ from tests.programs.edge_programs import touched
 from tests.soundness.memory import NoSuchLaunch
 from tests.soundness.verdict import judge_function, valuations
 from tilec.frontend import load_kernel
-from tilec.ir.ops_staging import SharedAlloc
+from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.target import SM_90A
+from tilec.target.targets import SM_90A
 
 KERNELS = sorted(Path(__file__).with_name("corpus").glob("*.py"))
 REFUSED = {

@@ -20,8 +20,8 @@ from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import mutate_source
 from tests.soundness.wide import wide
 from tests.soundness.wild import wild
-from tilec.artifact import LaunchCheck
-from tilec.diagnostics import CompileError, Counterexample, Diagnostic
+from tilec.artifact.records import LaunchCheck
+from tilec.diagnostics.diagnostic import CompileError, Counterexample, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.ir.expr import Expr

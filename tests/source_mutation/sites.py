@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import sqrt
@@ -18,10 +19,11 @@ from ci.evidence.digests import tree_text
 from tests.source_mutation.operators import changes
 
 WEIGHTS = {
-    "tilec/passes": 1.0, "tilec/lowering": 1.0, "tilec/codegen": 0.6, "tilec/ir/verifier.py": 0.5, "tilec/ir/ops": 0.4,
-    "tilec/ir/range_facts.py": 1.0,
-    "tilec/ir/types.py": 0.6, "tilec/ir/expr.py": 0.8, "tilec/ir/layout.py": 0.6, "tilec/atoms": 1.0,
-    "tilec/ir/blocked_layouts.py": 0.5, "tilec/frontend/arithmetic.py": 0.6, "tilec/frontend/memory.py": 0.8,
+    "tilec/passes": 1.0, "tilec/lowering": 1.0, "tilec/codegen": 0.6, "tilec/ir/verifier.py": 0.5,
+    "tilec/ir/ops/control.py": 0.4, "tilec/ir/ops/memory.py": 0.4, "tilec/ir/ops/values.py": 0.4,
+    "tilec/ir/facts/range_facts.py": 1.0,
+    "tilec/ir/types.py": 0.6, "tilec/ir/expr.py": 0.8, "tilec/ir/layouts/layout.py": 0.6, "tilec/atoms": 1.0,
+    "tilec/ir/layouts/blocked_layouts.py": 0.5, "tilec/frontend/arithmetic.py": 0.6, "tilec/frontend/memory.py": 0.8,
     "tilec/frontend/host.py": 0.8, "tilec/frontend/signature.py": 0.5, "tilec/frontend/emitter.py": 0.5,
     "tilec/frontend/directives.py": 0.4,
 }  # fmt: skip
@@ -29,12 +31,14 @@ SAFETY = {
     "tilec/passes/prover/bounds.py": 2, "tilec/passes/prover/races.py": 2, "tilec/passes/prover/coverage.py": 1.5,
     "tilec/passes/prover/order.py": 2, "tilec/passes/prover/wrap.py": 2, "tilec/passes/prover/accesses.py": 2,
     "tilec/passes/prover/index_terms.py": 2, "tilec/passes/analysis/ranges.py": 1.5,
-    "tilec/passes/schedule/staged_loads.py": 1.5, "tilec/passes/schedule/staging.py": 1.5,
-    "tilec/passes/schedule/meetings.py": 2, "tilec/passes/schedule/meeting_check.py": 1.5,
-    "tilec/passes/schedule/versioning.py": 1.5, "tilec/passes/prover/aliasing.py": 2, "tilec/lowering/memory.py": 2,
+    "tilec/passes/schedule/pipelining/staged_loads.py": 1.5, "tilec/passes/schedule/pipelining/staging.py": 1.5,
+    "tilec/passes/schedule/sync/barriers.py": 2, "tilec/passes/schedule/checks/barrier_check.py": 1.5,
+    "tilec/passes/schedule/simplify/versioning.py": 1.5, "tilec/passes/prover/aliasing.py": 2, "tilec/lowering/memory.py": 2,
     "tilec/lowering/arithmetic.py": 2, "tilec/lowering/visibility.py": 2, "tilec/passes/prover/index_graph.py": 0,
-    "tilec/passes/schedule/layout.py": 0.6, "tilec/passes/schedule/warpgroups.py": 0.5,
+    "tilec/passes/schedule/layouts/layout.py": 0.6, "tilec/passes/schedule/pipelining/warpgroups.py": 0.5,
 }  # fmt: skip
+FIRST_PATHS: dict[str, str] = json.loads(Path(__file__).with_name("first_paths.json").read_text(encoding="utf-8"))
+"""Where a file lay when its mistakes were named first: identities and so the choice survive a move."""
 MESSAGES = {
     "Diagnostic",
     "Complaint",
@@ -79,7 +83,7 @@ class Mutant:
     @property
     def identity(self) -> str:
         """A short name that survives edits elsewhere."""
-        parts = (self.path, self.function, self.operator, self.what, self.old, str(self.ordinal))
+        parts = (FIRST_PATHS.get(self.path, self.path), self.function, self.operator, self.what, self.old, str(self.ordinal))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
 
     def applied(self, text: str) -> str:

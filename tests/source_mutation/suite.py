@@ -23,12 +23,12 @@ PROVER: tuple[Step, ...] = (
     ("tests/soundness/test_random_kernels.py",),
 )  # fmt: skip
 SCHEDULING: tuple[Step, ...] = (
-    ("tests/passes/test_schedule_choices.py", "tests/passes/test_staging.py", "tests/passes/test_anchors.py",
-     "tests/passes/test_reshape_layouts.py", "tests/passes/test_wait_prior.py", "tests/passes/test_canonicalize.py",
+    ("tests/passes/test_schedule_choices.py", "tests/passes/test_staging.py", "tests/passes/test_layout_propagation.py",
+     "tests/passes/test_reshape_layouts.py", "tests/passes/test_dependency_wait.py", "tests/passes/test_canonicalize.py",
      "tests/passes/test_in_range.py", "tests/passes/test_ring_check.py", "tests/passes/test_notes.py",
      "tests/passes/test_schedule_mutants.py"),
-    ("tests/lowering/test_mma.py", "tests/lowering/test_rules.py", "tests/lowering/test_meeting_kernels.py",
-     "tests/lowering/test_held_operands.py", "tests/passes/test_layouts.py"),
+    ("tests/lowering/test_mma.py", "tests/lowering/test_rules.py", "tests/lowering/test_barrier_kernels.py",
+     "tests/lowering/test_register_operands.py", "tests/passes/test_layouts.py"),
 )  # fmt: skip
 LOWERING: tuple[Step, ...] = (
     ("tests/lowering/test_choices.py", "tests/lowering/test_rules.py", "tests/lowering/test_reshape.py",
@@ -48,7 +48,7 @@ WIDE: tuple[Step, ...] = (
     ("tests/programs/test_regressions.py", "tests/lowering/test_choices.py", "tests/lowering/test_rules.py",
      "tests/lowering/test_reshape.py",
      "tests/lowering/test_tensor_core.py", "tests/lowering/test_mma.py", "tests/lowering/test_positions.py",
-     "tests/lowering/test_total.py", "tests/lowering/test_meeting_kernels.py", "tests/lowering/test_held_operands.py"),
+     "tests/lowering/test_total.py", "tests/lowering/test_barrier_kernels.py", "tests/lowering/test_register_operands.py"),
     ("tests/soundness/test_enumeration.py", "tests/soundness/test_arithmetic.py"),
     ("tests/programs",),
     ("tests/lowering/test_operations.py",),

@@ -20,7 +20,7 @@ from tests.tuning import tuned_project
 from tilec.cli import bench_command, commands
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
-from tilec.project.launches import Contract, large_launch, span_of
+from tilec.project.trial.launches import Contract, large_launch, span_of
 from tilec.runtime import Device
 from tilec.tuning import bench_child
 from tilec.tuning.baseline import load_baseline

@@ -9,11 +9,11 @@ import pytest
 
 from tests.bundle import samples
 from tests.tuning import tuned_project
-from tilec.bundle.describe import tuning_json, tuning_lines
-from tilec.diagnostics import CompileError
-from tilec.project.buildfile import read_build_file
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.read.buildfile import read_build_file
 from tilec.runtime import open_bundle
 from tilec.runtime.trust_place import NO_POLICY
+from tilec.ship.bundle.describe import tuning_json, tuning_lines
 from tilec.step.reader import read_declaration
 
 CHOICES = tuned_project.TUNING.partition("choices = ")[2].partition("\nshapes")[0]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tuning import tuned_project
 from tilec.cli import commands, tune_command
-from tilec.project.buildfile import read_build_file
+from tilec.project.read.buildfile import read_build_file
 
 CHILD = Path(__file__).with_name("fake_child.py")
 TABLE = Path("kernels_src/tuning/double-sm_90a.json")

@@ -15,9 +15,9 @@ import numpy as np
 
 from tests.bundle import samples
 from tests.runtime.fake_driver import FakeDriver
-from tilec.artifact import AbiSlot, Manifest, Resources, TensorSpec, to_json
+from tilec.artifact.records import AbiSlot, Manifest, Resources, TensorSpec, to_json
 from tilec.ir.expr import cdiv, const, sym
-from tilec.schedule import Role, Schedule
+from tilec.target.schedule import Role, Schedule
 
 N = sym("N")
 BLOCKS = (64, 128, 256)

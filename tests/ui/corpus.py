@@ -11,12 +11,12 @@ import ast
 import re
 from pathlib import Path
 
-from tilec.diagnostics import CompileError, Diagnostic, render_all
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, render_all
 from tilec.frontend import load_kernel
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
-from tilec.target import SM_90A
+from tilec.target.targets import SM_90A
 
 FOLDER = Path(__file__).resolve().parent
 _EXPECTED = re.compile(r"#~(\^*)((?: E\d{4})+)")

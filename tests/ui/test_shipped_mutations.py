@@ -22,7 +22,7 @@ import pytest
 
 from tests import campaign, shipped
 from tests.mutation.generate import text_with
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Function

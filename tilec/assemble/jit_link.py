@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tilec.artifact import Resources
+from tilec.artifact.records import Resources
 from tilec.assemble import ptxas, resources
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.target import Target
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.target.targets import Target
 from tilec.toolchain import missing_package
 
 _LINES: Final = re.compile(r"^(?:[ \t]*\.(?:loc|file)\b[^\n]*|\$L__(?:tmp|func_begin|func_end)\d+:)\n", re.MULTILINE)

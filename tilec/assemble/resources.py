@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tilec.artifact import Resources
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.artifact.records import Resources
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 
 _REGISTERS: Final = re.compile(r"[Uu]sed (\d+) registers")
 _STACK: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -10,6 +10,7 @@
 | `wgmma` | MMA from shared memory, by a warpgroup | sm_90a |
 
 In: tile types, and a thread's SSA values. Out: layouts for the schedule, operations for lowering. A new family is a file here,
-its names in `tilec.target` and `tilec.codegen.legality`, and its operations in `tilec.lowering.total`; the schedule chooses it,
-and a rule in `tilec.lowering` calls it. The emulator, an independent checker, has its own description of the instructions.
+its names in `tilec.target.targets` and `tilec.codegen.legality`, and its operations in `tilec.lowering.total`; the schedule
+chooses it, and a rule in `tilec.lowering` calls it. The emulator, an independent checker, has its own description of the
+instructions.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilec.ir.layout import Layout
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.types import SharedType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, i32

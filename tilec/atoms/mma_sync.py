@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from tilec.ir.layout import Digit, Layout
+from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType, bf16
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f16, f32, floating, i32, vector

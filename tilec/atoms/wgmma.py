@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms.mma_sync import K, M, N
-from tilec.ir.layout import Digit, Layout
+from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f32, i32, i64

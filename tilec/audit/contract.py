@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.artifact import Manifest, ValueCheck, value_check
+from tilec.artifact.records import Manifest, ValueCheck, value_check
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.smt import Term

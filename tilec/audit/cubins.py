@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 
 SAME: Final = "same"
 ANOTHER: Final = "another"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import Array, Case, contents, edge_launches
 from tilec.ir.core import Function

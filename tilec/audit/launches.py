@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact import Manifest, TensorSpec
+from tilec.artifact.records import Manifest, TensorSpec
 from tilec.audit import smt
 from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.smt import Budget, Term

@@ -1,12 +1,12 @@
 """Checks the arguments and tensor maps of a manifest, derived independently from the tile IR and the PTX.
 
 A map's tensor, dims, strides and element type are those of the tensor parameter, on which manifest and tile IR agree
-(`contract.disagreements`). Its swizzle is the byte size of its box's row (`tilec.manifest_reader`). Left to check are the
-tensor that a map describes, and its box. The PTX gives the maps that an instruction may use, its direction and rank, the
-coordinate differences between the copies that fill one tile, and the bytes that the mbarrier expects; if a smaller box
-replaces the full one at an edge, also the bytes counted instead and the number of remaining rows. The tile IR gives the
-tile's shape. The copies partition the tile at their coordinates, which determines each box on every axis. For PTX of any
-other form nothing is derived and the status is unknown.
+(`contract.disagreements`). Its swizzle is the byte size of its box's row (`tilec.artifact.manifest_reader`). Left to check are
+the tensor that a map describes, and its box. The PTX gives the maps that an instruction may use, its direction and rank, the
+coordinate differences between the copies that fill one tile, and the bytes that the mbarrier expects; if a smaller box replaces
+the full one at an edge, also the bytes counted instead and the number of remaining rows. The tile IR gives the tile's shape.
+The copies partition the tile at their coordinates, which determines each box on every axis. For PTX of any other form nothing
+is derived and the status is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from math import prod
 from typing import Any, Final
 
-from tilec.artifact import Manifest, TensorMapSpec
+from tilec.artifact.records import Manifest, TensorMapSpec
 from tilec.audit.contract import arguments_agree
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN
 from tilec.audit.flow import Choice, Flow, Held, Sum, summed

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilec.artifact import Obligation
+from tilec.artifact.records import Obligation
 from tilec.audit.findings import CONFIRMED, REFUTED, TRUSTED, UNKNOWN, Finding
 
 _RANK = (CONFIRMED, TRUSTED, UNKNOWN, REFUTED)

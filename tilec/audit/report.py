@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import tilec
+from tilec.artifact.bundle_format import canonical
 from tilec.audit.cubins import ANOTHER, NOT_CHECKED, Assembler
 from tilec.audit.findings import CONFIRMED, REFUTED, TRUSTED, UNKNOWN
 from tilec.audit.sources import KINDS, rests_on
-from tilec.bundle_format import canonical
 
 FORMAT: Final = 2
 VERDICTS: Final = (CONFIRMED, TRUSTED, UNKNOWN, REFUTED)

@@ -6,7 +6,7 @@ import hashlib
 import time
 from typing import Any
 
-from tilec.artifact import Manifest, Obligation
+from tilec.artifact.records import Manifest, Obligation
 from tilec.audit import cubins
 from tilec.audit.cubins import Assembler
 from tilec.audit.findings import CONFIRMED, Finding

@@ -22,7 +22,7 @@ ASSEMBLY: Final = "cubin"
 KINDS: Final = (EMULATION, PROOF, ASSEMBLY, ARGUMENTS)
 """Kinds of verdicts, slowest first."""
 _READERS: Final = (
-    "artifact.py",
+    "artifact/records.py",
     "audit/contract.py",
     "audit/definitions.py",
     "audit/intervals.py",
@@ -31,11 +31,11 @@ _READERS: Final = (
     "audit/smt.py",
     "audit/tasks.py",
     "audit/values.py",
-    "diagnostics.py",
+    "diagnostics/diagnostic.py",
     "ir",
-    "limits.py",
-    "manifest_reader.py",
-    "visible.py",
+    "untrusted/limits.py",
+    "artifact/manifest_reader.py",
+    "diagnostics/visible.py",
 )
 SOURCES: Final = {
     PROOF: (
@@ -51,16 +51,16 @@ SOURCES: Final = {
     EMULATION: (*_READERS, "audit/emulation.py", "audit/launches.py", "emulator", "interpreter"),
     ARGUMENTS: (*_READERS, "audit/findings.py", "audit/flow.py", "audit/maps.py", "emulator"),
     ASSEMBLY: (
-        "artifact.py",
+        "artifact/records.py",
         "assemble",
         "audit/cubins.py",
         "audit/tasks.py",
-        "diagnostics.py",
+        "diagnostics/diagnostic.py",
         "ir",
-        "limits.py",
-        "target.py",
+        "untrusted/limits.py",
+        "target/targets.py",
         "toolchain.py",
-        "visible.py",
+        "diagnostics/visible.py",
     ),
 }
 """Files and directories of tilec by kind of verdict."""

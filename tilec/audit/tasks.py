@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tilec import progress
-from tilec.artifact import Manifest, to_json
+from tilec.artifact.bundle_format import canonical
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import Manifest, to_json
 from tilec.audit import cubins
 from tilec.audit.contract import contract_of, disagreements
 from tilec.audit.emulation import emulated
@@ -22,10 +24,8 @@ from tilec.audit.maps import judged
 from tilec.audit.prove import prove_function, satisfiable
 from tilec.audit.smt import Budget
 from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, PROOF, rests_on
-from tilec.bundle_format import canonical
 from tilec.ir.core import Function, VerifyError
-from tilec.ir.parser import ParseError, parse_function
-from tilec.manifest_reader import manifest_from_json
+from tilec.ir.text.parser import ParseError, parse_function
 from tilec.progress import Limits
 
 _CONTRACT: Final = (

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from tilec.artifact.bundle_format import canonical
 from tilec.audit.findings import CONFIRMED, REFUTED, TRUSTED, UNKNOWN
 from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, PROOF
-from tilec.bundle_format import canonical
 from tilec.cache import Store, key_of
-from tilec.strict_json import parse
+from tilec.untrusted.strict_json import parse
 
 OUTPUT: Final = "verdict"
 LARGEST: Final = 1 << 24

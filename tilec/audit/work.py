@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tilec.artifact import Manifest, to_json
+from tilec.artifact.records import Manifest, to_json
 from tilec.audit.cubins import Assembler
 from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, KINDS, PROOF
 from tilec.audit.tasks import CPU_SECONDS, MEMORY_MB, Task, Unit, key, run_unit, unanswered

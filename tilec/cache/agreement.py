@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from tilec.cubin_image import check_image, read_image
-from tilec.schedule import PRODUCER
+from tilec.artifact.cubin_image import check_image, read_image
+from tilec.target.schedule import PRODUCER
 from tilec.toolchain import stated
 
 Fields = Mapping[str, int | str | None]

@@ -20,9 +20,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tilec.artifact import json_bytes, parameter_specs, to_json
-from tilec.ir.parser import parse_function
-from tilec.manifest_reader import manifest_from_json
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import json_bytes, parameter_specs, to_json
+from tilec.ir.text.parser import parse_function
 
 PROOFS: Final = ("obligations", "launch_checks", "value_checks", "no_alias", "unsafe")
 """Fields of the manifest that make up the product `proofs`."""

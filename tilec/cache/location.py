@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 
 CACHE_DIR: Final = "TILEC_CACHE_DIR"
 MOST_LINKS = 40

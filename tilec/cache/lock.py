@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilec import progress
-from tilec.folder import Folder
+from tilec.untrusted.folder import Folder
 
 MOST = 4096
 """Bytes of a note."""

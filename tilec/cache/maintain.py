@@ -20,7 +20,7 @@ from pathlib import Path
 from tilec.cache.lock import HOLDERS
 from tilec.cache.record import DIGEST, LARGEST_OUTPUT, LONGEST_ENTRY, Record, parse_entry
 from tilec.cache.store import LOCKS, STATISTICS, TAG, Store
-from tilec.folder import TEMPORARY_NAME, Folder
+from tilec.untrusted.folder import TEMPORARY_NAME, Folder
 
 DEFAULT_CAP = 4 << 30  # bytes
 GRACE = 600.0  # seconds for which an unreferenced file may belong to an entry that is still being written

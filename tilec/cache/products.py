@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from tilec.bundle_format import canonical
+from tilec.artifact.bundle_format import canonical
 from tilec.cache.agreement import disagreement
 from tilec.cache.key import key_of
 from tilec.cache.store import Entry, Store

@@ -17,9 +17,9 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import Output
-from tilec.regular_file import USED_BY_OTHERS, read_regular
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.untrusted.output import Output
+from tilec.untrusted.regular_file import USED_BY_OTHERS, read_regular
 
 KEY_FILE: Final = "TILEC_CACHE_KEY_FILE"
 SHORTEST, LONGEST = 32, 4096  # bytes of a key

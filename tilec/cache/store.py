@@ -22,8 +22,8 @@ from tilec.cache.record import DIGEST, LONGEST_ENTRY, LONGEST_NOTE, Record, entr
 from tilec.cache.seal import user_sealer
 from tilec.cache.statistics import LONGEST as LONGEST_STATISTICS
 from tilec.cache.statistics import Statistics, decoded, encoded
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.folder import Folder
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.untrusted.folder import Folder
 
 if TYPE_CHECKING:
     from tilec.cache.remote.remote import Remote

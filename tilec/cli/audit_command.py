@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError, open_store
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import write_named
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.runtime import BundleError
-from tilec.target import TARGETS
+from tilec.target.targets import TARGETS
+from tilec.untrusted.output import write_named
 
 if TYPE_CHECKING:
     from tilec.audit.cubins import Assembler
@@ -89,6 +89,6 @@ def assembled(ptx: str, arch: str) -> bytes:
 
 
 def _write(path: str, report: dict[str, Any]) -> None:
-    from tilec.bundle_format import canonical
+    from tilec.artifact.bundle_format import canonical
 
     write_named(path, canonical(json.loads(json.dumps(report))))

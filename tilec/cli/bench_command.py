@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.cli.project import UsageError, chosen_targets, open_one, print_line, say
-from tilec.output import Output, write_named
-from tilec.project.buildfile import BuildFile, KernelEntry
-from tilec.project.launches import Contract, LaunchValuesError, given_values, large_launch
-from tilec.project.trial import own_reference
+from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch
+from tilec.project.trial.trial import own_reference
 from tilec.runtime import LaunchError, load_artifact
-from tilec.target import Target
+from tilec.target.targets import Target
 from tilec.tuning.bench_report import as_json, check_plot, draw, lines
 from tilec.tuning.comparison import COMMAND, Compared, Order, compare, greeting
 from tilec.tuning.measure import NoDevice, hears
 from tilec.tuning.roofline import PUBLISHED, Rates, Work, work
+from tilec.untrusted.output import Output, write_named
 
 NOT_MEASURED = 3
 BASELINES = "baseline*.py"
@@ -131,7 +131,7 @@ def _kernels(artifact: Path) -> Path | None:
 
 def _written(build: BuildFile, entry: KernelEntry, target: Target, folder: Path) -> Path:
     """Build the only specialisation and write its files; returns the path of the manifest. CompileError if it is refused."""
-    from tilec.project.just_in_time import products
+    from tilec.project.build.just_in_time import products
 
     outputs = products(build, target)
     for name in ("json", "cubin"):
@@ -143,7 +143,7 @@ def _copy(target: Target, folder: Path, subject: Subject) -> Path | None:
     """Build the copy kernel; None for a built artifact, which is timed without a compiler."""
     if subject.build is None:
         return None
-    from tilec.project.single import project_of
+    from tilec.project.read.single import project_of
     from tilec.tuning import copy_kernel
 
     build = project_of(Path(copy_kernel.__file__), "copy_kernel", {"BLOCK": (COPY_BLOCK,)}, (target,))

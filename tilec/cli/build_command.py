@@ -18,14 +18,14 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
-from tilec.diagnostics import CompileError
-from tilec.project.closed_world import Use, World, enumerate_world
-from tilec.project.closed_world import as_json as world_json
-from tilec.project.driver import build_project, output_folder
-from tilec.project.plan import artifact_name
-from tilec.project.report import as_json as to_json
-from tilec.project.report import diagnostic_json, named_notes, notes, progress, summary_line, table
-from tilec.project.served import other_code
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.build.driver import build_project, output_folder
+from tilec.project.build.report import as_json as to_json
+from tilec.project.build.report import diagnostic_json, named_notes, notes, progress, summary_line, table
+from tilec.project.read.closed_world import Use, World, enumerate_world
+from tilec.project.read.closed_world import as_json as world_json
+from tilec.project.read.plan import artifact_name
+from tilec.project.read.served import other_code
 
 
 def build_command(
@@ -47,7 +47,7 @@ def build_command(
         unused = attach_remote(store, build, remotes)
         dispatch = None
         if farm is not None:
-            from tilec.project.farm import dispatch as farm_dispatch
+            from tilec.project.farm.dask_scheduler import dispatch as farm_dispatch
 
             dispatch = farm_dispatch(farm, store)
         with progress() as show:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import Output
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.diagnostics.spelling import or_mean
 from tilec.runtime import Bundle, BundleError, open_bundle
-from tilec.spelling import or_mean
+from tilec.untrusted.output import Output
 
 if TYPE_CHECKING:
-    from tilec.project.buildfile import BuildFile, KernelEntry
-    from tilec.project.closed_world import World
+    from tilec.project.read.buildfile import BuildFile, KernelEntry
+    from tilec.project.read.closed_world import World
     from tilec.runtime.trust import TrustSource
 
 
@@ -35,9 +35,9 @@ def opened(path: str, arch: str | None = None, digest: str | None = None, trust:
 def with_sidecar(bundle: Bundle) -> tuple[bytes, bytes]:
     """The bytes of a verified bundle's file and of its attestations (empty if it has none). CompileError E0703 if they cannot
     be read, E0705 if the file has changed meanwhile."""
-    from tilec.bundle_format import MAX_FILE
-    from tilec.regular_file import read_regular
-    from tilec.signature_format import MAX_SIDECAR, sidecar_path
+    from tilec.artifact.bundle_format import MAX_FILE
+    from tilec.artifact.signature_format import MAX_SIDECAR, sidecar_path
+    from tilec.untrusted.regular_file import read_regular
 
     try:
         data, attestations = read_regular(bundle.path, MAX_FILE), b""
@@ -57,11 +57,11 @@ def pack_command(
     project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
 ) -> int:  # fmt: skip
     """Build the artifacts of the models, write their bundles and print one line for each. Returns the exit status."""
-    from tilec.bundle.describe import summary
-    from tilec.bundle.pack import pack
-    from tilec.project.closed_world import enumerate_world
-    from tilec.project.driver import build_project
-    from tilec.project.report import diagnostic_json, progress
+    from tilec.project.build.driver import build_project
+    from tilec.project.build.report import diagnostic_json, progress
+    from tilec.project.read.closed_world import enumerate_world
+    from tilec.ship.bundle.describe import summary
+    from tilec.ship.bundle.pack import pack
 
     build = open_project(project)
     chosen = _chosen_models(build, models)
@@ -119,7 +119,7 @@ def needed_entries(world: World) -> tuple[KernelEntry, ...]:
 
 def list_command(path: str, digest: str | None, trust: str | None, *, as_json: bool) -> int:
     """Print the kernels of a bundle."""
-    from tilec.bundle.describe import summary
+    from tilec.ship.bundle.describe import summary
 
     with opened(path, digest=digest, trust=trust) as bundle:
         data = summary(bundle)
@@ -152,7 +152,7 @@ def list_command(path: str, digest: str | None, trust: str | None, *, as_json: b
 
 def show_command(path: str, kernel: str | None, digest: str | None, trust: str | None, *, as_json: bool) -> int:
     """Print the contract, resources and proofs of one kernel of a bundle, or the choices of the bundle's tuning."""
-    from tilec.bundle.describe import kernel_json, kernel_lines, tuning_json, tuning_lines
+    from tilec.ship.bundle.describe import kernel_json, kernel_lines, tuning_json, tuning_lines
 
     with opened(path, digest=digest, trust=trust) as bundle:
         if kernel is None:
@@ -171,8 +171,8 @@ def diff_command(
     old_file: tuple[str, str | None], new_file: tuple[str, str | None], trust: str | None, *, as_json: bool
 ) -> int:  # fmt: skip
     """Print the differences of two bundles (path and required digest). Returns 1 if there are any."""
-    from tilec.bundle.compare import as_json as to_json
-    from tilec.bundle.compare import bundle_changes
+    from tilec.ship.bundle.compare import as_json as to_json
+    from tilec.ship.bundle.compare import bundle_changes
 
     with (
         opened(old_file[0], digest=old_file[1], trust=trust) as old,

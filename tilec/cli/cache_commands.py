@@ -14,7 +14,7 @@ from tilec.cache.maintain import verify as verify_store
 from tilec.cache.products import verify as verify_products
 from tilec.cache.statistics import LOCAL, NAMES
 from tilec.cli.project import UsageError
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 
 
 def directory() -> int:

@@ -24,12 +24,12 @@ from tilec.cli.project import (
 )
 from tilec.link import note_records
 from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up
-from tilec.project.buildfile import BuildFile
-from tilec.project.plan import Planned, by_specialisation, digests_note, plan
-from tilec.project.report import RUNGS, diagnostic_json, notes
-from tilec.project.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal
-from tilec.project.worker import run as run_task
-from tilec.schedule import Schedule
+from tilec.project.build.report import RUNGS, diagnostic_json, notes
+from tilec.project.build.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal
+from tilec.project.build.worker import run as run_task
+from tilec.project.read.buildfile import BuildFile
+from tilec.project.read.plan import Planned, by_specialisation, digests_note, plan
+from tilec.target.schedule import Schedule
 from tilec.toolchain import PROVERS
 from tilec.workers.scheduler import Crashed, Report, run
 from tilec.workers.verdict import diagnose

@@ -28,9 +28,9 @@ from tilec.cli.options import WATCH as _WATCH
 from tilec.cli.options import a_number as _a_number
 from tilec.cli.options import cores as _cores
 from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
-from tilec.defects import defect
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.spelling import or_mean
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.diagnostics.internal_errors import defect
+from tilec.diagnostics.spelling import or_mean
 
 _STAGES = ("tir", "proofs", "schedule", "mlir", "ptx", "cubin")
 _WRITTEN = click.Path(dir_okay=False, readable=False)

@@ -21,16 +21,16 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )  # fmt: skip
-from tilec.diagnostics import CompileError
-from tilec.project.launches import Contract, LaunchValuesError, given_values, random_tensors, small_launches
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, random_tensors, small_launches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tilec.artifact import Manifest
+    from tilec.artifact.records import Manifest
     from tilec.emulator import Report
-    from tilec.project.buildfile import BuildFile, KernelEntry
-    from tilec.target import Target
+    from tilec.project.read.buildfile import BuildFile, KernelEntry
+    from tilec.target.targets import Target
 
 
 def emulate_command(
@@ -107,7 +107,7 @@ def _edges(manifest: Manifest, tir: str, small: dict[str, float]) -> list[dict[s
         from tilec.audit.work import LAUNCHES
     except ModuleNotFoundError:
         return []
-    from tilec.ir.parser import parse_function
+    from tilec.ir.text.parser import parse_function
 
     function = parse_function(tir)
     cases = edge_launches(manifest, function, contract_of(manifest, function), LAUNCHES)
@@ -116,7 +116,7 @@ def _edges(manifest: Manifest, tir: str, small: dict[str, float]) -> list[dict[s
 
 def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
     """PTX, manifest, line table and tile IR of a specialisation, built in a worker. CompileError if it is refused."""
-    from tilec.project.worker import BUILD_PRELOAD
+    from tilec.project.build.worker import BUILD_PRELOAD
     from tilec.workers.call import call
 
     what = f"compiling `{entry.name}` for {target}"
@@ -126,10 +126,10 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
 def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
     """Run the stages in a worker, through the store, each under its budget."""
     from tilec import pipeline
+    from tilec.artifact.manifest_reader import manifest_from_json
     from tilec.cache import FileDigests
     from tilec.link import link
-    from tilec.manifest_reader import manifest_from_json
-    from tilec.project.plan import plan
+    from tilec.project.read.plan import plan
 
     with contextlib.closing(open_store()) as store:
         planned, refusals = plan(build, (entry,), (target,), store, FileDigests(), toolchain(store))
@@ -155,7 +155,7 @@ class Sources:
 
     def at(self, tir_line: int) -> str:
         """`file:line:column` and the source line; empty if the line of the tile IR has no source location."""
-        from tilec.ir.lines import source_of
+        from tilec.ir.text.lines import source_of
 
         span = source_of(self.spans, tir_line)
         if span is None:
@@ -170,7 +170,7 @@ class Sources:
 def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Report, spans: bytes) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from tilec.ir.lines import source_of
+    from tilec.ir.text.lines import source_of
 
     statistics = {key: report.statistics[key] for key in ("steps", "instruction_lanes", "seconds", "coverage")}
     places = [source_of(spans, fault.tir_line) for fault in report.faults]

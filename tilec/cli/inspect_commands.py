@@ -19,18 +19,18 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
-from tilec.diagnostics import CompileError
-from tilec.output import write_named
-from tilec.project.models import Constant
-from tilec.terminal import wants_colour
-from tilec.visible import unguarded, visible
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.diagnostics.terminal import wants_colour
+from tilec.diagnostics.visible import unguarded, visible
+from tilec.project.read.models import Constant
+from tilec.untrusted.output import write_named
 
 LONGEST_CODE: Final = 20
 
 
 def explain_command(code: str) -> int:
     """Print the page of an error code."""
-    pages = importlib.resources.files("tilec") / "explain"
+    pages = importlib.resources.files("tilec") / "diagnostics" / "explain"
     page = pages / f"{code.upper()}.md"
     if not (code.isalnum() and len(code) <= LONGEST_CODE and page.is_file()):
         known = sorted(item.name.removesuffix(".md") for item in pages.iterdir() if item.name.endswith(".md"))
@@ -67,10 +67,10 @@ def dump_command(
     """Print one product of one specialisation, unless an earlier stage refuses the kernel. Returns the exit status."""
     from tilec.cache import FileDigests
     from tilec.pipeline import CHECK_STAGES, stage_named
-    from tilec.project.job import crash
-    from tilec.project.plan import plan
-    from tilec.project.worker import BUILD_PRELOAD, Outcome, Task
-    from tilec.project.worker import run as run_task
+    from tilec.project.build.job import crash
+    from tilec.project.build.worker import BUILD_PRELOAD, Outcome, Task
+    from tilec.project.build.worker import run as run_task
+    from tilec.project.read.plan import plan
     from tilec.workers.scheduler import Crashed, Report, run
 
     build, entry = open_one(project, kernel, constants, arch)

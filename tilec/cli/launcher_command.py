@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError, print_line
-from tilec.output import Output
-from tilec.spelling import or_mean
+from tilec.diagnostics.spelling import or_mean
+from tilec.untrusted.output import Output
 
 
 def launcher_command(
@@ -18,7 +18,7 @@ def launcher_command(
 ) -> int:  # fmt: skip
     """Write the two files and print the functions. Kernels without a function are listed on stderr; UsageError if none has
     one."""
-    from tilec.bundle.launcher import make_launcher
+    from tilec.ship.launcher_c.launcher import make_launcher
 
     if prefix is not None and not re.fullmatch(r"[A-Za-z]\w{0,63}", prefix, re.ASCII):
         raise UsageError(f"`{prefix:.80}` is no name in C")

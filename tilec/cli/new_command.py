@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tilec import language
 from tilec.cli.project import UsageError
-from tilec.project.scaffold import copy_shipped, names_used, scaffold
+from tilec.project.trial.scaffold import copy_shipped, names_used, scaffold
 
 
 def new_command(folder: Path, name: str | None, *, shipped: bool) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tilec.terminal import CHOICES, choose
+from tilec.diagnostics.terminal import CHOICES, choose
 
 ENDED = "130 interrupted, 129 and 143 ended by SIGHUP and SIGTERM"
 EPILOG = f"Exit status: 0 done, 1 a kernel was refused or a budget exceeded, 2 wrong usage or environment, {ENDED}."

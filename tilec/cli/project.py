@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilec.diagnostics import CompileError, Diagnostic, render_all
-from tilec.spelling import or_mean
-from tilec.terminal import coloured, paint_for
-from tilec.visible import visible
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, render_all
+from tilec.diagnostics.spelling import or_mean
+from tilec.diagnostics.terminal import coloured, paint_for
+from tilec.diagnostics.visible import visible
 
 if TYPE_CHECKING:
     from tilec.cache import Store
     from tilec.cache.remote.address import Address
-    from tilec.project.buildfile import BuildFile, KernelEntry
-    from tilec.target import Target
+    from tilec.project.read.buildfile import BuildFile, KernelEntry
+    from tilec.target.targets import Target
     from tilec.toolchain import Package
 
 
@@ -45,7 +45,7 @@ def find_project(start: Path) -> str:
 def open_project(folder: str | None) -> BuildFile:
     """Read the build file in `folder`, or the file itself. None: the nearest one, in the current folder or above it, as cargo
     finds its manifest. Prints its notes. CompileError E08 (exit status 2)."""
-    from tilec.project.buildfile import read_build_file
+    from tilec.project.read.buildfile import read_build_file
 
     path = Path(find_project(Path()) if folder is None else folder)
     build = read_build_file(path / "build.toml" if os.path.isdir(path) or path.suffix != ".toml" else path)
@@ -95,7 +95,7 @@ def open_kernels(
     """The project, and the entries of the kernels `names`, restricted to specialisations with `constants`. If a name is a
     kernel file, a project of that file alone, with `constants` as its values. CompileError for a bad build file or kernel,
     UsageError for unknown names."""
-    from tilec.project.single import single
+    from tilec.project.read.single import single
 
     wanted = _split(names)
     files = [name for name in wanted if name.endswith(".py")]
@@ -110,7 +110,7 @@ def open_kernels(
 
 def narrowed(entries: tuple[KernelEntry, ...], constants: Iterable[str]) -> tuple[KernelEntry, ...]:
     """The specialisations of `entries` with the values in texts `NAME=VALUE`. UsageError if there are none."""
-    from tilec.project.single import constant
+    from tilec.project.read.single import constant
 
     wanted: dict[str, list[str]] = {}
     known = dict.fromkeys(name for entry in entries for name in entry.constants)
@@ -161,7 +161,7 @@ def _split(names: Iterable[str]) -> list[str]:
 def chosen_targets(text: str | None) -> tuple[Target, ...] | None:
     """Parse a list of targets such as `sm_90,sm_100`, without duplicates; None without a list. CompileError E0603 for an
     unknown target, UsageError for an empty list."""
-    from tilec.target import Target
+    from tilec.target.targets import Target
 
     if text is None:
         return None
@@ -185,7 +185,7 @@ def say(line: str) -> None:
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:
     """Print diagnostics on stderr; file names are relative to `root`."""
-    from tilec.project.report import source_texts
+    from tilec.project.build.report import source_texts
 
     found = list(diagnostics)
     if found:
@@ -200,7 +200,7 @@ def refusals_as_json(as_json: bool, root: Path | None = None) -> Generator[None]
         yield
     except CompileError as error:
         if as_json:
-            from tilec.project.report import diagnostic_json
+            from tilec.project.build.report import diagnostic_json
 
             print(json.dumps({"errors": [diagnostic_json(item, root) for item in error.diagnostics]}, indent=1), flush=True)
         raise

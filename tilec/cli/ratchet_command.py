@@ -6,12 +6,12 @@ import contextlib
 import json
 from pathlib import Path
 
-from tilec.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
+from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
-from tilec.manifest_reader import manifest_from_json
-from tilec.output import Output
-from tilec.project.driver import build_project
-from tilec.project.report import progress
+from tilec.project.build.driver import build_project
+from tilec.project.build.report import progress
+from tilec.ship.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
+from tilec.untrusted.output import Output
 
 
 def ratchet_command(project: str | None, arch: str | None, golden: str | None, jobs: int, *, update: bool) -> int:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from tilec.cli.bundle_commands import opened, with_sidecar
 from tilec.cli.project import UsageError, chosen_targets, print_line
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 
 if TYPE_CHECKING:
-    from tilec.registry.push import Shipment
-    from tilec.registry.reference import Reference
+    from tilec.ship.registry.push import Shipment
+    from tilec.ship.registry.reference import Reference
 
 
 def _reference(text: str) -> Reference:
-    from tilec.registry.reference import read_reference
+    from tilec.ship.registry.reference import read_reference
 
     try:
         return read_reference(text)
@@ -28,9 +28,9 @@ def _reference(text: str) -> Reference:
 
 def push_command(files: tuple[str, ...], destination: str, trust: str | None, *, plain_http: bool, as_json: bool) -> int:
     """Push bundles and their attestations, and print the digest of the index."""
-    from tilec.registry.client import Client
-    from tilec.registry.errors import RegistryError
-    from tilec.registry.push import push
+    from tilec.ship.registry.client import Client
+    from tilec.ship.registry.errors import RegistryError
+    from tilec.ship.registry.push import push
 
     reference = _reference(destination)
     if not reference.tag or reference.digest:
@@ -55,7 +55,7 @@ def push_command(files: tuple[str, ...], destination: str, trust: str | None, *,
 
 
 def _shipment(path: str, trust: str | None) -> Shipment:
-    from tilec.registry.push import Shipment
+    from tilec.ship.registry.push import Shipment
 
     with opened(path, trust=trust) as bundle:
         data, attestations = with_sidecar(bundle)
@@ -66,12 +66,12 @@ def pull_command(
     source: str, arch: str | None, model: str | None, output: str | None, trust: str | None, *, plain_http: bool, as_json: bool
 ) -> int:  # fmt: skip
     """Pull bundles into a folder and print one line for each. Returns 1 if some are refused, and lists them."""
-    from tilec.finder import checked, own_bundles_folder, refusal_of
-    from tilec.registry.client import Client
-    from tilec.registry.errors import RegistryError
-    from tilec.registry.pull import Refused, Wanted, pull
     from tilec.runtime import BundleError
-    from tilec.temporary_files import sweep
+    from tilec.ship.finder import checked, own_bundles_folder, refusal_of
+    from tilec.ship.registry.client import Client
+    from tilec.ship.registry.errors import RegistryError
+    from tilec.ship.registry.pull import Refused, Wanted, pull
+    from tilec.untrusted.temporary_files import sweep
 
     reference = _reference(source)
     targets = chosen_targets(arch)

@@ -12,15 +12,15 @@ from typing import Any
 
 from tilec.cli.options import cores
 from tilec.cli.project import UsageError, open_kernels, open_one, print_diagnostics, say, status_of
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.project.buildfile import BuildFile, KernelEntry
-from tilec.project.launches import LaunchValuesError, given_values
-from tilec.project.models import Constant
-from tilec.project.report import diagnostic_json
-from tilec.project.trial import Question, Trial, Written, own_reference, trials
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.project.build.report import diagnostic_json
+from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.read.models import Constant
+from tilec.project.trial.launches import LaunchValuesError, given_values
+from tilec.project.trial.trial import Question, Trial, Written, own_reference, trials
 from tilec.workers.call import Call, calls
 
-PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial")
+PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial.trial")
 
 
 def run_command(

@@ -11,19 +11,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tilec.artifact.signature_format import (
+    BUILDER,
+    LOCAL_BUILDER,
+    PREDICATES,
+    decode_sidecar,
+    encode_sidecar,
+    pae,
+    sidecar_path,
+)
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError, open_project
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import Output
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError
 from tilec.runtime.trust import Trust, TrustedKey
 from tilec.runtime.trust import signing_keys as keys_module
 from tilec.runtime.trust_place import NO_POLICY
-from tilec.signature_format import BUILDER, LOCAL_BUILDER, PREDICATES, decode_sidecar, encode_sidecar, pae, sidecar_path
+from tilec.untrusted.output import Output
 
 if TYPE_CHECKING:
-    from tilec.signature_format import Envelope
-    from tilec.signing_keys import FileSigner
+    from tilec.artifact.signature_format import Envelope
+    from tilec.artifact.signing_keys import FileSigner
 
 PASSPHRASE: Final = "TILEC_KEY_PASSPHRASE"
 PUBLIC: Final = ".pub"
@@ -61,7 +69,7 @@ def sign_command(
 ) -> int:  # fmt: skip
     """Sign provenance and bill of materials of bundles, and write each next to its bundle. If one bundle is refused, nothing is
     written."""
-    from tilec.bundle.sign import signed_envelopes, statements
+    from tilec.ship.signing.sign import signed_envelopes, statements
 
     signer = _signer(Path(key))
     made: list[tuple[Path, bytes, Bundle]] = []
@@ -90,8 +98,8 @@ def sign_command(
 
 def attest_command(path: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
     """Print the statements that `sign` would sign, or write them and the bytes under each signature into a folder."""
-    from tilec.bundle.sign import statements
-    from tilec.signature_format import PAYLOAD_TYPE
+    from tilec.artifact.signature_format import PAYLOAD_TYPE
+    from tilec.ship.signing.sign import statements
 
     with opened(path, trust=NO_POLICY) as bundle:
         payloads = statements(bundle, release, _builder(builder), _files(bundle, project))
@@ -116,7 +124,7 @@ def attest_command(path: str, release: int, builder: str | None, project: str | 
 
 def sbom_command(path: str, trust: str | None) -> int:
     """Print the bill of materials of a bundle."""
-    from tilec.bundle.sbom import bill_of_materials
+    from tilec.ship.signing.sbom import bill_of_materials
 
     with opened(path, trust=trust) as bundle:
         print(json.dumps(bill_of_materials(bundle, bundle.path.name), indent=1))
@@ -132,15 +140,15 @@ def _builder(text: str | None) -> str:
 
 
 def _files(bundle: Bundle, project: str | None) -> dict[str, str]:
-    from tilec.bundle.provenance import project_files
+    from tilec.ship.signing.provenance import project_files
 
     return project_files(bundle, open_project(project)) if project is not None else {}
 
 
 def _before(place: Path) -> list[Envelope]:
     """The envelopes of an existing attestation file; CompileError E0714 if it is malformed."""
-    from tilec.regular_file import read_regular
-    from tilec.signature_format import MAX_SIDECAR
+    from tilec.artifact.signature_format import MAX_SIDECAR
+    from tilec.untrusted.regular_file import read_regular
 
     hint = "move it away to sign the bundle anew"
     try:
@@ -170,7 +178,7 @@ def _keys_module() -> Any:
 
 def _signer(path: Path) -> FileSigner:
     """The signer for a private key file; CompileError E0716 if it cannot be used."""
-    from tilec.regular_file import USED_BY_OTHERS, read_regular
+    from tilec.untrusted.regular_file import USED_BY_OTHERS, read_regular
 
     keys = _keys_module()
 

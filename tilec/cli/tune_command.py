@@ -22,20 +22,20 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import Output
-from tilec.project.buildfile import BuildFile, KernelEntry
-from tilec.project.served import as_entry
-from tilec.project.trial import own_reference
-from tilec.project.tuned import Tuned
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.read.served import as_entry
+from tilec.project.read.tuned import Tuned
+from tilec.project.trial.trial import own_reference
 from tilec.runtime import LaunchError, load_artifact
 from tilec.step.expressions import StepError
-from tilec.strict_json import parse
-from tilec.target import Target
+from tilec.target.targets import Target
 from tilec.tuning.made import Built, made, shape_rows, write_table
 from tilec.tuning.measure import CHILD, Device, Job, NoDevice, Progress, Session, device_here, hears, todo
 from tilec.tuning.records import Records, read_records, shape_of
 from tilec.tuning.table import table_path
+from tilec.untrusted.output import Output
+from tilec.untrusted.strict_json import parse
 
 SOURCES: Final = "sources.json"
 MAX_SOURCES: Final = 1 << 20
@@ -111,8 +111,8 @@ def _built(
     build: BuildFile, tuned: Tuned, target: Target, jobs: int
 ) -> tuple[list[Built], list[Diagnostic]]:  # fmt: skip
     """The candidates, built unless they are in the store, and the diagnostics of those that were refused."""
-    from tilec.project.driver import build_project
-    from tilec.project.report import progress
+    from tilec.project.build.driver import build_project
+    from tilec.project.build.report import progress
 
     problems: list[Diagnostic] = []
     groups: dict[Output, list[KernelEntry]] = {}
@@ -155,7 +155,7 @@ def _entries(
 
 def _prebuilt(build: BuildFile, tuned: Tuned, target: Target, *, strict: bool = True) -> list[Built]:
     """The candidates already built in the project's folder. With `strict`, UsageError if one is missing."""
-    from tilec.project.plan import artifact_name
+    from tilec.project.read.plan import artifact_name
 
     found: list[Built] = []
     for candidate, fixed, entry in _entries(build, tuned, target):

@@ -10,11 +10,11 @@ from typing import Any
 
 from tilec.cli.bundle_commands import needed_entries, opened
 from tilec.cli.project import UsageError, open_project, print_diagnostics, status_of, toolchain
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import Output
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError
 from tilec.runtime.trust import TrustSource, trust_keys
 from tilec.runtime.trust_place import NO_POLICY
+from tilec.untrusted.output import Output
 
 MAX_DIFFERENCES = 20
 """Most differences printed per bundle; `--json` prints all."""
@@ -38,7 +38,7 @@ def verify_command(
 ) -> int:  # fmt: skip
     """Verify bundles and print one line for each that is intact and signed as `trust` requires. Returns 1 if one is refused.
     `rebuild` is the project for a rebuild, and the number of workers."""
-    from tilec.project.report import diagnostic_json
+    from tilec.project.build.report import diagnostic_json
 
     if digest is not None and len(paths) != 1:
         raise UsageError("`--digest` is of one bundle; name one")
@@ -103,14 +103,14 @@ def _differs(path: str, found: list[str]) -> Diagnostic:
 def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:
     """Build every artifact of a bundle again, in an empty store so that no cache is trusted. Returns a line for each product
     that differs. CompileError if something cannot be built, UsageError if the project lacks the model."""
-    from tilec.bundle.pack import bundle_bytes
-    from tilec.bundle.rebuild import differences
     from tilec.cache import Store
-    from tilec.project.closed_world import enumerate_world
-    from tilec.project.driver import build_project
-    from tilec.project.report import progress
+    from tilec.project.build.driver import build_project
+    from tilec.project.build.report import progress
+    from tilec.project.read.closed_world import enumerate_world
     from tilec.runtime import open_bundle
-    from tilec.target import TARGETS
+    from tilec.ship.bundle.pack import bundle_bytes
+    from tilec.ship.bundle.rebuild import differences
+    from tilec.target.targets import TARGETS
 
     build = open_project(project)
     model = next((model for model in build.models if model.name == bundle.model), None)

@@ -22,7 +22,7 @@ import click
 
 from tilec.cli.ending import raised
 from tilec.cli.project import UsageError, find_project, print_diagnostics, print_line, refusals_as_json, say, status_of
-from tilec.diagnostics import CompileError
+from tilec.diagnostics.diagnostic import CompileError
 
 LOOK_AGAIN: Final = 1000
 """Milliseconds after which files are checked without an event, for example on a network file system."""
@@ -65,7 +65,7 @@ class Reads:
 
     def _collect(self, found: set[Path]) -> bool:
         """Add the files that are read. False if the imports of a kernel could not be resolved."""
-        from tilec.project.buildfile import read_build_file
+        from tilec.project.read.buildfile import read_build_file
 
         names = [name for text in self.kernels for name in text.split(",") if name]
         files = [Path(name) for name in names if name.endswith(".py")]

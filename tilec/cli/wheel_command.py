@@ -8,7 +8,7 @@ from pathlib import Path
 from tilec import __version__
 from tilec.cli.bundle_commands import opened, with_sidecar
 from tilec.cli.project import UsageError
-from tilec.output import Output
+from tilec.untrusted.output import Output
 
 
 def wheel_command(
@@ -17,7 +17,7 @@ def wheel_command(
     """Write a bundle as a wheel, and print its path and digest."""
     import hashlib
 
-    from tilec.bundle.wheel import VERSION, make_wheel
+    from tilec.ship.bundle.wheel import VERSION, make_wheel
 
     chosen = version or __version__
     if not VERSION.fullmatch(chosen):

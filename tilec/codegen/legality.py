@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.target import TARGETS, Target
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.target.targets import TARGETS, Target
 
 _FAMILIES: Final = {
     "wgmma": re.compile(r"wgmma[.:]"),

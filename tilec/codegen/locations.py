@@ -2,8 +2,8 @@
 
 In: MLIR text, one operation or brace per line. Out: the same with a location on each operation that names line N of the tile IR
 text, under a constant file name, so that the bytes do not depend on any path. Text without such comments is unchanged. After
-`// line N replicated` the column is `tilec.ir.lines.REPLICATED`, which tells the emulator that several threads store the same
-value; a location changes no instruction, so this costs nothing. The debug information contains only line directives (LLVM,
+`// line N replicated` the column is `tilec.ir.text.lines.REPLICATED`, which tells the emulator that several threads store the
+same value; a location changes no instruction, so this costs nothing. The debug information contains only line directives (LLVM,
 `DebugDirectivesOnly`): no `.debug` sections, and the same optimisation as without it.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tilec.ir.lines import PLAIN, REPLICATED, TEXT_NAME
+from tilec.ir.text.lines import PLAIN, REPLICATED, TEXT_NAME
 
 PASS: Final = "ensure-debug-info-scope-on-llvm-func{emission-kind=DebugDirectivesOnly}"
 _MARK: Final = re.compile(r"// line (\d+)( replicated)?")

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from tilec.codegen import float_literals, legality, locations
 from tilec.codegen.bindings import load_llvmlite, load_mlir
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.target import Target
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.target.targets import Target
 
 TRIPLE: Final = "nvptx64-nvidia-cuda"
 _CLEANUP: Final = "canonicalize,cse"

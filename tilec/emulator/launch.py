@@ -14,14 +14,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact import AbiSlot, Manifest, TensorMapSpec, TensorSpec
-from tilec.emulator import finish, instructions
+from tilec.artifact.records import AbiSlot, Manifest, TensorMapSpec, TensorSpec
+from tilec.emulator import instructions
 from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
-from tilec.emulator.machine import Machine
+from tilec.emulator.machine import finish
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.memory import Allocation, Memory
 from tilec.emulator.matrices.tensor_maps import TensorMap
-from tilec.emulator.memory import Allocation, Memory
-from tilec.emulator.parser import parse
-from tilec.emulator.syntax import Module, Parameter
+from tilec.emulator.ptx.parser import parse
+from tilec.emulator.ptx.syntax import Module, Parameter
 from tilec.ir.types import DTYPES
 
 Block = tuple[int, int, int]

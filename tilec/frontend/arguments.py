@@ -6,11 +6,11 @@ import ast
 from dataclasses import dataclass
 from typing import Final
 
+from tilec.diagnostics.spelling import ask_first
 from tilec.frontend.emitter import MAX_TILE, At, Emitter, Term, describe, usable
 from tilec.frontend.scope import Scope
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.types import DTYPES, DType, TensorType
-from tilec.spelling import ask_first
 
 
 class Missing:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilec.diagnostics import CompileError, Diagnostic, Fix, Label, Span
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Fix, Label, Span
 from tilec.frontend.calls import call
 from tilec.frontend.emitter import At, Emitter, Term
 from tilec.frontend.liveness import analyse, assigned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
+from tilec.diagnostics.spelling import ask_first
 from tilec.frontend import arithmetic, memory, words
 from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term, describe, number_of, usable
@@ -16,7 +17,6 @@ from tilec.frontend.scope import Scope
 from tilec.frontend.signature import dtype_named
 from tilec.frontend.vocabulary import METHODS, WORDS
 from tilec.ir.types import DType
-from tilec.spelling import ask_first
 
 MAX_CALL_DEPTH = 32
 _MEANINGS: Final = (memory, words)  # importing them fills `WORDS`

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.diagnostics import CompileError, Diagnostic, Fix, Label, Span
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Fix, Label, Span
 from tilec.frontend.report import Refused, Source
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Parameter, Value
 from tilec.ir.expr import ARITHMETIC, Expr, binary, const, sym
 from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32, i64
-from tilec.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS
+from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS
 
 MAX_TILE: Final = 1 << 20
 """Most elements of a tile: far more than fit in a block's registers and shared memory."""

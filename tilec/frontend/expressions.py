@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+from tilec.diagnostics.spelling import ask_first, did_you_mean
 from tilec.frontend import arithmetic
 from tilec.frontend.emitter import At, Number, Term, default_dtype, describe, number_of, tile_type, usable
 from tilec.frontend.module import (
@@ -26,8 +27,7 @@ from tilec.frontend.signature import dtype_named
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
 from tilec.ir.types import TensorType, TileType
-from tilec.limits import MAX_LITERAL_BITS
-from tilec.spelling import ask_first, did_you_mean
+from tilec.untrusted.limits import MAX_LITERAL_BITS
 
 _MATH_CONSTANTS: Final = {"inf": math.inf, "pi": math.pi, "e": math.e, "tau": math.tau}
 _OF_TENSORS: Final = ("shape", "ndim", "dtype")

@@ -15,7 +15,7 @@ from tilec.frontend.module import DimName, word_of
 from tilec.frontend.scope import Scope
 from tilec.ir.core import Block
 from tilec.ir.expr import COMPARISONS, Expr, binary, cdiv, const, sym
-from tilec.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE
+from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE
 
 _ARITHMETIC: Final[dict[type[ast.operator], str]] = {
     ast.Add: "+",

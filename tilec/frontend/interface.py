@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend.build import only_kernel
 from tilec.frontend.module import read_module
 from tilec.frontend.signature import constant_names, read_declared

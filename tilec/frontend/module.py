@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Final
 
 from tilec import language
-from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
+from tilec.diagnostics.spelling import did_you_mean, nearest
 from tilec.frontend.report import Refused, Source, compile_error
 from tilec.ir.types import DTYPES
-from tilec.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_NAME, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
-from tilec.spelling import did_you_mean, nearest
+from tilec.untrusted.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_NAME, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
 
 DIRECTIVES = frozenset({"grid", "ensures", "requires", "resident", "values"})
 WORDS = frozenset(language.__all__)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tilec import language
-from tilec.diagnostics import CompileError, Span
+from tilec.diagnostics.diagnostic import CompileError, Span
 from tilec.frontend.module import (
     NO_TEXTS,
     DimName,
@@ -33,7 +33,7 @@ from tilec.frontend.module import (
     word_of,
 )
 from tilec.frontend.report import Source
-from tilec.limits import MAX_IMPORT_DEPTH
+from tilec.untrusted.limits import MAX_IMPORT_DEPTH
 
 _MEANT: Final = re.compile(r"^@(?:tilec\s*\.\s*)?(?:kernel|function)\b", re.MULTILINE)
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tilec.diagnostics import CompileError, Diagnostic, Fix, Label, Span
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Fix, Label, Span
 
 _COMPOUND = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.For, ast.While, ast.If, ast.With, ast.Try)
 

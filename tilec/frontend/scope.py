@@ -6,14 +6,14 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tilec.diagnostics import Diagnostic, Fix
+from tilec.diagnostics.diagnostic import Diagnostic, Fix
+from tilec.diagnostics.spelling import nearest
 from tilec.frontend.emitter import At, Emitter, Poison, Term, usable
 from tilec.frontend.liveness import Liveness
 from tilec.frontend.module import WORDS, DimName, ElementName, Entry, Foreign, Module, Routine, Word, dtype_word, is_word
 from tilec.frontend.signature import Signature, dtype_named
 from tilec.ir.core import Function
 from tilec.ir.types import DTYPES
-from tilec.spelling import nearest
 
 BUILTINS = frozenset({"range", "min", "max", "abs", "float", "int", "bool", "len"})
 

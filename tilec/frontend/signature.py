@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.diagnostics import Diagnostic, Label
+from tilec.diagnostics.diagnostic import Diagnostic, Label
+from tilec.diagnostics.spelling import ask_first, nearest
 from tilec.frontend.module import DimName, ElementName, Module, Routine, dtype_word, word_of
 from tilec.frontend.report import Refused, compile_error
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.types import DTYPES, DType, TensorType, TileType
-from tilec.limits import MAX_HOST_DEPTH
-from tilec.spelling import ask_first, nearest
+from tilec.untrusted.limits import MAX_HOST_DEPTH
 
 Constant = int | float | bool | str
 _ACCESS: Final = {"In": Access.IN, "Out": Access.OUT, "InOut": Access.INOUT, "Scratch": Access.SCRATCH, "Atomic": Access.ATOMIC}

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
-from tilec.diagnostics import Diagnostic, Label
+from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.frontend import arithmetic
 from tilec.frontend.directives import directive
 from tilec.frontend.emitter import At, Poison, Term, describe, usable

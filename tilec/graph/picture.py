@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import networkx as nx
 
-from tilec.artifact import Obligation
-from tilec.diagnostics import Span
+from tilec.artifact.records import Obligation
+from tilec.diagnostics.diagnostic import Span
 from tilec.graph.svg import Badge, Node, Picture
 from tilec.ir.core import Function
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 
 
 class InterpreterError(Exception):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from tilec.ir.core import Function, Value
-from tilec.ir.printer import print_function
+from tilec.ir.text.printer import print_function
 from tilec.ir.types import DTYPES, DType, TensorType, TileType
 
 _FIRST: Final = {size: next(one for one in DTYPES.values() if one.is_float and one.bits == size) for size in (32, 16, 8)}

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 from tilec.ir.expr import Expr
-from tilec.ir.layout import Layout
-from tilec.ir.range_facts import Range
+from tilec.ir.facts.range_facts import Range
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
 
 

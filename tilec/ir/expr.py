@@ -2,7 +2,7 @@
 
 They describe what the host knows at launch: tensor dims, the grid, preconditions and launch checks. The compiler reasons
 about them, the manifest stores them as nested JSON lists, and the launcher evaluates them, so of the project this module
-imports only `tilec.limits`. Division and modulo round toward minus infinity, as in Python.
+imports only `tilec.untrusted.limits`. Division and modulo round toward minus infinity, as in Python.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tilec.limits import MAX_NAME
+from tilec.untrusted.limits import MAX_NAME
 
 ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add,

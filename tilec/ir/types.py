@@ -198,7 +198,7 @@ class ScratchType:
 
 @dataclass(frozen=True, slots=True)
 class RingType:
-    """A queue of stages (`tilec.ir.ops_sync`)."""
+    """A queue of stages (`tilec.ir.ops.sync_ops`)."""
 
     stages: int
 

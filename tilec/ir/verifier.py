@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from tilec.ir.core import Access, Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.expr import Expr
 from tilec.ir.ops import If, Yield
-from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_sync import Roles
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.types import TensorType, TileType
 
 

@@ -12,18 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.artifact import AbiSlot, TensorMapSpec
-from tilec.ir import ops, ops_launch, ops_staging, ops_sync, thread_elements
+from tilec.artifact.records import AbiSlot, TensorMapSpec
+from tilec.ir import ops
 from tilec.ir.core import Access, Function, Op
-from tilec.ir.lines import text_line
-from tilec.ir.shared_plan import shared_bytes
-from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
+from tilec.ir.facts.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
+from tilec.ir.layouts import thread_elements
+from tilec.ir.layouts.shared_plan import shared_bytes
+from tilec.ir.ops import launch_ops, staging_ops, sync_ops
+from tilec.ir.text.lines import text_line
 from tilec.lowering import arithmetic, control, convert, launch, memory, products, reduce, rings, staging, stores, total
 from tilec.lowering.context import Context, argument_of
 from tilec.lowering.launch_terms import symbol
 from tilec.lowering.rules import RULES
 from tilec.mlir.module import Argument, kernel_module
-from tilec.target import Target
+from tilec.target.targets import Target
 
 __all__ = ["Lowered", "lower"]
 
@@ -70,7 +72,7 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
                 control.lower_for(context, op, run)
             elif isinstance(op, ops.If):
                 control.lower_if(context, op, run)
-            elif isinstance(op, ops_sync.Roles):
+            elif isinstance(op, sync_ops.Roles):
                 control.lower_roles(context, op, run)
             else:
                 RULES[type(op)](context, op)
@@ -81,8 +83,8 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
     run(function.body.ops)
     maps = tuple(TensorMapSpec(function.parameter_of(t).name, box.extents, box.swizzle) for t, box in context.maps)
     abi = (*_abi(function), *(AbiSlot("tensor_map", spec.tensor) for spec in maps))
-    waits = any(isinstance(op, ops_launch.WaitPrior) for op in function.body.walk())
-    passed_on = any(isinstance(op, ops_sync.Roles) and any(op.registers) for op in function.body.ops)
+    waits = any(isinstance(op, launch_ops.WaitPrior) for op in function.body.walk())
+    passed_on = any(isinstance(op, sync_ops.Roles) and any(op.registers) for op in function.body.ops)
     mlir = _module(function, context, min_blocks or (1 if passed_on else None))
     total.check(mlir)
     return Lowered(mlir, symbol(function.name), abi, context.threads, shared_bytes(function), waits, maps)
@@ -100,7 +102,7 @@ def _module(function: Function, context: Context, min_blocks: int | None) -> str
     sizes = [Argument(context.leaves[name].value) for name in function.dims]
     scalars = [Argument(argument_of(p)) for p in function.parameters if p.access is None]
     maps = [Argument(value, size=MAP_BYTES, alignment=MAP_ALIGNMENT) for value in context.maps.values()]
-    alignment = max((op.alignment for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)), default=128)
+    alignment = max((op.alignment for op in function.body.walk() if isinstance(op, staging_ops.SharedAlloc)), default=128)
     return kernel_module(
         symbol(function.name),
         (*pointers, *sizes, *scalars, *maps),

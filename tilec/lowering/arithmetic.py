@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tilec.ir.blocked_layouts import hidden, reshaped
 from tilec.ir.core import Op
-from tilec.ir.layout import register_map
+from tilec.ir.layouts.blocked_layouts import hidden, reshaped
+from tilec.ir.layouts.layout import register_map
 from tilec.ir.ops import (
     Binary,
     BinaryInRange,
@@ -24,7 +24,7 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.ops_staging import Part
+from tilec.ir.ops.staging_ops import Part
 from tilec.ir.types import DType, f32, i32, u32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.integers import absolute, floor_division, shift
@@ -47,7 +47,7 @@ TESTS: Final[dict[str, tuple[IntegerTest, IntegerTest, FloatTest]]] = {
 
 
 def operands_of(context: Context, op: Op) -> list[list[SsaValue]]:
-    """This thread's registers of every operand, in the result's layout (`tilec.ir.operand_layouts`)."""
+    """This thread's registers of every operand, in the result's layout (`tilec.ir.layouts.operand_layouts`)."""
     return [context.registers(value) for value in op.operands]
 
 

@@ -15,9 +15,9 @@ from functools import cache
 from tilec.atoms.tma import Box
 from tilec.ir.core import Access, Function, Parameter, Value
 from tilec.ir.expr import Expr
-from tilec.ir.layout import Layout
-from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_staging import SharedAlloc
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.types import DType
 from tilec.lowering.block_places import of_the_block
 from tilec.lowering.launch_terms import launch_term, leaves_of, named

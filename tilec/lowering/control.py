@@ -9,9 +9,9 @@ from tilec.atoms import wgmma
 from tilec.atoms.registers import take_registers
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
-from tilec.ir.ops_launch import LaunchedBlocks
-from tilec.ir.ops_staging import GroupProduct, SharedLoad, StageCopy
-from tilec.ir.ops_sync import Roles, SharedFree
+from tilec.ir.ops.launch_ops import LaunchedBlocks
+from tilec.ir.ops.staging_ops import GroupProduct, SharedLoad, StageCopy
+from tilec.ir.ops.sync_ops import Roles, SharedFree
 from tilec.lowering.context import Context
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
@@ -63,10 +63,10 @@ def _words(context: Context, value: Value, registers: int) -> Words | None:
 
 
 def _is_share_of_tiles(op: For) -> bool:
-    """Whether a loop processes every n-th of a block's tiles, n > 1 (`tilec.passes.schedule.pingpong`). Its lower bound is not
-    negative and its upper bound is (extent - 1 - block) // blocks + 1, which is at least 1. If the upper bound is close to the
-    largest i32, the value of the loop variable after the last iteration overflows i32; only the comparison uses that value, and
-    an unsigned comparison is exact."""
+    """Whether a loop processes every n-th of a block's tiles, n > 1 (`tilec.passes.schedule.specialization.pingpong`). Its
+    lower bound is not negative and its upper bound is (extent - 1 - block) // blocks + 1, which is at least 1. If the upper
+    bound is close to the largest i32, the value of the loop variable after the last iteration overflows i32; only the
+    comparison uses that value, and an unsigned comparison is exact."""
     step, others = op.step.owner, op.upper.owner
     if not (isinstance(step, Constant) and step.value > 1 and isinstance(others, Binary | BinaryInRange)):
         return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tilec.ir.exchange import Steps, is_uniform, renamed
-from tilec.ir.layout import Layout
-from tilec.ir.ops_staging import Put, Relayout, Take
+from tilec.ir.layouts.exchange import Steps, is_uniform, renamed
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops.staging_ops import Put, Relayout, Take
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
 from tilec.lowering.places import Places
@@ -31,7 +31,7 @@ def lower_relayout(context: Context, op: Relayout) -> None:
 
 @lowers(Put)
 def lower_put(context: Context, op: Put) -> None:
-    """Stores each element from the registers that own it, not from wrapped copies (`tilec.ir.layout`). If an element is
+    """Stores each element from the registers that own it, not from wrapped copies (`tilec.ir.layouts.layout`). If an element is
     replicated over several threads, all of them store the same value, because selecting one of them costs more."""
     scratch, value = op.operands
     tile, layout = value.tile, value.layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tilec.ir.core import Access
-from tilec.ir.ops_launch import GridExtent, LaunchedBlocks, WaitPrior
+from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks, WaitPrior
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import GLOBAL, i32, i64

@@ -2,7 +2,7 @@
 vectors.
 
 Addresses are 64-bit. The test whether the box is inside is uniform over the block, so a tensor's tail costs full blocks only
-one comparison. The barriers that an access needs are placed earlier (`tilec.passes.schedule.meetings`).
+one comparison. The barriers that an access needs are placed earlier (`tilec.passes.schedule.sync.barriers`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 
-from tilec.ir.blocked_layouts import vector_length
 from tilec.ir.core import Value
 from tilec.ir.expr import sym
-from tilec.ir.layout import Layout
+from tilec.ir.layouts.blocked_layouts import vector_length
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import (
     AtomicUpdate,
     Binary,
@@ -28,7 +28,7 @@ from tilec.ir.ops import (
     Select,
     Store,
 )
-from tilec.ir.ops_staging import Relayout
+from tilec.ir.ops.staging_ops import Relayout
 from tilec.ir.types import i32
 from tilec.lowering import positions
 from tilec.lowering.atomics import float_extremum

@@ -1,15 +1,15 @@
 """Code for the coordinates of each register's element, and for whether a register holds a copy.
 
 In: a layout and a tile shape. Out: SSA values, each created once. If a layout counts past the end of an axis
-(`tilec.ir.layout`), positions there wrap back by the axis' extent, and `is_copy` distinguishes them from the element's own
-register. Registers that no thread has past an end cost nothing.
+(`tilec.ir.layouts.layout`), positions there wrap back by the axis' extent, and `is_copy` distinguishes them from the element's
+own register. Registers that no thread has past an end cost nothing.
 """
 
 from __future__ import annotations
 
 from math import gcd
 
-from tilec.ir.layout import Layout
+from tilec.ir.layouts.layout import Layout
 from tilec.lowering.context import Context
 from tilec.mlir.types import SsaValue, Type, i32
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilec.atoms import mma_sync, wgmma
 from tilec.ir.core import Value
 from tilec.ir.ops import Constant, Mma
-from tilec.ir.ops_staging import GroupMma, GroupProduct, HeldGroupMma, PackPairs, Relayout, WaitMma
+from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, HeldGroupMma, PackPairs, Relayout, WaitMma
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer

@@ -10,10 +10,10 @@ from math import prod
 from typing import Final
 
 from tilec.ir.core import Value
-from tilec.ir.exchange import REDUCED_BYTES
-from tilec.ir.layout import Layout
+from tilec.ir.layouts.exchange import REDUCED_BYTES
+from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Reduce
-from tilec.ir.ops_staging import ReducePut, ReduceTake
+from tilec.ir.ops.staging_ops import ReducePut, ReduceTake
 from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilec.atoms import cp_async, mbarrier
 from tilec.ir.core import Op, Value
-from tilec.ir.ops_sync import (
+from tilec.ir.ops.sync_ops import (
     Acquire,
     Barrier,
     Commit,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilec.atoms import cp_async, ldmatrix, mbarrier, mma_sync, tma
 from tilec.atoms.cp_async import Box, Edges
 from tilec.ir.core import Value
-from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy
+from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.types import ScratchType
 from tilec.lowering.context import Context
 from tilec.lowering.positions import position

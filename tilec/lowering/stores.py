@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tilec.atoms import stmatrix, tma
-from tilec.ir.ops_stores import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
+from tilec.ir.ops.store_ops import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 

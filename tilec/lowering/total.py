@@ -7,7 +7,7 @@ everything else is rejected:
 - operations by name, each with its permitted keywords: no `nsw`, `nuw`, `exact`, `inbounds`, `nnan`, `ninf`, `fast`; no
   `undef`, `poison`, `freeze`;
 - the right operand of a division, remainder or shift is a constant for which LLVM defines the result, or is selected to be one
-  (`tilec.lowering.integers`), or the operation carries the mark of a range proof (`tilec.passes.schedule.in_range`);
+  (`tilec.lowering.integers`), or the operation carries the mark of a range proof (`tilec.passes.schedule.simplify.in_range`);
 - inline PTX is one of the texts below; an intrinsic has one of the names below.
 """
 

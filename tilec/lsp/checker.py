@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tilec.defects import defect
-from tilec.diagnostics import CompileError
-from tilec.project.live import PRELOAD, Told, Verdict, judge
-from tilec.project.models import Constant
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.diagnostics.internal_errors import defect
+from tilec.project.build.live import PRELOAD, Told, Verdict, judge
+from tilec.project.read.models import Constant
 from tilec.workers.scheduler import Standing
 
 QUIET: Final = 0.2

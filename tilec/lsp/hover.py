@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from tilec.diagnostics import Diagnostic, Span
+from tilec.diagnostics.diagnostic import Diagnostic, Span
 from tilec.frontend import Outline, Symbol, word_doc
 from tilec.lsp.positions import Word, holds, size
-from tilec.lsp.told import explanation, file_of
+from tilec.lsp.reports import explanation, file_of
 from tilec.passes.analysis.facts import Fact
-from tilec.project.live import Specialisation, Verdict
+from tilec.project.build.live import Specialisation, Verdict
 
 SHOWN: Final = 4
 """Maximum number of different descriptions shown."""

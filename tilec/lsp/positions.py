@@ -12,7 +12,7 @@ from typing import Final
 
 from lsprotocol import types
 
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 
 _END: Final = re.compile(r"\r\n|\r|\n")
 _WORD: Final = re.compile(r"\w+")

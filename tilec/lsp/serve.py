@@ -23,8 +23,8 @@ from pygls.io_ import run_async
 
 from tilec.lsp.log import OneLine
 from tilec.lsp.server import Server
-from tilec.project.live import BUILD_FILE
-from tilec.project.models import Constant
+from tilec.project.build.live import BUILD_FILE
+from tilec.project.read.models import Constant
 
 _WATCHED: Final = (f"**/{BUILD_FILE}", "**/*.py")
 _LOG: Final = logging.getLogger(__name__)

@@ -22,15 +22,15 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
 from tilec import __version__
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import Outline, Symbol, definition, outline
 from tilec.frontend.module import read_text
 from tilec.lsp import hover
 from tilec.lsp.checker import Answer, Checker, Document
 from tilec.lsp.positions import Text, Word, holds
-from tilec.lsp.told import actions, diagnostics, file_of
-from tilec.project.live import BUILD_FILE
-from tilec.project.models import Constant
+from tilec.lsp.reports import actions, diagnostics, file_of
+from tilec.project.build.live import BUILD_FILE
+from tilec.project.read.models import Constant
 
 _CODE: Final = re.compile(r"[EN]\d{4}")
 _KINDS: Final = {

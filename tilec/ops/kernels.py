@@ -1,8 +1,8 @@
 """Finds the kernels of an op: takes constants and a device, returns a loaded kernel.
 
 If the op or `TILEC_PREBUILT` names a bundle or a folder of artifacts, kernels come only from there. Otherwise they are compiled
-on demand if the compiler is installed, else they come from installed or pulled bundles (`tilec.finder`). The trust policy in
-effect applies to everything prebuilt; it rejects a folder, which has no signature.
+on demand if the compiler is installed, else they come from installed or pulled bundles (`tilec.ship.finder`). The trust policy
+in effect applies to everything prebuilt; it rejects a folder, which has no signature.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Kernels:
             return self._of_bundle(open_bundle(path, arch=device.architecture), constants, device)
         if all(is_installed(package) for package in PACKAGES):
             # Imported by name, so that importing this module does not import the compiler.
-            just_in_time: Any = importlib.import_module("tilec.project.just_in_time")
+            just_in_time: Any = importlib.import_module("tilec.project.build.just_in_time")
             return just_in_time.compile(self._path, constants, device.architecture, device=device)
-        from tilec.finder import find_kernel
+        from tilec.ship.finder import find_kernel
 
         return self._of_bundle(find_kernel(self._interface.kernel, constants, device.architecture), constants, device)
 

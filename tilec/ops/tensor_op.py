@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilec.artifact import ScalarSpec
+from tilec.artifact.records import ScalarSpec
 from tilec.frontend import kernel_file, read_interface
 from tilec.ops.declaration import Choice, Declaration, declare, refuse
 from tilec.ops.kernels import Kernels, current_device

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tilec.bundle_format import (
+from tilec.artifact.bundle_format import (
     FORMAT,
     HEADER,
     MAGIC,
@@ -31,13 +31,13 @@ from tilec.bundle_format import (
     expand,
     model_digest,
 )
-from tilec.cubin_image import Image, check_image, read_image
-from tilec.regular_file import read_regular
+from tilec.artifact.cubin_image import Image, check_image, read_image
 from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
 from tilec.runtime.trust_place import find_trust
+from tilec.untrusted.regular_file import read_regular
 
 if TYPE_CHECKING:
     from tilec.runtime.signatures import Signed, Vouchers

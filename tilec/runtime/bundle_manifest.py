@@ -15,13 +15,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tilec.artifact import Manifest
-from tilec.bundle_format import MAX_BLOBS, MAX_MANIFEST, MAX_TEXTS, MODEL, NAME, STEP, Header, layout
-from tilec.manifest_reader import manifest_from_json
+from tilec.artifact.bundle_format import MAX_BLOBS, MAX_MANIFEST, MAX_TEXTS, MODEL, NAME, STEP, Header, layout
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import Manifest
 from tilec.step.expressions import StepError
 from tilec.step.reader import Declaration, decode_declaration
 from tilec.step.tuning import Tuning, read_tuning
-from tilec.strict_json import parse
+from tilec.untrusted.strict_json import parse
 
 _ARCH: Final = re.compile(r"sm_[0-9]{2,3}a?", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)

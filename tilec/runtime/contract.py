@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tilec.artifact import Manifest, TensorSpec
+from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime.dims import evaluate, known_values, solve_dims
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import check_scalar, exact_integer

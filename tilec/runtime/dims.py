@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES, MAX_DIM
 from tilec.runtime.errors import LaunchError, shown

@@ -25,8 +25,8 @@ def _cut(text: str, limit: int = MAX_SHOWN) -> str:
 class LaunchError(Exception):
     """A launch that violates the contract, or that the driver refused.
 
-    `code` is E09 followed by two digits and has a page in `tilec/explain/`; `argument` is the offending parameter, empty if the
-    launch as a whole is at fault; `given` and `required` are the two sides of the clause, as printed.
+    `code` is E09 followed by two digits and has a page in `tilec/diagnostics/explain/`; `argument` is the offending parameter,
+    empty if the launch as a whole is at fault; `given` and `required` are the two sides of the clause, as printed.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class LaunchError(Exception):
 
 
 class BundleError(Exception):
-    """A refused bundle. `code` is E07 followed by two digits and has a page in `tilec/explain/`; `hint` is a suggestion, empty
-    if that page suffices."""
+    """A refused bundle. `code` is E07 followed by two digits and has a page in `tilec/diagnostics/explain/`; `hint` is a
+    suggestion, empty if that page suffices."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         self.code = code

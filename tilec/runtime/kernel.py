@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tilec.artifact import Manifest
-from tilec.cubin_image import check_image
-from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
-from tilec.manifest_reader import manifest_from_json
-from tilec.regular_file import read_regular
+from tilec.artifact.cubin_image import check_image
+from tilec.artifact.manifest_reader import manifest_from_json
+from tilec.artifact.records import Manifest
+from tilec.ir.facts.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 from tilec.runtime.contract import Checked, Launch, check_launch
 from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
@@ -25,7 +24,8 @@ from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import pack_scalar
 from tilec.runtime.tensor_maps import TensorMaps
 from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
-from tilec.strict_json import parse
+from tilec.untrusted.regular_file import read_regular
+from tilec.untrusted.strict_json import parse
 
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
 """Dynamic shared memory in bytes that a launch may use without opting in."""

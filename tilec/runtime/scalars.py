@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilec.artifact import ScalarSpec
+from tilec.artifact.records import ScalarSpec
 from tilec.ir.types import DTYPES
 from tilec.runtime.errors import LaunchError, shown
 

@@ -1,6 +1,6 @@
 """Verifies the signatures of a bundle against a policy: returns who signed the digest, or refuses.
 
-The sidecar (`tilec.signature_format`) is read once, into one copy, like the bundle. Checks run in this order:
+The sidecar (`tilec.artifact.signature_format`) is read once, into one copy, like the bundle. Checks run in this order:
 
 1. The sidecar is bounded, complete and canonical.
 2. Every signature by a key of the policy is valid. An invalid one refuses the bundle even if others would suffice; signatures
@@ -19,10 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilec.regular_file import read_regular
-from tilec.runtime.errors import BundleError, shown
-from tilec.runtime.trust import Trust, TrustedKey, signing_keys
-from tilec.signature_format import (
+from tilec.artifact.signature_format import (
     MAX_SIDECAR,
     PAYLOAD_TYPE,
     PREDICATES,
@@ -34,6 +31,9 @@ from tilec.signature_format import (
     read_provenance,
     sidecar_path,
 )
+from tilec.runtime.errors import BundleError, shown
+from tilec.runtime.trust import Trust, TrustedKey, signing_keys
+from tilec.untrusted.regular_file import read_regular
 
 
 @dataclass(frozen=True, slots=True)

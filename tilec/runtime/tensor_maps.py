@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from tilec.artifact import Manifest, TensorMapSpec
-from tilec.ir.tensor_maps import MAP_BYTES
+from tilec.artifact.records import Manifest, TensorMapSpec
+from tilec.ir.facts.tensor_maps import MAP_BYTES
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView
 

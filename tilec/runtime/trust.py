@@ -7,7 +7,7 @@
 
     [[trust.models]]
     name = "qwen3-4b"                   # of bundles
-    digests = ["8b1f..."]               # model digests allowed for the name: numbers and step (`tilec.bundle_format`)
+    digests = ["8b1f..."]               # model digests allowed for the name: numbers and step (`tilec.artifact.bundle_format`)
     minimum = 7                         # oldest release accepted for it; default: that above
 
     [[trust.keys]]
@@ -38,13 +38,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tilec.bundle_format import MODEL
-from tilec.limits import LONG_KEY, MAX_KEY_PARTS
-from tilec.regular_file import WRITTEN_BY_OTHERS, read_regular
+from tilec.artifact.bundle_format import MODEL
 from tilec.runtime.errors import BundleError, shown
+from tilec.untrusted.limits import LONG_KEY, MAX_KEY_PARTS
+from tilec.untrusted.regular_file import WRITTEN_BY_OTHERS, read_regular
 
 if TYPE_CHECKING:
-    from tilec.signing_keys import PublicKey
+    from tilec.artifact.signing_keys import PublicKey
 
 POLICY_FORMAT: Final = 2
 """Format 1 had no `format` entry, and trusted the signer for what a name stands for."""
@@ -86,7 +86,7 @@ class TrustedKey:
 
 @dataclass(frozen=True, slots=True)
 class TrustedModel:
-    """The model digests (`tilec.bundle_format`) allowed for a name, and the oldest accepted release."""
+    """The model digests (`tilec.artifact.bundle_format`) allowed for a name, and the oldest accepted release."""
 
     digests: frozenset[str]
     minimum: int = 0
@@ -214,9 +214,9 @@ def _key_of(shown_as: str, pem: bytes) -> PublicKey:
 
 
 def signing_keys() -> Any:
-    """The module `tilec.signing_keys`; BundleError E0717 if its dependencies are not installed."""
+    """The module `tilec.artifact.signing_keys`; BundleError E0717 if its dependencies are not installed."""
     try:
-        from tilec import signing_keys
+        from tilec.artifact import signing_keys
     except ImportError as error:
         if not (error.name or "").startswith("cryptography"):
             raise

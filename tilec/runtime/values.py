@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact import ValueCheck
+from tilec.artifact.records import ValueCheck
 from tilec.runtime.device import HOST_STORAGE
 from tilec.runtime.dims import evaluate
 from tilec.runtime.driver import Driver

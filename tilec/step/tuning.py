@@ -4,7 +4,7 @@
     {"kernel": "matmul", "cost": "cdiv(cdiv(out[0], BM) * cdiv(out[1], BN), at_once) * time", "measured": "...",
      "choices": [{"BM": 64, "BN": 64, "at_once": 264, "time": 5.0}, {"BM": 128, "BN": 256, "at_once": 132, "time": 15.8}]}
 
-The build creates them from `[[tuning]]` in build.toml and from the measurements of `tilec tune` (`tilec.project.served`).
+The build creates them from `[[tuning]]` in build.toml and from the measurements of `tilec tune` (`tilec.project.read.served`).
 `numbers` are names that the text of a step uses. A kernel with `choices` is launched with the constants (in capitals) of the
 cheapest choice for the extents of its tensors; the first on a tie.
 """

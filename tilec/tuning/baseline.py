@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilec.project.launches import Contract
-from tilec.project.python_file import execute
+from tilec.project.read.python_file import execute
+from tilec.project.trial.launches import Contract
 from tilec.tuning.bench import Arguments
 
 

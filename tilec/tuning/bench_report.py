@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from tilec.artifact import Manifest
+from tilec.artifact.records import Manifest
 from tilec.tuning.comparison import Compared, Row
 from tilec.tuning.roofline import Rates, Work
 

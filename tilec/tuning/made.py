@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilec.artifact import Manifest
-from tilec.output import Output
-from tilec.project.tuned import AT_ONCE, Candidate, Tuned, at_once, cost_text, weight_names
+from tilec.artifact.records import Manifest
+from tilec.project.read.tuned import AT_ONCE, Candidate, Tuned, at_once, cost_text, weight_names
 from tilec.step.expressions import parse
 from tilec.tuning.fit import Measured, fit
 from tilec.tuning.records import Records, Shape
 from tilec.tuning.table import Kept, Table
+from tilec.untrusted.output import Output
 
 CODE_MAKERS: Final = ("tilec", "torch-mlir", "llvmlite", "nvidia-nvjitlink")
 """The distributions of a manifest's toolchain that determine the machine code; the others are used for proofs."""

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tilec.output import Output
-from tilec.strict_json import parse
+from tilec.untrusted.output import Output
+from tilec.untrusted.strict_json import parse
 
 MAX_RECORDS: Final = 64 << 20
 MAX_LINE: Final = 1 << 18

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tilec.ir.types import DTYPES
-from tilec.project.launches import Contract, span_of
+from tilec.project.trial.launches import Contract, span_of
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function, Op, Value

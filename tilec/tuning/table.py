@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, cast
 
-from tilec.limits import read_file
-from tilec.strict_json import parse
+from tilec.untrusted.limits import read_file
+from tilec.untrusted.strict_json import parse
 
 FORMAT: Final = 1
 FOLDER: Final = "tuning"

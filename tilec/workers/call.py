@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilec import progress
-from tilec.diagnostics import CompileError, Diagnostic, Span
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Span
 from tilec.progress import Limits
 from tilec.workers.scheduler import Crashed, Report, run
 from tilec.workers.verdict import diagnose

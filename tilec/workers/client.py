@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tilec import startup
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.workers import bootstrap
 from tilec.workers.death import PARENT_DIED
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from tilec.diagnostics import Diagnostic, Label, Span
-from tilec.visible import visible_line
+from tilec.diagnostics.diagnostic import Diagnostic, Label, Span
+from tilec.diagnostics.visible import visible_line
 from tilec.workers.client import describe
 from tilec.workers.scheduler import Crashed, Death
 

@@ -30,8 +30,8 @@ from engine.tools.bench.result import Bandwidth, Report
 from engine.tools.bench.table import print_table
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.head_read import HeadRead
+from tilec.diagnostics.visible import unguarded
 from tilec.runtime import BundleError, LaunchError
-from tilec.visible import unguarded
 
 EPILOG: Final = """The roofline is the bandwidth over the bytes that a decode step has to move: all weights, one row of the
 embedding, the filled part of the cache.

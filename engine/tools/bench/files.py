@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from engine.errors import EngineError
-from tilec.output import OpenOutput, Output, is_stream, open_stream, write_all, write_stream
+from tilec.untrusted.output import OpenOutput, Output, is_stream, open_stream, write_all, write_stream
 
 
 def check_writable(path: Path) -> None:
@@ -24,7 +24,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically, or write to a stream (`tilec.output.is_stream`); EngineError if that fails."""
+    """Write a file atomically, or write to a stream (`tilec.untrusted.output.is_stream`); EngineError if that fails."""
     try:
         handle = open_stream(str(path))
         if handle is not None:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.tools.bench.result import CellResult, Report, Statistic
-from tilec.visible import visible
+from tilec.diagnostics.visible import visible
 
 
 def print_table(report: Report, console: Console) -> None:

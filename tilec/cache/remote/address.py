@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 
 REMOTE: Final = "TILEC_REMOTE_CACHE"
 ALLOW: Final = "TILEC_REMOTE_ALLOW"

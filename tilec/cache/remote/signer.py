@@ -19,8 +19,8 @@ import re
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tilec.diagnostics import CompileError, Diagnostic
-from tilec.regular_file import USED_BY_OTHERS, WRITTEN_BY_OTHERS, read_regular
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.untrusted.regular_file import USED_BY_OTHERS, WRITTEN_BY_OTHERS, read_regular
 
 KEY_FILE: Final = "TILEC_REMOTE_KEY_FILE"
 SHORTEST, LONGEST = 32, 4096  # bytes of a secret

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilec.emulator import access
 from tilec.emulator.errors import STORED, Lanes
-from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.floats import extremum
 from tilec.emulator.instructions.memory import SCOPES
-from tilec.emulator.lanes import where
-from tilec.emulator.registry import RAW, TYPES, Decoder, Step, lanewise
-from tilec.emulator.rounding import canonical, flush, round_to, widen
-from tilec.emulator.synchronise import Synchronise
+from tilec.emulator.machine import access
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.lanes import where
+from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Step, lanewise
+from tilec.emulator.machine.rounding import canonical, flush, round_to, widen
+from tilec.emulator.ordering.synchronise import Synchronise
 
 _OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "and": ("b32", "b64"),

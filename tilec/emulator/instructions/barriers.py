@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.warp import converge, warp_barrier
-from tilec.emulator.lanes import searchsorted
-from tilec.emulator.registry import RESCHEDULE, Decoder, Source, Step, control
-from tilec.emulator.syntax import Immediate
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.lanes import searchsorted
+from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Source, Step, control
+from tilec.emulator.ptx.syntax import Immediate
 
 BLOCKED: Final = 1
 EXITED: Final = 2

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tilec.emulator.errors import Lanes
-from tilec.emulator.lanes import where
-from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
-from tilec.emulator.syntax import Immediate
+from tilec.emulator.machine.lanes import where
+from tilec.emulator.machine.registry import TYPES, Decoder, Step, lanewise
+from tilec.emulator.ptx.syntax import Immediate
 
 _BITS = ("b16", "b32", "b64")
 

@@ -16,21 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import access, prior_launches
 from tilec.emulator.errors import STORED
-from tilec.emulator.frame import Frame
-from tilec.emulator.in_flight import SHIFT
 from tilec.emulator.instructions import mbarriers
 from tilec.emulator.instructions.bulk_loads import loads
 from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
 from tilec.emulator.instructions.operands import active, poison_of
-from tilec.emulator.machine import Machine
+from tilec.emulator.machine import access
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.memory import GLOBAL_BASE
+from tilec.emulator.machine.registry import Decoder, Source, Step
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
-from tilec.emulator.memory import GLOBAL_BASE
-from tilec.emulator.proxies import proxies
-from tilec.emulator.races import LANE_BITS
-from tilec.emulator.registry import Decoder, Source, Step
-from tilec.emulator.syntax import Vector
+from tilec.emulator.ordering import prior_launches
+from tilec.emulator.ordering.in_flight import SHIFT
+from tilec.emulator.ordering.proxies import proxies
+from tilec.emulator.ordering.races import LANE_BITS
+from tilec.emulator.ptx.syntax import Vector
 
 Index = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilec.emulator.frame import Frame
-from tilec.emulator.machine import EXITED, Machine
-from tilec.emulator.syntax import Instruction
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.machine import EXITED, Machine
+from tilec.emulator.ptx.syntax import Instruction
 
 
 class Loads:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilec.emulator.frame import Frame
-from tilec.emulator.registry import Decoder, Step, lanewise
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.registry import Decoder, Step, lanewise
 
 
 @lanewise("mapa")

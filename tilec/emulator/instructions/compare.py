@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
-from tilec.emulator.frame import Frame, union
-from tilec.emulator.lanes import where
-from tilec.emulator.registry import TYPES, Decoder, Source, Step, lanewise
-from tilec.emulator.rounding import flush, widen
-from tilec.emulator.syntax import Pair
+from tilec.emulator.machine.frame import Frame, union
+from tilec.emulator.machine.lanes import where
+from tilec.emulator.machine.registry import TYPES, Decoder, Source, Step, lanewise
+from tilec.emulator.machine.rounding import flush, widen
+from tilec.emulator.ptx.syntax import Pair
 
 _ORDERED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "eq": lambda a, b: a == b,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilec.emulator.errors import StopLaunch
-from tilec.emulator.frame import Frame
-from tilec.emulator.registry import Decoder, Step, control, lanewise
-from tilec.emulator.syntax import Symbol
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.registry import Decoder, Step, control, lanewise
+from tilec.emulator.ptx.syntax import Symbol
 
 EXITED = 2
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.emulator.errors import Lanes
-from tilec.emulator.frame import Frame
-from tilec.emulator.halves import low
 from tilec.emulator.instructions.half import clamp_negative
-from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
-from tilec.emulator.rounding import canonical, flush, odd, round_to, two_sum, widen
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.halves import low
+from tilec.emulator.machine.registry import TYPES, Decoder, Step, lanewise
+from tilec.emulator.machine.rounding import canonical, flush, odd, round_to, two_sum, widen
 
 INTEGERS: Final = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 FLOATS: Final = ("f16", "bf16", "f32", "f64")

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import access
 from tilec.emulator.errors import Poison
-from tilec.emulator.frame import Frame
-from tilec.emulator.in_flight import granules
 from tilec.emulator.instructions import bulk_copies, mbarriers
 from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
 from tilec.emulator.instructions.operands import active, read
-from tilec.emulator.machine import Machine
-from tilec.emulator.registry import Decoder, Source, Step, lanewise
+from tilec.emulator.machine import access
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.registry import Decoder, Source, Step, lanewise
+from tilec.emulator.ordering.in_flight import granules
 
 Index = NDArray[np.int64]
 

@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.operands import active
-from tilec.emulator.machine import Machine
-from tilec.emulator.registry import Decoder, Step
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.registry import Decoder, Step
 
 NOTHING = np.zeros(0, np.int64)
 T = TypeVar("T")

@@ -15,9 +15,9 @@ import numpy as np
 from tilec.emulator.errors import Lanes
 from tilec.emulator.instructions import half
 from tilec.emulator.instructions.integers import FLOATS
-from tilec.emulator.lanes import where
-from tilec.emulator.registry import Decoder, Source, Step, lanewise
-from tilec.emulator.rounding import (
+from tilec.emulator.machine.lanes import where
+from tilec.emulator.machine.registry import Decoder, Source, Step, lanewise
+from tilec.emulator.machine.rounding import (
     canonical,
     canonical_bits,
     flush,

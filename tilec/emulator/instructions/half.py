@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilec.emulator.errors import Lanes
-from tilec.emulator.registry import TYPES, Decoder, Step
-from tilec.emulator.rounding import flush_before_rounding, odd, round_to, two_sum, widen
+from tilec.emulator.machine.registry import TYPES, Decoder, Step
+from tilec.emulator.machine.rounding import flush_before_rounding, odd, round_to, two_sum, widen
 
 Function = Callable[..., Lanes]
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.emulator.errors import UNDEFINED, Lanes
-from tilec.emulator.frame import Frame, union
-from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
+from tilec.emulator.machine.frame import Frame, union
+from tilec.emulator.machine.registry import TYPES, Decoder, Step, lanewise
 
 INTEGERS: Final = ("u16", "u32", "u64", "s16", "s32", "s64")
 FLOATS: Final[dict[str, Callable[[Decoder], Step]]] = {}

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import access
 from tilec.emulator.errors import Poison
-from tilec.emulator.frame import Frame
 from tilec.emulator.instructions import warp
 from tilec.emulator.instructions.warp_matrices import registers
+from tilec.emulator.machine import access
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.registry import Decoder, Source, Step, control
 from tilec.emulator.matrices.fragments import load_matrix, store_matrix
-from tilec.emulator.registry import Decoder, Source, Step, control
 
 ROW_BYTES = 16
 Rows = NDArray[np.uint8]

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import access
 from tilec.emulator.errors import UNINITIALISED
-from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.operands import read
-from tilec.emulator.machine import BLOCKED, Machine
-from tilec.emulator.registry import RESCHEDULE, Decoder, Source, Step, control
-from tilec.emulator.transaction_barrier import BarrierMisuse, TransactionBarrier
+from tilec.emulator.machine import access
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.machine import BLOCKED, Machine
+from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Source, Step, control
+from tilec.emulator.ordering.transaction_barrier import BarrierMisuse, TransactionBarrier
 
 Index = NDArray[np.int64]
 Token = NDArray[np.int64]

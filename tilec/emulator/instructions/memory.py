@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from tilec.emulator import access
 from tilec.emulator.errors import Lanes, Poison
-from tilec.emulator.frame import Frame
-from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
-from tilec.emulator.proxies import Proxies, proxies
-from tilec.emulator.registry import RAW, TYPES, Decoder, Step, Target, lanewise
-from tilec.emulator.synchronise import Synchronise
-from tilec.emulator.syntax import Address, Symbol
+from tilec.emulator.machine import access
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Step, Target, lanewise
+from tilec.emulator.ordering.proxies import Proxies, proxies
+from tilec.emulator.ordering.synchronise import Synchronise
+from tilec.emulator.ptx.syntax import Address, Symbol
 
 KINDS: Final = (
     *(f"{k}{b}" for k in "bus" for b in (8, 16, 32, 64)),

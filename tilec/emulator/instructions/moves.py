@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
-from tilec.emulator.frame import Frame, union
-from tilec.emulator.halves import high, low, packed
-from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
-from tilec.emulator.registry import RAW, TYPES, Decoder, Source, Step, Target, lanewise
-from tilec.emulator.syntax import Register, Vector
+from tilec.emulator.machine.frame import Frame, union
+from tilec.emulator.machine.halves import high, low, packed
+from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Source, Step, Target, lanewise
+from tilec.emulator.ptx.syntax import Register, Vector
 
 _MOV = ("pred", "b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64")
 WINDOWS = {"shared": SHARED_BASE, "local": LOCAL_BASE, "global": 0, "const": 0, "param": 0}
@@ -71,7 +71,7 @@ def _unpack(d: Decoder, vector: Vector, kind: str) -> Step:
 
 @lanewise("cvta")
 def cvta(d: Decoder) -> Step:
-    """Converts between generic addresses and those of a state space (the windows of `tilec.emulator.memory`)."""
+    """Converts between generic addresses and those of a state space (the windows of `tilec.emulator.machine.memory`)."""
     to = d.flag("to")
     space = d.need(*WINDOWS, "shared::cta", "param::entry").split("::")[0]
     kind = d.need("u64", "u32")

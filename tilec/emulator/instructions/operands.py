@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
-from tilec.emulator.frame import Frame
-from tilec.emulator.registry import Source
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.registry import Source
 
 
 def read(source: Source, frame: Frame) -> tuple[Lanes, Poison | None]:

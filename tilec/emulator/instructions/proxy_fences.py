@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.memory import FENCE_PROXY
-from tilec.emulator.proxies import proxies
-from tilec.emulator.registry import Decoder, Step
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.registry import Decoder, Step
+from tilec.emulator.ordering.proxies import proxies
 
 
 def fence_async(d: Decoder) -> Step:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import POISON, Lanes, Poison
-from tilec.emulator.frame import Frame, union
-from tilec.emulator.lanes import where
-from tilec.emulator.registry import Decoder, Source, Step, control, lanewise
-from tilec.emulator.syntax import Pair
+from tilec.emulator.machine.frame import Frame, union
+from tilec.emulator.machine.lanes import where
+from tilec.emulator.machine.registry import Decoder, Source, Step, control, lanewise
+from tilec.emulator.ptx.syntax import Pair
 
 READY: Final = 0
 BLOCKED: Final = 1

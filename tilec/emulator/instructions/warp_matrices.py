@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
-from tilec.emulator.frame import Frame
 from tilec.emulator.instructions import warp
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.registry import Decoder, Source, Step, control
 from tilec.emulator.matrices.formats import WIDTH
 from tilec.emulator.matrices.fragments import accumulator, gather, operand_a, operand_b
 from tilec.emulator.matrices.products import warp_product
-from tilec.emulator.registry import Decoder, Source, Step, control
 
 SHAPES: Final = {
     "m16n8k4": ("tf32",), "m16n8k8": ("f16", "bf16", "tf32"), "m16n8k16": ("f16", "bf16", "s8", "u8", "e4m3", "e5m2"),

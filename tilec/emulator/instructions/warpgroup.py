@@ -15,21 +15,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import access
 from tilec.emulator.errors import IN_FLIGHT, POISON, Poison
-from tilec.emulator.frame import Frame
-from tilec.emulator.in_flight import SHIFT
 from tilec.emulator.instructions.operands import poison_of, read
 from tilec.emulator.instructions.warpgroup_state import GROUP, Product, Warpgroups, converge_group, warpgroups
-from tilec.emulator.machine import Machine
+from tilec.emulator.machine import access
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.memory import SHARED_START
+from tilec.emulator.machine.registry import Decoder, Source, Step, Target, control
 from tilec.emulator.matrices.descriptors import CHUNK, Descriptor, element_addresses
 from tilec.emulator.matrices.formats import WIDTH, decode
 from tilec.emulator.matrices.fragments import accumulator, gather, operand_a
 from tilec.emulator.matrices.products import group_product, left_of_group
-from tilec.emulator.memory import SHARED_START
-from tilec.emulator.proxies import proxies
-from tilec.emulator.registry import Decoder, Source, Step, Target, control
-from tilec.emulator.syntax import Instruction, Register, Vector
+from tilec.emulator.ordering.in_flight import SHIFT
+from tilec.emulator.ordering.proxies import proxies
+from tilec.emulator.ptx.syntax import Instruction, Register, Vector
 
 Index = NDArray[np.int64]
 Words = NDArray[np.uint32]

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import IN_FLIGHT
-from tilec.emulator.frame import Frame
-from tilec.emulator.halves import whole
 from tilec.emulator.instructions import warp
-from tilec.emulator.machine import BLOCKED, Machine
-from tilec.emulator.registry import RESCHEDULE, Decoder, Step
-from tilec.emulator.syntax import Register, Vector
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.halves import whole
+from tilec.emulator.machine.machine import BLOCKED, Machine
+from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Step
+from tilec.emulator.ptx.syntax import Register, Vector
 
 Index = NDArray[np.int64]
 Words = NDArray[np.uint32]

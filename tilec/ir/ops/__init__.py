@@ -6,7 +6,7 @@ minus infinity. bf16 and f16 arithmetic is computed in f32 and rounded once per 
 computed in f32. Docstrings give the operand order; `tilec.ir.core.Op` describes the class variables.
 
 `values` computes, `memory` reads and writes tensors, `control` has regions. The operations that passes make are in
-`tilec/ir/ops_staging.py`, `ops_stores.py`, `ops_sync.py` and `ops_launch.py`.
+`tilec/ir/ops/staging_ops.py`, `store_ops.py`, `sync_ops.py` and `launch_ops.py`.
 """
 
 from tilec.ir.ops.control import For, If, Yield

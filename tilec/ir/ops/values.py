@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.ir.core import Function, Op
-from tilec.ir.range_facts import Range, arithmetic, between, exactly, reduction, truth, unary
+from tilec.ir.facts.range_facts import Range, arithmetic, between, exactly, reduction, truth, unary
 from tilec.ir.types import DType, TileType, boolean, f32, i32, i64
 
 UNARY_KINDS: Final = (

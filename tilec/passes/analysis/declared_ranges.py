@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tilec.ir.core import Access, Block, Function, Op, Value
+from tilec.ir.facts.range_facts import Range, exactly, join, within
 from tilec.ir.ops import BlockId, DimValue, Gather, Load, NumBlocks
-from tilec.ir.range_facts import Range, exactly, join, within
 from tilec.passes.analysis.dataflow import solve
 from tilec.passes.analysis.ranges import RangeAnalysis, expr_range, symbol_ranges
 

@@ -13,7 +13,7 @@ from math import gcd
 
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
-from tilec.ir.range_facts import within
+from tilec.ir.facts.range_facts import within
 from tilec.passes.analysis.dataflow import solve
 from tilec.passes.analysis.ranges import Range, RangeAnalysis, expr_range, symbol_ranges
 from tilec.passes.analysis.relevance import trusted_ops

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 from tilec.ir.core import Function, Op, Value
+from tilec.ir.facts.range_facts import Range, within
 from tilec.ir.ops import MemoryOp
-from tilec.ir.range_facts import Range, within
 from tilec.ir.types import DType, TensorType, TileType
 from tilec.passes.analysis.declared_ranges import declared_ranges, required
 from tilec.passes.analysis.divisibility import aligned_ranges, promised_symbols

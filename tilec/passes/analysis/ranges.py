@@ -13,8 +13,8 @@ from typing import Final
 
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
+from tilec.ir.facts.range_facts import Range, arithmetic, between, exactly, join, of_dtype, unary, within
 from tilec.ir.ops import Binary, BlockId, Cast, Constant, DimValue, For, NumBlocks, Select, Unary
-from tilec.ir.range_facts import Range, arithmetic, between, exactly, join, of_dtype, unary, within
 from tilec.ir.types import MAX_DIM, TileType, f32
 from tilec.passes.analysis.dataflow import Analysis, solve
 from tilec.passes.analysis.selected_ranges import selected

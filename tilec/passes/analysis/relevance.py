@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, If, MemoryOp, ReadOp
-from tilec.ir.ops_staging import StageCopy
+from tilec.ir.ops.staging_ops import StageCopy
 from tilec.ir.types import ScratchType, TileType
 
 

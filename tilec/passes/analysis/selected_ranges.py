@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilec.ir.core import Op, Value
+from tilec.ir.facts.range_facts import Range, join, within
 from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Select, Unary
-from tilec.ir.range_facts import Range, join, within
 
 Facts = Mapping[Value, Range]
 DEPTH = 4  # operations that the evaluation of an arm follows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilec.diagnostics import Span
+from tilec.diagnostics.diagnostic import Span
 from tilec.ir.core import Effect, Op, Parameter
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilec.artifact import LaunchCheck, ValueCheck, value_check
+from tilec.artifact.records import LaunchCheck, ValueCheck, value_check
 from tilec.ir.core import Access, Function, Parameter
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.types import MAX_DIM

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
 
-from tilec.limits import MAX_VALUE_BITS
 from tilec.passes.prover.terms import (
     FALSE,
     ONE,
@@ -26,6 +25,7 @@ from tilec.passes.prover.terms import (
     lt,
     of,
 )
+from tilec.untrusted.limits import MAX_VALUE_BITS
 
 
 @dataclass(eq=False, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilec.ir.range_facts import Range
+from tilec.ir.facts.range_facts import Range
 from tilec.passes.prover import terms
 from tilec.passes.prover.atoms import Atoms
 from tilec.passes.prover.terms import Poly

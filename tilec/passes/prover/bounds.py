@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilec.diagnostics import Fix, Label
+from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Function, Op
 from tilec.ir.ops import Cast, ReadOp, Reduce, Reshape
 from tilec.passes.prover import terms

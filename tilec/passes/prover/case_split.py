@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tilec.limits import MAX_CASES
 from tilec.passes.prover import terms
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.terms import Atom, Formula, Poly
+from tilec.untrusted.limits import MAX_CASES
 
 ROUNDS = 4  # passes over all constraints for implied bounds; any number is sound, more may find tighter ones
 Point = dict[Atom, int]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilec.diagnostics import Diagnostic, Label, Span
+from tilec.diagnostics.diagnostic import Diagnostic, Label, Span
 from tilec.ir.core import Parameter, ValueFact
 from tilec.ir.expr import Expr, binary, const
 from tilec.ir.types import MAX_DIM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tilec.diagnostics import Counterexample
+from tilec.diagnostics.diagnostic import Counterexample
 from tilec.ir.core import Op
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import Instance

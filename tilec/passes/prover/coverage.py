@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from math import prod
 
-from tilec.diagnostics import Fix, Label, Span
+from tilec.diagnostics.diagnostic import Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter, Value
 from tilec.ir.ops import Binary, For, ReadOp
 from tilec.passes.prover import terms

@@ -1,8 +1,8 @@
 """Divisions whose divisor is proven to be positive although ranges alone do not show it.
 
 The proof ladder is asked about the scalar divisors at the top level of a kernel, which every block computes: their proof
-needs no condition that would be lost if a later pass moved the operation. `tilec.passes.schedule.in_range` drops the guard
-of all divisions by the same value; the result of the division does not change.
+needs no condition that would be lost if a later pass moved the operation. `tilec.passes.schedule.simplify.in_range` drops the
+guard of all divisions by the same value; the result of the division does not change.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tilec.artifact import LaunchCheck
+from tilec.artifact.records import LaunchCheck
 from tilec.ir.core import Function
 from tilec.ir.expr import Expr, binary, const
 from tilec.passes.analysis.ranges import Range, expr_range, symbol_ranges

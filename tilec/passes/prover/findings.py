@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from tilec.artifact import Obligation
-from tilec.diagnostics import Counterexample, Diagnostic, Fix, Label, Span
+from tilec.artifact.records import Obligation
+from tilec.diagnostics.diagnostic import Counterexample, Diagnostic, Fix, Label, Span
 from tilec.ir.core import Op
 from tilec.ir.ops import For
 from tilec.passes.prover import terms

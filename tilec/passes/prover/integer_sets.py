@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import islpy
 
-from tilec.limits import MAX_SYSTEM
 from tilec.passes.prover import terms
 from tilec.passes.prover.case_split import CaseSplit, alternatives, contradictory
 from tilec.passes.prover.guess import DERIVED, guessed
@@ -26,6 +25,7 @@ from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, 
 from tilec.passes.prover.set_text import Names, case_text, set_text
 from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
 from tilec.passes.prover.work import STAGES, Work
+from tilec.untrusted.limits import MAX_SYSTEM
 
 SMALL = 32  # limit on disjuncts and on atoms of a system in which isl alone searches for a point
 LARGE = 20  # above this number of unknowns, a rational check precedes the long search for integer solutions

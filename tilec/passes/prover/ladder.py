@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Value
-from tilec.ir.range_facts import Range
+from tilec.ir.facts.range_facts import Range
 from tilec.ir.types import MAX_DIM
 from tilec.passes.analysis.declared_ranges import declared_ranges, required, sources
 from tilec.passes.analysis.ranges import GRID_LIMITS

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from math import gcd
 
-from tilec.limits import MAX_TERMS
 from tilec.passes.prover import terms
 from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
+from tilec.untrusted.limits import MAX_TERMS
 
 CASES = 64  # limit on the cases of a system with products
 PRODUCTS = 160  # limit on the products of constraints added per case

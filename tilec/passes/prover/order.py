@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilec.diagnostics import Label
+from tilec.diagnostics.diagnostic import Label
 from tilec.ir.core import Access
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance

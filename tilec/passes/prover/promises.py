@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tilec.diagnostics import Label
+from tilec.diagnostics.diagnostic import Label
 from tilec.ir.core import Access, Op, Promise
 from tilec.ir.ops import For
 from tilec.passes.prover import terms

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tilec.artifact import LaunchCheck, Obligation, ValueCheck, ValuePromise, value_promise
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.artifact.records import LaunchCheck, Obligation, ValueCheck, ValuePromise, value_promise
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.ir.core import Function
 from tilec.passes.prover.accesses import AccessSite, access_sites
 from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tilec.diagnostics import Fix, Label
+from tilec.diagnostics.diagnostic import Fix, Label
 from tilec.ir.core import Access, Effect, Parameter
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms

@@ -5,7 +5,7 @@ such a solution, and the executions that it describes. Out: the actual numbers, 
 start; nothing where they agree. A contradicted counterexample is not shown. Values that depend on memory or floats are
 unknown, and so is everything after the step limit: neither contradicts anything.
 
-Arithmetic is `tilec.ir.meaning`, that of the table of operations; a tile is the list of its elements in row-major order.
+Arithmetic is `tilec.ir.facts.meaning`, that of the table of operations; a tile is the list of its elements in row-major order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.expr import Expr
-from tilec.ir.meaning import INTEGER_KINDS, integer_binary, integer_cast, integer_unary
+from tilec.ir.facts.meaning import INTEGER_KINDS, integer_binary, integer_cast, integer_unary
 from tilec.ir.ops import (
     Binary,
     BlockId,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 
-from tilec.limits import MAX_DEGREE, MAX_TERMS
+from tilec.untrusted.limits import MAX_DEGREE, MAX_TERMS
 
 
 class OutOfWork(Exception):

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import islpy
 
-from tilec.diagnostics import Diagnostic, Label, Span
+from tilec.diagnostics.diagnostic import Diagnostic, Label, Span
 from tilec.ir.core import Function
-from tilec.limits import KERNEL_STEPS, MAX_DEGREE, MAX_TERMS, MAX_VALUE_BITS, QUERY_STEPS
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.terms import OutOfWork, Poly
 from tilec.progress import note
+from tilec.untrusted.limits import KERNEL_STEPS, MAX_DEGREE, MAX_TERMS, MAX_VALUE_BITS, QUERY_STEPS
 
 T = TypeVar("T")
 STAGES = (QUERY_STEPS // 200, QUERY_STEPS // 10, QUERY_STEPS)

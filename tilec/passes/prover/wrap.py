@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilec.diagnostics import Fix
+from tilec.diagnostics.diagnostic import Fix
 from tilec.ir.core import Block, Op, Value
+from tilec.ir.facts.range_facts import Range
 from tilec.ir.ops import Binary, For, Unary
-from tilec.ir.range_facts import Range
 from tilec.ir.types import DType
 from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import unwrapped

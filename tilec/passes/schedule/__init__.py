@@ -1,7 +1,7 @@
 """Maps a proven kernel to the threads of a block: pipelines, loop versions, layouts, layout conversions, barriers, roles.
 
 `choose` computes the `Schedule`, and `prepare` runs the passes that apply it, one file each. `verify` checks the result with
-`meeting_check`, `ring_check`, `store_check` and `tile_check`.
+`barrier_check`, `ring_check`, `store_check` and `persistent_check`.
 """
 
 from __future__ import annotations

@@ -18,28 +18,20 @@ from dataclasses import replace
 from typing import Final
 
 from tilec.atoms import mma_sync, wgmma
-from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function
+from tilec.ir.layouts.shared_plan import shared_bytes
+from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
-from tilec.ir.shared_plan import shared_bytes
-from tilec.ir.thread_elements import FITTING_ELEMENTS
 from tilec.passes.analysis.obligations import note_proofs
-from tilec.passes.schedule import (
-    chains,
-    conversions,
-    direct_products,
-    exchanges,
-    layout,
-    persistent,
-    pingpong,
-    tensor_staging,
-    tensor_stores,
-)
-from tilec.passes.schedule.canonicalize import canonicalize
-from tilec.passes.schedule.staging import Candidate, stage, stage_by
-from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
-from tilec.schedule import (
+from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
+from tilec.passes.schedule.pipelining import back_to_back, direct_products, tensor_staging
+from tilec.passes.schedule.pipelining.staging import Candidate, stage, stage_by
+from tilec.passes.schedule.pipelining.warpgroups import MOST_ACCUMULATORS
+from tilec.passes.schedule.simplify.canonicalize import canonicalize
+from tilec.passes.schedule.specialization import persistent, pingpong
+from tilec.target.schedule import (
     MOST_WARPS,
     NOT_AHEAD,
     NOTHING_FIXED,
@@ -51,7 +43,7 @@ from tilec.schedule import (
     problems,
     tma_roles,
 )
-from tilec.target import Target
+from tilec.target.targets import Target
 
 MAX_STAGES: Final = 4
 MAX_GROUP_STAGES: Final = 8
@@ -253,7 +245,7 @@ def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem
     if "wgmma" not in target.families:
         text = f"`tma` feeds `wgmma`, which {target} has not"
     elif candidate.chain is not None:
-        text = chains.problem(function, candidate.chain) or ""
+        text = back_to_back.problem(function, candidate.chain) or ""
     elif not candidate.suits_groups:
         text = f"`wgmma` does not make its product of two copied operands on {function.num_warps} warps (`tilec explain E0809`)"
     else:
@@ -316,7 +308,7 @@ def _bytes(draft: Function, schedule: Schedule, target: Target) -> int:
     if schedule.store == "tma":
         tensor_stores.insert(made, target, schedule.takers)
     conversions.convert(made)
-    exchanges.exchange(made)
+    shared_conversions.exchange(made)
     return shared_bytes(made) + (schedule.takers - 1) * pingpong.scratch_bytes(made.body)
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms import wgmma
-from tilec.ir.blocked_layouts import vector_length
 from tilec.ir.core import Function, Op, Value
-from tilec.ir.lines import text_line
+from tilec.ir.layouts.blocked_layouts import vector_length
+from tilec.ir.layouts.thread_elements import largest, tile_warps, told, way_out
 from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
-from tilec.ir.ops_staging import Put, ReduceTake, Relayout, Take
-from tilec.ir.thread_elements import largest, tile_warps, told, way_out
-from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
-from tilec.target import Target
+from tilec.ir.ops.staging_ops import Put, ReduceTake, Relayout, Take
+from tilec.ir.text.lines import text_line
+from tilec.passes.schedule.pipelining.warpgroups import MOST_ACCUMULATORS
+from tilec.target.targets import Target
 
 WIDEST: Final = 16
 """Bytes of a thread's widest access."""

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from tilec.diagnostics import CompileError, Diagnostic, Label
-from tilec.ir import thread_elements, verifier
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
+from tilec.ir import verifier
 from tilec.ir.core import Function, Value, VerifyError
+from tilec.ir.layouts import thread_elements
+from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.ops import Store
-from tilec.ir.shared_plan import shared_bytes
 from tilec.passes.analysis.obligations import note_proofs
-from tilec.passes.schedule import (
-    clip_check,
-    clipped_copies,
-    conversions,
-    early_rings,
-    early_stages,
-    exchanges,
-    in_range,
-    layout,
-    meetings,
-    persistent,
-    pingpong,
-    roles,
-    staging,
-    tensor_stores,
-    versioning,
-    wait_prior,
-    width_check,
-)
-from tilec.passes.schedule.canonicalize import canonicalize
+from tilec.passes.schedule.checks import bounds_fill_check, width_check
+from tilec.passes.schedule.checks.verify import verify
 from tilec.passes.schedule.choose import choose
-from tilec.passes.schedule.verify import verify
-from tilec.schedule import NOTHING_FIXED, Overrides, Schedule
-from tilec.target import Target
+from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
+from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
+from tilec.passes.schedule.pipelining import bounds_fill, staging
+from tilec.passes.schedule.simplify import in_range, versioning
+from tilec.passes.schedule.simplify.canonicalize import canonicalize
+from tilec.passes.schedule.specialization import persistent, pingpong, roles
+from tilec.passes.schedule.sync import barriers
+from tilec.target.schedule import NOTHING_FIXED, Overrides, Schedule
+from tilec.target.targets import Target
 
 
 def prepare(
@@ -55,7 +44,7 @@ def prepare(
     note_proofs(function)
     canonicalize(function)
     _check(function, "canonicalize")
-    wait_prior.insert(function, schedule)
+    dependency_wait.insert(function, schedule)
     _check(function, "wait_prior")
     if schedule.persistent:
         persistent.wrap(function)
@@ -63,12 +52,12 @@ def prepare(
     function.num_warps = schedule.tile_warps
     staging.stage(function, schedule)
     _check(function, "staging")
-    early_rings.hoist(function)
-    early_stages.hoist(function, schedule)
+    prologue_rings.hoist(function)
+    prologue_stages.hoist(function, schedule)
     _check(function, "copying early")
-    clipped_copies.mark(function)
+    bounds_fill.mark(function)
     _check(function, "clipping copies")
-    clip_check.check(function)
+    bounds_fill_check.check(function)
     if schedule.takers > 1:
         pingpong.take_turns(function, schedule.takers)
         _check(function, "taking turns")
@@ -86,9 +75,9 @@ def prepare(
         _stream(function)
     conversions.convert(function)
     _check(function, "conversions")
-    exchanges.exchange(function)
+    shared_conversions.exchange(function)
     _check(function, "exchanges")
-    meetings.meet(function)
+    barriers.meet(function)
     _check(function, "meetings")
     roles.split(function, schedule)
     _check(function, "splitting roles")

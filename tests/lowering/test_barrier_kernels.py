@@ -1,0 +1,165 @@
+"""Kernels whose code once read stale data, lacked a barrier, masked by a truncated offset or could not be built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from block_machine import launch
+from mlir_steps import Array
+
+from tests.campaign import first
+from tilec.codegen import to_ptx
+from tilec.frontend import load_kernel
+from tilec.ir.core import Function, Op, VerifyError
+from tilec.ir.ops import For
+from tilec.ir.ops.staging_ops import AsyncCopy
+from tilec.ir.ops.sync_ops import Barrier, Drain
+from tilec.lowering import lower
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.checks import barrier_check
+from tilec.target.targets import SM_90A, TARGETS, Target
+
+FOLDER = Path(__file__).parent / "barrier_kernels"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+RANDOM = np.random.default_rng(9)
+
+
+def proven(name: str) -> Function:
+    function = load_kernel(FOLDER / f"{name}.py", {}, root=FOLDER)
+    prove(function)
+    return function
+
+
+def run(name: str, target: Target, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
+    launch(proven(name), lower(prepare(proven(name), target), target), arrays, scalars)
+
+
+def small(*shape: int, dtype: type = ml_dtypes.bfloat16) -> Array:
+    """Integers small enough that sums of products are exact."""
+    return RANDOM.integers(-2, 3, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_kernel_becomes_ptx(name: str, target: Target) -> None:
+    assert ".visible .entry" in to_ptx(lower(prepare(proven(name), target), target).mlir, target)
+
+
+@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+def test_a_tile_that_the_turn_before_wrote_is_not_read_ahead(target: Target) -> None:
+    turns, a, w = 3, small(1, 64, 256), small(256, 64)
+    wanted, total = a.copy(), np.zeros((64, 64), np.float32)
+    for k in range(turns):
+        total = total + wanted[0, :, 64 * k : 64 * k + 64].astype(np.float32) @ w[64 * k : 64 * k + 64].astype(np.float32)
+        wanted[0, :, 64 * k + 64 : 64 * k + 128] = total.astype(ml_dtypes.bfloat16)
+    out = np.full((1, 64, 64), 7, np.float32)
+    run("update_ahead", target, {"a": a, "w": w, "out": out}, {"T": 1, "KB": 256, "turns": turns})
+    assert (a == wanted).all() and (out[0] == total).all()
+
+
+@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+def test_a_tile_that_this_turn_wrote_is_not_read_ahead(target: Target) -> None:
+    turns, x, w = 3, small(2, 64, 192), small(192, 64)
+    scratch, out = np.full_like(x, 99), np.full((2, 64, 64), 7, np.float32)
+    run("scratch_product", target, {"x": x, "w": w, "s": scratch, "out": out}, {"T": 2, "KB": 192, "turns": turns})
+    assert (out == 2 * x.astype(np.float32) @ w.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_threads_meet_between_the_turns_of_a_loop(turns: int) -> None:
+    x, s = small(1, 1024, dtype=np.float32), np.zeros((1, 2048), np.float32)
+    out = np.full((1, 1024), 7, np.float32)
+    run("moving_window", SM_90A, {"x": x, "s": s, "out": out}, {"N": 1, "S": 2048, "turns": turns})
+    assert (out == turns * x).all()
+    for turn in range(turns):
+        assert (s[0, 128 * turn : 128 * turn + 128] == x[0, :128]).all()
+
+
+@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+def test_a_row_past_four_billion_lies_outside(target: Target) -> None:
+    x, w, out = small(80, 128), small(128, 64), np.full((2, 64, 64), 7, np.float32)
+    run("far_offset", target, {"x": x, "w": w, "out": out}, {"M": 80, "KB": 128})
+    assert (out[0] == x[:64].astype(np.float32) @ w.astype(np.float32)).all() and (out[1] == 0).all()
+
+
+@pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
+def test_a_product_may_be_added_to_what_memory_holds(target: Target) -> None:
+    a, w, c = small(64, 192), small(192, 128), small(64, 128, dtype=np.float32)
+    out = np.full((64, 128), 7, np.float32)
+    lowered = lower(prepare(proven("held_sum"), target), target)
+    assert lowered.dynamic_shared_bytes <= target.max_shared_bytes
+    run("held_sum", target, {"a": a, "w": w, "c": c, "out": out}, {"KD": 192})
+    assert (out == a.astype(np.float32) @ w.astype(np.float32) + c).all()
+
+
+@pytest.mark.parametrize("n", [0, 3, 16383, 16384, 20000, 32767, 65535])
+def test_a_mask_in_an_unsafe_block_stays(n: int) -> None:
+    out = np.zeros(4096, np.float32)
+    product = (n % 65536) * 65536 * 2
+    offset = ((product + 2**31) % 2**32 - 2**31) // 1048576
+    run("wrapped_offset", SM_90A, {"out": out}, {"n": n})
+    wanted = np.zeros(4096, np.float32)
+    wanted[[place for place in range(offset, offset + 4) if 0 <= place < 4096]] = 1
+    assert (out == wanted).all()
+
+
+@pytest.mark.parametrize("name", ["moving_window", "update_ahead"])
+def test_the_second_check_misses_no_barrier(name: str) -> None:
+    """Every barrier that the pass inserts here is needed, and the independent checker, which shares no path logic with it,
+    agrees."""
+    count = sum(isinstance(op, Barrier) for op in prepare(proven(name), SM_90A).body.walk())
+    assert count
+    for dropped in range(count):
+        function = prepare(proven(name), SM_90A)
+        barrier_check.check(function)
+        barrier = [op for op in function.body.walk() if isinstance(op, Barrier)][dropped]
+        home = next(block for block in blocks(function) if barrier in block)
+        home.remove(barrier)
+        with pytest.raises(VerifyError, match="no meeting of the block's threads"):
+            barrier_check.check(function)
+
+
+def written_and_copied() -> tuple[Function, Op]:
+    """A kernel that prefetches from a tensor and stores to it after the loop; and that store."""
+    function = prepare(proven("far_offset"), SM_90A)
+    copy = next(op for op in function.body.walk() if isinstance(op, AsyncCopy))
+    store = next(op for op in function.body.walk() if op.opcode == "store")
+    store.operands[0] = copy.source
+    return function, store
+
+
+def test_a_write_behind_the_copies_ahead_needs_them_done_and_a_meeting() -> None:
+    function, store = written_and_copied()
+    barrier_check.check(function)
+    ops = function.body.ops
+    end = next(place for place, op in enumerate(ops) if isinstance(op, Drain))
+    for place in (end, end + 1):
+        assert isinstance(ops[place], (Drain, Barrier))
+        dropped = ops.pop(place)
+        others = [op for op in ops[end : ops.index(store)] if isinstance(op, Barrier)] if isinstance(dropped, Barrier) else []
+        for other in others:
+            ops.remove(other)
+        with pytest.raises(VerifyError, match="may still read it"):
+            barrier_check.check(function)
+        function, store = written_and_copied()
+        ops = function.body.ops
+
+
+@pytest.mark.parametrize("where", ["in front of the copies", "in their loop"])
+def test_a_copy_ahead_of_a_write_is_refused(where: str) -> None:
+    function, store = written_and_copied()
+    home = next(block for block in blocks(function) if store in block)
+    home.remove(store)
+    loops = (op for op in function.body.ops if isinstance(op, For))
+    loop = next(one for one in loops if any(isinstance(inner, AsyncCopy) for inner in one.regions[0].walk()))
+    (loop.regions[0] if where == "in their loop" else function.body).ops.insert(0, store)
+    with pytest.raises(VerifyError, match="started ahead of writes"):
+        barrier_check.check(function)
+
+
+def blocks(function: Function) -> list[list[object]]:
+    return [function.body.ops, *(region.ops for op in function.body.walk() for region in op.regions)]  # pyright: ignore

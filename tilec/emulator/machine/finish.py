@@ -1,0 +1,85 @@
+"""The report of a finished launch: tensors, poison and unwritten bytes of outputs, coverage and counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.errors import STORED, UNINITIALISED, Report
+from tilec.emulator.machine.faults import kind_of
+from tilec.emulator.ordering import noncoherent
+
+if TYPE_CHECKING:
+    from tilec.emulator.machine.machine import Machine
+    from tilec.emulator.machine.memory import Allocation
+
+
+def report(machine: Machine, seconds: float) -> Report:
+    """The report of a launch that ended or was stopped early."""
+    memory = machine.memory
+    noncoherent.report(machine)
+    tensors: dict[str, Any] = {}
+    for found in memory.allocations:
+        if found.is_tensor:
+            tensors[found.name] = memory.contents(found)
+            if found.writable:
+                _check_output(machine, found)
+    return Report(tensors, list(machine.faults.found.values()), _statistics(machine, seconds))
+
+
+def _check_output(machine: Machine, found: Allocation) -> None:
+    poison = machine.memory.poison[found.start : found.end]
+    if not poison.any() and found.required is None:
+        return
+    for index, width, instruction, (blocks, threads) in machine.extensions.get("poison stores", ()):
+        mine = np.flatnonzero((index >= found.start) & (index < found.end))
+        bytes_: NDArray[np.int64] = np.add(index[mine][:, None], np.arange(int(width)))
+        bad = np.flatnonzero((machine.memory.poison[bytes_] & STORED).any(axis=1))
+        if len(bad):
+            at = int(bytes_[bad[0]][(machine.memory.poison[bytes_[bad[0]]] & STORED) != 0][0])
+            kind, who = kind_of(int(machine.memory.poison[at])), int(mine[bad[0]])
+            fault = machine.faults.add(kind, f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad))
+            if fault is not None:
+                fault.block, fault.thread = _three(blocks[who]), int(threads[who])
+    if found.checked:
+        missing = poison == UNINITIALISED
+        if found.required is not None:
+            beside = np.flatnonzero(~missing & ~found.required)
+            _gaps(machine, found, beside, "bounds", "bytes between the elements of `{}` are written")
+            missing &= found.required
+        _gaps(machine, found, np.flatnonzero(missing), "unwritten", "bytes of `{}` are never written")
+
+
+def _three(block: Any) -> tuple[int, int, int]:
+    return int(block[0]), int(block[1]), int(block[2])
+
+
+def _gaps(machine: Machine, found: Allocation, where: Any, kind: str, message: str) -> None:
+    if len(where):
+        text = f"{len(where)} {message.format(found.name)}"
+        first = found.start + int(where[0])
+        machine.faults.add(kind, text, None, index=first, count=len(where), distinct=found.name)
+
+
+def _statistics(machine: Machine, seconds: float) -> dict[str, Any]:
+    counts = machine.program.lanes_executed()
+    instructions = machine.program.instructions
+    covered = {instructions[k].line for k in np.flatnonzero(counts > 0)}
+    opcodes: dict[str, int] = {}
+    for instruction, count in zip(instructions, counts, strict=True):
+        if count:
+            name = ".".join((instruction.opcode, *instruction.modifiers))
+            opcodes[name] = opcodes.get(name, 0) + int(count)
+    lanes = int(counts.sum())
+    return {
+        "steps": machine.limits.instructions - machine.steps_left,
+        "instruction_lanes": lanes,
+        "seconds": seconds,
+        "instruction_lanes_per_second": lanes / seconds if seconds else 0.0,
+        "lines": covered,
+        "coverage": float((counts > 0).mean()) if len(counts) else 1.0,
+        "opcodes": opcodes,
+        "lane_counts": {instructions[k].line: int(counts[k]) for k in range(len(instructions))},
+    }

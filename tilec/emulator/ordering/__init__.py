@@ -1,0 +1,1 @@
+"""What happens before what: races, proxies, fences, mbarriers and bytes in flight."""

@@ -1,0 +1,109 @@
+"""Bytes that unfinished asynchronous operations read or write, and bytes of live mbarriers.
+
+An operation calls `begin` with the granules that it reads and writes and `end` after its wait; in between, `check` reports
+every conflicting access. Invariant: `busy` is False if and only if nothing is in flight and no mbarrier is live, so a plain
+access then costs one test. PTX ISA, "Asynchronous operations" and "Async proxy".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.ptx.syntax import Instruction
+
+if TYPE_CHECKING:
+    from tilec.emulator.machine.machine import Machine
+
+Index = NDArray[np.int64]
+SHIFT: Final = 2
+
+
+def granules(index: Index, width: int) -> Index:
+    """Granules [m, k] of accesses of `width` bytes at each `index`."""
+    first = index >> SHIFT
+    return first[:, None] + np.arange(width >> SHIFT) if width > 1 << SHIFT else first[:, None]
+
+
+class InFlight:
+    """Counts of unfinished readers and writers of every granule of four bytes. No asynchronous access is narrower, except at
+    the edge of a tensor, where the rest of the granule is padding."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.busy = False
+        self._operations = self._barriers = 0
+        self._size = 0
+        self._readers: NDArray[np.uint16] = np.zeros(0, np.uint16)
+        self._writers: NDArray[np.uint16] = np.zeros(0, np.uint16)
+        self._is_barrier: NDArray[np.bool_] = np.zeros(0, np.bool_)
+
+    def _grow(self) -> None:
+        more = (len(self.machine.memory.data) >> SHIFT) - self._size
+        if more > 0:
+            self._readers = np.concatenate([self._readers, np.zeros(more, np.uint16)])
+            self._writers = np.concatenate([self._writers, np.zeros(more, np.uint16)])
+            self._is_barrier = np.concatenate([self._is_barrier, np.zeros(more, np.bool_)])
+            self._size += more
+
+    def clear(self) -> None:
+        """Clears the state for a new wave of blocks."""
+        self.busy, self._operations, self._barriers = False, 0, 0
+        self._readers[:], self._writers[:], self._is_barrier[:] = 0, 0, False
+
+    def begin(self, reads: Index, writes: Index) -> None:
+        """Starts an operation that reads and writes these granules (each listed once)."""
+        self._grow()
+        self._readers[reads] += 1
+        self._writers[writes] += 1
+        self._operations += 1
+        self.busy = True
+
+    def end(self, reads: Index, writes: Index) -> None:
+        """Ends an operation that was started with the same granules."""
+        self._readers[reads] -= 1
+        self._writers[writes] -= 1
+        self._operations -= 1
+        self.busy = bool(self._operations or self._barriers)
+
+    def mark_barrier(self, index: int, live: bool) -> None:
+        """Marks the eight bytes at `index` as an mbarrier, or no longer as one."""
+        self._grow()
+        if bool(self._is_barrier[index >> SHIFT]) != live:
+            self._barriers += 1 if live else -1
+        self._is_barrier[index >> SHIFT : (index >> SHIFT) + 2] = live
+        self.busy = bool(self._operations or self._barriers)
+
+    def check(self, index: Index, width: int, lanes: Index, is_write: bool, instruction: Instruction) -> None:
+        """Reports accesses of `width` bytes by `lanes`, each at its `index`, that conflict with an operation in flight."""
+        if self.busy and len(index):
+            self.check_granules(granules(index, width), lanes, is_write, instruction)
+
+    def check_granules(self, where: Index, lanes: Index, is_write: bool, instruction: Instruction, plain: bool = True) -> None:
+        """`check` for rows of granules [m, k]. An asynchronous access (not `plain`) may access a live mbarrier."""
+        self._grow()
+        written = np.asarray(self._writers[where].any(axis=1))
+        self._report("async", "bytes that an unfinished asynchronous operation writes", written, where, lanes, instruction)
+        if is_write:
+            read = np.asarray(self._readers[where].any(axis=1)) & ~written
+            self._report("async", "a write to bytes that an unfinished operation reads", read, where, lanes, instruction)
+        if plain and self._barriers:
+            live = np.asarray(self._is_barrier[where].any(axis=1))
+            self._report("mbarrier", "a plain access to the bytes of a live mbarrier", live, where, lanes, instruction)
+
+    def _report(
+        self, kind: str, message: str, bad: NDArray[np.bool_], where: Index, lanes: Index, instruction: Instruction
+    ) -> None:
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            self.machine.faults.add(
+                kind,
+                message,
+                instruction,
+                int(lanes[first]),
+                index=int(where[first, 0]) << SHIFT,
+                count=int(bad.sum()),
+                distinct=message,
+            )

@@ -1,0 +1,130 @@
+"""Proxy fences, and checks for missing ones between the generic and the async proxy.
+
+PTX ISA, section 8, "Proxies" and `fence.proxy.async`. `wgmma` and bulk copies read shared memory through the async proxy. A
+write through the generic proxy (`st`, `cp.async`, `stmatrix`) is visible there only if a proxy fence, by any thread, lies
+between the write and the read in causality order. Simplification: a fence covers the writes of its own thread and those that
+the thread knew through a barrier of its block; a fence by a third thread that learned of the write through an mbarrier is not
+recognized. Bulk copies also read global memory through the async proxy; `fence.proxy.async.shared::cta` does not order that,
+and `.global` does not order shared memory. An mbarrier is initialized through the generic proxy and bulk copies count bytes
+on it through the async proxy: the fence between may also be `fence.mbarrier_init` by the initializing thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.ordering.races import ATOMIC, LANE_BITS, LANE_MASK
+from tilec.emulator.ptx.syntax import Instruction
+
+if TYPE_CHECKING:
+    from tilec.emulator.machine.machine import Machine
+
+Index = NDArray[np.int64]
+READS: Final = "the async proxy reads what the generic proxy wrote with no fence.proxy.async between"
+COUNTS: Final = "the async proxy counts on an mbarrier with no fence.proxy.async since it was made"
+
+
+@dataclass(slots=True)
+class _Fence:
+    """A fence executed at `time` by `lanes` (mask over the wave); `horizon`: the time of each block's last barrier before it.
+    `of_barriers`: it is `fence.mbarrier_init` and covers only mbarriers that the thread initialized. `space`: the state space
+    it is limited to, or None."""
+
+    time: int
+    lanes: NDArray[np.bool_]
+    horizon: Index
+    of_barriers: bool
+    space: str | None
+
+
+class Proxies:
+    """The fences of a wave, and the granules whose last write was through the async proxy."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.fences: list[_Fence] = []
+        self._written: Index = np.zeros(0, np.int64)
+        machine.on_wave.append(self.clear)
+
+    def clear(self) -> None:
+        """Starts a new wave."""
+        self.fences.clear()
+        self._written[:] = 0
+
+    def fence(self, lanes: Index, *, of_barriers: bool = False, space: str | None = None) -> None:
+        """Records `fence.proxy.async` by these lanes, for `space` `global` or `shared` or (None) both, or
+        `fence.mbarrier_init`."""
+        clocks = self.machine.clocks
+        mask = np.zeros(self.machine.lane_count, np.bool_)
+        mask[lanes] = True
+        self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), of_barriers, space))
+        clocks.now += 1  # later writes are not covered
+
+    def wrote(self, granules: Index) -> None:
+        """Records that the last writes of these granules, as stamped in the shadow, were through the async proxy."""
+        writes = self.machine.shadow.writes
+        if len(self._written) < len(writes):
+            self._written = np.concatenate([self._written, np.zeros(len(writes) - len(self._written), np.int64)])
+        self._written[granules] = writes[granules]
+
+    def check(
+        self, granules: Index, reader: int, instruction: Instruction, index: int, *, barrier: bool = False,
+        space: str = "shared",
+    ) -> None:  # fmt: skip
+        """Reports generic writes to these granules of `space` that may be invisible to an async-proxy access issued by lane
+        `reader`; `barrier`: the granules are an mbarrier on which it counts."""
+        machine = self.machine
+        stamps = machine.shadow.writes[granules]
+        if len(self._written):
+            known = granules < len(self._written)
+            own = np.zeros(len(granules), np.bool_)
+            own[known] = self._written[granules[known]] == stamps[known]
+            stamps = stamps[~own]
+        stamps = np.unique(stamps)
+        stamps = stamps[stamps != 0] & ~ATOMIC
+        if not len(stamps):
+            return
+        times, writers = stamps >> LANE_BITS, (stamps & LANE_MASK) - 1 - machine.clocks.first_lane
+        inside = (writers >= 0) & (writers < machine.lane_count)
+        times, writers = times[inside], writers[inside]
+        missing = np.ones(len(times), np.bool_)
+        for fence in reversed(self.fences):
+            if not missing.any():
+                return
+            if (barrier or not fence.of_barriers) and fence.space in (None, space):
+                missing[missing] &= ~self._covers(fence, reader, times[missing], writers[missing])
+        if missing.any():
+            text = COUNTS if barrier else READS
+            machine.faults.add("proxy", text, instruction, reader, index=index, count=int(missing.sum()), distinct=text)
+
+    def _covers(self, fence: _Fence, reader: int, times: Index, writers: Index) -> NDArray[np.bool_]:
+        """Which writes a fence orders before the async reads of `reader`."""
+        clocks, block = self.machine.clocks, self.machine.block
+        readers = np.full(len(writers), reader)
+        own = fence.lanes[writers] & (times <= fence.time)
+        seen = own & clocks.knows(readers, writers + clocks.first_lane, np.full(len(writers), fence.time))
+        if fence.of_barriers:
+            return seen
+        members = np.flatnonzero(fence.lanes & (block == block[reader]))
+        if len(members) and (fence.lanes[reader] or self._known(fence, reader, members)):
+            seen |= (block[writers] == block[reader]) & (times <= fence.horizon[block[reader]])
+        if fence.lanes[reader] and clocks.known is not None:
+            seen |= clocks.knows(readers, writers + clocks.first_lane, times) & (times <= fence.time)
+        return seen
+
+    def _known(self, fence: _Fence, reader: int, members: Index) -> bool:
+        clocks = self.machine.clocks
+        others = np.full(len(members), reader)
+        return bool(clocks.knows(others, members + clocks.first_lane, np.full(len(members), fence.time)).any())
+
+
+def proxies(machine: Machine) -> Proxies:
+    """The launch's fence record."""
+    found = machine.extensions.get("proxies")
+    if found is None:
+        found = machine.extensions["proxies"] = Proxies(machine)
+    return found

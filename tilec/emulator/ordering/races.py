@@ -1,0 +1,326 @@
+"""Happens-before order of accesses, and the shadow memory that finds conflicting accesses without it.
+
+Time is one counter that advances at every synchronization. An access is stamped with the time and its lane. It happens before
+an access by lane u now if u is the same lane or has learned of that lane up to that time: through a barrier of the whole
+block (`block_time`) or of the whole warp (`warp_time`), or through `acquire` of a token that another lane released (`known`,
+a matrix allocated at the first such operation). Lanes of one warp are not ordered otherwise.
+The shadow stores for each granule of memory the last write and the last read, or a code for several unordered lanes, of one
+block or of several blocks; `strong` keeps strong accesses individually. A stamp is replaced only by an access that is ordered
+after it (or was reported to race with it), so ordering after the last stamp implies ordering after all. If the program
+synchronizes parts of a block, the readers, and the writers, of one block are recorded individually (`readers`). Otherwise,
+and for lanes of several blocks, "several" counts as ordered once the whole block is; this can report false races but miss
+none.
+Memory consistency model: PTX ISA, section 8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.ordering.readers import Readers, needed
+from tilec.emulator.ordering.strong import StrongAccesses
+
+if TYPE_CHECKING:
+    from tilec.emulator.machine.machine import Machine
+
+LANE_BITS: Final = 24
+LANE_MASK: Final = (1 << LANE_BITS) - 1
+SEVERAL: Final = LANE_MASK
+SEVERAL_IN_BLOCK: Final = 0xC00000
+ATOMIC: Final = 1 << 62
+MOST_LANES: Final = SEVERAL_IN_BLOCK - 2
+"""The maximum number of threads of a launch that stamps can distinguish."""
+Index = NDArray[np.int64]
+Stamps = NDArray[np.int64]
+Token = NDArray[np.int64]
+"""The knowledge that a release publishes: for each lane of the wave, the time up to which its accesses are visible."""
+
+
+class Clocks:
+    """The knowledge of every lane of the wave about every other."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.now = 1
+        self.first_lane = 0
+        self.start(0)
+
+    def start(self, first_lane: int) -> None:
+        """Starts a new wave of blocks, unordered with earlier ones; `first_lane` is the launch-wide number of its lane 0."""
+        if first_lane + self.machine.lane_count > MOST_LANES:
+            raise UnsupportedPtx(f"a launch of more than {MOST_LANES} threads")
+        self.first_lane = first_lane
+        self.now += 1
+        self.block_time = np.zeros(self.machine.block_count, np.int64)
+        self.warp_time = np.zeros(self.machine.warp_count, np.int64)
+        self.known: NDArray[np.int64] | None = None
+
+    def block_barrier(self, blocks: Index) -> None:
+        """A barrier across all threads of each of these blocks."""
+        if self.known is not None:
+            for block in blocks:
+                lanes = np.flatnonzero(self.machine.block == block)
+                self.known[lanes] = self.known[lanes].max(axis=0)
+        self.block_time[blocks] = self.now
+        self.now += 1
+
+    def warp_barrier(self, warps: Index) -> None:
+        """A barrier with memory ordering across all threads of each of these warps (bar.warp.sync)."""
+        if self.known is not None:
+            for warp in warps:
+                lanes = np.flatnonzero(self.machine.warp == warp)
+                self.known[lanes] = self.known[lanes].max(axis=0)
+        self.warp_time[warps] = self.now
+        self.now += 1
+
+    def rows(self, lanes: Index) -> NDArray[np.int64]:
+        """For each of these lanes, the times up to which it knows every lane, [len(lanes), lanes of the wave]."""
+        machine = self.machine
+        if self.known is None:
+            self.known = np.zeros((machine.lane_count, machine.lane_count), np.int64)
+        same_block = machine.block[lanes][:, None] == machine.block[None, :]
+        same_warp = machine.warp[lanes][:, None] == machine.warp[None, :]
+        found = np.maximum(self.known[lanes], np.where(same_block, self.block_time[machine.block][None, :], 0))
+        return np.maximum(found, np.where(same_warp, self.warp_time[machine.warp][None, :], 0))
+
+    def release(self, lanes: Index) -> Token:
+        """A token with everything that these lanes did and knew until now; their later accesses are not included."""
+        token = self.rows(lanes).max(axis=0)
+        token[lanes] = self.now
+        self.now += 1
+        return token
+
+    def acquire(self, lanes: Index, token: Token) -> None:
+        """Merges a token into the knowledge of these lanes."""
+        rows = self.rows(lanes)
+        assert self.known is not None
+        self.known[lanes] = np.maximum(rows, token[None, :])
+
+    def knows(self, lanes: Index, others: Index, times: Index) -> NDArray[np.bool_]:
+        """Whether each lane is ordered after what `others` did at `times`. `others` are launch-wide lane numbers."""
+        machine = self.machine
+        local = others - self.first_lane
+        inside = (local >= 0) & (local < machine.lane_count)
+        local = np.where(inside, local, 0)
+        ordered = local == lanes
+        ordered |= (machine.block[local] == machine.block[lanes]) & (times <= self.block_time[machine.block[lanes]])
+        ordered |= (machine.warp[local] == machine.warp[lanes]) & (times <= self.warp_time[machine.warp[lanes]])
+        if self.known is not None:
+            ordered |= self.known[lanes, local] >= times
+        return ordered & inside
+
+    def knows_block(self, lanes: Index, blocks: Index, times: Index) -> NDArray[np.bool_]:
+        """Whether each lane is ordered after everything that all lanes of its entry of `blocks` (launch-wide numbers) did up
+        to its time."""
+        machine = self.machine
+        ordered = (machine.block_number[machine.block[lanes]] == blocks) & (times <= self.block_time[machine.block[lanes]])
+        if self.known is None:
+            return ordered
+        for at in np.flatnonzero(~ordered):
+            members = np.flatnonzero(machine.block_number[machine.block] == blocks[at])
+            times_known = self.rows(lanes[at : at + 1])[0, members]
+            times_known[members == lanes[at]] = self.now
+            ordered[at] = len(members) > 0 and bool((times_known >= times[at]).all())
+        return ordered
+
+
+class Shadow:
+    """The last write and reads of every granule of 2**shift bytes; no checked access is narrower."""
+
+    def __init__(self, clocks: Clocks, size: int, shift: int) -> None:
+        self.clocks, self.shift = clocks, shift
+        self.strong = StrongAccesses(clocks)
+        self.writes: Stamps = np.zeros(0, np.int64)
+        self.reads: Stamps = np.zeros(0, np.int64)
+        self.readers = self.writers = None
+        if needed(clocks.machine.function.instructions):
+            self.readers, self.writers = Readers(clocks), Readers(clocks)
+        self.grow(size)
+
+    def grow(self, size: int) -> None:
+        """Extends the shadow to `size` bytes of memory."""
+        more = (size >> self.shift) + 1 - len(self.writes)
+        if more > 0:
+            self.writes = np.concatenate([self.writes, np.zeros(more, np.int64)])
+            self.reads = np.concatenate([self.reads, np.zeros(more, np.int64)])
+        for one in (self.readers, self.writers):
+            if one is not None:
+                one.grow(len(self.writes))
+
+    def forget(self, start: int, end: int) -> None:
+        """Clears the stamps of memory that gets a new owner."""
+        self.writes[start >> self.shift : (end >> self.shift) + 1] = 0
+        self.reads[start >> self.shift : (end >> self.shift) + 1] = 0
+        self.strong.forget(start >> self.shift, end >> self.shift)
+
+    def granules(self, index: Index, width: int) -> Index:
+        """Granules [m, k] of accesses; an access is aligned to a granule or narrower than one."""
+        first = index >> self.shift
+        count = max(1, -(-width >> self.shift))
+        return first[:, None] + np.arange(count) if count > 1 else first[:, None]
+
+    def unordered(
+        self, stamps: Stamps, lanes: Index, where: Index, known: Readers | None, atomic: bool = False
+    ) -> NDArray[np.bool_]:
+        """Which stamps [m, k] are not ordered before lane [m] now; atomics do not conflict with atomics. `where`: the
+        granules of the stamps; `known`: the individual readers, or writers, of a granule for stamps of several lanes of a
+        block."""
+        clocks = self.clocks
+        blocks = clocks.machine.block[lanes]
+        plain = stamps & ~ATOMIC
+        late = (plain >> LANE_BITS) > clocks.block_time[blocks][:, None]
+        foreign = stamps != 0
+        if atomic:
+            foreign &= stamps < ATOMIC
+        number = (plain & LANE_MASK) - 1
+        local = number - clocks.first_lane
+        mine = local == lanes[:, None]
+        count = clocks.machine.lane_count
+        inside = (local >= 0) & (local < count)
+        late |= ~inside | (clocks.machine.block[np.where(inside, local, 0)] != blocks[:, None])
+        suspects = foreign & late & ~mine
+        if not suspects.any():
+            return suspects
+        rows, columns = np.nonzero(suspects)
+        times, who, code = plain[rows, columns] >> LANE_BITS, number[rows, columns], number[rows, columns] + 1
+        ordered = clocks.knows(lanes[rows], who, times)
+        group = (code >= SEVERAL_IN_BLOCK) & (code != SEVERAL)
+        if group.any():
+            blocks = code[group] - SEVERAL_IN_BLOCK
+            if known is not None:
+                ordered[group] = known.known(where[rows[group], columns[group]], lanes[rows[group]], blocks)
+            else:
+                ordered[group] = clocks.knows_block(lanes[rows[group]], blocks, times[group])
+        suspects[rows, columns] = ~ordered
+        return suspects
+
+    def read(
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
+    ) -> NDArray[np.bool_] | None:
+        """Records reads; returns which of them [m, granules] conflict with an unordered write, or None. `atomic`: strong
+        accesses, of block scope if `narrow`."""
+        where = self.granules(index, width)
+        written = self.writes[where]
+        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
+        if self.strong.table:
+            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, narrow=narrow)
+            racing = _either(racing, strong)
+        if atomic:
+            self.strong.note(where, lanes, False, narrow)
+        else:
+            before = self.reads[where]
+            if self.readers is None:
+                kept = self.unordered(before, lanes, where, None) if before.any() else None
+                self._record(self.reads, where, lanes, kept, before)
+            else:
+                self._record_each(self.readers, where, lanes, before)
+        return racing if racing is not None and racing.any() else None
+
+    def _record_each(self, readers: Readers, where: Index, lanes: Index, before: Stamps) -> None:
+        """Stamps reads, and records the readers of granules that several lanes of a block have read. `before`: the old
+        stamps."""
+        machine = self.clocks.machine
+        group = SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
+        kept = (before & LANE_MASK) == group
+        others = np.where(kept, 0, before)
+        alone = self.unordered(others, lanes, where, readers) if others.any() else np.zeros(where.shape, np.bool_)
+        self._record(self.reads, where, lanes, kept | alone, before)
+        self._note(readers, self.reads, where, lanes, before, kept, alone)
+
+    def _note(
+        self, known: Readers, stamps: Stamps, where: Index, lanes: Index, before: Stamps, kept: NDArray[np.bool_],
+        alone: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """Records the individual lanes of granules whose new stamp means several lanes of one block: the recorded set is
+        extended where `kept`, started with the one lane of the stamp `before` where `alone`, and started empty elsewhere."""
+        clocks, machine = self.clocks, self.clocks.machine
+        noted = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
+        if not noted.any():
+            return
+        fresh = noted & ~kept
+        if fresh.any():
+            known.start(where[fresh])
+            single = fresh & alone
+            if single.any():
+                plain = before[single] & ~ATOMIC
+                known.add(where[single], (plain & LANE_MASK) - 1 - clocks.first_lane, plain >> LANE_BITS)
+        who: Index = np.broadcast_to(lanes[:, None], where.shape)
+        known.add(where[noted], who[noted], np.full(int(noted.sum()), clocks.now))
+
+    def _record(
+        self, stamps: Stamps, where: Index, lanes: Index, kept: NDArray[np.bool_] | None, before: Stamps
+    ) -> NDArray[np.bool_]:
+        """Stamps granules [m, k] with lanes [m] now. Where `kept`, the new stamp also covers the unordered access `before`;
+        lanes of this instruction that share a granule get a common stamp. Returns which entries lost their granule to a later
+        lane."""
+        clocks = self.clocks
+        stamp: Stamps = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
+        new: Stamps = np.broadcast_to(stamp, where.shape)
+        if kept is not None and kept.any():
+            new = np.where(kept, self._several(before, lanes), new)
+        stamps[where] = new
+        winner = stamps[where]
+        lost: NDArray[np.bool_] = winner != new
+        if lost.any():
+            self._mark_several(stamps, where, winner, lost, lanes)
+        return lost
+
+    def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index) -> None:
+        """Stamps granules that several lanes access in one instruction as several lanes of one block, or of several."""
+        clocks, machine = self.clocks, self.clocks.machine
+        mine = machine.block_number[machine.block[lanes]][:, None]
+        code = winner & LANE_MASK
+        local = np.clip(code - 1 - clocks.first_lane, 0, machine.lane_count - 1)
+        block = np.where(code >= SEVERAL_IN_BLOCK, code - SEVERAL_IN_BLOCK, machine.block_number[machine.block[local]])
+        same = lost & (block == mine)
+        time = clocks.now << LANE_BITS
+        stamps[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + mine, where.shape)[same]
+        stamps[where[lost & ~same]] = time + SEVERAL
+
+    def _several(self, before: Stamps, lanes: Index) -> Stamps:
+        """The stamp of lanes together with earlier unordered ones."""
+        clocks, machine = self.clocks, self.clocks.machine
+        code = before & LANE_MASK
+        mine = machine.block_number[machine.block[lanes]][:, None]
+        local = code - 1 - clocks.first_lane
+        inside = (local >= 0) & (local < machine.lane_count)
+        block = np.where(inside, machine.block_number[machine.block[np.where(inside, local, 0)]], -1)
+        block = np.where((code >= SEVERAL_IN_BLOCK) & (code != SEVERAL), code - SEVERAL_IN_BLOCK, block)
+        return (clocks.now << LANE_BITS) + np.where(block == mine, SEVERAL_IN_BLOCK + mine, SEVERAL)
+
+    def write(
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
+    ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
+        """Records writes; returns which of them [m, granules] conflict with an unordered earlier write, with one of the same
+        instruction, and with an unordered read."""
+        where = self.granules(index, width)
+        written, read = self.writes[where], self.reads[where]
+        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
+        beside = self.unordered(read, lanes, where, self.readers) if read.any() else None
+        plain = np.zeros(where.shape, np.bool_) if racing is None else racing
+        if self.strong.table:
+            strong = [
+                self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, narrow=narrow) for wrote in (True, False)
+            ]
+            racing, beside = _either(racing, strong[0]), _either(beside, strong[1])
+        if atomic:
+            self.strong.note(where, lanes, True, narrow)
+            self.writes[where] = (((self.clocks.now << LANE_BITS) + lanes + (self.clocks.first_lane + 1)) | ATOMIC)[:, None]
+            self.reads[where] = 0
+            return racing, None, beside
+        self.strong.take(where)
+        lost = self._record(self.writes, where, lanes, racing, written)
+        if self.writers is not None:
+            block = SEVERAL_IN_BLOCK + self.clocks.machine.block_number[self.clocks.machine.block[lanes]][:, None]
+            several = (written & LANE_MASK) == block
+            self._note(self.writers, self.writes, where, lanes, written, several & plain, plain & ~several)
+        self.reads[where] = 0
+        return racing, lost, beside
+
+
+def _either(first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    return second if first is None else first if second is None else first | second

@@ -1,0 +1,104 @@
+"""Which operations pass elements between threads through shared memory, and how many bytes of scratch each needs.
+
+In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Four operations may need some: `relayout`,
+`reshape` and `permute` if a thread needs elements of another thread, and `reduce` along an axis distributed over several
+warps. `tilec.passes.schedule.layouts.shared_conversions` replaces them, so that lowering sees none of these.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+from tilec.ir.core import Op, Value
+from tilec.ir.layouts.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
+from tilec.ir.layouts.layout import Layout, register_map
+from tilec.ir.ops import Broadcast, Constant, Permute, Reduce, Reshape
+from tilec.ir.ops.staging_ops import Relayout
+from tilec.ir.types import TileType
+
+Steps = tuple[int, ...]
+BANK_BYTES = 4
+REDUCED_BYTES = 8
+"""Scratch for each value that a reduction passes between warps, wide enough for every dtype."""
+
+
+@cache
+def renamed(source: Layout, target: Layout) -> tuple[int, ...] | None:
+    """`register_map` without a shift; None if elements must move between threads."""
+    return register_map(source, target)
+
+
+def is_uniform(value: Value) -> bool:
+    """True for a constant and a broadcast scalar: every thread can produce any part of the tile by itself."""
+    made = value.owner
+    return isinstance(made, Constant) or (isinstance(made, Broadcast) and made.operands[0].tile.size == 1)
+
+
+def is_free(value: Value, layout: Layout) -> bool:
+    """Whether every thread already has the elements of `value` that `layout` assigns to it."""
+    assert value.layout is not None, value.type
+    return value.layout == layout or is_uniform(value) or renamed(value.layout, layout) is not None
+
+
+def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
+    """Distance in elements between neighbors on each axis in scratch; rows are padded if lanes lie on several of them.
+
+    If a thread has a whole vector of a column, the next thread begins several rows further: rows padded to whole vectors
+    would then all begin in the same bank, so they are padded by one bank instead.
+    """
+    padding = row_padding(tile)
+    if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
+        if any(_runs_down(layout, tile.dtype.bytes) for layout in layouts):
+            padding = max(BANK_BYTES, tile.dtype.bytes)
+        return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
+    return row_major(tile.shape)
+
+
+def _runs_down(layout: Layout, size: int) -> bool:
+    first = layout.registers[0] if layout.registers else None
+    return first is not None and first.axis == 0 and first.stride == 1 and first.extent * size >= ROW_PADDING_BYTES
+
+
+def exchange_bytes(op: Op, threads: int) -> int:
+    """Bytes of scratch that `op` needs on a block of `threads`; 0 if no element moves between threads."""
+    match op:
+        case Relayout():
+            value, layout = op.operands[0], op.result.layout
+            assert layout is not None and value.layout is not None
+            return 0 if is_uniform(value) else _moved_bytes(value.tile, value.layout, layout)
+        case Reshape() | Permute():
+            return _rearranged_bytes(op)
+        case Reduce():
+            return _reduced_bytes(op, threads)
+        case _:
+            return 0
+
+
+def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:
+    if renamed(source, target) is not None:
+        return 0
+    return tile.shape[0] * conversion_steps(tile, source, target)[0] * tile.dtype.bytes
+
+
+def _rearranged_bytes(op: Reshape | Permute) -> int:
+    source, layout, tile = op.operands[0], op.result.layout, op.result.tile
+    if layout is None or source.layout is None:
+        return 0
+    if isinstance(op, Permute):
+        same = with_axes(source.layout, {old: new for new, old in enumerate(op.axes)}, layout.rank)
+        return _moved_bytes(tile, same, layout)
+    if isinstance(source.owner, Constant):
+        return 0
+    same = reshaped(source.layout, source.tile.shape, tile.shape)
+    return tile.size * tile.dtype.bytes if same is None else _moved_bytes(tile, same, layout)
+
+
+def _reduced_bytes(op: Reduce, threads: int) -> int:
+    layout = op.operands[0].layout
+    assert layout is not None
+    if all(digit.axis != op.axis or digit.extent == 1 for digit in layout.warps):
+        return 0
+    results = prod(digit.extent for digit in layout.registers if digit.axis not in (None, op.axis))
+    parts = 2 if op.kind.startswith("arg") else 1
+    return threads * results * parts * REDUCED_BYTES

@@ -1,0 +1,362 @@
+"""Operations on shared memory and on layouts, made by passes and never by a kernel's author.
+
+A buffer has one matrix for each stage of a ring, whose operations (`tilec.ir.ops.sync_ops`) say when a stage may be written and
+read. Scratch is memory through which threads pass elements to each other: stores, a barrier, loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.ir.core import Effect, Op, Value
+from tilec.ir.ops import REDUCE_KINDS
+from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
+
+SLAB_ROWS: Final = 8
+"""The rows of a sub-tile (slab) are a multiple of this, the height of a swizzle atom, so that it is laid out like a matrix of
+its own."""
+
+
+@dataclass(eq=False, kw_only=True)
+class SharedAlloc(Op, opcode="shared_alloc"):
+    """Allocates dynamic shared memory at byte `offset`, up to the matching `shared_free`: with a ring as operand, one matrix
+    for each of its stages; without operands, scratch. `alignment` (bytes) is 1024 for buffers that `group_mma` reads or
+    `tensor_copy` fills."""
+
+    others = (RingType,)
+    makes_tiles = False
+
+    offset: int = 0
+    alignment: int = 128
+
+    @property
+    def bytes(self) -> int:
+        """Size of the allocation."""
+        type_ = self.result.type
+        return type_.bytes if isinstance(type_, SharedType | ScratchType) else 0
+
+    def verify(self) -> None:
+        self.require(self.offset >= 0, f"{self.offset} lies before shared memory")
+        type_ = self.result.type
+        self.require(self.bytes > 0, f"{type_} is no shared buffer")
+        if isinstance(type_, SharedType):
+            self.require(min(*type_.shape, type_.stages, type_.panels) >= 1, f"{type_} is no shared buffer")
+            self.require(type_.shape[1] % type_.panels == 0, f"panels of {type_} are not equally wide")
+            rows = type_.width * type_.dtype.bytes
+            self.require(rows % 16 == 0, f"rows of {type_} are not whole 16-byte chunks")
+            self.require(len(self.operands) == 1, "a buffer is that of a ring")
+            self.require(self.operands[0].type == RingType(self.result.shared.stages), "its ring has as many stages")
+        else:
+            self.require(not self.operands, "scratch has no ring")
+        self.require(self.alignment in (128, 1024), "buffers are aligned to 128 or 1024 bytes")
+        self.require(self.offset % self.alignment == 0, f"the offset is a multiple of {self.alignment} bytes")
+
+
+@dataclass(eq=False, kw_only=True)
+class StageCopy(Op):
+    """Base of operations that start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset
+    per tensor axis. The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end,
+    -2 or less), and one element on the other axes. With `slabs` > 1, the rows are split into that many equal sub-tiles, one
+    after the other, for `slabs` consecutive elements on the axis before `row_axis`."""
+
+    leading = (TensorType, SharedType)
+    num_results = 0
+
+    row_axis: int = -2
+    slabs: int = 1
+    unsafe: int | None = None
+
+    @property
+    def source(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def buffer(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def stage(self) -> Value:
+        return self.operands[2]
+
+    @property
+    def offsets(self) -> list[Value]:
+        return self.operands[3:]
+
+    def verify(self) -> None:
+        self.require(isinstance(self.source.type, TensorType), "the first operand is a tensor")
+        self.require(self.source.tensor.dtype == self.buffer.shared.dtype, "tensor and buffer share a dtype")
+        self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
+        self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
+        self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
+        self.require(self.slabs == 1 or self.row_axis > -self.source.tensor.rank, "slabs lie on an axis before the rows")
+        rows, left = divmod(self.buffer.shared.shape[0], max(1, self.slabs))
+        whole = self.slabs == 1 or (self.slabs > 1 and left == 0 and rows % SLAB_ROWS == 0)
+        self.require(whole, f"every slab has as many rows, a multiple of {SLAB_ROWS}")
+        row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
+        self.require(row_bytes % 16 == 0, "a row is whole 16-byte chunks")
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.source, Effect.READ), (self.buffer, Effect.WRITE))
+
+
+@dataclass(eq=False, kw_only=True)
+class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
+    """A copy by all threads into a `groups` ring (PTX ISA, `cp.async`). Each thread copies `vector` bytes at a time (4, 8 or
+    16), to which its addresses are aligned. With `pad`, elements outside the tensor read as zero. `whole` states that the
+    tensor's rows end at a multiple of `vector` bytes, so that no vector crosses the end of a row."""
+
+    vector: int
+    pad: bool = False
+    whole: bool = False
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.vector in (4, 8, 16), "a copy moves 4, 8 or 16 bytes")
+        self.require(self.buffer.shared.panels == 1, "threads copy whole rows")
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
+    """A copy through a tensor map, started by one thread, into an `mbarriers` ring whose stage counts its bytes (PTX ISA,
+    `cp.async.bulk.tensor`). Elements outside the tensor read as zero. With `clipped`, rows outside the tensor are not filled:
+    they read as any value."""
+
+    clipped: bool = False
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(all(value.type == TileType(i32) for value in self.offsets), "coordinates are i32 scalars")
+        self.require(self.slabs == 1 or not self.clipped, "rows of one slab are clipped")
+
+
+@dataclass(eq=False, kw_only=True)
+class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
+    """Read an operand of `mma` from a stage: the box of the result's shape at (`row`, `column`) of the matrix, or of its
+    transpose with `transposed`. Operands: buffer, stage (i32)."""
+
+    num_operands = 2
+    leading = (SharedType,)
+
+    row: int = 0
+    column: int = 0
+    transposed: bool = False
+
+    @property
+    def buffer(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def stage(self) -> Value:
+        return self.operands[1]
+
+    def verify(self) -> None:
+        shape, tile = self.buffer.shared.shape, self.result.tile
+        rows, columns = (shape[1], shape[0]) if self.transposed else shape
+        self.require(self.buffer.shared.panels == 1, "the rows are in one piece")
+        self.require(min(self.row, self.column) >= 0, "the box lies before its matrix")
+        self.require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, "the result is a matrix of the dtype")
+        self.require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, "the box lies inside")
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.buffer, Effect.READ),)
+
+
+@dataclass(eq=False, kw_only=True)
+class GroupProduct(Op):
+    """Base of products that warpgroups start on the tensor cores (PTX ISA, `wgmma.mma_async`). Until a `wait_mma` covers the
+    product, the stages it reads must not change and only another product may use the result."""
+
+    @property
+    def reads(self) -> tuple[tuple[Value, Value], ...]:
+        """(buffer, stage) of each matrix in shared memory."""
+        pairs = zip(self.operands, self.operands[1:], strict=False)
+        return tuple((buffer, stage) for buffer, stage in pairs if isinstance(buffer.type, SharedType))
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return tuple((buffer, Effect.READ) for buffer, _ in self.reads)
+
+
+@dataclass(eq=False, kw_only=True)
+class GroupMma(GroupProduct, opcode="group_mma", effect=Effect.SHARED):
+    """Start `acc + a @ b.T`, both matrices whole and in shared memory. Operands: buffer of a, stage (i32), buffer of b, stage
+    (i32), acc."""
+
+    num_operands = 5
+    leading = (SharedType, TileType, SharedType)
+
+    def verify(self) -> None:
+        left, right, tile = self.operands[0].shared, self.operands[2].shared, self.result.tile
+        self.require(left.dtype == right.dtype and left.dtype.bits == 16, "matrices of one 16-bit dtype")
+        self.require(left.shape[1] == right.shape[1], "matrices of one depth")
+        self.require(tile.shape == (left.shape[0], right.shape[0]), "the result is the product's")
+        self.require(self.operands[4].type == self.result.type, "the accumulator has the result's type")
+        self.require(self.operands[1].type == self.operands[3].type == TileType(i32), "the stages are i32 scalars")
+
+
+@dataclass(eq=False, kw_only=True)
+class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
+    """The elements of an f32 matrix, rounded as `cast` does, two neighbors of a row in one i32: operand A of `held_group_mma`.
+    Passes do not move it, because an unfinished product may still read the registers."""
+
+    num_operands = 1
+
+    dtype: str
+
+    def verify(self) -> None:
+        source, tile = self.operands[0].tile, self.result.tile
+        self.require(self.dtype in ("bf16", "f16"), "elements of 16 bits")
+        self.require(source.dtype == f32 and source.rank == 2 and source.shape[1] % 2 == 0, "the operand is a matrix of f32")
+        self.require(tile == TileType(i32, (source.shape[0], source.shape[1] // 2)), "the result has a column for two")
+
+
+@dataclass(eq=False, kw_only=True)
+class HeldGroupMma(GroupProduct, opcode="held_group_mma", effect=Effect.SHARED):
+    """Start `acc + a @ b`, b whole and in shared memory, a packed (`pack_pairs`) and register-resident, in the layout of a
+    product's result. Operands: a, buffer of b, stage (i32), acc."""
+
+    num_operands = 4
+    leading = (TileType, SharedType)
+
+    def verify(self) -> None:
+        left, right, tile = self.operands[0].tile, self.operands[1].shared, self.result.tile
+        self.require(left.dtype == i32 and right.dtype.bits == 16, "packed elements, and a matrix of 16 bits")
+        self.require(left.rank == 2 and 2 * left.shape[1] == right.shape[0], "matrices of one depth")
+        self.require(right.shape[0] % 16 == 0, "the depth is a multiple of 16")
+        self.require(tile.shape == (left.shape[0], right.shape[1]), "the result is the product's")
+        self.require(self.operands[3].type == self.result.type, "the accumulator has the result's type")
+        self.require(self.operands[2].type == TileType(i32), "the stage is an i32 scalar")
+
+
+@dataclass(eq=False, kw_only=True)
+class WaitMma(Op, opcode="wait_mma", effect=Effect.SHARED):
+    """The first operand, once at most `pending` products are unfinished. An optional second operand must be computed before the
+    wait, so that its computation overlaps the products."""
+
+    num_operands = None
+
+    pending: int
+
+    def verify(self) -> None:
+        self.require(1 <= len(self.operands) <= 2, f"{len(self.operands)} operands instead of 1 or 2")
+        self.require(self.pending >= 0, f"{self.pending} products cannot be pending")
+        self.require(self.operands[0].type == self.result.type, "the result has the operand's type")
+
+
+@dataclass(eq=False, kw_only=True)
+class Relayout(Op, opcode="relayout"):
+    """The same tile in the result's layout. If a thread needs elements of another thread, a pass replaces the operation by
+    stores to and loads from scratch (`shared_conversions`); the remaining ones only rename registers."""
+
+    num_operands = 1
+
+    def verify(self) -> None:
+        self.require(self.operands[0].type == self.result.type, "the result has the operand's type")
+
+
+@dataclass(eq=False, kw_only=True)
+class Part(Op, opcode="part"):
+    """The box of the result's shape at (`row`, `column`) of a matrix; every thread already has the elements it needs."""
+
+    num_operands = 1
+
+    row: int = 0
+    column: int = 0
+
+    def verify(self) -> None:
+        source, tile = self.operands[0].tile, self.result.tile
+        self.require(source.rank == 2 and tile.rank == 2 and source.dtype == tile.dtype, "matrices of one dtype")
+        rows, columns = (
+            first >= 0 and first + size <= extent
+            for first, size, extent in zip((self.row, self.column), tile.shape, source.shape, strict=True)
+        )
+        self.require(rows and columns, "the box lies inside")
+
+
+@dataclass(eq=False, kw_only=True)
+class Put(Op, opcode="put", effect=Effect.SHARED):
+    """Store a tile into scratch; if several threads have an element, one of them stores it. Operands: scratch, tile. `steps`:
+    distance in elements between neighboring coordinates of each axis."""
+
+    num_operands = 2
+    leading = (ScratchType,)
+    num_results = 0
+
+    steps: tuple[int, ...]
+
+    def verify(self) -> None:
+        _verify_passage(self, self.operands[0], self.operands[1].tile, self.steps)
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.WRITE),)
+
+
+@dataclass(eq=False, kw_only=True)
+class Take(Op, opcode="take", effect=Effect.SHARED):
+    """Load a tile from scratch, each thread the elements that the layout assigns to it. Operand: scratch. `steps` as in
+    `put`."""
+
+    num_operands = 1
+    leading = (ScratchType,)
+
+    steps: tuple[int, ...]
+
+    def verify(self) -> None:
+        _verify_passage(self, self.operands[0], self.result.tile, self.steps)
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.READ),)
+
+
+def _verify_passage(op: Op, scratch: Value, tile: TileType, steps: tuple[int, ...]) -> None:
+    op.require(isinstance(scratch.type, ScratchType), "the first operand is scratch")
+    op.require(len(steps) == tile.rank and min(steps, default=1) >= 1, "a step for each axis")
+    last = sum(step * (extent - 1) for step, extent in zip(steps, tile.shape, strict=True))
+    op.require((last + 1) * tile.dtype.bytes <= scratch.scratch.bytes, "the tile fits the scratch")
+
+
+@dataclass(eq=False, kw_only=True)
+class ReducePut(Op, opcode="reduce_put", effect=Effect.SHARED):
+    """Reduce the part of an axis that each warp has, and store the partial results into scratch, a slot for each thread.
+    Operands: scratch, tile. `kind` and `axis` are those of `reduce`."""
+
+    num_operands = 2
+    leading = (ScratchType,)
+    num_results = 0
+
+    kind: str
+    axis: int
+
+    def verify(self) -> None:
+        _verify_part(self, self.operands[1].tile)
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.WRITE),)
+
+
+@dataclass(eq=False, kw_only=True)
+class ReduceTake(Op, opcode="reduce_take", effect=Effect.SHARED):
+    """Combine the partial results of the warps that share elements of the result, which is that of `reduce`. Operands: scratch,
+    and the tile that was reduced, whose layout identifies those warps."""
+
+    num_operands = 2
+    leading = (ScratchType,)
+
+    kind: str
+    axis: int
+
+    def verify(self) -> None:
+        source = self.operands[1].tile
+        _verify_part(self, source)
+        dtype = i32 if self.kind.startswith("arg") else source.dtype
+        shape = source.shape[: self.axis] + source.shape[self.axis + 1 :]
+        self.require(self.result.type == TileType(dtype, shape), f"the result is {dtype} of shape {shape}")
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.READ),)
+
+
+def _verify_part(op: ReducePut | ReduceTake, tile: TileType) -> None:
+    op.require(isinstance(op.operands[0].type, ScratchType), "the first operand is scratch")
+    op.require(op.kind in REDUCE_KINDS, f"unknown kind {op.kind}")
+    op.require(0 <= op.axis < tile.rank, "axis out of range")

@@ -1,0 +1,222 @@
+"""Parser of everything below operations in the tile IR's text form: signs, expressions, types and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from tilec.ir.expr import COMPARISONS, Expr, const, sym
+from tilec.ir.layouts.layout import Digit, Layout
+from tilec.ir.text.tokens import ParseError, Token, tokenize
+from tilec.ir.types import DTYPES, DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
+
+LEVELS: Final = (("or",), ("and",), tuple(COMPARISONS), ("+", "-"), ("*", "//", "%"))
+"""Binary operators from the loosest to the tightest."""
+
+MAX_DEPTH: Final = 64
+"""Deepest nesting of parentheses, brackets or regions that the parser accepts."""
+
+MAX_OPERATORS: Final = 256
+"""Most operators in one expression, so that no later walk over the tree recurses too deep."""
+
+T = TypeVar("T")
+
+
+class TypeReader:
+    """A position in the tokens of a text, with methods that parse signs, expressions, types and layouts from there."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens = tokenize(text)
+        self.position = 0
+        self.depth = 0
+        self.operators = 0
+
+    @property
+    def here(self) -> Token:
+        return self.tokens[self.position]
+
+    def error(self, message: str, token: Token | None = None) -> ParseError:
+        """The error to raise at a token, the next one by default."""
+        token = token or self.here
+        return ParseError(message, token.line, token.column)
+
+    def take(self) -> Token:
+        """Consume the next token and return it."""
+        token = self.here
+        if token.kind != "end":
+            self.position += 1
+        return token
+
+    def skip(self, text: str) -> bool:
+        """Consume `text` if it is next."""
+        if self.here.text == text and self.here.kind in ("sign", "word"):
+            self.position += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        """Consume `text`, which must be next."""
+        token = self.here
+        if not self.skip(text):
+            raise self.error(f"expected `{text}`, found {token.described}")
+        return token
+
+    def expect_kind(self, kind: str, what: str) -> Token:
+        """Consume a token of a kind; `what` names it in the error."""
+        if self.here.kind != kind:
+            raise self.error(f"expected {what}, found {self.here.described}")
+        return self.take()
+
+    def expect_end(self) -> None:
+        """ParseError unless the text ends here."""
+        self.expect_kind("end", "the end of the text")
+
+    def word(self, what: str) -> str:
+        """Consume a word."""
+        return self.expect_kind("word", what).text
+
+    def integer(self, what: str = "an integer") -> int:
+        """Consume an integer and its sign."""
+        sign = -1 if self.skip("-") else 1
+        return sign * int(self.expect_kind("integer", what).text)
+
+    def listed(self, item: Callable[[], T], close: str) -> list[T]:
+        """Items separated by commas, up to `close`."""
+        items: list[T] = []
+        while not self.skip(close):
+            if items:
+                self.expect(",")
+            items.append(item())
+        return items
+
+    @contextmanager
+    def nested(self) -> Generator[None]:
+        """One level deeper, for recursive syntax."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"this nests more than {MAX_DEPTH} deep")
+        yield
+        self.depth -= 1
+
+    def expr(self) -> Expr:
+        """An expression of at most `MAX_OPERATORS` operators, those in parentheses included."""
+        self.operators = 0
+        return self.chain(0)
+
+    def chain(self, level: int) -> Expr:
+        """Operators of one level, left-associative."""
+        if level == len(LEVELS):
+            return self.primary()
+        left = self.chain(level + 1)
+        while self.here.text in LEVELS[level] and self.here.kind in ("sign", "word"):
+            op = self.take().text
+            self.operators += 1
+            if self.operators > MAX_OPERATORS:
+                raise self.error(f"an expression has at most {MAX_OPERATORS} operators")
+            left = Expr(op, (left, self.chain(level + 1)))
+        return left
+
+    def primary(self) -> Expr:
+        if self.here.kind == "integer" or self.here.text == "-":
+            return const(self.integer())
+        with self.nested():
+            if self.skip("("):
+                inner = self.chain(0)
+                self.expect(")")
+                return inner
+            name = self.word("an expression")
+            if name in ("min", "max") and self.skip("("):
+                left = self.chain(0)
+                self.expect(",")
+                right = self.chain(0)
+                self.expect(")")
+                return Expr(name, (left, right))
+            return sym(name)
+
+    def exprs(self) -> tuple[Expr, ...]:
+        """Expressions in brackets."""
+        self.expect("[")
+        return tuple(self.listed(self.expr, "]"))
+
+    def type(self) -> Type:
+        """Any type."""
+        if self.skip("tensor"):
+            return self.tensor_type()
+        if self.skip("shared"):
+            return self.shared_type()
+        if self.here.text in ("scratch", "ring"):
+            return (ScratchType if self.take().text == "scratch" else RingType)(self.counted())
+        return self.tile_type()
+
+    def dtype(self) -> DType:
+        token = self.here
+        name = self.word("a dtype")
+        if name not in DTYPES:
+            raise self.error(f"unknown dtype `{name}`", token)
+        return DTYPES[name]
+
+    def tile_type(self) -> TileType:
+        dtype = self.dtype()
+        shape = tuple(self.listed(self.integer, "]")) if self.skip("[") else ()
+        return TileType(dtype, shape)
+
+    def tensor_type(self) -> TensorType:
+        self.expect("<")
+        dtype = self.dtype()
+        self.expect(",")
+        dims = self.exprs()
+        self.expect(",")
+        strides = None
+        if self.skip("strides"):
+            strides = self.exprs()
+            self.expect(",")
+        self.expect("align")
+        align = self.integer()
+        self.expect(">")
+        return TensorType(dtype, dims, strides, align)
+
+    def shared_type(self) -> SharedType:
+        self.expect("<")
+        dtype = self.dtype()
+        self.expect(",")
+        self.expect("[")
+        rows = self.integer()
+        self.expect(",")
+        columns = self.integer()
+        self.expect("]")
+        self.expect(",")
+        self.expect("stages")
+        stages, panels = self.integer(), 1
+        if self.skip(","):
+            self.expect("panels")
+            panels = self.integer()
+        self.expect(">")
+        return SharedType(dtype, (rows, columns), stages, panels)
+
+    def counted(self) -> int:
+        """A number in angle brackets."""
+        self.expect("<")
+        count = self.integer()
+        self.expect(">")
+        return count
+
+    def typed(self) -> tuple[Type, Layout | None]:
+        """A type and the layout that may follow it."""
+        type_ = self.type()
+        if not isinstance(type_, TileType) or not self.skip("<"):
+            return type_, None
+        registers, lanes, warps = self.digits("|"), self.digits("|"), self.digits(">")
+        return type_, Layout(type_.rank, registers, lanes, warps)
+
+    def digits(self, close: str) -> tuple[Digit, ...]:
+        digits: list[Digit] = []
+        while not self.skip(close):
+            extent = self.integer("a digit of a layout")
+            if self.skip("@"):
+                axis = self.integer()
+                self.expect("*")
+                digits.append(Digit(extent, axis, self.integer()))
+            else:
+                digits.append(Digit(extent))
+        return () if digits == [Digit(1)] else tuple(digits)

@@ -1,0 +1,215 @@
+"""Race check for the barriers that `barriers` inserted, by an independent algorithm.
+
+In: a prepared function. Out: nothing, or a VerifyError that names two conflicting accesses with a barrier-free path between
+them. The pass and this check share only the description of accesses (`tilec.ir.facts.touches`). Here every path is followed
+from each access to the next barrier, back edges included, and the threads of every element are enumerated.
+
+It also refuses an asynchronous copy that runs ahead of its iteration if the kernel writes its source before the copy is
+complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
+from tilec.ir.facts.touches import Touch, Touches, may_conflict, touches
+from tilec.ir.layouts.layout import Digit, Layout
+from tilec.ir.ops import For
+from tilec.ir.ops.staging_ops import AsyncCopy, StageCopy
+from tilec.ir.ops.sync_ops import Barrier, Drain, Roles
+
+
+def check(function: Function) -> None:
+    """Raise VerifyError if a barrier is missing, or a copy is started too early."""
+    found = touches(function)
+    _refuse_early_copies(function)
+    if not any(touch.kind is not Effect.READ for made in found.values() for touch in made.made):
+        return
+    graph = _Graph()
+    graph.close(graph.block(function.body, []))
+    for op, made in found.items():
+        for touch in made.made:
+            _follow(op, touch, graph, found)
+
+
+def _refuse_early_copies(function: Function) -> None:
+    """Only `cp.async` may copy from a tensor that the kernel writes, and a `Drain` and a barrier must precede every write to
+    it. Checked for each top-level statement as a whole, so that no loop iteration copies after a write in an earlier one."""
+    statements = [list(Block(ops=[op]).walk()) for op in function.body.ops]
+    written = [_written(ops) for ops in statements]
+    changed: set[Value] = set()
+    under_way: dict[Value, bool] = {}  # tensors that copies may still read; True: drained, but no barrier yet
+    for ops, here in zip(statements, written, strict=True):
+        changed |= here
+        for op in ops:
+            if isinstance(op, StageCopy) and (op.source in changed or not isinstance(op, AsyncCopy)):
+                if any(op.source in other for other in written):
+                    raise VerifyError(f"{_at(op)} is started ahead of writes to `{op.source.name}`")
+            elif isinstance(op, StageCopy):
+                under_way[op.source] = False
+        if isinstance(ops[0], Drain):
+            under_way = dict.fromkeys(under_way, True)
+        elif isinstance(ops[0], Barrier):
+            under_way = {tensor: done for tensor, done in under_way.items() if not done}
+        if late := here & under_way.keys():
+            (tensor,) = sorted(late, key=lambda one: one.name or "")[:1]
+            raise VerifyError(f"`{tensor.name}` is written while copies that were started ahead may still read it")
+
+
+def _written(ops: Iterable[Op]) -> set[Value]:
+    return {op.operands[0] for op in ops if op.effect in (Effect.WRITE, Effect.ATOMIC)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """To the next operation; `loop` is set on back edges, which lead to that loop's next iteration or its end."""
+
+    target: Op | None
+    loop: For | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Graph:
+    """Control flow graph of operations. The node of a loop is its head, that of a branch its condition. `inside`: the loops in
+    which each value is defined."""
+
+    following: dict[Op, list[_Edge]] = field(default_factory=dict[Op, list[_Edge]])
+    inside: dict[Value, frozenset[For]] = field(default_factory=dict[Value, frozenset[For]])
+    role: dict[Op, Block | None] = field(default_factory=dict[Op, "Block | None"])
+
+    def block(self, block: Block, ends: list[Op], loops: tuple[For, ...] = (), role: Block | None = None) -> list[Op]:
+        """Add a block that is entered from `ends`; returns its last operations. `role` is the region of the role that runs
+        it."""
+        for op in block.ops:
+            for end in ends:
+                self.following[end].append(_Edge(op))
+            self.following[op] = []
+            self.role[op] = role
+            ends = [op]
+            self.inside |= dict.fromkeys(op.results, frozenset(loops))
+            if isinstance(op, For):
+                (body,) = op.regions
+                self.inside |= dict.fromkeys(body.arguments, frozenset((*loops, op)))
+                for end in self.block(body, [op], (*loops, op), role):
+                    if end is not op:
+                        self.following[end].append(_Edge(op, op))
+            elif op.regions:
+                inner = [region if isinstance(op, Roles) else role for region in op.regions]
+                pairs = zip(op.regions, inner, strict=True)
+                ends = [end for region, within in pairs for end in self.block(region, [op], loops, within)]
+        return ends
+
+    def meets(self, op: Op, start: Op) -> bool:
+        """Whether barrier `op` synchronizes all threads that executed `start`; a role's barrier covers its own threads only."""
+        return getattr(op, "scope", "block") == "block" or self.role[op] is self.role[start]
+
+    def close(self, ends: list[Op]) -> None:
+        """Connect `ends` to the end of the kernel."""
+        for end in ends:
+            self.following[end].append(_Edge(None))
+
+
+def _follow(start: Op, touch: Touch, graph: _Graph, found: dict[Op, Touches]) -> None:
+    """Walk from an access along all paths up to the next barrier; visits each operation once per set of traversed back
+    edges."""
+    pending: list[tuple[_Edge, frozenset[For]]] = [(edge, frozenset()) for edge in graph.following[start]]
+    seen: set[tuple[Op, frozenset[For]]] = set()
+    while pending:
+        edge, rounds = pending.pop()
+        if edge.loop is not None:
+            rounds |= {edge.loop}
+        op = edge.target
+        if op is None or (op, rounds) in seen:
+            continue
+        seen.add((op, rounds))
+        made = found.get(op, Touches())
+        for later in made.made:
+            if may_conflict(touch, later) and not _is_ordered(touch, later, rounds, graph):
+                raise VerifyError(f"no meeting of the block's threads between {_at(start)} and {_at(op)}")
+        if not (made.meets and graph.meets(op, start)):
+            pending += [(following, rounds) for following in graph.following[op]]
+
+
+def _is_ordered(earlier: Touch, later: Touch, rounds: frozenset[For], graph: _Graph) -> bool:
+    """Whether each element of both boxes is accessed by one thread alone, the same both times."""
+    if earlier.is_shared or earlier.place is None or later.place is None:
+        return False
+    if not all(_equal(a, b, rounds, graph) for a, b in zip(earlier.place, later.place, strict=True)):
+        return False
+    common = tuple(min(a, b) for a, b in zip(_shape(earlier), _shape(later), strict=True))
+    if earlier.layout is None or later.layout is None or not earlier.layout.lanes or not later.layout.lanes:
+        return earlier.layout == later.layout and Effect.READ not in (earlier.kind, later.kind)
+    first, second = (
+        _threads(touch.layout, _shape(touch), common, touch.kind is Effect.READ) for touch in (earlier, later) if touch.layout
+    )
+    return first is not None and second is not None and bool((first == second).all())
+
+
+def _shape(touch: Touch) -> tuple[int, ...]:
+    op = touch.op
+    return op.result.tile.shape if op.effect is Effect.READ else op.operands[1].tile.shape
+
+
+def _equal(left: Value, right: Value, rounds: frozenset[For], graph: _Graph) -> bool:
+    """Whether two scalars are equal although the loops `rounds` started another iteration in between: they are the same
+    expression over values defined outside of those loops."""
+    pairs, known = [(left, right)], set[tuple[Value, Value]]()
+    while pairs:
+        a, b = pairs.pop()
+        if (a, b) in known:
+            continue
+        known.add((a, b))
+        one, other = a.owner, b.owner
+        both_pure = isinstance(one, Op) and isinstance(other, Op) and _is_pure(one) and _is_pure(other)
+        if not both_pure:
+            if a is not b or graph.inside.get(a, frozenset()) & rounds:
+                return False
+            continue
+        assert isinstance(one, Op) and isinstance(other, Op)
+        alike = type(one) is type(other) and one.attributes() == other.attributes() and a.type == b.type
+        if not alike or len(one.operands) != len(other.operands) or repr(one.attributes()) != repr(other.attributes()):
+            return False
+        pairs += zip(one.operands, other.operands, strict=True)
+    return True
+
+
+def _is_pure(op: Op) -> bool:
+    return op.effect is Effect.NONE and not op.regions
+
+
+@cache
+def _threads(layout: Layout, shape: tuple[int, ...], common: tuple[int, ...], every: bool) -> NDArray[np.int64] | None:
+    """The first thread of each element in the corner `common` of a box of `shape`, by enumeration. With `every`, replicas past
+    the end of an axis count too, and the result is None if some element has several threads."""
+    registers, lanes, warps = (_steps(digits, layout.rank) for digits in (layout.registers, layout.lanes, layout.warps))
+    places = registers[:, None, None] + lanes[None, :, None] + warps[None, None, :]
+    threads = np.broadcast_to(np.arange(len(lanes))[:, None] + 32 * np.arange(len(warps)), places.shape[:3])
+    places = places % np.array(shape) if every else places
+    inside = (places < np.array(common)).all(-1)
+    least = np.full(common, np.iinfo(np.int64).max)
+    most = np.full(common, -1)
+    where = tuple(places[inside].T)
+    np.minimum.at(least, where, threads[inside])
+    np.maximum.at(most, where, threads[inside])
+    return None if every and (least != most).any() else least
+
+
+def _steps(digits: tuple[Digit, ...], rank: int) -> NDArray[np.int64]:
+    """Coordinate offsets (index x axis) for each value of one hardware index."""
+    out = np.zeros((1, rank), np.int64)
+    for digit in digits:
+        step = np.zeros(rank, np.int64)
+        if digit.axis is not None:
+            step[digit.axis] = digit.stride
+        out = (np.arange(digit.extent)[:, None, None] * step + out).reshape(-1, rank)
+    return out
+
+
+def _at(op: Op) -> str:
+    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

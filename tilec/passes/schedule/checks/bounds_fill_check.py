@@ -1,0 +1,136 @@
+"""Checks, independently of `bounds_fill`, that no stored element depends on rows that clipped copies skip.
+
+In: a function whose copies are marked, before it is split into roles. Out: nothing, or a VerifyError that names the copy. The
+pass works forwards from copies; this is a demand analysis backwards from stores, for all copies at once. On each axis of a
+value, either all elements are demanded, or only those at offset + i below an extent. Operands of any operation unknown here are
+demanded whole.
+
+Offsets and extents are compared by identity and never added. The element at offset + i is the same one in the copy and in the
+store, in wrapping and in unbounded arithmetic. The prover shows that offset + i fits, up to the end of a masked box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, Final
+
+from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
+from tilec.ir.ops import Binary, Broadcast, Cast, For, If, Permute, Reduce, Reshape, Select, Store, Unary, Yield
+from tilec.ir.ops.staging_ops import GroupMma, TensorCopy, WaitMma
+from tilec.ir.types import SharedType, TileType
+
+Bound = tuple[Value, Any]
+"""Offset and extent: only elements at offset + i below the extent are demanded."""
+Asked = tuple[Bound | None, ...]
+"""A bound for each axis of a value; None if all elements are demanded."""
+
+_KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduce, WaitMma, GroupMma)
+
+
+def check(function: Function) -> None:
+    """Raise VerifyError if a clipped copy skips rows that are demanded. Functions without clipped copies pass."""
+    copies = [op for op in function.body.walk() if isinstance(op, TensorCopy) and op.clipped]
+    if not copies:
+        return
+    asked = _asked(function)
+    for copy in copies:
+        rows = (copy.offsets[copy.row_axis], copy.source.tensor.dims[copy.row_axis])
+        if asked.get(copy.buffer, (rows,))[0] != rows:
+            name = function.parameter_of(copy.source).name
+            raise VerifyError(f"{copy.opcode} of `{name}` leaves out rows that are asked for")
+
+
+def _asked(function: Function) -> dict[Value, Asked]:
+    """The demand on each value that has any: the least fixpoint of all operations' demands."""
+    found: dict[Value, Asked] = {}
+    ops = list(function.body.walk())[::-1]
+    while True:
+        changed = False
+        for op in ops:
+            for value, bounds in _asks(op, found):
+                before = found.get(value, bounds)
+                met = tuple([one if one == other else None for one, other in zip(before, bounds, strict=True)])
+                changed |= found.get(value) != met
+                found[value] = met
+        if not changed:
+            return found
+
+
+def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
+    """Operands of an operation, and values that its regions yield, with the demand on each."""
+    match op:
+        case Yield():
+            pass  # its parent propagates the demand on its results
+        case Store(mask=True):
+            dims = op.target.tensor.dims
+            yield op.tile, tuple(zip(op.offsets, dims, strict=True))
+            yield from map(_whole, op.offsets)
+        case For():
+            yield from map(_whole, op.operands[:3])
+            (body,) = op.regions
+            made = set(_made(body))
+            for initial, inside, given, result in zip(
+                op.initial, body.arguments[1:], body.ops[-1].operands, op.results, strict=True
+            ):
+                for bounds in [asked[value] for value in (inside, result) if value in asked]:  # offsets made in the loop: all
+                    kept = tuple([None if bound is None or bound[0] in made else bound for bound in bounds])
+                    yield from ((initial, kept), (given, kept))
+        case If():
+            yield from map(_whole, op.operands)
+            for region in op.regions:
+                given = zip(region.ops[-1].operands, op.results, strict=True)
+                yield from ((value, asked[result]) for value, result in given if result in asked)
+        case _ if len(op.results) == 1 and isinstance(op, _KNOWN):
+            if op.result in asked:
+                yield from _of_operands(op, asked[op.result])
+        case _:  # buffers only if it reads them: copies write theirs
+            read = [value for value, effect in op.touched() if effect is Effect.READ]
+            yield from map(_whole, (value for value in op.operands if not isinstance(value.type, SharedType) or value in read))
+
+
+def _of_operands(op: Op, bounds: Asked) -> Iterator[tuple[Value, Asked]]:
+    """Demand on the operands of an operation, given the demand on its result."""
+    match op:
+        case GroupMma():
+            left, _, right, _, acc = op.operands
+            yield from ((left, (bounds[0], None)), (right, (bounds[1], None)), (acc, bounds))
+        case WaitMma():
+            result, *others = op.operands
+            yield result, bounds
+            yield from map(_whole, others)
+        case Permute():
+            yield op.operands[0], tuple(bounds[op.axes.index(axis)] for axis in range(len(bounds)))
+        case Reduce():
+            yield op.operands[0], (*bounds[: op.axis], None, *bounds[op.axis :])
+        case Reshape():
+            result = dict(zip(_runs(op.result.tile.shape), bounds, strict=True))
+            yield op.operands[0], tuple(result.get(run) for run in _runs(op.operands[0].tile.shape))
+        case _:
+            shape = op.result.tile.shape
+            for value in op.operands:
+                alike = zip(value.tile.shape, shape, bounds, strict=True) if value.tile.rank else ()
+                yield value, tuple(bound if extent == other else None for extent, other, bound in alike)
+
+
+def _made(block: Block) -> Iterator[Value]:
+    """Values that are defined anew each time a block runs."""
+    yield from block.arguments
+    for op in block.ops:
+        yield from op.results
+        for region in op.regions:
+            yield from _made(region)
+
+
+def _runs(shape: Sequence[int]) -> list[tuple[int, int]]:
+    """Each axis' extent, with the element count of the axes before it."""
+    return [(extent, prod(shape[:axis])) for axis, extent in enumerate(shape)]
+
+
+def _whole(value: Value) -> tuple[Value, Asked]:
+    """A value with all elements demanded."""
+    match value.type:
+        case TileType() | SharedType() as kind:
+            return value, (None,) * len(kind.shape)
+        case _:
+            return value, ()

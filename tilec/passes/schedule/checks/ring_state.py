@@ -1,0 +1,121 @@
+"""Simulation state of `ring_check`: rings, roles and stages, and scalar arithmetic that wraps at its dtype's width."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tilec.ir.core import Op, Value
+from tilec.ir.facts.meaning import INTEGER_KINDS, integer_binary, integer_cast
+from tilec.ir.ops import Binary, Cast, Compare, Constant, Select
+from tilec.ir.ops.sync_ops import Ring, RingOp
+
+Stage = tuple[Value, int]
+Copy = tuple[Stage, int]  # with its sequence number in the buffer
+
+_COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
+
+
+@dataclass(eq=False, slots=True)
+class Role:
+    """Warps that run together: the block, or one role. `turn` is the iteration of the pipelined loop, `tile` that of the loop
+    around it. For rings that consumers read round-robin, `taken` counts the role's `take_turn`, and `has_turn` has the rings
+    between its `take_turn` and `pass_turn`."""
+
+    turn: int = 0
+    tile: int | None = None
+    taken: Counter[Value] = field(default_factory=Counter[Value])
+    has_turn: set[Value] = field(default_factory=set[Value])
+    group: list[Copy] = field(default_factory=list[Copy])  # not yet committed
+    groups: list[tuple[Value, list[Copy]]] = field(default_factory=list[tuple[Value, list[Copy]]])  # in flight, oldest first
+    products: list[set[Stage]] = field(default_factory=list[set[Stage]])  # stages read by MMAs in flight, oldest first
+    waited: Counter[Value] = field(default_factory=Counter[Value])  # number of stages of each ring
+    released: Counter[Value] = field(default_factory=Counter[Value])
+
+    def copies_under_way(self) -> set[Stage]:
+        return {stage for group in (*(group for _, group in self.groups), self.group) for stage, _ in group}
+
+
+@dataclass(eq=False, slots=True)
+class Queue:
+    """State of a ring: number of stages acquired, committed and full so far; `free`: those released before the last barrier of
+    the block. If consumers read round-robin: `passed` counts `pass_turn`, `behind` the stages waited for up to the last one,
+    and `takers` has the role that read each stage."""
+
+    op: Ring
+    readers: list[Role] = field(default_factory=list[Role])
+    acquired: int = 0
+    committed: int = 0
+    full: int = 0
+    free: int = 0
+    fenced: bool = False  # the mbarriers are visible to the async proxy
+    met: bool = False  # the mbarriers are visible to all threads
+    brought: list[int] = field(default_factory=list[int])  # bytes copied into each acquired stage
+    expected: list[int] = field(default_factory=list[int])
+    arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # copies of each committed stage, mbarrier rings only
+    tiles: list[int | None] = field(default_factory=list[int | None])  # the tile that each of these stages was copied for
+    passed: int = 0
+    behind: int = 0
+    takers: list[Role] = field(default_factory=list[Role])
+
+    @property
+    def by_groups(self) -> bool:
+        return self.op.sync == "groups"
+
+    @property
+    def in_turns(self) -> bool:
+        return self.op.takers > 1
+
+    def is_free(self, turn: int) -> bool:
+        """Whether the readers of use number `turn` of an mbarrier ring's stages have released it."""
+        ring = self.op.result
+        if self.in_turns:
+            return turn < 0 or (turn < len(self.takers) and self.takers[turn].released[ring] > turn)
+        return min(one.released[ring] for one in self.readers) > turn
+
+    def problem(self, op: RingOp, count: int, env: dict[Value, int]) -> str | None:
+        """Why `op` on an mbarrier ring does not name use number `count` of its stages; None if it does."""
+        if not (self.fenced and self.met):
+            return "uses mbarriers that others do not know of yet"
+        depth = self.op.result.ring.stages
+        named = tuple(env.get(value) for value in op.operands[1:])
+        wanted = (count % depth, count // depth % 2)[: len(named)]
+        return None if named == wanted else f"names stage and parity {named} where {wanted} come next"
+
+
+@dataclass(eq=False, slots=True)
+class There:
+    """Contents of a stage: sequence number of its copy, whether it is visible to the async proxy, and to all threads."""
+
+    turn: int
+    fenced: bool = False
+    met: bool = False
+
+
+def left_over(value: Value, ring: Queue) -> bool:
+    """Whether some committed stage was never waited for."""
+    if ring.in_turns:
+        return len(ring.takers) != ring.committed
+    return any(one.waited[value] != ring.committed for one in ring.readers)
+
+
+def number(op: Op, env: dict[Value, int]) -> int | None:
+    """Result of a scalar operation on known operands; None if it is unknown."""
+    if isinstance(op, Constant):
+        return int(op.value) if op.result.tile.rank == 0 and not isinstance(op.value, float) else None
+    if not isinstance(op, Select | Cast | Compare | Binary):
+        return None
+    of = [env.get(value) for value in op.operands]
+    if isinstance(op, Select):
+        return None if of[0] is None else of[1] if of[0] else of[2]
+    known = [value for value in of if value is not None]
+    if len(known) != len(of) or not of:
+        return None
+    dtype = op.result.tile.dtype
+    if isinstance(op, Compare):
+        return int(_COMPARE[op.kind](*known))
+    if dtype.is_float:
+        return None
+    if isinstance(op, Cast):
+        return integer_cast(known[0], dtype)
+    return integer_binary(op.kind, known[0], known[1], dtype) if op.kind in INTEGER_KINDS else None

@@ -1,0 +1,335 @@
+"""Transition rules of `ring_check`: what each operation does to rings, buffers and the role that executes it, or a VerifyError
+that names the operation. A blocking operation yields itself until its condition is true.
+
+- `acquire` needs the stage released; for `cp.async` groups also a barrier since. A copy fills an acquired, uncommitted stage.
+  No copy into that stage is in flight, no MMA reads it, and for `cp.async` groups no thread has read it since the last barrier.
+- A read (threads or `wgmma`) is of a stage that was waited for and not released, and of this iteration's copy. For `cp.async`
+  groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
+- mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
+  follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
+- Consumers that read round-robin wait for stages only between `take_turn` and `pass_turn`, and only for their tile's copies.
+- Scratch does not overlap a ring with copies or MMAs in flight; none are in flight when a ring is freed, or at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tilec.atoms import tma
+from tilec.ir.core import Op, Value, VerifyError
+from tilec.ir.facts.touches import Touches
+from tilec.ir.ops.staging_ops import AsyncCopy, GroupProduct, SharedAlloc, SharedLoad, StageCopy, WaitMma
+from tilec.ir.ops.sync_ops import (
+    Acquire,
+    Barrier,
+    Commit,
+    Drain,
+    PassTurn,
+    ProxyFence,
+    Release,
+    Ring,
+    RingOp,
+    SharedFree,
+    TakeTurn,
+    TurnOp,
+    Wait,
+)
+from tilec.ir.types import SharedType
+from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, There, left_over, number
+
+_OF_RINGS: Final = (
+    Ring, SharedAlloc, StageCopy, Commit, Release, PassTurn, Drain, Barrier, ProxyFence, SharedFree, SharedLoad, GroupProduct,
+    WaitMma,
+)  # fmt: skip
+Steps = Generator[Op]
+"""A coroutine that yields the operation at which it blocks."""
+
+
+@dataclass(eq=False, slots=True)
+class Operations:
+    """The state of a simulation run."""
+
+    touches: dict[Op, Touches]
+    env: dict[Value, int] = field(default_factory=dict[Value, int])
+    there: dict[Stage, There] = field(default_factory=dict[Stage, There])
+    started: dict[Value, int] = field(default_factory=dict[Value, int])  # number of copies into each buffer so far
+    rings: dict[Value, Queue] = field(default_factory=dict[Value, Queue])
+    read: set[Stage] = field(default_factory=set[Stage])  # since the last barrier of the block
+    role: Role = field(default_factory=Role)
+    beside: bool = False  # several roles run concurrently
+    freed: set[Value] = field(default_factory=set[Value])  # buffers
+    fixed: set[Value] = field(default_factory=set[Value])  # loop bounds chosen from the iteration count
+
+    def step(self, op: Op) -> None:
+        if not isinstance(op, _OF_RINGS):
+            self.other(op)
+            return
+        match op:
+            case Ring():
+                self.rings[op.result] = Queue(op, [self.role])
+                self.role.waited[op.result] = self.role.released[op.result] = 0
+            case SharedAlloc():
+                self.started[op.result] = 0
+                self.freed.discard(op.result)
+            case StageCopy():
+                self.copy(op)
+            case Commit():
+                self.commit(op)
+            case Release():
+                self.give_back(op)
+            case PassTurn():
+                self.pass_turn(op)
+            case Drain():
+                self.drain(op)
+            case Barrier():
+                self.meet(op)
+            case ProxyFence():
+                for one in (*self.there.values(), *self.rings.values()):
+                    one.fenced |= not one.met
+            case SharedFree():
+                self.free(op)
+            case SharedLoad():
+                if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread releases a stage for its whole warp
+                    raise VerifyError(f"{at(op)}: products of warpgroups alone read a ring of mbarriers")
+                self.read.add(self.arrived(op, op.buffer, op.stage, False))
+            case GroupProduct():
+                self.role.products.append({self.arrived(op, buffer, stage, True) for buffer, stage in op.reads})
+            case _:
+                assert isinstance(op, WaitMma)
+                while len(self.role.products) > op.pending:
+                    self.read |= self.role.products.pop(0)
+
+    def other(self, op: Op) -> None:
+        """Accesses to scratch, and scalar arithmetic."""
+        shared = [touch for touch in self.touches[op].made if touch.is_shared] if op in self.touches else ()
+        busy = self.role.copies_under_way().union(*self.role.products) if shared else ()
+        for touch in shared:
+            for buffer, _ in busy:
+                first = getattr(buffer.owner, "offset", 0)
+                if touch.first < first + buffer.shared.bytes and first < touch.last:
+                    raise VerifyError(f"{at(op)} takes bytes of a ring that is in use")
+        if op.results and op.result not in self.fixed:
+            value = number(op, self.env)
+            if value is None:
+                self.env.pop(op.result, None)
+            else:
+                self.env[op.result] = value
+
+    def place(self, op: Op, buffer: Value, stage: Value) -> Stage:
+        index = self.env.get(stage)
+        if index is None or not 0 <= index < buffer.shared.stages:
+            raise VerifyError(f"{at(op)}: stage {index} of a ring of {buffer.shared.stages}")
+        return buffer, index
+
+    def queue(self, op: Op, ring: Value) -> Queue:
+        if ring not in self.rings:
+            raise VerifyError(f"{at(op)}: its ring was freed")
+        return self.rings[ring]
+
+    def of_buffer(self, op: Op, buffer: Value) -> tuple[Value, Queue]:
+        assert isinstance(buffer.owner, SharedAlloc)
+        (ring,) = buffer.owner.operands
+        return ring, self.queue(op, ring)
+
+    def acquire(self, op: Acquire) -> Steps:
+        ring = self.queue(op, op.ring)
+        if ring.by_groups and ring.acquired != ring.committed:  # a group has all copies since the preceding commit
+            raise VerifyError(f"{at(op)}: the stage before was not committed")
+        depth = op.ring.ring.stages
+        if ring.by_groups and ring.acquired - ring.free >= depth:  # a release takes effect at the next barrier
+            raise VerifyError(f"{at(op)} takes a stage that may still be read")
+        self.expect(op, ring, ring.acquired)
+        while not ring.by_groups and not ring.is_free(ring.acquired - depth):
+            yield op
+        if not ring.by_groups:  # its readers released the stage, which they do after reading it
+            index = ring.acquired % depth
+            self.read -= {
+                (buffer, place) for buffer, place in self.read if place == index and self.of_buffer(op, buffer)[0] is op.ring
+            }
+        ring.acquired += 1
+        ring.brought.append(0)
+        ring.expected.append(op.expected)
+
+    def expect(self, op: RingOp, ring: Queue, turn: int) -> None:
+        problem = None if ring.by_groups else ring.problem(op, turn, self.env)
+        if problem is not None:
+            raise VerifyError(f"{at(op)} {problem}")
+
+    def copy(self, op: StageCopy) -> None:
+        stage = self.place(op, op.buffer, op.stage)
+        if stage in self.role.copies_under_way() or stage in self.read or any(stage in one for one in self.role.products):
+            raise VerifyError(f"{at(op)} overwrites a stage that is in use")
+        value, ring = self.of_buffer(op, op.buffer)
+        filled = range(ring.committed, ring.acquired)  # at most `stages` of them, since uncommitted stages are not free
+        turn = next((turn for turn in filled if turn % value.ring.stages == stage[1]), None)
+        if turn is None:
+            raise VerifyError(f"{at(op)} goes into a stage that was not acquired")
+        if op.buffer in self.freed:
+            raise VerifyError(f"{at(op)}: the buffer was freed")
+        if ring.by_groups != isinstance(op, AsyncCopy):
+            raise VerifyError(f"{at(op)}: its ring counts other copies")
+        ring.brought[turn] += tma.copied_bytes(op.buffer.shared)
+        self.there.pop(stage, None)
+        self.role.group.append((stage, self.started[op.buffer]))
+        self.started[op.buffer] += 1
+
+    def commit(self, op: Commit) -> None:
+        ring = self.queue(op, op.ring)
+        turn = ring.committed
+        if ring.acquired == turn:
+            raise VerifyError(f"{at(op)}: no stage was acquired")
+        ring.committed += 1
+        if ring.by_groups:
+            self.role.groups.append((op.ring, self.role.group))
+            self.role.group = []
+            return
+        brought, expected = ring.brought[turn], ring.expected[turn]
+        if brought != expected:
+            raise VerifyError(f"{at(op)}: copies bring {brought} bytes where {expected} are expected")
+        depth = op.ring.ring.stages
+        mine = [copy for copy in self.role.group if copy[0][1] == turn % depth and self.of_buffer(op, copy[0][0])[0] is op.ring]
+        self.role.group = [copy for copy in self.role.group if copy not in mine]
+        ring.arrivals.append(mine)
+        ring.tiles.append(self.role.tile)
+
+    def wait(self, op: Wait) -> Steps:
+        ring = self.queue(op, op.ring)
+        if ring.by_groups:
+            self.finish(op.pending)
+            if ring.full <= self.role.waited[op.ring]:
+                raise VerifyError(f"{at(op)}: the next stage may not be full yet")
+        if ring.in_turns and op.ring not in self.role.has_turn:
+            raise VerifyError(f"{at(op)}: the role does not have the turn, and may take a stage of rounds before for its own")
+        self.expect(op, ring, self.role.waited[op.ring])
+        while not ring.by_groups and ring.committed <= self.role.waited[op.ring]:
+            yield op
+        if not ring.by_groups:
+            arrived = ring.arrivals[self.role.waited[op.ring]]
+            if ring.tiles[self.role.waited[op.ring]] != self.role.tile:
+                raise VerifyError(f"{at(op)}: what comes was copied for another tile")
+            if ring.in_turns:
+                ring.takers.append(self.role)
+            self.there |= {stage: There(turn, fenced=True, met=True) for stage, turn in arrived}
+        self.role.waited[op.ring] += 1
+
+    def take_turn(self, op: TakeTurn) -> Steps:
+        """Block until the preceding consumer's `pass_turn`; the next stages then belong to this role up to its own."""
+        ring, role = self.reader(op), self.role
+        if op.ring in role.has_turn or role.released[op.ring] != role.waited[op.ring]:
+            raise VerifyError(f"{at(op)}: stages of the turn before were not given back, or it was not passed on")
+        turn, parity = op.place + ring.op.takers * role.taken[op.ring], role.taken[op.ring] % 2
+        if self.env.get(op.parity) != parity:
+            raise VerifyError(f"{at(op)} names parity {self.env.get(op.parity)} where {parity} comes next")
+        while ring.passed < turn:
+            yield op
+        role.taken[op.ring] += 1
+        role.has_turn.add(op.ring)
+        role.waited[op.ring] = role.released[op.ring] = ring.behind
+
+    def pass_turn(self, op: PassTurn) -> None:
+        ring, role = self.reader(op), self.role
+        if op.ring not in role.has_turn or ring.passed % ring.op.takers != op.place:
+            raise VerifyError(f"{at(op)}: the role does not have the turn")
+        role.has_turn.remove(op.ring)
+        ring.behind = role.waited[op.ring]
+        ring.passed += 1
+
+    def reader(self, op: TurnOp) -> Queue:
+        ring = self.queue(op, op.ring)
+        if not (ring.fenced and ring.met):
+            raise VerifyError(f"{at(op)} uses mbarriers that others do not know of yet")
+        return ring
+
+    def finish(self, pending: int) -> None:
+        """Complete all groups of copies but the newest `pending`."""
+        while len(self.role.groups) > pending:
+            value, group = self.role.groups.pop(0)
+            if value in self.rings:
+                self.rings[value].full += 1
+            self.there |= {stage: There(turn) for stage, turn in group}
+
+    def give_back(self, op: Release) -> None:
+        ring, count = self.queue(op, op.ring), self.role.waited[op.ring] - op.held
+        if not ring.by_groups:
+            self.expect(op, ring, self.role.released[op.ring])
+            if count != self.role.released[op.ring] + 1:
+                raise VerifyError(f"{at(op)}: no stage, or several, could be given back")
+        self.release(op, count)
+
+    def release(self, op: Op, count: int) -> None:
+        """Release the first `count` uses of the ring's stages."""
+        value = op.operands[0]
+        self.queue(op, value)
+        depth = value.ring.stages
+        for place in range(self.role.released[value], count):
+            for buffer, index in set[Stage]().union(*self.role.products):
+                if self.of_buffer(op, buffer)[0] is value and index == place % depth:
+                    raise VerifyError(f"{at(op)} gives back a stage that a product reads")
+        self.role.released[value] = max(self.role.released[value], count)
+
+    def drain(self, op: Drain) -> None:
+        ring = self.queue(op, op.ring)
+        if not ring.by_groups or ring.acquired != ring.committed:
+            raise VerifyError(f"{at(op)}: only groups that were committed can be waited for")
+        self.finish(0)
+        self.role.waited[op.ring] = ring.committed
+        self.release(op, ring.committed)
+
+    def meet(self, op: Barrier) -> None:
+        if self.beside and op.scope != "role":
+            raise VerifyError(f"{at(op)}: threads of other roles never come")
+        if self.beside:
+            return
+        self.read.clear()
+        for value, ring in self.rings.items():
+            ring.free = self.role.released[value]
+        for one in (*self.there.values(), *self.rings.values()):
+            one.met = True
+
+    def free(self, op: SharedFree) -> None:
+        busy = self.role.copies_under_way().union(*self.role.products)
+        for value in op.operands:
+            ring = self.rings.pop(value, None)
+            if ring is not None and (ring.acquired != ring.committed or left_over(value, ring)):
+                raise VerifyError(f"{at(op)}: stages of the ring were filled, or may yet be, and nobody waited for them")
+            if any(buffer is value for buffer, _ in busy):
+                raise VerifyError(f"{at(op)}: the buffer is in use")
+            if isinstance(value.type, SharedType):
+                self.free_buffer(op, value)
+
+    def free_buffer(self, op: SharedFree, buffer: Value) -> None:
+        """Mark a stage buffer as freed; VerifyError if copies into it are in flight or may follow."""
+        assert isinstance(buffer.owner, SharedAlloc)
+        (value,) = buffer.owner.operands
+        ring = self.rings.get(value)
+        if ring is not None and not ring.by_groups and (ring.acquired != ring.committed or left_over(value, ring)):
+            raise VerifyError(f"{at(op)}: copies into the buffer are under way, or may yet come")
+        self.freed.add(buffer)
+
+    def end(self, message: str) -> None:
+        left = any(left_over(value, ring) for value, ring in self.rings.items())
+        if self.role.copies_under_way() or self.role.products or left:
+            raise VerifyError(message)
+
+    def arrived(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
+        place = self.place(op, buffer, stage)
+        value, ring = self.of_buffer(op, buffer)
+        found = self.there.get(place)
+        last = self.role.waited[value] - 1
+        if found is None or found.turn != (self.role.turn if ring.by_groups else last):
+            raise VerifyError(f"{at(op)} reads a stage before its copy is there")
+        sequence = last - (last - place[1]) % value.ring.stages
+        if sequence < self.role.released[value]:
+            raise VerifyError(f"{at(op)} reads a stage that was given back, or not waited for")
+        if not found.met:
+            raise VerifyError(f"{at(op)} reads what other threads copied before all have met")
+        if product and not found.fenced:
+            raise VerifyError(f"{at(op)} reads a stage that its proxy may not see yet")
+        return place
+
+
+def at(op: Op) -> str:
+    """The operation and its source location."""
+    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

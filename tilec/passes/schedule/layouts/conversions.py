@@ -1,0 +1,57 @@
+"""Makes layout conversions explicit.
+
+In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout differs from the one that
+its operation requires (`tilec.ir.layouts.operand_layouts`), so that lowering needs no conversions. A store requires the layout
+that allows the widest vectors.
+"""
+
+from __future__ import annotations
+
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.layouts.blocked_layouts import natural, vector_length
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
+from tilec.ir.ops import Store
+from tilec.ir.ops.staging_ops import Relayout
+
+
+def convert(function: Function) -> Function:
+    """Insert the conversions, in place."""
+    _block(function.body, function.num_warps, ())
+    return function
+
+
+def _block(block: Block, warps: int, yielded: Layouts) -> None:
+    """`yielded`: the layouts required of the operands of the block's `yield`."""
+    ops: list[Op] = []
+    for op in block.ops:
+        for region in op.regions:
+            _block(region, warps, yielded_layouts(op))
+        wanted = yielded if op.opcode == "yield" else _wanted(op, warps)
+        for place, layout in enumerate(wanted):
+            value = op.operands[place]
+            if layout is not None and value.layout is not None and value.layout != layout:
+                op.operands[place] = _relayout(ops, value, layout, op)
+        ops.append(op)
+    block.ops = ops
+
+
+def _relayout(ops: list[Op], value: Value, layout: Layout, user: Op) -> Value:
+    moved = Relayout(operands=[value], loc=user.loc)
+    moved.define(value.tile)
+    moved.result.layout = layout
+    ops.append(moved)
+    return moved.result
+
+
+def _wanted(op: Op, warps: int) -> Layouts:
+    return (None, _store_layout(op, warps)) if isinstance(op, Store) else operand_layouts(op)
+
+
+def _store_layout(op: Store, warps: int) -> Layout | None:
+    """The tile's own layout, or the natural one if that allows wider vectors (as for `mma` accumulators)."""
+    tile = op.tile
+    if tile.layout is None:
+        return None
+    wider, most = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
+    return wider if vector_length(wider, most) > vector_length(tile.layout, most) else tile.layout

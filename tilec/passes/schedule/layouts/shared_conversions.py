@@ -1,0 +1,97 @@
+"""Lowers layout conversions and cross-thread reductions to stores to and loads from shared memory.
+
+In: a function with layouts and explicit conversions. Out: the same, in which no `relayout`, `reshape`, `permute` or `reduce`
+reads another thread's elements. Each one that did becomes
+
+    scratch = shared_alloc       at an offset past all live allocations
+    put scratch, tile            every thread stores its elements
+    tile = take scratch          every thread loads the elements that it needs
+    shared_free scratch
+
+and `barriers` inserts the barriers. `reshape` and `permute` keep every element in its thread, and a `relayout` after them moves
+it; a reshape goes through scratch itself only if no layout of its result keeps the elements in place. Any remaining `relayout`
+only renames registers.
+"""
+
+from __future__ import annotations
+
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.layouts.blocked_layouts import reshaped, row_major, with_axes
+from tilec.ir.layouts.exchange import Steps, conversion_steps, exchange_bytes, is_uniform
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
+from tilec.ir.ops import Constant, Permute, Reduce, Reshape
+from tilec.ir.ops.staging_ops import Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
+from tilec.ir.ops.sync_ops import SharedFree
+from tilec.ir.types import ScratchType
+
+
+def exchange(function: Function) -> Function:
+    """Lower the operations, in place."""
+    _split(function.body)
+    _block(function.body, taken_bytes(function), function.num_warps * 32)
+    return function
+
+
+def kept_layout(op: Reshape | Permute) -> Layout | None:
+    """The result layout that keeps every element in its thread and register; None if there is none."""
+    source, tile = op.operands[0], op.result.tile
+    assert source.layout is not None
+    if isinstance(op, Permute):
+        return with_axes(source.layout, {old: new for new, old in enumerate(op.axes)}, tile.rank)
+    return reshaped(source.layout, source.tile.shape, tile.shape)
+
+
+def _split(block: Block) -> None:
+    """Insert a `relayout` after every reshape and permutation that moves elements between threads or registers."""
+    ops: list[Op] = []
+    for op in block.ops:
+        for region in op.regions:
+            _split(region)
+        ops.append(op)
+        if not isinstance(op, Reshape | Permute) or op.operands[0].layout is None or op.result.layout is None:
+            continue
+        if isinstance(op.operands[0].owner, Constant):
+            continue  # every thread can compute any element of it
+        layout = kept_layout(op)
+        if layout is not None and layout != op.result.layout:
+            result = op.result
+            op.results = [Value(result.type, result.name, op, layout)]
+            ops.append(Relayout(operands=[op.result], results=[result], loc=op.loc))
+            result.owner = ops[-1]
+    block.ops = ops
+
+
+def _block(block: Block, taken: dict[Op, int], threads: int) -> None:
+    ops: list[Op] = []
+    for op in block.ops:
+        for region in op.regions:
+            _block(region, taken, threads)
+        size = exchange_bytes(op, threads)
+        ops += _taken_apart(op, size, scratch_offset(taken.get(op, 0))) if size else [op]
+    block.ops = ops
+
+
+def _taken_apart(op: Op, size: int, offset: int) -> list[Op]:
+    alloc = SharedAlloc(offset=offset, loc=op.loc)
+    alloc.define(ScratchType(size))
+    scratch, source, result = alloc.result, op.operands[0], op.result
+    if isinstance(op, Reduce):
+        put: Op = ReducePut(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
+        take: Op = ReduceTake(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
+    else:
+        before, after = _steps(op)
+        put = Put(operands=[scratch, source], steps=before, loc=op.loc)
+        take = Take(operands=[scratch], steps=after, loc=op.loc)
+    take.results = [result]
+    result.owner = take
+    return [alloc, put, take, SharedFree(operands=[scratch], loc=op.loc)]
+
+
+def _steps(op: Op) -> tuple[Steps, Steps]:
+    source, result = op.operands[0], op.result
+    if isinstance(op, Relayout):
+        assert source.layout is not None and result.layout is not None and not is_uniform(source)
+        steps = conversion_steps(source.tile, source.layout, result.layout)
+        return steps, steps
+    return row_major(source.tile.shape), row_major(result.tile.shape)

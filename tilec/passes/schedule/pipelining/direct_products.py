@@ -1,0 +1,110 @@
+"""Batched MMAs (`mma` of rank 3) whose operands are loaded from global memory directly into the fragment registers.
+
+They are for GEMMs with a few rows of activations, where only one warp uses each weight element, so staging through shared
+memory gains nothing. Each warp computes whole products, or several share the rows of one; with split-K, the kernel sums the
+products.
+
+A fragment wants pairs of adjacent elements along K, but a thread loads 16 bytes at once most efficiently. A dot product does
+not depend on the order of its terms, so K of both operands is permuted: a thread's eight adjacent elements are its fragments of
+two instructions. With k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order is 16 s + 8 h +
+2 p + l. The load gets the layout that results from the permutation, so threads exchange no elements.
+
+In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Final
+
+from tilec.atoms import mma_sync
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
+from tilec.ir.core import Op, Value
+from tilec.ir.layouts.blocked_layouts import hidden, reshaped, with_axes
+from tilec.ir.layouts.layout import Digit, Layout
+from tilec.ir.ops import Broadcast, Load, Mma, Permute, Reshape
+from tilec.ir.types import TileType
+from tilec.passes.schedule.pipelining.staged_products import Emitter, relayout
+
+GROUP: Final = 32
+"""Elements along K that four lanes load with 16 bytes each."""
+
+IN_MEMORY: Final = (4, 2, 2, 2)
+"""Extents of p, s, h and l, outermost first."""
+
+AS_MULTIPLIED: Final = (1, 2, 0, 3)
+"""The permutation of `IN_MEMORY` to the order s, h, p, l."""
+
+VECTOR: Final = 8
+"""16-bit elements in 16 bytes."""
+
+
+def default_warps(shape: tuple[int, ...]) -> int:
+    """Warps for a result (S, M, N): one for each of the S products, at most 16."""
+    return min(shape[0], 16)
+
+
+def lay_out(op: Mma, warps: int) -> list[Op]:
+    """Convert the operands to the instruction's layouts; E0506 if its shape does not fit."""
+    products, rows, columns = op.result.tile.shape
+    depth, each = op.operands[0].tile.shape[2], gcd(products, warps)
+    grid = mma_sync.choose_warps(rows, columns, warps // each)
+    if grid is None or depth % mma_sync.K or op.operands[0].tile.dtype.bits != 16:
+        message = f"no {products} products of shape {(rows, columns, depth)} side by side on {warps} warps"
+        hint = "tensor cores multiply 16 x 8 x 16 of 16-bit floats; let the warps be as many as the products"
+        raise CompileError(Diagnostic("E0506", message, Label(op.loc) if op.loc else None, hint=hint))
+    out = Emitter()
+    operands: list[Value] = []
+    wanted = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
+    for place, layout in enumerate(mma_sync.beside(one, products, each) for one in wanted):
+        value = op.operands[place]
+        if depth % GROUP == 0:
+            value = _in_order(out, value, axis=2 - place)
+        _load_as(value, layout)
+        operands.append(relayout(out, value, layout))
+    op.result.layout = mma_sync.beside(mma_sync.accumulator(rows, columns, grid), products, each)
+    op.operands = [*operands, relayout(out, op.operands[2], op.result.layout)]
+    return out.ops
+
+
+def _in_order(out: Emitter, value: Value, axis: int) -> Value:
+    """An operand with K, its axis `axis`, permuted to the instruction's order."""
+    shape, dtype = value.tile.shape, value.tile.dtype
+    cut = (*shape[:axis], shape[axis] // GROUP, *IN_MEMORY, *shape[axis + 1 :])
+    axes = (*range(axis + 1), *(axis + 1 + one for one in AS_MULTIPLIED), *range(axis + 5, len(cut)))
+    parts = out.add(Reshape(operands=[value]), TileType(dtype, cut))
+    turned = out.add(Permute(operands=[parts], axes=axes), TileType(dtype, tuple(cut[one] for one in axes)))
+    return out.add(Reshape(operands=[turned]), value.tile)
+
+
+def _load_as(value: Value, layout: Layout | None) -> None:
+    """Propagate `layout` back through reshapes, permutations and broadcasts to the load behind `value`, if threads can then
+    load 16-byte vectors."""
+    repeated: list[tuple[Value, Layout]] = []
+    while isinstance(op := value.owner, Reshape | Permute | Broadcast) and op.operands[0].tile.rank and layout is not None:
+        value = op.operands[0]
+        if isinstance(op, Permute):
+            layout = with_axes(layout, dict(enumerate(op.axes)), value.tile.rank)
+        elif isinstance(op, Broadcast):
+            repeated.append((op.result, layout))
+            pairs = enumerate(zip(value.tile.shape, op.result.tile.shape, strict=True))
+            layout = hidden(layout, {axis for axis, (before, after) in pairs if before < after})
+        else:
+            layout = reshaped(layout, op.result.tile.shape, value.tile.shape)
+    if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
+        return
+    made = _vectors_first(layout)
+    if made.registers and made.registers[0].axis == made.rank - 1 and made.registers[0].extent >= VECTOR:
+        value.layout = made
+        for result, wanted in repeated:
+            result.layout = wanted
+
+
+def _vectors_first(layout: Layout) -> Layout:
+    """The same elements in each thread, with its runs along the last axis as the lowest register digit."""
+    last, run = layout.rank - 1, 1
+    others = list(layout.registers)
+    while found := next((d for d in others if d.axis == last and d.stride == run and d.extent > 1), None):
+        others.remove(found)
+        run *= found.extent
+    return Layout(layout.rank, (Digit(run, last, 1), *others), layout.lanes, layout.warps)

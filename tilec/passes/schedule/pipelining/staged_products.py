@@ -1,0 +1,153 @@
+"""MMAs of a pipelined loop by `mma.sync`, split along K: operands are loaded from shared memory, or are parts of register
+tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilec.atoms import mma_sync
+from tilec.atoms.mma_sync import WarpGrid
+from tilec.ir.core import Op, Value
+from tilec.ir.layouts.blocked_layouts import conversion_bytes
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops import Binary, Cast, Compare, Constant, For, Mma, Select
+from tilec.ir.ops.staging_ops import Part, Relayout, SharedLoad
+from tilec.ir.types import RingType, ScratchType, SharedType, TileType, boolean, i32, i64
+from tilec.passes.schedule.pipelining.staged_loads import Operand
+
+
+@dataclass(eq=False, slots=True)
+class Product:
+    """An `mma` of the loop body; `left` or `right` is None if that operand is in registers, never both."""
+
+    mma: Mma
+    grid: WarpGrid
+    left: Operand | None
+    right: Operand | None
+
+    @property
+    def operands(self) -> list[Operand]:
+        """The staged operands."""
+        return [operand for operand in (self.left, self.right) if operand is not None]
+
+    @property
+    def held(self) -> list[tuple[int, Layout]]:
+        """Indices of the register operands, with the layouts that the instruction requires."""
+        rows, columns = self.mma.result.tile.shape
+        depth = self.mma.operands[0].tile.shape[1]
+        layouts = mma_sync.operand_a(rows, depth, self.grid), mma_sync.operand_b(depth, columns, self.grid)
+        pairs = zip((self.left, self.right), layouts, strict=True)
+        return [(place, layout) for place, (operand, layout) in enumerate(pairs) if operand is None]
+
+
+@dataclass(eq=False, slots=True)
+class Emitter:
+    """Appends operations to a list."""
+
+    ops: list[Op] = field(default_factory=lambda: list[Op]())
+
+    def add(self, op: Op, *types: TileType | SharedType | ScratchType | RingType) -> Value:
+        """Append an operation; its first result, or an unused value if it has none."""
+        op.define(*types)
+        self.ops.append(op)
+        return op.results[0] if types else Value(TileType(i32))
+
+    def number(self, value: int, wide: bool = False) -> Value:
+        return self.add(Constant(value=value), TileType(i64 if wide else i32))
+
+    def binary(self, kind: str, left: Value, right: Value) -> Value:
+        return self.add(Binary(kind=kind, operands=[left, right]), left.tile)
+
+    def compare(self, kind: str, left: Value, right: Value) -> Value:
+        return self.add(Compare(kind=kind, operands=[left, right]), TileType(boolean))
+
+    def select(self, condition: Value, on_true: Value, on_false: Value) -> Value:
+        return self.add(Select(operands=[condition, on_true, on_false]), on_true.tile)
+
+    def widen(self, value: Value) -> Value:
+        return self.add(Cast(operands=[value]), TileType(i64))
+
+
+def in_ring(value: Value) -> Value:
+    """Mark a stage, a parity or an intermediate of one as not wrapping: it is at most a few times the ring's stages, and
+    `ring_check` evaluates it."""
+    value.fits = True
+    return value
+
+
+def relayout(out: Emitter, value: Value, layout: Layout) -> Value:
+    """`value` converted to a layout."""
+    moved = out.add(Relayout(operands=[value]), value.tile)
+    moved.layout = layout
+    return moved
+
+
+def held_bytes(products: list[Product]) -> int:
+    """Bytes of shared memory, in addition to the stage buffers, for the layout conversion of the largest register operand."""
+    tiles = [product.mma.operands[place].tile for product in products for place, _ in product.held]
+    return max((conversion_bytes(tile) for tile in tiles), default=0)
+
+
+def hold_constant_operands(
+    before: Emitter, loop: For, products: list[Product], known: dict[tuple[Value, Layout], Value]
+) -> None:
+    """Hoist the layout conversions of loop-invariant register operands before the loop."""
+    inside = {result for op in loop.regions[0].walk() for result in op.results} | set(loop.regions[0].arguments)
+    for product in products:
+        for place, layout in product.held:
+            value = product.mma.operands[place]
+            if value not in inside:
+                if (value, layout) not in known:
+                    known[value, layout] = relayout(before, value, layout)
+                product.mma.operands[place] = known[value, layout]
+
+
+def sliced(product: Product, current: Value) -> list[Op]:
+    """The MMA in slices of 16 along K; each slice's operands are loaded before the MMA of the preceding slice."""
+    mma = product.mma
+    rows, columns = mma.result.tile.shape
+    depth = mma.operands[0].tile.shape[1]
+    out = Emitter()
+    layout = mma_sync.accumulator(rows, columns, product.grid)
+    for place, wanted in product.held:
+        if mma.operands[place].layout != wanted:
+            mma.operands[place] = relayout(out, mma.operands[place], wanted)
+    total = mma.operands[2]
+    if isinstance(total.owner, Op):
+        total = relayout(out, total, layout)
+    slices = [_read_slice(out, product, current, 0)]
+    for k in range(0, depth, mma_sync.K):
+        if k + mma_sync.K < depth:
+            slices.append(_read_slice(out, product, current, k + mma_sync.K))
+        a, b = slices[k // mma_sync.K]
+        if k + mma_sync.K < depth:
+            total = out.add(Mma(operands=[a, b, total], loc=mma.loc), mma.result.tile)
+            total.layout = layout
+        else:
+            # The original operation becomes the last slice, so that its result keeps its users.
+            mma.operands = [a, b, total]
+            mma.result.layout = layout
+            out.ops.append(mma)
+    return out.ops
+
+
+def _read_slice(out: Emitter, product: Product, current: Value, k: int) -> tuple[Value, Value]:
+    """Columns `k` to `k + 16` of the left operand and rows `k` to `k + 16` of the right one."""
+    rows, columns = product.mma.result.tile.shape
+    a = _slice(out, product.left, product.mma.operands[0], current, (rows, mma_sync.K), (0, k))
+    b = _slice(out, product.right, product.mma.operands[1], current, (mma_sync.K, columns), (k, 0))
+    a.layout = mma_sync.operand_a(rows, mma_sync.K, product.grid)
+    b.layout = mma_sync.operand_b(mma_sync.K, columns, product.grid)
+    return a, b
+
+
+def _slice(
+    out: Emitter, operand: Operand | None, held: Value, current: Value, shape: tuple[int, int], origin: tuple[int, int]
+) -> Value:
+    tile = TileType(held.tile.dtype, shape)
+    row, column = origin
+    if operand is None:
+        return out.add(Part(operands=[held], row=row, column=column), tile)
+    assert operand.buffer is not None
+    shared = SharedLoad(operands=[operand.buffer, current], row=row, column=column, transposed=operand.transposed)
+    return out.add(shared, tile)

@@ -1,0 +1,352 @@
+"""Multistage software pipelining of loops whose loads feed `mma`: asynchronous copies into shared memory overlap the MMAs.
+
+A loop qualifies if the operands of an `mma` are loads of the same iteration (perhaps reshaped to two axes or transposed),
+aligned to 4 bytes or more, whose offsets depend on no other loop-carried value than the loop variable. One of the two operands
+may be a register tile instead, such as the result of a preceding `mma`. With `s` stages the loop becomes
+
+    each of iterations 0 .. s-2: acquire, start the copies, commit           no copies past the end
+    for each iteration:
+        wait for its copies; barrier
+        acquire, start the copies of iteration + s-1, commit                  into the stage released last
+        per 16 of K: load both operands from this stage, multiply; release
+    drain; barrier; free                                                      the bytes may be reused
+
+Each iteration's MMA is split along K, so at most two 16-wide slices of the operands are in registers at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilec.atoms import mma_sync
+from tilec.atoms.mma_sync import WarpGrid
+from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
+from tilec.ir.clone import clone
+from tilec.ir.core import Block, Function, Op, Value, VerifyError
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops import Cast, Constant, For, If, Load, Mma, Reshape, Yield
+from tilec.ir.ops.staging_ops import AsyncCopy, SharedAlloc
+from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.types import RingType, SharedType, TileType, i32
+from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.analysis.ranges import Range
+from tilec.passes.schedule.pipelining import back_to_back, back_to_back_staging, direct_products, tensor_staging
+from tilec.passes.schedule.pipelining.staged_loads import (
+    Operand,
+    held_operand,
+    is_written,
+    staged_operand,
+    users_of,
+    without_dead,
+    without_units,
+)
+from tilec.passes.schedule.pipelining.staged_products import (
+    Emitter,
+    Product,
+    held_bytes,
+    hold_constant_operands,
+    in_ring,
+    relayout,
+    sliced,
+)
+from tilec.passes.schedule.pipelining.warpgroups import MOST_ACCUMULATORS, MOST_PASSED_ON, guarded, multiply, suits
+from tilec.target.schedule import Pipeline, Schedule
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Candidate:
+    """A loop that can be pipelined: its MMAs, and their operands that are copied through shared memory. Bytes of shared memory:
+    `used_bytes` by the loops inside it, `held_bytes` for the layout conversion of a register operand, `stage_bytes` for one
+    stage. `suits_groups`: `wgmma` can compute its MMA. `chain`: the back-to-back GEMM that it is, if any."""
+
+    loop: For
+    products: list[Product]
+    operands: list[Operand]
+    used_bytes: int
+    held_bytes: int
+    stage_bytes: int
+    suits_groups: bool
+    chain: back_to_back.Chain | None = None
+
+
+Decide = Callable[[Candidate], Pipeline]
+
+
+def stage(function: Function, schedule: Schedule) -> Function:
+    """Pipeline the loops of `function` as the schedule says, in place; `num_warps` is set. Kernels without `mma` stay
+    unchanged. VerifyError if the schedule's pipelines do not match the loops."""
+    pipelines = iter(schedule.pipelines)
+
+    def decide(_: Candidate) -> Pipeline:
+        found = next(pipelines, None)
+        if found is None:
+            raise VerifyError(f"{function.name}: the schedule has too few pipelines")
+        return found
+
+    stage_by(function, decide, schedule)
+    if next(pipelines, None) is not None:
+        raise VerifyError(f"{function.name}: the schedule has more pipelines than there are loops that feed products")
+    return function
+
+
+def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function:
+    """Pipeline every loop that qualifies, in place, inner loops first, as `decide` says of each; `schedule` gives the registers
+    per consumer thread.
+
+    Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them, and `conversions` converts
+    for operations that need another layout.
+    """
+    if not any(isinstance(op, Mma) for op in function.body.walk()):
+        return function
+    warps, registers = function.num_warps, schedule.tile_registers
+    most = MOST_PASSED_ON if len(schedule.roles) > 1 and schedule.roles[0].registers else MOST_ACCUMULATORS
+    facts = aligned_ranges(function)
+    by_rows = _is_chained(function) or _tells_columns_apart(function)
+    for block in _blocks(function.body):
+        known: dict[tuple[Value, Layout], Value] = {}
+        for loop in [op for op in block.ops if isinstance(op, For)]:
+            products = _find_products(function, loop, facts, warps, by_rows)
+            if products:
+                candidate = _candidate(loop, products, warps, most)
+                held = held_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
+                copied = [*candidate.operands, *([held] if held is not None else [])]
+                if any(is_written(function, one.load.source) for one in copied):  # only `cp.async` may copy a written tensor
+                    candidate = dataclasses.replace(candidate, suits_groups=False)
+                else:
+                    candidate = dataclasses.replace(candidate, chain=back_to_back.find(function, loop, warps, products, held))
+                _pipeline(function, block, candidate, known, decide, registers)
+    for block in _blocks(function.body):
+        _lay_out_others(block, warps, by_rows)
+    return function
+
+
+def _is_chained(function: Function) -> bool:
+    """Whether some MMA's left operand is computed from another MMA. Warps then divide only the rows, so that each row of the
+    result stays in the warp that needs it."""
+    made: set[Value] = set()
+    for op in function.body.walk():
+        if isinstance(op, Mma):
+            if op.operands[0] in made:
+                return True
+            made.add(op.result)
+        elif not isinstance(op, For):
+            used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in branches too
+            made.update(op.results if not made.isdisjoint(used) else ())
+    return False
+
+
+def _tells_columns_apart(function: Function) -> bool:
+    """Whether a reshape splits the columns of some MMA's result. Warps then divide only the rows, so that one warp has all of a
+    row's parts."""
+    made: set[Value] = set()
+    for _ in range(2):  # the second pass sees values that loops carry
+        for op in function.body.walk():
+            inside = (value for one in Block(ops=[op]).walk() for value in one.operands)
+            if isinstance(op, Mma) or not made.isdisjoint(inside):
+                made.update(op.results)
+    cuts = (op for op in function.body.walk() if isinstance(op, Reshape) and op.operands[0] in made)
+    return any(op.operands[0].tile.rank == 2 and without_units(op.result) != without_units(op.operands[0]) for op in cuts)
+
+
+def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
+    rows, columns = op.result.tile.shape
+    depth = op.operands[0].tile.shape[1]
+    if depth % mma_sync.K or op.operands[0].tile.dtype.bits != 16:
+        return None
+    if by_rows and mma_sync.fits(rows, columns, depth, WarpGrid(warps, 1)):
+        return WarpGrid(warps, 1)
+    return mma_sync.choose_warps(rows, columns, warps)
+
+
+def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
+    """Convert the operands of every `mma` outside of pipelines to the instruction's layouts. E0506 if its shape does not
+    fit."""
+    ops: list[Op] = []
+    for op in block.ops:
+        if isinstance(op, Mma) and op.result.layout is None and op.result.tile.rank == 3:
+            ops += direct_products.lay_out(op, warps)
+        elif isinstance(op, Mma) and op.result.layout is None:
+            grid = _grid_of(op, warps, by_rows)
+            if grid is None:
+                shape = (*op.result.tile.shape, op.operands[0].tile.shape[1])
+                message = f"no product of shape {shape} on {warps} warps: tensor cores multiply 16 x 8 x 16 of 16-bit floats"
+                narrow = op.operands[0].tile.dtype.bits != 16
+                hint = "convert the operands with `.astype(bf16)`" if narrow else "choose a tile of multiples of 16"
+                raise CompileError(Diagnostic("E0506", message, Label(op.loc) if op.loc else None, hint=hint))
+            rows, columns, depth = *op.result.tile.shape, op.operands[0].tile.shape[1]
+            out = Emitter()
+            layouts = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
+            held = [relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
+            op.result.layout = mma_sync.accumulator(rows, columns, grid)
+            op.operands = [*held, relayout(out, op.operands[2], op.result.layout)]
+            ops += out.ops
+        ops.append(op)
+    block.ops = ops
+
+
+def _blocks(block: Block) -> list[Block]:
+    inner = [found for op in block.ops for region in op.regions for found in _blocks(region)]
+    return [*inner, block]
+
+
+def _find_products(function: Function, loop: For, facts: dict[Value, Range], warps: int, by_rows: bool) -> list[Product]:
+    users = users_of(function.body)
+    found: list[Product] = []
+    known: dict[Load, Operand] = {}
+    for op in loop.regions[0].ops:
+        grid = _grid_of(op, warps, by_rows) if isinstance(op, Mma) and op.result.tile.rank == 2 else None
+        if isinstance(op, Mma) and grid is not None:
+            left, right = (staged_operand(function, loop, value, users, facts, known) for value in op.operands[:2])
+            if left is not None or right is not None:
+                found.append(Product(op, grid, left, right))
+    return found
+
+
+def _candidate(loop: For, products: list[Product], warps: int, most: int) -> Candidate:
+    operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
+    stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
+    # Loops inside this one were pipelined first and keep their bytes; sibling loops do not overlap it in time.
+    used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
+    return Candidate(
+        loop, products, operands, used, held_bytes(products), stage_bytes, not used and suits(loop, products, warps, most)
+    )
+
+
+def _pipeline(
+    function: Function,
+    block: Block,
+    candidate: Candidate,
+    known: dict[tuple[Value, Layout], Value],
+    decide: Decide,
+    registers: int,
+) -> None:
+    decided, warps = decide(candidate), function.num_warps
+    stages, grouped = decided.stages, decided.mma == "wgmma"
+    if stages < 2:
+        return
+    loop, products, operands, used = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
+    if decided.copy == "tma" and candidate.chain is not None:
+        back_to_back_staging.pipeline(block, candidate.chain, stages, warps, registers)
+        return
+    if decided.copy == "tma":
+        tensor_staging.pipeline(function, block, loop, products[0], operands, stages)
+        return
+    before, after = Emitter(), Emitter()
+    ring = before.add(Ring(), RingType(stages))
+    for operand in operands:
+        type = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
+        operand.buffer = before.add(SharedAlloc(operands=[ring], offset=used, alignment=1024 if grouped else 128), type)
+        used += type.bytes
+    ahead = stages - 2 if grouped else stages - 1
+    _prologue(before, loop, operands, ring, ahead)
+    # After the prologue copies, so that they overlap the layout conversions of the other operands.
+    hold_constant_operands(before, loop, products, known)
+    _rewrite_body(before, loop, operands, products, ring, ahead, warps if grouped else 0)
+    after.add(Drain(operands=[ring]))
+    after.add(Barrier())
+    after.add(SharedFree(operands=[*(operand.buffer for operand in operands if operand.buffer is not None), ring]))
+    position = block.ops.index(loop)
+    whole: Op = loop
+    if grouped:
+        whole = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps, places=1)
+    block.ops[position : position + 1] = [*before.ops, whole, *after.ops]
+
+
+def _allocations(loop: For) -> list[SharedAlloc]:
+    return [op for op in loop.regions[0].walk() if isinstance(op, SharedAlloc)]
+
+
+def _prologue(out: Emitter, loop: For, operands: list[Operand], ring: Value, count: int) -> None:
+    for ahead in range(count):
+        out.add(Acquire(operands=[ring]))
+        _copies_if_in_range(out, loop, operands, loop.lower, ahead, out.number(ahead))
+        out.add(Commit(operands=[ring]))
+
+
+def _copies_if_in_range(
+    out: Emitter, loop: For, operands: list[Operand], position: Value, ahead: int, ring_stage: Value
+) -> None:
+    """Start the copies of the iteration `ahead` steps after `position` unless the loop ends before it."""
+    # In i64, because the sum may leave i32 if the loop ends near that limit.
+    distance = out.binary("mul", out.widen(loop.step), out.number(ahead, wide=True))
+    following = out.binary("add", out.widen(position), distance)
+    condition = out.compare("lt", following, out.widen(loop.upper))
+    then = Emitter()
+    step = loop.step.owner
+    if isinstance(step, Constant) and step.value * ahead > i32.integer_range()[1]:
+        variable = then.add(Cast(operands=[following]), TileType(i32))
+    else:  # the product may wrap, so ranges know nothing of it; the sum is still right modulo 2^32
+        variable = then.binary("add", position, then.binary("mul", loop.step, then.number(ahead)))
+    variable.fits = True  # it lies between `position` and the end of the loop
+    _copies(then, loop, operands, variable, ring_stage)
+    then.add(Yield())
+    out.add(If(operands=[condition], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
+
+
+def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, ring_stage: Value) -> None:
+    mapping = {loop.regions[0].arguments[0]: variable}
+    needed = {op for operand in operands for op in operand.chain}
+    out.ops += clone([op for op in loop.regions[0].ops if op in needed], mapping)  # proofs hold: the loop has this iteration
+    for operand in operands:
+        assert operand.buffer is not None
+        offsets = [mapping.get(value, value) for value in operand.load.offsets]
+        out.add(
+            AsyncCopy(
+                operands=[operand.load.source, operand.buffer, ring_stage, *offsets],
+                vector=operand.vector,
+                row_axis=operand.row_axis,
+                slabs=operand.slabs,
+                pad=operand.load.pad is not None,
+                whole=operand.whole,
+                unsafe=operand.load.unsafe,
+                loc=operand.load.loc,
+            )
+        )
+
+
+def _rewrite_body(
+    before: Emitter, loop: For, operands: list[Operand], products: list[Product], ring: Value, ahead: int, group_warps: int
+) -> None:
+    """Rewrite the loop to read stages; copies run `ahead` iterations ahead. `group_warps`: warps of the `wgmma`, 0 for
+    `mma.sync`."""
+    body, stages = loop.regions[0], ring.ring.stages
+    loop.operands.append(before.number(0))
+    current = body.add_argument(TileType(i32), "stage")
+    head = Emitter()
+    head.add(Wait(operands=[ring], pending=ahead - 1))
+    if group_warps:
+        head.add(ProxyFence())
+    head.add(Barrier())
+    zero, one, last = head.number(0), head.number(1), head.number(stages - 1)
+    copies = Emitter() if group_warps else head
+    # The stage of iteration + ahead: current + ahead modulo stages.
+    back = stages - ahead
+    wraps = copies.compare("lt", current, copies.number(back))
+    freed = copies.select(
+        wraps,
+        in_ring(copies.binary("add", current, copies.number(ahead))),
+        in_ring(copies.binary("sub", current, copies.number(back))),
+    )
+    copies.add(Acquire(operands=[ring]))
+    _copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, freed)
+    copies.add(Commit(operands=[ring]))
+
+    by_mma = {product.mma: product for product in products}
+    rewritten: list[Op] = head.ops
+    for op in body.ops[:-1]:
+        product = by_mma.get(op) if isinstance(op, Mma) else None
+        if product is None:
+            rewritten.append(op)
+        elif group_warps:
+            rewritten.extend(multiply(product, current, copies.ops, group_warps))
+        else:
+            rewritten.extend(sliced(product, current))
+    tail = Emitter()
+    # With `wgmma` this iteration's MMA is still in flight, and reads its stage until the next iteration.
+    tail.add(Release(operands=[ring], held=1 if group_warps else 0))
+    following = tail.select(tail.compare("eq", current, last), zero, in_ring(tail.binary("add", current, one)))
+    body.ops[-1].operands.append(following)
+    body.ops = without_dead([*rewritten, *tail.ops, body.ops[-1]])
+    loop.results.append(Value(TileType(i32), "stage", loop))

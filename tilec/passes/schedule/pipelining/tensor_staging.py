@@ -1,0 +1,183 @@
+"""Pipelines a loop with TMA copies by one producer thread and `wgmma` by consumer warpgroups: `staging` for `tma`.
+
+With s stages, a loop of one MMA becomes two, one for each role (`roles`):
+
+    ring of mbarriers; fence; barrier                         at the start of the kernel
+    producer:   each iteration: acquire, copy, commit         up to s iterations ahead
+    consumers:  each iteration: wait; start the MMA; wait for the previous MMA, and release its stage
+                wait for the last MMA, and release its stage if blocks are persistent
+
+Both loops carry stage and parity; in persistent blocks these continue across tiles, so the copies for the next tile start while
+this one is stored. Copied operands need no bounds checks: out-of-bounds elements arrive as zero, which equals the loads' pad
+value, or are skipped if never observed (`bounds_fill`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilec.atoms import tma
+from tilec.ir.clone import clone
+from tilec.ir.core import Access, Block, Function, Op, Value
+from tilec.ir.ops import For, If, Yield
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.staging_ops import SharedAlloc, TensorCopy
+from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.types import RingType, SharedType, TileType, i32
+from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
+from tilec.passes.schedule.pipelining.staged_products import Emitter, Product, in_ring
+from tilec.passes.schedule.pipelining.warpgroups import guarded, multiply
+from tilec.passes.schedule.specialization.persistent import tile_loop, tile_values
+
+VECTOR: Final = 16
+"""Alignment in bytes of a tensor's base and strides that its tensor map requires."""
+PLACE: Final = ("stage", "parity")
+"""Names of the carried ring position."""
+HEAD_BYTES: Final = tma.ALIGNMENT
+"""Bytes before the first stage, which contain the ring's mbarriers."""
+
+
+def problem(function: Function, loop: For, operands: list[Operand]) -> str | None:
+    """Why TMA copies cannot load a loop's operands; None if they can."""
+    tiles = tile_loop(function)
+    if loop not in (function.body if tiles is None else tiles.regions[0]).ops:
+        return "its loop stands in another loop, or in a branch"
+    known = tile_values(function)
+    inside = {result for op in loop.regions[0].ops for result in op.results} | set(loop.regions[0].arguments)
+    for operand in operands:
+        name, type_ = operand.load.source.name, operand.load.source.tensor
+        found = tma.problem(type_, staged_type(operand, 1), operand.slabs)
+        if function.parameter_of(operand.load.source).access is not Access.IN:
+            found = "only a tensor that is declared `In` has a map"
+        if found is None and operand.vector < VECTOR:
+            found = f"rows or the base are known to be multiples of {operand.vector} bytes, not {VECTOR}"
+        if found is not None:
+            return f"`{name}`: {found}"
+        for value in (*(v for op in operand.chain for v in op.operands), *operand.load.offsets, *loop.operands[:3]):
+            if value not in inside | known:
+                return f"`{name}`: where it is read follows from more than launch values"
+            if value in operand.load.offsets and value.type != TileType(i32):
+                return f"`{name}`: an index is no i32"
+    return None
+
+
+def staged_type(operand: Operand, stages: int) -> SharedType:
+    """Type of the buffer that an operand's copies fill."""
+    dtype = operand.load.source.tensor.dtype
+    return SharedType(dtype, operand.shape, stages, tma.panels_of(operand.shape[1], dtype.bytes))
+
+
+def pipeline(
+    function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
+) -> None:  # fmt: skip
+    """Replace the loop in `block`; the function's warps are the consumers."""
+    setup, after, warps = Emitter(), Emitter(), function.num_warps
+    ring = setup.add(Ring(sync="mbarriers", readers=warps), RingType(stages))
+    offset = HEAD_BYTES
+    for operand in operands:
+        type_ = staged_type(operand, stages)
+        operand.buffer = setup.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
+        offset += type_.bytes
+    setup.add(ProxyFence())
+    setup.add(Barrier())
+    # Allocated at the start: the producer fills the ring early, so scratch used before the loop must not share its bytes.
+    ops, tiles, before = function.body.ops, tile_loop(function), Emitter()
+    zero = (before if tiles is None else setup).number(0)
+    places = [zero] * 4 if tiles is None else [_carried(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in PLACE]
+    start = next((place + 1 for place, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    ops[start:start] = setup.ops
+    condition = before.compare("lt", loop.lower, loop.upper)
+    filling = _filling(loop, operands, ring, places[:2])
+    _read(loop, product, ring, places[2:], warps)
+    # A block with one tile does not refill the last stage, and releasing it would make ptxas serialize all MMAs.
+    whole = guarded(loop, product, condition, warps, behind=None if tiles is None else lambda read: _release_last(read, ring))
+    if tiles is None:
+        after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
+    else:
+        tiles.regions[0].ops[-1].operands += [*filling.results, *whole.results[-2:]]
+    position = block.ops.index(loop)
+    block.ops[position : position + 1] = [*before.ops, filling, whole, *after.ops]
+
+
+def _carried(tiles: For, initial: Value, name: str) -> Value:
+    """Add a value carried by the tile loop; the caller yields its next value."""
+    tiles.operands.append(initial)
+    tiles.results.append(Value(initial.type, name, tiles))
+    return tiles.regions[0].add_argument(initial.tile, name)
+
+
+def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]) -> For:
+    """The producer's loop, which issues the copies of each iteration; `place` is its initial stage and parity."""
+    body, filled = loop.regions[0], Block()
+    filling = For(operands=[*loop.operands[:3], *place], regions=[filled], variable=loop.variable, loc=loop.loc)
+    mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
+    stage, parity = (filled.add_argument(TileType(i32), name) for name in PLACE)
+    out = Emitter()
+    repeat_offsets(out, body, operands, mapping)
+    expected = sum(tma.copied_bytes(operand.buffer.shared) for operand in operands if operand.buffer is not None)
+    out.add(Acquire(operands=[ring, stage, parity], expected=expected))
+    for operand in operands:
+        assert operand.buffer is not None
+        load = operand.load
+        offsets = [mapping.get(value, value) for value in load.offsets]
+        copied = [load.source, operand.buffer, stage, *offsets]
+        out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, slabs=operand.slabs, unsafe=load.unsafe, loc=load.loc))
+    out.add(Commit(operands=[ring]))
+    out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
+    filled.ops = out.ops
+    filling.define(TileType(i32), TileType(i32), names=PLACE)
+    return filling
+
+
+def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:
+    """Clone the offset computation of an iteration's copies into another loop; `mapping` maps values of `body` to those
+    there."""
+    needed = {op for operand in operands for op in operand.chain}
+    out.ops += clone([op for op in body.ops if op in needed], mapping)
+
+
+def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: int) -> None:
+    """Turn the loop into the consumers' loop; `place` is its initial stage and parity."""
+    body = loop.regions[0]
+    loop.operands += place
+    stage, parity = (body.add_argument(TileType(i32), name) for name in PLACE)
+    rewritten = Emitter()
+    rewritten.add(Wait(operands=[ring, stage, parity]))
+    for op in body.ops[:-1]:
+        if op is product.mma:
+            rewritten.ops += multiply(product, stage, [], warps)
+            _release_before(rewritten, loop, ring, stage)
+        else:
+            rewritten.ops.append(op)
+    body.ops[-1].operands += following(rewritten, stage, parity, ring.ring.stages)
+    body.ops = without_dead([*rewritten.ops, body.ops[-1]])
+    loop.results += [Value(TileType(i32), name, loop) for name in PLACE]
+
+
+def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
+    """Release the previous iteration's stage, whose MMA is complete, unless this is the first iteration."""
+    then = Emitter()
+    then.add(Release(operands=[ring, _preceding(then, stage, ring.ring.stages)], held=1))
+    then.add(Yield())
+    later = out.compare("lt", loop.lower, loop.regions[0].arguments[0])
+    out.add(If(operands=[later], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
+
+
+def _release_last(loop: For, ring: Value) -> list[Op]:
+    """Release the last iteration's stage, whose MMA is complete."""
+    out = Emitter()
+    out.add(Release(operands=[ring, _preceding(out, loop.results[-2], ring.ring.stages)]))
+    return out.ops
+
+
+def _preceding(out: Emitter, stage: Value, stages: int) -> Value:
+    """The stage of the previous iteration."""
+    wrapped = out.compare("eq", stage, out.number(0))
+    return out.select(wrapped, out.number(stages - 1), in_ring(out.binary("sub", stage, out.number(1))))
+
+
+def following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:
+    """Stage and parity of the next iteration."""
+    wraps, one = out.compare("eq", stage, out.number(stages - 1)), out.number(1)
+    turned = out.select(wraps, in_ring(out.binary("sub", one, parity)), parity)
+    return out.select(wraps, out.number(0), in_ring(out.binary("add", stage, one))), turned

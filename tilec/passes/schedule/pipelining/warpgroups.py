@@ -1,0 +1,104 @@
+"""MMAs of a pipelined loop by warpgroups that read both operands from shared memory (PTX ISA, `wgmma.mma_async`).
+
+`wgmma` is asynchronous: an iteration starts the copies of a later iteration, starts its MMA, and then waits for the previous
+iteration's MMA, so one is always in flight. A stage is therefore read for one iteration longer than by `mma.sync`, and copies
+run one iteration less ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilec.atoms import wgmma
+from tilec.ir.core import Block, Op, Value
+from tilec.ir.layouts.layout import Layout
+from tilec.ir.ops import For, If, Yield
+from tilec.ir.ops.staging_ops import GroupMma, WaitMma
+from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
+
+MOST_ACCUMULATORS = 128
+"""Accumulator registers per thread: more leave too few of its 255 registers."""
+MOST_PASSED_ON = 192
+"""The same if the producer role gives up registers to the consumers (`setmaxnreg`)."""
+Behind = Callable[[For], list[Op]]
+"""Makes the operations to insert after a loop, given that loop."""
+
+
+def suits(loop: For, products: list[Product], warps: int, most: int = MOST_ACCUMULATORS) -> bool:
+    """Whether the loop has one MMA that `wgmma` can compute: both operands staged, K-major with rows of 128 bytes, a shape of
+    whole tiles, accumulated across iterations and used by nothing else; at most `most` accumulator elements per thread."""
+    if len(products) != 1 or warps % 4:
+        return False
+    (product,) = products
+    left, right, mma = product.left, product.right, product.mma
+    if left is None or right is None or left.transposed or not right.transposed:
+        return False
+    rows, columns = mma.result.tile.shape
+    row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
+    fits = rows * columns <= most * 32 * warps
+    shape = fits and rows % (wgmma.GROUP_M * (warps // 4)) == 0 and columns <= wgmma.GROUP_N_LIMIT
+    body = loop.regions[0]
+    users = [op for op in body.walk() for value in op.operands if value is mma.result]
+    carried = [a for a, v in zip(body.arguments[1:], body.ops[-1].operands, strict=True) if v is mma.result]
+    readers = [op for op in body.walk() for value in op.operands if value is mma.operands[2]]
+    return (
+        shape
+        and row_bytes == {wgmma.GROUP_ROW_BYTES}
+        and users == [body.ops[-1]]
+        and carried == [mma.operands[2]]
+        and readers == [mma]
+    )
+
+
+def multiply(product: Product, current: Value, copies: list[Op], warps: int) -> list[Op]:
+    """Operations that replace the MMA in the loop's body: `copies`, then the start of the MMA on stage `current`, then the wait
+    for the previous MMA, which the copies overlap. The body yields the wait's result."""
+    mma, out = product.mma, Emitter(list(copies))
+    assert product.left is not None and product.left.buffer is not None
+    assert product.right is not None and product.right.buffer is not None
+    layout = _layout(product, warps)
+    started = out.add(
+        GroupMma(operands=[product.left.buffer, current, product.right.buffer, current, mma.operands[2]], loc=mma.loc),
+        mma.result.tile,
+    )
+    started.layout = layout
+    out.ops.append(_let_through(started, mma.result, 1, layout))
+    return out.ops
+
+
+def guarded(
+    loop: For, product: Product, condition: Value, warps: int, *, places: int = 0, behind: Behind | None = None
+) -> If:  # fmt: skip
+    """The loop and the wait for its last MMA, under `condition`, which says that the loop has an iteration. Without the branch
+    an accumulator could be accessed between an MMA and its wait, and ptxas would serialize all MMAs. The last `places` carried
+    values are ring positions, unused after the loop; `behind` makes the operations after the wait."""
+    place = loop.regions[0].ops[-1].operands.index(product.mma.result)
+    kept = len(loop.results) - places
+    seen, layout = loop.results[:kept], _layout(product, warps)
+    loop.results = [*(Value(value.tile, value.name, loop) for value in seen), *loop.results[kept:]]
+    loop.results[place].layout = layout
+    wait = WaitMma(operands=[loop.results[place]], pending=0)
+    wait.define(seen[place].tile)
+    wait.result.layout = layout
+    yielded = [*loop.results[:place], wait.result, *loop.results[place + 1 : kept]]
+    branch = If(operands=[condition])
+    then = [loop, wait, *(behind(loop) if behind else []), Yield(operands=yielded)]
+    branch.regions = [Block(ops=then), Block(ops=[Yield(operands=list(loop.initial[:kept]))])]
+    branch.results = seen
+    for value in seen:
+        value.owner = branch
+    seen[place].layout = layout
+    return branch
+
+
+def _layout(product: Product, warps: int) -> Layout:
+    rows, columns = product.mma.result.tile.shape
+    return wgmma.group_accumulator(rows, columns, warps)
+
+
+def _let_through(value: Value, result: Value, pending: int, layout: Layout) -> WaitMma:
+    """A wait for the MMA that defines `value`; its result is the existing value `result`, which already has users."""
+    wait = WaitMma(operands=[value], pending=pending)
+    wait.results = [result]
+    result.owner, result.layout = wait, layout
+    return wait

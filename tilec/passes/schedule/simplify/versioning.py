@@ -1,0 +1,123 @@
+"""Code versioning: blocks that lie fully in bounds run code without masks, edge blocks run the code as written.
+
+One test at the start of a block replaces the bounds checks of every padded load and masked store whose box is known there, so a
+full block issues its loads back to back. Only the order of checks changes, never the accessed elements, so the pass, which runs
+after the proofs, needs no proof of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.ir.clone import clone
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.staging_ops import StageCopy
+from tilec.ir.types import TileType, boolean, i32
+from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.analysis.ranges import Range
+from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
+
+Edge = tuple[Value, int, int | str | Value]  # offset, extent of the box; extent of the tensor: a number, a dim or a scalar
+
+
+def version(function: Function) -> Function:
+    """Split the body, in place, if some masked access can be decided at the start of the block. Pipelined kernels, which mask
+    each copy instead, stay unchanged."""
+    ops = list(function.body.walk())
+    if any(isinstance(op, StageCopy) for op in ops):
+        return function
+    early = launch_values(function)
+    facts = aligned_ranges(function)
+    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(function, op, early, facts)) is not None}
+    tests = list(dict.fromkeys(edge for edges in decided.values() for edge in edges))
+    if not tests:
+        for op in decided:
+            _unmask(op)
+        return function
+    waits = next((place + 1 for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior)), 0)
+    start = [*function.body.ops[:waits], *(op for op in function.body.ops[waits:] if _is_early(op, early))]
+    rest = [op for op in function.body.ops[waits:] if not _is_early(op, early)]
+    condition = _condition(start, tests)
+    names: dict[Value, Value] = {}
+    edge_code = clone(rest, names)
+    for op in decided:
+        _unmask(op)
+    branch = If(operands=[condition], regions=[Block(ops=[*rest, Yield()]), Block(ops=[*edge_code, Yield()])])
+    function.body.ops = [*start, branch]
+    return function
+
+
+def _is_masked(op: Op) -> bool:
+    return (isinstance(op, Load) and op.pad is not None) or (isinstance(op, Store) and op.mask)
+
+
+def _unmask(op: Op) -> None:
+    if isinstance(op, Load):
+        op.pad = None
+    elif isinstance(op, Store):
+        op.mask = False
+
+
+def _is_early(op: Op, early: set[Value]) -> bool:
+    return bool(op.results) and set(op.results) <= early
+
+
+def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
+    """The tests that show an access' box to be in bounds; None if they cannot be evaluated at the start of the block. Ranges
+    are not used for accesses in `unsafe` blocks, since nothing proves that their index arithmetic does not wrap."""
+    trusted = op.attributes()["unsafe"] is None
+    scalars = {p.name: p.value for p in function.parameters if p.access is None and p.value.type == TileType(i32)}
+    if isinstance(op, Load):
+        tensor, offsets, shape = op.source.tensor, op.offsets, op.result.tile.shape
+    else:
+        assert isinstance(op, Store)
+        tensor, offsets, shape = op.target.tensor, op.offsets, op.tile.tile.shape
+    edges: list[Edge] = []
+    for offset, extent, dim in zip(offsets, shape, tensor.dims, strict=True):
+        fact = facts[offset]
+        if trusted and dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
+            continue
+        if offset not in early or offset.tile.dtype != i32:
+            return None
+        if dim.op == "const":
+            edges.append((offset, extent, dim.value))
+        elif dim.op == "sym" and dim.name in scalars:
+            edges.append((offset, extent, scalars[dim.name]))
+        elif dim.op == "sym" and dim.name in function.dims and dim.name not in function.strides:
+            edges.append((offset, extent, dim.name))
+        else:
+            return None
+    return edges
+
+
+def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
+    """The conjunction of `0 <= offset <= dim - extent`. The launch contract requires positive dims, including scalars used as
+    extents, so the difference does not wrap."""
+    scalar = TileType(i32)
+
+    def put(op: Op, type_: TileType = scalar) -> Value:
+        op.define(type_)
+        start.append(op)
+        return op.result
+
+    def constant(value: int) -> Value:
+        return put(Constant(value=value))
+
+    def compare(kind: str, left: Value, right: Value) -> Value:
+        return put(Compare(operands=[left, right], kind=kind), TileType(boolean))
+
+    found: Value | None = None
+    zero = constant(0)
+    for offset, extent, dim in tests:
+        if isinstance(dim, int):
+            last = constant(dim - extent)
+        else:
+            size = dim if isinstance(dim, Value) else put(DimValue(symbol=dim))
+            last = put(Binary(operands=[size, constant(extent)], kind="sub"))
+            last.fits = True
+        for inside in (compare("ge", offset, zero), compare("le", offset, last)):
+            found = put(Binary(operands=[found, inside], kind="and"), TileType(boolean)) if found else inside
+    assert found is not None
+    return found

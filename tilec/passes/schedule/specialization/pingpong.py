@@ -1,0 +1,140 @@
+"""Pingpong: consumer warpgroups process a persistent block's tiles round-robin, so one runs its MMAs while another stores.
+
+In: a persistent kernel with one TMA pipeline, staged for one consumer. `take_turns` puts each tile's MMAs between `take_turn`
+and `pass_turn` (an order barrier), and advances the carried (stage, parity) past the stages of the other consumers' tiles:
+
+    for turn in range(turns):
+        take_turn; wait for stages and multiply; pass_turn; wait for the last MMA, release
+        (stage, parity) advanced past the stages of takers - 1 tiles
+
+`consumers` runs after the roles are known: consumer `place` of n gets a copy of the loop over `range(place, turns, n)`, which
+starts at its first tile's ring position and has its own scratch. The producer still processes all tiles. All tiles use the same
+number of stages, so the tile's number alone determines its stages, and consumers exchange no ring position. The loop variable
+one step after a consumer's last iteration may exceed i32; it is only compared, and lowering compares it as unsigned.
+"""
+
+from __future__ import annotations
+
+from tilec.ir.clone import clone
+from tilec.ir.core import Access, Block, Function, Op, Value
+from tilec.ir.layouts.shared_plan import scratch_offset
+from tilec.ir.ops import BinaryInRange, Constant, For, If, Yield
+from tilec.ir.ops.staging_ops import SharedAlloc, WaitMma
+from tilec.ir.ops.sync_ops import PassTurn, Ring, TakeTurn, Wait
+from tilec.ir.types import ScratchType, TileType, i32
+from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
+from tilec.passes.schedule.pipelining.staged_products import Emitter, in_ring
+from tilec.passes.schedule.specialization.persistent import tile_loop
+
+
+def problem(function: Function, loop: For) -> str | None:
+    """Why consumers cannot process a loop's tiles round-robin; None if they can. `persistent.wrap` has run on `function`."""
+    bounds = [value.owner.value if isinstance(value.owner, Constant) else None for value in (loop.lower, loop.step)]
+    if bounds != [0, 1]:
+        return "its loop does not begin at 0 in steps of 1"
+    if loop.upper not in launch_values(function):
+        return "the turns of its loop follow from the tile"
+    shared = [p.name for p in function.parameters if p.access not in (None, Access.IN, Access.OUT)]
+    shared += [str(op.operands[0].name) for op in function.body.walk() if op.attributes().get("unsafe") is not None]
+    return f"`{shared[0]}` is not written once alone, and nothing orders two consumers there" if shared else None
+
+
+def take_turns(function: Function, takers: int) -> Function:
+    """Add the order barrier of `takers` consumers, in place; the function stays that of one consumer."""
+    tiles = tile_loop(function)
+    assert tiles is not None
+    ring = next(op for op in function.body.ops if isinstance(op, Ring))
+    body = tiles.regions[0]
+    branch = next(op for op in body.ops if isinstance(op, If) and _reads(op))
+    then = branch.regions[0]
+    loop = next(op for op in then.ops if isinstance(op, For) and _reads(op))
+    ring.takers = takers
+    before = Emitter()
+    zero, rounds = before.number(0), 2 * ring.result.ring.stages
+    each = _in_range(before, "mod", loop.upper, rounds)
+    last = before.binary("sub", loop.upper, before.number(1))
+    last.fits = True  # it is used only inside the loop, which runs from 0, so the upper bound is at least 1 there
+    place = function.body.ops.index(tiles)
+    function.body.ops[place:place] = before.ops
+    tiles.operands.append(zero)
+    tiles.results.append(Value(TileType(i32), "turn_parity", tiles))
+    parity = body.add_argument(TileType(i32), "turn_parity")
+    place = then.ops.index(loop)
+    then.ops.insert(place, TakeTurn(operands=[ring.result, parity]))
+    _pass_last(loop, ring.result, last)
+    behind, given = Emitter(), body.ops[-1]
+    stage_parity = given.operands[-2], given.operands[-1]
+    for _ in range(takers - 1):
+        stage_parity = _past(behind, *stage_parity, each, ring.result.ring.stages)
+    given.operands[-2:] = [*stage_parity, in_ring(behind.binary("sub", behind.number(1), parity))]
+    body.ops[-1:] = [*behind.ops, given]
+    return function
+
+
+def _pass_last(loop: For, ring: Value, last: Value) -> None:
+    """Insert `pass_turn` in the last iteration, right after its MMA is issued: after the loop, it would make ptxas serialize
+    all MMAs."""
+    body = loop.regions[0]
+    wait = next(op for op in body.ops if isinstance(op, WaitMma))
+    out = Emitter()
+    condition = out.compare("eq", body.arguments[0], last)
+    then = Block(ops=[PassTurn(operands=[ring]), Yield()])
+    out.add(If(operands=[condition], regions=[then, Block(ops=[Yield()])]))
+    place = body.ops.index(wait) + 1
+    body.ops[place:place] = out.ops
+
+
+def consumers(reading: Block, takers: int) -> list[Block]:
+    """The region of each consumer, made from that of a single consumer of all tiles."""
+    made = [reading, *(Block(ops=clone(reading.ops, {})) for _ in range(takers - 1))]
+    bytes_ = scratch_bytes(reading)
+    for place, block in enumerate(made):
+        _take_own(block, place, takers)
+        for op in block.walk():
+            if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType):
+                op.offset += place * bytes_
+            if isinstance(op, TakeTurn | PassTurn):
+                op.place = place
+    return made
+
+
+def scratch_bytes(reading: Block) -> int:
+    """Distance in bytes from one consumer's scratch to the next one's."""
+    scratch = [op for op in reading.walk() if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType)]
+    first = min((op.offset for op in scratch), default=0)
+    size = scratch_offset(max((op.offset + op.bytes for op in scratch), default=0) - first)
+    alignment = max((op.alignment for op in scratch), default=1)
+    return -(-size // alignment) * alignment
+
+
+def _take_own(block: Block, place: int, takers: int) -> None:
+    """Restrict the tile loop to iterations `place`, `place + takers`, ..."""
+    loop = next(op for op in block.ops if isinstance(op, For))
+    (ring,) = {op.ring for op in loop.regions[0].walk() if isinstance(op, TakeTurn)}
+    *_, stage, parity, _ = loop.initial
+    before = Emitter()
+    if place:
+        iterations = next(op for op in loop.regions[0].walk() if isinstance(op, For) and _reads(op)).upper
+        each = _in_range(before, "mod", iterations, 2 * ring.ring.stages)
+        for _ in range(place):
+            stage, parity = _past(before, stage, parity, each, ring.ring.stages)
+    loop.operands[0], loop.operands[2] = before.number(place), before.number(takers)
+    loop.operands[-3:-1] = [stage, parity]
+    position = block.ops.index(loop)
+    block.ops[position:position] = before.ops
+
+
+def _past(out: Emitter, stage: Value, parity: Value, steps: Value, stages: int) -> tuple[Value, Value]:
+    """Stage and parity `steps` iterations later; `steps` is less than `2 * stages`."""
+    place = in_ring(out.binary("add", stage, in_ring(out.binary("mul", parity, out.number(stages)))))
+    place = in_ring(out.binary("add", place, steps))
+    place = _in_range(out, "mod", place, 2 * stages)
+    return _in_range(out, "mod", place, stages), _in_range(out, "floordiv", place, stages)
+
+
+def _in_range(out: Emitter, kind: str, value: Value, divisor: int) -> Value:
+    return out.add(BinaryInRange(kind=kind, operands=[value, out.number(divisor)]), TileType(i32))
+
+
+def _reads(op: Op) -> bool:
+    return any(isinstance(one, Wait) for region in op.regions for one in region.walk())

@@ -1,0 +1,101 @@
+"""Warp specialization: splits a kernel into a producer role and consumer roles.
+
+In: a function prepared for the consumer warps alone, in which some operations fill mbarrier rings (`tensor_staging`,
+`back_to_back_staging`). Out: the same with a `roles` operation. Operations that all threads need and each can execute stay
+before it: launch values, and the rings with the barrier that publishes their mbarriers. All later barriers synchronize one
+role. The grid dependency wait also stays before it, unless prologue loads precede the wait (`prologue_stages`); then each role
+waits by itself. In a persistent kernel each role has its own tile loop, which carries the role's ring position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilec.ir.clone import clone
+from tilec.ir.core import Block, Function, Op
+from tilec.ir.ops import For, Yield
+from tilec.ir.ops.launch_ops import WaitPrior
+from tilec.ir.ops.staging_ops import TensorCopy
+from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Ring, Roles
+from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
+from tilec.passes.schedule.specialization import pingpong
+from tilec.passes.schedule.specialization.persistent import tile_loop
+from tilec.target.schedule import Schedule
+
+
+def split(function: Function, schedule: Schedule) -> Function:
+    """Split into the schedule's roles, in place; a kernel with one role stays unchanged."""
+    if len(schedule.roles) == 1:
+        return function
+    body, tiles = function.body, tile_loop(function)
+    filling = [op for op in (body if tiles is None else tiles.regions[0]).ops if _fills(op)]
+    ring = next(i for i, op in enumerate(body.ops) if isinstance(op, Ring))
+    met = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
+    setup = body.ops[ring : met + 1]
+    known = launch_values(function)
+    wait = next((op for op in body.ops if isinstance(op, WaitPrior)), None)
+    apart = wait is not None and any(op in filling for op in body.ops[: body.ops.index(wait)])
+
+    def is_shared(op: Op) -> bool:
+        return (op is wait and not apart) or op in setup or bool(op.results and set(op.results) <= known)
+
+    kept = [op for op in body.ops if is_shared(op)]
+    reading = Block(ops=[op for op in body.ops if op not in filling and not is_shared(op)])
+    copying: list[Op] = filling
+    if wait is not None and apart:
+        own = replace(wait, operands=[], results=[])
+        copying = [own if op is wait else op for op in body.ops if op is wait or op in filling]
+    if tiles is not None:
+        copying = [_taken_out(tiles, op) for op in filling if isinstance(op, For)]
+    for op in reading.walk():
+        if isinstance(op, Barrier):
+            op.scope = "role"
+    roles, takers = schedule.roles, schedule.takers
+    parts = pingpong.consumers(reading, takers) if takers > 1 else [reading]
+    made = Roles(
+        names=tuple(role.name for role in roles),
+        warps=tuple(role.warps for role in roles),
+        registers=tuple(role.registers or 0 for role in roles),
+        alone=(*(False for _ in parts), True),
+        regions=[*parts, Block(ops=copying)],
+    )
+    body.ops = [*kept, made]
+    function.num_warps = schedule.warps
+    return function
+
+
+def _fills(op: Op) -> bool:
+    return any(isinstance(one, Acquire | TensorCopy | Commit) for one in Block(ops=[op]).walk())
+
+
+def _taken_out(tiles: For, filling: For) -> For:
+    """The producer's loop over the same tiles: `filling` and the operations it depends on. `filling` is removed from
+    `tiles`."""
+    body = tiles.regions[0]
+    carried = [body.arguments.index(value) for value in filling.initial]
+    needed = _needed(body, filling)
+    body.ops.remove(filling)
+    inside = Block()
+    names = {body.arguments[0]: inside.add_argument(body.arguments[0].tile, body.arguments[0].name)}
+    names |= {body.arguments[i]: inside.add_argument(body.arguments[i].tile, body.arguments[i].name) for i in carried}
+    inside.ops = clone([*(op for op in body.ops if op in needed), filling], names)
+    inside.ops.append(Yield(operands=[names[value] for value in filling.results]))
+    initial = [tiles.operands[2 + i] for i in carried]
+    copying = For(operands=[*tiles.operands[:3], *initial], regions=[inside], variable=tiles.variable, loc=tiles.loc)
+    copying.define(*(value.type for value in filling.results), names=tuple(value.name for value in filling.results))
+    for i in sorted(carried, reverse=True):  # the first argument is the loop variable, which is not a carried value
+        del body.arguments[i], tiles.operands[2 + i], tiles.results[i - 1], body.ops[-1].operands[i - 1]
+    return copying
+
+
+def _needed(body: Block, filling: For) -> set[Op]:
+    """Operations of `body` that the loop `filling` depends on."""
+    makers = {result: op for op in body.ops for result in op.results}
+    pending = [value for op in Block(ops=[filling]).walk() for value in op.operands]
+    found: set[Op] = set()
+    while pending:
+        op = makers.get(pending.pop())
+        if op is not None and op is not filling and op not in found:
+            found.add(op)
+            pending += op.operands
+    return found

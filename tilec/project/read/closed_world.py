@@ -1,0 +1,171 @@
+"""The closed world: every artifact that the step of a model can request, found in the build file or reported as missing.
+
+The runtime compiles nothing, so a missing artifact would be missing at run time. A request names a kernel and the constants
+that the step and its tuning determine (`tilec.step.requests`). Its artifact is the only specialisation with these constants;
+several such specialisations are an error, since the choice would be ambiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilec.diagnostics.diagnostic import Diagnostic, Label
+from tilec.project.read.buildfile import BuildFile, Constant, KernelEntry
+from tilec.project.read.models import Family, Model
+from tilec.project.read.plan import artifact_name
+from tilec.step.expressions import StepError
+from tilec.step.requests import Request
+from tilec.target.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The artifact for one operation of one model's step on one target. `requested` are the constants in the request,
+    `constants` all constants of the artifact."""
+
+    model: str
+    op: str
+    kernel: str
+    requested: dict[str, Constant]
+    constants: dict[str, Constant]
+    artifact: str
+    target: Target
+    entry: KernelEntry
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The uses of all models, in the order of models, of groups of targets with equal tuning, and of operations; `problems` are
+    requests that the build file does not satisfy."""
+
+    uses: tuple[Use, ...]
+    problems: tuple[Diagnostic, ...]
+
+    def artifacts(self, model: str, target: Target) -> dict[str, list[Use]]:
+        """Uses by artifact for one model and target."""
+        found: dict[str, list[Use]] = {}
+        for use in self.uses:
+            if (use.model, use.target) == (model, target):
+                found.setdefault(use.artifact, []).append(use)
+        return found
+
+
+@dataclass(slots=True)
+class _Wrong:
+    """A request with no matching artifact, or with several (`fitting`), and its models and targets."""
+
+    family: Family
+    request: Request
+    fitting: tuple[str, ...]
+    models: list[str]
+    targets: list[str]
+
+
+def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None, models: Iterable[str] = ()) -> World:
+    """Every use for `targets` (default: those of the build file) and `models` (default: all). E0807: no artifact for a request.
+    E0810: several artifacts for a request. E0808: a step uses a number that the model lacks."""
+    wanted = tuple(models)
+    uses: list[Use] = []
+    problems: list[Diagnostic] = []
+    wrong: dict[tuple[str, str, tuple[str, ...]], _Wrong] = {}
+    by_kernel = _specialisations(build)
+    for model in build.models:
+        if wanted and model.name not in wanted:
+            continue
+        family = build.families[model.family]
+        try:
+            asked = _asked(family, model, build.targets if targets is None else targets)
+        except StepError as error:
+            message = f"the step of `{model.name}`: {error}"
+            label, hint = Label(family.span(error)), "add it to `config`, or correct the step"
+            problems.append(Diagnostic("E0808", message, label, (Label(model.span),), hint=hint))
+            continue
+        for request, those in asked:
+            fitting = [item for item in by_kernel.get(request.kernel, ()) if _fits(request.constants, item[1])]
+            for target in those:
+                here = [item for item in fitting if target in item[0].among(targets)]
+                if len(here) == 1:
+                    uses.append(_use(model, request, *here[0], target))
+                    continue
+                names = tuple(artifact_name(request.kernel, values) for _, values in here)
+                key = (request.kernel, repr(sorted(request.constants.items())), names)
+                one = wrong.setdefault(key, _Wrong(family, request, names, [], []))
+                one.models += [model.name] if model.name not in one.models else []
+                one.targets += [target.name] if target.name not in one.targets else []
+    problems.extend(_diagnostic(item, by_kernel) for item in wrong.values())
+    found = {(use.model, use.op, use.artifact, use.target): use for use in uses}  # output modes share operations
+    return World(tuple(found.values()), tuple(problems))
+
+
+def _asked(family: Family, model: Model, targets: tuple[Target, ...]) -> list[tuple[Request, tuple[Target, ...]]]:
+    """The requests of a model with their targets. Targets with the same tuning have the same requests."""
+    alike: dict[int, list[Target]] = {}
+    for target in targets:
+        alike.setdefault(id(family.tunings[target]), []).append(target)
+    return [(request, tuple(some)) for some in alike.values() for request in family.requests(model, some[0])]
+
+
+_Specialisations = Mapping[str, list[tuple[KernelEntry, dict[str, Constant]]]]
+
+
+def _specialisations(build: BuildFile) -> _Specialisations:
+    found: dict[str, list[tuple[KernelEntry, dict[str, Constant]]]] = {}
+    for entry in build.entries:
+        found.setdefault(entry.name, []).extend((entry, values) for values in entry.specialisations())
+    return found
+
+
+def _fits(requested: Mapping[str, Constant], values: Mapping[str, Constant]) -> bool:
+    # `True == 1` in Python, but a bool constant and an int constant are different.
+    return all(name in values and (type(values[name]), values[name]) == (type(want), want) for name, want in requested.items())
+
+
+def _use(model: Model, request: Request, entry: KernelEntry, values: dict[str, Constant], target: Target) -> Use:
+    name = artifact_name(request.kernel, values)
+    return Use(model.name, request.op, request.kernel, dict(request.constants), values, name, target, entry)
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def _diagnostic(item: _Wrong, by_kernel: _Specialisations) -> Diagnostic:
+    request, known = item.request, by_kernel.get(item.request.kernel, [])
+    kernel, asked = request.kernel, _words(request.constants)
+    models = ", ".join(f"`{name}`" for name in item.models)
+    note = f"asked for by `{request.op}` of {models}"
+    place = item.family.span(request.launch.node)
+    if item.fitting:
+        message = f"several artifacts of `{kernel}`{f' have {asked}' if asked else ''}: " + " and ".join(
+            f"`{name}`" for name in item.fitting[:2]
+        )
+        hint = f"remove all but one, or say in a `[[tuning]]` of `{kernel}` which is launched when"
+        return Diagnostic("E0810", message, Label(place), notes=(note,), hint=hint)
+    message = f"no artifact of `{kernel}`{f' with {asked}' if asked else ''} for {', '.join(item.targets)}"
+    unknown = [name for name in request.constants if known and all(name not in values for _, values in known)]
+    if not known:
+        hint = f'add `[[kernel]]` with `name = "{kernel}"`'
+    elif unknown:
+        hint = f"`{kernel}` has no constant {', '.join(f'`{name}`' for name in unknown)}; correct the step"
+    else:
+        hint = f"add {asked} to an entry of `{kernel}`"
+    expression = request.launch.constants.get(unknown[0]) if unknown else None
+    label = item.family.span(expression.node) if expression is not None else place
+    return Diagnostic("E0807", message, Label(label), notes=(note,), hint=hint)
+
+
+def as_json(world: World) -> list[dict[str, Any]]:
+    """The uses as plain data."""
+    return [
+        {
+            "model": use.model,
+            "op": use.op,
+            "kernel": use.kernel,
+            "requested": use.requested,
+            "artifact": use.artifact,
+            "arch": use.target.name,
+        }
+        for use in world.uses
+    ]

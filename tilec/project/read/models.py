@@ -1,0 +1,218 @@
+"""Reads `[[model]]` and the numbers of `[[tuning]]` in the build file, and the step of each family: what a model can request.
+
+    [[model]]
+    name = "qwen3-4b"
+    family = "qwen3"
+    config = { hidden_size = 2560, head_dim = 128 }
+
+The step of a family is the file `FAMILY.step` in the folder that `steps` of `[build]` names; see `tilec.step`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tilec.artifact.bundle_format import MODEL
+from tilec.diagnostics.diagnostic import Span
+from tilec.diagnostics.spelling import ask_first
+from tilec.step.expressions import StepError
+from tilec.step.reader import MAX_TEXT as MAX_STEP
+from tilec.step.reader import Declaration, read_declaration
+from tilec.step.requests import Request, requests
+from tilec.step.step import DTYPES, Step
+from tilec.step.tuning import KEYS, Tuning, read_tuning
+from tilec.target.targets import TARGETS, Target
+from tilec.untrusted.limits import read_file
+
+Constant = int | float | bool | str
+MAX_TEXT: Final = 200
+"""Most characters of a string constant, which becomes part of file names."""
+Refuse = Callable[..., None]
+Locate = Callable[..., Span]
+
+_TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep")
+_MODEL_KEYS: Final = ("name", "config", "family")
+_WORD: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model. `config` has its numbers under its publisher's names; `family` names its step."""
+
+    name: str
+    family: str
+    config: dict[str, Constant]
+    span: Span
+
+
+class Tuned(Protocol):
+    """A tuning for the models of one family; None: any family."""
+
+    @property
+    def family(self) -> str | None: ...
+
+
+class Serving(Protocol):
+    """The table of a kernel for a target (`tilec.project.read.served.Served`)."""
+
+    @property
+    def tuned(self) -> Tuned: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def table(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family's step, read from the file `path`, and its tuning by target: `tables` as bundles contain them, `tunings`
+    parsed."""
+
+    name: str
+    path: Path
+    declaration: Declaration
+    tables: Mapping[Target, tuple[dict[str, Any], ...]]
+    tunings: Mapping[Target, Tuning]
+
+    def requests(self, model: Model, target: Target) -> Iterator[Request]:
+        """Every specialisation that the step of a model can request, in both dtypes; StepError if the model lacks a number."""
+        tuning = self.tunings[target]
+        numbers = {**model.config, **tuning.numbers}
+        for dtype in DTYPES:
+            step = Step(self.declaration, numbers, tied=False, dtype=dtype, max_seq_len=1)
+            yield from requests(step, tuning)
+
+    def span(self, node: Any) -> Span:
+        """The span of a syntax node, or of an error with a position, in the step's file."""
+        line = getattr(node, "lineno", 0) or getattr(node, "line", 0) or 1
+        column = getattr(node, "col_offset", None)
+        column = getattr(node, "column", 0) if column is None else column
+        same_line = getattr(node, "end_lineno", line) == line
+        end = getattr(node, "end_col_offset", None) if same_line else None
+        return Span(str(self.path), line, column, line, end if end is not None else column + 1)
+
+
+def read_models(value: Any, refuse: Refuse, span: Locate) -> tuple[Model, ...]:
+    """Read the `[[model]]` tables."""
+    found: list[Model] = []
+    for index, table in _tables(value, "model", _MODEL_KEYS, refuse, span):
+        name, config = table.get("name"), table.get("config")
+        if not (isinstance(name, str) and MODEL.fullmatch(name)):
+            hint = "use small letters, digits, `-`, `_` and `.`: `qwen3-4b`"
+            refuse("E0802", "`name` is not a name for a model", span("model", index, "name"), hint)
+            continue
+        if not isinstance(config, dict) or not config:
+            hint = "write `config = { hidden_size = 2560 }`"
+            refuse("E0802", f"`config` of `{name}` is not a table of numbers", span("model", index, "config"), hint)
+            continue
+        numbers: dict[str, Any] = config  # pyright: ignore[reportUnknownVariableType]
+        for key, number in numbers.items():
+            if isinstance(number, (int, float, bool, str)) and too_wide(number):
+                hint = f"integers have 64 bits, strings {MAX_TEXT} characters"
+                refuse("E0514", f"`{key}` is out of range", span("model", index, "config", key), hint)
+            if not (key.isidentifier() and isinstance(number, (int, float, bool, str))):
+                refuse("E0802", f"`{key}` is not a number, bool or string", span("model", index, "config", key))
+        if any(model.name == name for model in found):
+            refuse("E0806", f"model `{name}` is named twice", span("model", index, "name"), "remove one of them")
+        found.append(Model(name, _family(table, "model", index, refuse, span), numbers, span("model", index, "name")))
+    return tuple(found)
+
+
+def too_wide(value: Any) -> bool:
+    """Whether an integer has more than 64 bits, or a string more than `MAX_TEXT` characters."""
+    if isinstance(value, str):
+        return len(value) > MAX_TEXT
+    return isinstance(value, int) and value.bit_length() > 64
+
+
+def split_tuning(
+    value: Any, refuse: Refuse, span: Locate
+) -> tuple[dict[str, list[dict[str, Any]]], list[tuple[int, dict[str, Any]]]]:
+    """The `[[tuning]]` tables: those with numbers by family, and those of kernels with their index in the file."""
+    numbers: dict[str, list[dict[str, Any]]] = {}
+    kernels: list[tuple[int, dict[str, Any]]] = []
+    for index, table in _tables(value, "tuning", _TUNING_KEYS, refuse, span):
+        if "family" in table or "kernel" not in table:
+            family = _family(table, "tuning", index, refuse, span)
+        else:
+            family = None
+        if "kernel" in table:
+            kernels.append((index, table | {"family": family}))
+        if family is None or ("kernel" in table and "numbers" not in table):
+            continue
+        rest = {key: item for key, item in table.items() if key in ("numbers", "measured")}
+        numbers.setdefault(family, []).append(rest)
+        try:
+            read_tuning([rest])
+        except StepError as error:
+            refuse("E0802", str(error), span("tuning", index), "`tilec explain E0810` shows a table")
+    return numbers, kernels
+
+
+def read_families(
+    folder: Path, models: tuple[Model, ...], numbers: Mapping[str, list[dict[str, Any]]], served: Sequence[Serving],
+    refuse: Refuse,
+) -> dict[str, Family]:  # fmt: skip
+    """The families of `models`, with their numbers and the tables of their kernels."""
+    found: dict[str, Family] = {}
+    for model in {model.family: model for model in reversed(models)}.values():
+        path = folder / f"{model.family}.step"
+        own = numbers.get(model.family, [])
+        tables = {
+            target: (*own, *(one.table for one in served if one.target == target and one.tuned.family in (None, model.family)))
+            for target in TARGETS
+        }
+        try:
+            text = read_file(path, MAX_STEP).decode("utf-8")
+            found[model.family] = Family(model.family, path, read_declaration(text), tables, _read_once(tables))
+        except OSError as error:
+            hint = f'write it, or name the folder of steps: `[build]` with `steps = "{folder.name}"`'
+            refuse("E0808", f"`{path.name}`, the step of `{model.name}`, cannot be read: {error.strerror}", model.span, hint)
+        except UnicodeDecodeError as error:
+            refuse("E0808", f"`{path}` is not UTF-8 at byte {error.start}", model.span)
+        except StepError as error:
+            place = Span(str(path), error.line, error.column, error.line, max(error.end, error.column + 1))
+            refuse("E0808", str(error), place if error.line else model.span)
+    return found
+
+
+def _read_once(tables: Mapping[Target, tuple[dict[str, Any], ...]]) -> dict[Target, Tuning]:
+    """The tuning of each target. Equal tables share one object, because it caches the choices made for each prompt length."""
+    known: dict[str, Tuning] = {}
+    for some in tables.values():
+        if repr(some) not in known:
+            known[repr(some)] = read_tuning(some)
+    return {target: known[repr(some)] for target, some in tables.items()}
+
+
+def _tables(
+    value: Any, name: str, keys: tuple[str, ...], refuse: Refuse, span: Locate
+) -> Iterator[tuple[int, dict[str, Any]]]:  # fmt: skip
+    items: list[Any] = value if isinstance(value, list) else [None]  # pyright: ignore[reportUnknownVariableType]
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            refuse("E0802", f"`{name}` is not a list of tables", span(name), f"write `[[{name}]]`")
+            return
+        table: dict[str, Any] = item  # pyright: ignore[reportUnknownVariableType]
+        for key in table:
+            if key not in keys:
+                hint = ask_first(key, keys, f"the keys here are {', '.join(f'`{one}`' for one in keys)}")
+                refuse("E0802", f"unknown key `{key}`", span(name, index, key), hint)
+        yield index, table
+
+
+def _family(table: Mapping[str, Any], name: str, index: int, refuse: Refuse, span: Locate) -> str:
+    family = table.get("family")
+    if isinstance(family, str) and _WORD.fullmatch(family):
+        return family
+    refuse(
+        "E0802",
+        "`family` is not the name of a family's step",
+        span(name, index, "family"),
+        "use small letters, digits, `-` and `_`",
+    )
+    return ""

@@ -1,0 +1,166 @@
+"""Reads the schedule overrides of a kernel in the build file: a table, or a list of tables with optional conditions.
+
+    schedule = { warps = 8, blocks = 6 }
+    schedule = [{ warps = 4 }, { constants = { H = [2560, 5120] }, warps = 5 }, { arch = ["sm_90"], stages = 5 }]
+
+In: the value, the entry's constants and targets. Out: rules, of which later ones take precedence. A problem is reported for
+each key that is unknown or has the wrong type, each value that a target does not support (E0809), and each condition that no
+specialisation of the entry satisfies (E0804).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tilec.diagnostics.diagnostic import CompileError, Span
+from tilec.diagnostics.spelling import ask_first
+from tilec.project.read.models import Constant
+from tilec.target.schedule import COPIES, OVERRIDES, PRODUCTS, Overrides, Pipeline, Role, Schedule, problems, tma_roles
+from tilec.target.targets import Target
+
+WHERE: Final = ("constants", "arch")
+_KEYS: Final = (*OVERRIDES, *WHERE)
+_WORDS: Final = {int: "a number from {least} to 1024", str: "a string", bool: "true or false"}
+_LEAST: Final = {"early": 0}
+_EXAMPLES: Final = {
+    "copy": f'"{list(COPIES)[-1]}"',
+    "mma": f'"{next(iter(PRODUCTS))}"',
+    "order": '"grid"',
+    "next": '"behind"',
+    "store": '"tma"',
+    "persistent": "true",
+}
+_ELSEWHERE: Final = {
+    "split": "blocks share the depth of a product in the kernel's own text: an axis of the grid for the parts, which a second "
+    "kernel adds, as `matmul_split.py` and `merge_splits.py` in tilec's `kernels_src` do"
+}
+"""Properties that are not part of a schedule, and the place that determines them."""
+Refuse = Callable[[str, str, Span, str], None]
+Locate = Callable[[str, str], Span]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Overrides for the specialisations whose constants are among `constants`; `overrides.target` restricts them to one
+    target."""
+
+    constants: dict[str, tuple[Constant, ...]]
+    overrides: Overrides
+
+    def holds(self, values: dict[str, Constant]) -> bool:
+        """Whether the rule applies to a specialisation."""
+        return all(_among(values[name], wanted) for name, wanted in self.constants.items())
+
+
+def read_schedule(
+    value: Any, constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse, at: Locate
+) -> tuple[Rule, ...]:  # fmt: skip
+    """The rules of one `[[kernel]]`; `at(key, inner)` is the span of a key in its table."""
+    tables: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
+    rules: list[Rule] = []
+    for table in tables:
+        if not isinstance(table, dict):
+            refuse(
+                "E0802",
+                "`schedule` is not a table, nor a list of tables",
+                at("schedule", ""),
+                "write `schedule = { warps = 8 }`",
+            )
+            continue
+        rules += _rules(table, constants, targets, refuse, at)  # pyright: ignore[reportUnknownArgumentType]
+    return tuple(rules)
+
+
+def _rules(
+    table: dict[str, Any], constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse, at: Locate
+) -> list[Rule]:  # fmt: skip
+    for key in table:
+        if key not in _KEYS:
+            known = f"the keys of a schedule are {', '.join(f'`{name}`' for name in _KEYS)}"
+            hint = _ELSEWHERE.get(key) or ask_first(key, _KEYS, known)
+            refuse("E0802", f"unknown key `{key}` of a schedule", at("schedule", key), hint)
+    found: dict[str, Any] = {}
+    for key, kind in OVERRIDES.items():
+        if key not in table:
+            continue
+        least = _LEAST.get(key, 1)
+        if type(table[key]) is kind and (kind is not int or least <= table[key] <= 1024):
+            found[key] = table[key]
+        else:
+            words = _WORDS[kind].format(least=least)
+            refuse("E0802", f"`{key}` is not {words}", at("schedule", key), f"write `{key} = {_EXAMPLES.get(key, '4')}`")
+    where = _condition(table.get("constants", {}), constants, refuse, at)
+    wanted = _targets(table["arch"], targets, refuse, at) if "arch" in table else targets
+    overrides = Overrides(**found, places=tuple((key, at("schedule", key)) for key in found))
+    for target in wanted:
+        for problem in problems(_alone(overrides), target):
+            refuse("E0809", problem.text, overrides.place(problem.part) or at("schedule", ""), problem.hint)
+    if "arch" not in table:
+        return [Rule(where, overrides)]
+    return [Rule(where, replace(overrides, target=target.name)) for target in wanted]
+
+
+def _alone(overrides: Overrides) -> Schedule:
+    """A schedule with the overrides, and with other values that cause no problem by themselves."""
+    stages, order = overrides.stages or 2, overrides.order or "grid"
+    in_turns = order == "pingpong"
+    copy = overrides.copy or (
+        "tma" if overrides.consumers or in_turns or overrides.store == "tma" else "load" if stages == 1 else "cp_async"
+    )
+    by_tma = copy == "tma"
+    loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
+    roles = tma_roles(overrides.consumers or 1 + in_turns, order=order) if by_tma else (Role("all", overrides.warps or 1),)
+    persistent = in_turns if overrides.persistent is None else overrides.persistent
+    return Schedule(
+        roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early, overrides.next or "behind",
+        overrides.store or "threads",
+    )  # fmt: skip
+
+
+def _condition(
+    value: Any, constants: dict[str, tuple[Constant, ...]], refuse: Refuse, at: Locate
+) -> dict[str, tuple[Constant, ...]]:
+    if not isinstance(value, dict):
+        refuse(
+            "E0802",
+            "`constants` of a schedule is not a table",
+            at("schedule", "constants"),
+            "write `constants = { H = [1024] }`",
+        )
+        return {}
+    items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+    found: dict[str, tuple[Constant, ...]] = {}
+    for name, given in items.items():
+        values: list[Any] = given if isinstance(given, list) else [given]  # pyright: ignore[reportUnknownVariableType]
+        if name not in constants:
+            hint = ask_first(name, constants, f"its constants are {', '.join(f'`{one}`' for one in constants)}")
+            refuse("E0804", f"the kernel has no constant `{name}`", at("schedule", name), hint)
+            continue
+        for one in values:
+            if not _among(one, constants[name]):
+                hint = f"it is one of {', '.join(str(known) for known in constants[name])}"
+                refuse("E0804", f"this schedule is for `{name} = {one}`, which is not built", at("schedule", name), hint)
+        found[name] = tuple(values)
+    return found
+
+
+def _among(value: Any, values: tuple[Any, ...]) -> bool:
+    return any(type(value) is type(one) and value == one for one in values)
+
+
+def _targets(value: Any, targets: tuple[Target, ...], refuse: Refuse, at: Locate) -> tuple[Target, ...]:
+    items: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
+    found: list[Target] = []
+    for item in items:
+        try:
+            target = Target.parse(item) if isinstance(item, str) else None
+        except CompileError:
+            target = None
+        if target is None or target not in targets:
+            hint = f"the kernel is built for {', '.join(one.name for one in targets)}"
+            refuse("E0802", f"this schedule is for `{item}`, which is not built", at("schedule", "arch"), hint)
+        else:
+            found.append(target)
+    return tuple(found)

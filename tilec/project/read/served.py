@@ -1,0 +1,162 @@
+"""Selects the choices of a tuned kernel for each target: choices and measurements in, entries and tables for bundles out.
+
+A table of `tilec tune` is used if it is valid for the sources, the toolchain and the declared choices. Otherwise the declared
+cost is used, and a note says why. Of several choices with the same constants one is selected: they would be one artifact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilec.diagnostics.diagnostic import Diagnostic, Label
+from tilec.project.read.models import Constant
+from tilec.project.read.tuned import Candidate, Tuned, admits, as_declared, cost_text, words
+from tilec.step.expressions import StepError
+from tilec.step.tuning import read_tuning
+from tilec.target.targets import TARGETS, Target
+from tilec.tuning.table import Kept, Table, read_table, stale, table_path
+
+if TYPE_CHECKING:
+    from tilec.project.read.buildfile import KernelEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The selection for a kernel on a target: the candidates, the table for bundles, and digests of the measured machine code
+    by artifact. `cubins` is empty if the declared cost is used."""
+
+    tuned: Tuned
+    target: Target
+    candidates: tuple[Candidate, ...]
+    table: dict[str, Any]
+    cubins: Mapping[str, str]
+
+
+def serve(
+    tuned: Tuned, entries: Sequence[KernelEntry], kernels: Path, root: Path, notes: list[Diagnostic]
+) -> list[Served]:  # fmt: skip
+    """The selection for each target. A stale or malformed table is reported in `notes` and not used."""
+    found: list[Served] = []
+    for target in TARGETS:
+        path = table_path(kernels, tuned.kernel, target.name)
+        why, table = "", None
+        try:
+            table = read_table(path)
+            if table is not None:
+                why = _unfit(table, tuned, entries, target) or stale(table, root)
+        except ValueError as error:
+            why = f"`{path.name}` {error}"
+        if why:
+            notes.append(_note(tuned, target, f"what was measured of `{tuned.kernel}` for {target.name} is not used: {why}"))
+        if table is not None and not why:
+            found.append(_by_table(tuned, entries, target, table))
+        else:
+            found.append(_by_cost(tuned, entries, target))
+    return found
+
+
+def _note(tuned: Tuned, target: Target, message: str) -> Diagnostic:
+    command = f"tilec tune --kernel {tuned.kernel} --arch {target.name.removesuffix('a')}"
+    hint = f"run `{command}`; what is the same machine code is not measured again"
+    return Diagnostic("N0104", message, Label(tuned.span), hint=hint)
+
+
+def other_code(served: Iterable[Served], output: Path) -> list[Diagnostic]:
+    """A note for each target whose artifacts in `output` differ from the measured machine code. Sources and packages are then
+    the same, but tilec itself has changed."""
+    found: list[Diagnostic] = []
+    for one in served:
+        for name, digest in one.cubins.items():
+            path = output / one.target.name / f"{name}.cubin"
+            if os.path.isfile(path) and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                message = f"`{name}` for {one.target} is other machine code than was measured"
+                found.append(_note(one.tuned, one.target, message))
+                break
+    return found
+
+
+def _unfit(table: Table, tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> str:
+    if (table.kernel, table.arch) != (tuned.kernel, target.name):
+        return f"it is of `{table.kernel}` for {table.arch}"
+    if table.cost != cost_text(tuned.terms):
+        return "`cost` is another than it was"
+    for one in table.kept:
+        if _declared(one, tuned, entries, target) is None:
+            return f"the choice {words({**one.constants, **one.schedule})} is no longer declared"
+    return ""
+
+
+def _declared(kept: Kept, tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Candidate | None:
+    for one in tuned.candidates:
+        same = one.constants == kept.constants and tuned.fixed(one, entries, target) == kept.schedule
+        if same and tuned.serves(one, entries, target):
+            return one
+    return None
+
+
+def _by_table(tuned: Tuned, entries: Sequence[KernelEntry], target: Target, table: Table) -> Served:
+    candidates = tuple(one for kept in table.kept if (one := _declared(kept, tuned, entries, target)) is not None)
+    rows = [{**one.constants, **one.numbers, **kept.numbers} for one, kept in zip(candidates, table.kept, strict=True)]
+    made: dict[str, Any] = {"kernel": tuned.kernel, "cost": table.cost, "choices": rows, "measured": table.words()}
+    try:
+        read_tuning([made])
+    except StepError:  # a hostile table: its numbers are untrusted, the declared cost is not
+        return _by_cost(tuned, entries, target)
+    return Served(tuned, target, candidates, made, {name: digest for one in table.kept for name, digest in one.cubins.items()})
+
+
+def _by_cost(tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Served:
+    """The selection by the declared cost; of choices with the same constants, the first."""
+    first: dict[str, Candidate] = {}
+    for one in tuned.candidates:
+        if tuned.serves(one, entries, target):
+            first.setdefault(repr(sorted(one.constants.items())), one)
+    candidates = tuple(first.values())
+    fixed = {id(one): tuned.fixed(one, entries, target) for one in candidates}
+    return Served(tuned, target, candidates, as_declared(tuned, target, candidates, fixed), {})
+
+
+def as_entry(
+    candidate: Candidate, entry: KernelEntry, constants: Mapping[str, Constant], only: tuple[Target, ...]
+) -> KernelEntry:  # fmt: skip
+    """An entry that builds only a candidate, at `constants` and for the targets in `only`."""
+    own = {name: (value,) for name, value in {**candidate.constants, **constants}.items()}
+    spans = {name: entry.constant_spans.get(name, entry.span) for name in {**entry.constants, **own}}
+    return replace(
+        entry, constants={**entry.constants, **own}, constant_spans=spans, only=only,
+        schedule=entry.schedule if candidate.rules is None else candidate.rules,
+    )  # fmt: skip
+
+
+def fixed_twice(tuned: Tuned, entries: Iterable[KernelEntry]) -> bool:
+    """Whether a choice has its own schedule although a `[[kernel]]` lists its constants, whose schedule would be used."""
+    return any(
+        one.rules is not None and one.constants.keys() <= entry.constants.keys()
+        for entry in entries
+        if entry.name == tuned.kernel
+        for one in tuned.candidates
+        if admits(entry, one.constants)
+    )
+
+
+def expanded(entries: Sequence[KernelEntry], served: Sequence[Served]) -> list[KernelEntry]:
+    """The entries. An entry that leaves constants to a tuning is replaced by one per selected candidate."""
+    found: list[KernelEntry] = []
+    for entry in entries:
+        here = [one for one in served if one.tuned.kernel == entry.name]
+        names = {name for one in here for candidate in one.tuned.candidates for name in candidate.constants}
+        if names <= entry.constants.keys():
+            found.append(entry)
+            continue
+        places: dict[int, tuple[Candidate, list[Target]]] = {}
+        for one in here:
+            for candidate in one.candidates:
+                if admits(entry, candidate.constants):
+                    places.setdefault(id(candidate), (candidate, []))[1].append(one.target)
+        found += [as_entry(candidate, entry, {}, tuple(where)) for candidate, where in places.values()]
+    return found

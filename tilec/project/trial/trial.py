@@ -1,0 +1,267 @@
+"""Launches a kernel on the interpreter and compares it with its reference, for `tilec run` and `tilec test`, in a worker.
+
+In: a kernel file at one specialisation, and its reference: a function of NumPy arrays with the kernel's name. Its parameters
+are named like the kernel's inputs, scalars, dims or constants (constants also in lower case). It returns the arrays that the
+kernel writes, in the order of the kernel's parameters. Its file can have a table `TOLERANCES` of relative tolerances by kernel.
+Out: a `Trial` per launch, plain data. The kernel is proven first. The reference's Python code is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec import progress
+from tilec.artifact.records import TensorSpec
+from tilec.progress import DEFAULT_LIMITS, Limits
+from tilec.project.read.models import Constant
+from tilec.project.read.python_file import execute
+from tilec.project.trial.launches import Contract, LaunchValuesError, random_tensors, small_launches
+from tilec.untrusted.limits import MAX_SOURCE_BYTES, read_file
+
+if TYPE_CHECKING:
+    from tilec.ir.core import Function
+
+Array = NDArray[Any]
+
+TOLERANCES: Final[Mapping[str, float]] = {
+    "f32": 1e-5, "bf16": 1.6e-2, "f16": 1e-3, "f8e4m3": 0.13, "f8e5m2": 0.26,
+}  # fmt: skip
+"""Tolerance by dtype: this fraction of the element plus this fraction of the tensor's root mean square, since a sum with
+cancellation has the error of its terms. For bf16 and f16 it is the relative tolerance of `torch.testing.assert_close`. Integers
+must be equal."""
+
+
+OUTLIER: Final = 1000
+"""Elements above this multiple of the median magnitude are excluded from the root mean square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to run. Each of the `launches` has different inputs, from `seed` on, and different sizes for values not in `dims`.
+    `tolerance` (relative, absolute) replaces `TOLERANCES`; `limits` apply to the proof and to each launch."""
+
+    path: Path
+    root: Path
+    constants: Mapping[str, Constant]
+    dims: Mapping[str, float]
+    seed: int = 0
+    launches: int = 1
+    reference: tuple[Path, str] | None = None
+    tolerance: tuple[float | None, float | None] = (None, None)
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tensor that the kernel wrote, with a printable `summary`. With a reference, `error` is the largest difference in units
+    of the tolerance (correct if at most 1), at the element `worst` with the values `found` and `expected`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    summary: str
+    error: float | None = None
+    worst: tuple[int, ...] = ()
+    found: float = 0.0
+    expected: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The result of a launch; `problem` says why there is no comparison."""
+
+    values: Mapping[str, float]
+    seed: int
+    blocks: int = 0
+    written: tuple[Written, ...] = ()
+    problem: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the launch has no problem and no error above 1."""
+        return not self.problem and all(one.error is None or one.error <= 1 for one in self.written)
+
+
+def trials(question: Question) -> tuple[Trial, ...]:
+    """Prove the kernel once, then launch and compare. CompileError if the kernel is refused."""
+    from tilec.frontend import load_kernel
+    from tilec.passes.prover import prove
+
+    kernel = f"kernel `{question.path.stem}`"
+    with progress.stage(f"the proof of {kernel}", question.limits):
+        function = load_kernel(question.path, question.constants, root=question.root)
+        contract = Contract.of_function(function, prove(function))
+        try:
+            sizes = small_launches(contract, dict(question.dims))
+        except LaunchValuesError as error:
+            return (Trial({}, question.seed, problem=str(error)),)
+    found: list[Trial] = []
+    for number in range(question.launches):
+        with progress.stage(f"a launch of {kernel}", question.limits):
+            found.append(_trial(question, function, contract, sizes[number % len(sizes)], question.seed + number))
+    return tuple(found)
+
+
+def _trial(question: Question, function: Function, contract: Contract, values: Mapping[str, float], seed: int) -> Trial:
+    from tilec.interpreter import InterpreterError, run
+
+    integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+    storage = random_tensors(contract, values, seed)
+    arrays = {spec.name: _shaped(spec, storage[spec.name], integers) for spec in contract.tensors}
+    before = {name: array.copy() for name, array in arrays.items()}
+    scalars = {spec.name: values[spec.name] for spec in contract.scalars}
+    given = {name: value for name, value in integers.items() if name in function.dims}
+    blocks = math.prod(axis.evaluate(integers) for axis in contract.grid)
+    try:
+        run(function, arrays, scalars, dims=given)
+    except InterpreterError as error:  # an error of the prover, or of the chosen sizes
+        return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
+    outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
+    if question.reference is None:
+        return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
+    try:
+        expected, relative = reference_results(*question.reference, reference_inputs(contract, before, values), len(outputs))
+    except NoReference as error:
+        return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs), str(error))
+    tolerance = (relative if question.tolerance[0] is None else question.tolerance[0], question.tolerance[1])
+    judged = [compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
+    problem = next((one for one in judged if isinstance(one, str)), "")
+    return Trial(values, seed, blocks, tuple(one for one in judged if isinstance(one, Written)), problem)
+
+
+def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
+    """Flat storage as an array for the interpreter, with shape and strides; an output is filled with NaN, or 0 for integers."""
+    from tilec.interpreter.dtypes import numpy_dtype
+    from tilec.ir.types import DTYPES
+
+    flat = storage.view(numpy_dtype(DTYPES[spec.dtype]))
+    if spec.access == "out":
+        flat[...] = np.nan if DTYPES[spec.dtype].is_float else 0
+    shape = tuple(dim.evaluate(values) for dim in spec.dims)
+    if spec.strides is None:
+        return flat.reshape(shape)
+    steps = tuple(stride.evaluate(values) * flat.itemsize for stride in spec.strides)
+    return np.lib.stride_tricks.as_strided(flat, shape, steps)
+
+
+def own_reference(kernels: Path, kernel: str, files: str = "reference*.py") -> tuple[Path, str] | None:
+    """The file and name of the function called like the kernel, in one of `files` next to the kernels. Files are parsed but not
+    executed."""
+    for path in sorted(kernels.glob(files)):
+        try:
+            tree = ast.parse(read_file(path, MAX_SOURCE_BYTES))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if any(isinstance(node, ast.FunctionDef) and node.name == kernel for node in tree.body):
+            return path.resolve(), kernel
+    return None
+
+
+class NoReference(Exception):
+    """The reference cannot be used; the text says why."""
+
+
+def reference_inputs(contract: Contract, arrays: dict[str, Array], values: Mapping[str, float]) -> dict[str, Any]:
+    """The possible arguments of a reference, by name; constants also under their lower-case names."""
+    found: dict[str, Any] = {name.lower(): value for name, value in contract.constants.items()}
+    found |= dict(contract.constants) | dict(values)
+    return found | {spec.name: arrays[spec.name] for spec in contract.tensors if spec.access in ("in", "inout", "atomic")}
+
+
+def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: int) -> tuple[list[Array], float | None]:
+    """Execute a reference: the arrays that it returns, and its own relative tolerance if its file has one. Raises
+    NoReference."""
+    shown = f"`{path.name}:{name}`"
+    with _told(shown, path):
+        module = execute(path, "reference")
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise NoReference(f"`{path.name}` has no function `{name}`")
+    with _told(shown, path):
+        wanted = inspect.signature(function).parameters
+    for parameter in wanted:
+        if parameter not in inputs:
+            raise NoReference(f"{shown} asks for `{parameter}`; there are {', '.join(f'`{one}`' for one in inputs)}")
+    with _told(shown, path):
+        result: Any = function(**{parameter: inputs[parameter] for parameter in wanted})
+    results: list[Any] = list(result) if isinstance(result, tuple) else [result]  # pyright: ignore[reportUnknownArgumentType]
+    if len(results) != outputs:
+        raise NoReference(f"{shown} returns {len(results)} arrays; the kernel writes {outputs}")
+    own: Any = getattr(module, "TOLERANCES", {})
+    with _told(shown, path):
+        arrays = [np.asarray(one) for one in results]
+        relative = own.get(name) if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for array in arrays:
+            array.astype(np.complex128)  # raises if it is not numeric
+    return arrays, None if relative is None else float(relative)  # pyright: ignore[reportUnknownArgumentType]
+
+
+@contextlib.contextmanager
+def _told(shown: str, path: Path) -> Any:
+    """Convert what a reference raises to NoReference. Its output goes to stderr, since a program may read stdout."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f" at line {frames[-1].lineno}" if frames else ""
+        raise NoReference(f"{shown} fails{where}: {type(error).__name__}: {error}") from None
+
+
+def _written(spec: TensorSpec, array: Array) -> Written:
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    words = f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else "nothing finite"
+    lost = wide.size - finite.size
+    return Written(spec.name, spec.dtype, array.shape, words + (f", {lost} not finite" if lost else ""))
+
+
+def _typical(expected: Array) -> float:
+    """The root mean square of finite elements without outliers, so that a few large elements do not loosen the tolerance."""
+    sizes = np.abs(expected[np.isfinite(expected)])
+    middle = float(np.median(sizes)) if sizes.size else 0.0
+    usual = sizes[sizes <= OUTLIER * middle] if middle else sizes
+    return float(np.sqrt(np.mean(usual * usual))) if usual.size else 0.0
+
+
+def compared(
+    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None]
+) -> Written | str:  # fmt: skip
+    """The largest error of a result in units of the tolerance, or a text that says why it cannot be compared."""
+    seen = _written(spec, array)
+    if truth.shape != array.shape:
+        return f"`{spec.name}` has shape {array.shape}, the reference's {truth.shape}"
+    if np.iscomplexobj(truth):
+        return f"the reference of `{spec.name}` is complex"
+    if array.size == 0:
+        return seen
+    found, expected = array.astype(np.float64), truth.astype(np.float64)
+    relative, absolute = tolerance
+    with np.errstate(all="ignore"):
+        relative = TOLERANCES.get(spec.dtype, 0.0) if relative is None else relative
+        if absolute is None:
+            absolute = relative * _typical(expected)
+        allowed = absolute + relative * np.abs(expected)
+        comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
+        error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
+        same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+        if spec.dtype not in TOLERANCES:  # float64 cannot represent all 64-bit integers
+            same = array == truth
+        error = np.where(same, 0.0, error)
+    worst = np.unravel_index(int(np.argmax(error)), error.shape)
+    return Written(
+        spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),
+        float(expected[worst]),
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Uploads a blob to a repository, unless it exists there.
+
+A blob of one chunk needs a POST and a PUT; a larger one is sent in chunks (PATCH). After a broken connection, the registry is
+asked for its offset and the upload resumes there (distribution specification 1.1, "Pushing a blob in chunks"). If the registry
+cannot report it, the upload restarts.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from typing import Final
+
+from tilec.ship.registry.client import MAX_ERROR, Client
+from tilec.ship.registry.connection import Answer, Broken
+from tilec.ship.registry.oci import Descriptor
+
+CHUNK: Final = 4 << 20
+MAX_CHUNK: Final = 64 << 20
+_RANGE: Final = re.compile(r"(?:bytes=)?0-(\d{1,18})", re.ASCII)
+_OCTETS: Final = {"Content-Type": "application/octet-stream"}
+
+
+def upload(client: Client, wanted: Descriptor, data: bytes | memoryview, *, chunk: int = CHUNK) -> bool:
+    """Store a blob; returns False if it existed. RegistryError as `Client`."""
+    if client.again(lambda: _is_there(client, wanted)):
+        return False
+    session = _Session(client, wanted, data, chunk)
+    client.again(session.go_on)
+    return True
+
+
+def _is_there(client: Client, wanted: Descriptor) -> bool:
+    with client.request("HEAD", f"blobs/{wanted.digest}") as answer:
+        answer.body(MAX_ERROR)
+        return answer.status == 200 and answer.length in (None, wanted.size)
+
+
+class _Session:
+    """A resumable upload."""
+
+    def __init__(self, client: Client, wanted: Descriptor, data: bytes | memoryview, chunk: int) -> None:
+        self._client, self._wanted, self._data, self._chunk = client, wanted, memoryview(data), chunk
+        self._place, self._at, self._begun = "", 0, False
+
+    def go_on(self) -> None:
+        """Upload from the beginning, or resume where it broke off."""
+        if self._begun and _is_there(self._client, self._wanted):
+            return  # the upload was complete, only its last response was lost
+        if self._at and not self._asked_how_far():
+            self._place, self._at = "", 0
+        self._begun = True
+        if not self._place:
+            self._start()
+        size = len(self._data)
+        while size > self._chunk and self._at < size:
+            self._send_chunk(self._data[self._at : self._at + self._chunk])
+        self._finish(self._data if size <= self._chunk else memoryview(b""))
+
+    def _start(self) -> None:
+        with self._client.request("POST", "blobs/uploads/") as answer:
+            if answer.status != 202:
+                raise self._client.refused(answer, "beginning an upload")
+            self._moved(answer)
+            least = answer.header("OCI-Chunk-Min-Length")
+            if least.isascii() and least.isdigit() and len(least) < 10:
+                self._chunk = min(max(self._chunk, int(least)), MAX_CHUNK)
+
+    def _moved(self, answer: Answer) -> None:
+        answer.body(MAX_ERROR)
+        self._place = answer.header("Location")
+
+    def _send_chunk(self, part: memoryview) -> None:
+        headers = _OCTETS | {"Content-Range": f"{self._at}-{self._at + len(part) - 1}"}
+        with self._client.request("PATCH", self._place, headers=headers, body=part) as answer:
+            if answer.status == 416:  # the registry's offset differs; `go_on` asks for it
+                answer.body(MAX_ERROR)
+                raise Broken("it lost its place")
+            if answer.status not in (202, 204):
+                raise self._client.refused(answer, "a chunk of a blob")
+            self._moved(answer)
+        self._at += len(part)
+
+    def _asked_how_far(self) -> bool:
+        """Ask the registry for its offset and resume there; False if it cannot report one."""
+        with self._client.request("GET", self._place) as answer:
+            found = _RANGE.fullmatch(answer.header("Range"))
+            if answer.status != 204 or found is None or not 0 < int(found[1]) < len(self._data):
+                answer.body(MAX_ERROR)
+                return False
+            self._moved(answer)
+        self._at = int(found[1]) + 1
+        return bool(self._place)
+
+    def _finish(self, rest: memoryview) -> None:
+        end = urllib.parse.urlencode({"digest": self._wanted.digest})
+        place = f"{self._place}{'&' if '?' in self._place else '?'}{end}"
+        with self._client.request("PUT", place, headers=_OCTETS, body=rest) as answer:
+            if answer.status == 416:
+                answer.body(MAX_ERROR)
+                raise Broken("it lost its place")
+            if answer.status != 201:
+                raise self._client.refused(answer, f"the blob {self._wanted.digest[:19]}")
+            answer.body(MAX_ERROR)

@@ -1,0 +1,285 @@
+"""A kernel's schedule as a value: roles and warps, pipeline stages, copy, MMA and store instructions, persistence.
+
+`tilec.passes.schedule.choose` makes one for a kernel, its constants and a target; the other schedule passes apply it. The build
+file may override parts of it (`Overrides`). The schedule is part of the key of the lowered code and of the manifest; `tilec
+check --schedule` prints it. Parts that no lowering supports yet are refused here, never ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tilec.diagnostics.diagnostic import Span
+from tilec.target.targets import Target
+
+COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None, "tma": "wgmma"}
+"""How an MMA's operands are loaded, with the instruction family that the target must have: `load` by each thread's loads,
+`cp_async` by asynchronous copies of 4 to 16 bytes per thread, `tma` by copies of whole boxes that one producer thread issues,
+for MMAs that read shared memory."""
+PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
+"""MMA instructions: `mma_sync` of a warp, from registers; `wgmma` of a warpgroup, from shared memory."""
+TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped"), "store": ()}
+"""Names that are recognized, but that no lowering supports yet."""
+ORDERS: Final[dict[str, str | None]] = {"grid": None, "pingpong": "wgmma"}
+"""How consumers process a persistent block's tiles: `grid`, all consumers share each tile; `pingpong`, round-robin, each
+consumer has its own tile."""
+NEXT: Final = ("behind", "before")
+STORES: Final[dict[str, str | None]] = {"threads": None, "streamed": None, "tma": "wgmma"}
+"""How a tile is stored: `threads`, by each thread's stores; `streamed`, by such stores with evict-first priority; `tma`,
+through shared memory by copies of whole boxes, if operands come by TMA too."""
+MOST_WARPS: Final = 32
+"""Maximum warps per block (1024 threads)."""
+REGISTERS: Final = 65536
+"""Registers of an SM, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
+MOST_REGISTERS: Final = 255
+"""Maximum registers per thread."""
+MOST_STAGES: Final = 16
+MOST_CONSUMERS: Final = 3
+CONSUMER: Final = "consumer"
+PRODUCER: Final = "producer"
+"""Roles of a block with `tma` copies: consumer warpgroups, which have the kernel's tiles in registers, and the producer."""
+PRODUCER_WARPS: Final = 4
+"""A whole warpgroup, of which one thread works, because `setmaxnreg` reallocates registers between warpgroups."""
+PASSED_ON: Final = {2: (232, 40), 3: (160, 32)}
+"""Register reallocation: number of consumers to registers per consumer and per producer thread, which use up an SM's registers.
+With one consumer, a thread has the maximum without reallocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Warps of a block that run one region. `registers` per thread, set by `setmaxnreg`; None: as ptxas allocates."""
+
+    name: str
+    warps: int
+    registers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A loop whose loads feed MMAs, with `stages` stages; with one stage, each iteration loads its own operands. `copy` is one
+    of `COPIES`, `mma` one of `PRODUCTS`."""
+
+    stages: int
+    copy: str
+    mma: str
+
+
+NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`pipelines`: one for each loop that feeds MMAs, inner loops first, in program order. `blocks`: blocks per SM, which
+    bounds registers and shared memory; None: no bound. `persistent`: a block processes several tiles, in an order of `ORDERS`.
+    `cluster`: blocks per cluster. `early`: prologue iterations or stages whose loads of resident tensors precede the grid
+    dependency wait; None: as many iterations as registers allow, or a few stages. `next`: whether `launch_dependents` is issued
+    `before` or after (`behind`) this kernel's own wait. `store`: one of `STORES`."""
+
+    roles: tuple[Role, ...]
+    pipelines: tuple[Pipeline, ...] = ()
+    blocks: int | None = None
+    persistent: bool = False
+    cluster: int = 1
+    order: str = "grid"
+    early: int | None = None
+    next: str = "behind"
+    store: str = "threads"
+
+    @property
+    def warps(self) -> int:
+        """Warps per block, all roles together."""
+        return sum(role.warps for role in self.roles)
+
+    @property
+    def tile_warps(self) -> int:
+        """Warps of the first role, which have the kernel's tiles in registers."""
+        return self.roles[0].warps
+
+    @property
+    def takers(self) -> int:
+        """Consumers that process a block's tiles round-robin (pingpong); 1 if all consumers share each tile."""
+        return max(1, len(self.roles) - 1) if self.order == "pingpong" else 1
+
+    @property
+    def tile_registers(self) -> int:
+        """Maximum registers per thread of the first role."""
+        equal = REGISTERS // (32 * self.warps * (self.blocks or 1)) // 8 * 8
+        return self.roles[0].registers or min(MOST_REGISTERS, equal)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Schedule:
+        """Inverse of `to_json`."""
+        parts: dict[str, Any] = {
+            "roles": tuple(Role(**role) for role in data["roles"]),
+            "pipelines": tuple(Pipeline(**pipeline) for pipeline in data["pipelines"]),
+        }
+        return Schedule(**(data | parts))
+
+    def __str__(self) -> str:
+        one = len(self.roles) == 1
+        words = [f"{role.warps} warps{'' if one else f' {role.name}'}{_registers(role)}" for role in self.roles]
+        words += [f"{loop.mma} by {loop.copy}{f', {loop.stages} stages' if loop.stages > 1 else ''}" for loop in self.pipelines]
+        words += [f"{self.blocks} blocks a multiprocessor"] if self.blocks else []
+        words += ["persistent"] if self.persistent else []
+        words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
+        words += [f"order {self.order}"] if self.order != "grid" else []
+        words += [f"{self.early} turns early"] if self.early is not None else []
+        words += ["the next kernel at once"] if self.next == "before" else []
+        words += {"tma": ["stored by tma"], "streamed": ["stores streamed"]}.get(self.store, [])
+        return "; ".join(words)
+
+
+def _registers(role: Role) -> str:
+    return f" of {role.registers} registers" if role.registers is not None else ""
+
+
+OVERRIDES: Final[dict[str, type]] = {
+    "warps": int, "blocks": int, "stages": int, "copy": str, "mma": str,
+    "persistent": bool, "cluster": int, "order": str, "consumers": int, "early": int, "next": str,
+    "store": str,
+}  # fmt: skip
+"""Parts of a schedule that the build file may override. `stages`, `copy` and `mma` apply to every pipeline of the kernel;
+`consumers` is the number of consumer warpgroups with `tma` copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Overrides of a schedule; `choose` decides those that are None. `target`: the architecture that they apply to, None: all.
+    `places`: source location of each override; not compared."""
+
+    warps: int | None = None
+    blocks: int | None = None
+    stages: int | None = None
+    copy: str | None = None
+    mma: str | None = None
+    persistent: bool | None = None
+    cluster: int | None = None
+    order: str | None = None
+    consumers: int | None = None
+    early: int | None = None
+    next: str | None = None
+    store: str | None = None
+    target: str | None = None
+    places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
+
+    def given(self) -> dict[str, int | str | bool]:
+        """The overrides that are set, by name."""
+        return {name: value for name in OVERRIDES if (value := getattr(self, name)) is not None}
+
+    def place(self, name: str) -> Span | None:
+        """Source location of an override."""
+        return dict(self.places).get(name)
+
+
+NOTHING_FIXED: Final = Overrides()
+
+
+def merged(rules: tuple[Overrides, ...], target: Target) -> Overrides:
+    """All rules for a target merged into one; a later rule wins."""
+    found: dict[str, Any] = {}
+    places: dict[str, Span] = {}
+    for rule in rules:
+        if rule.target in (None, target.name):
+            found |= rule.given()
+            places |= dict(rule.places)
+    return Overrides(**found, places=tuple(places.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a schedule is invalid: the part of it, the reason, and a suggestion."""
+
+    part: str
+    text: str
+    hint: str
+
+
+def problems(schedule: Schedule, target: Target) -> list[Problem]:
+    """Parts of a schedule that the target or lowering does not support for any kernel."""
+    found = _of_roles(schedule, target)
+    for loop in schedule.pipelines:
+        found += _of_family("copy", loop.copy, COPIES, target)
+        if loop.copy != "tma" or loop.mma != COPIES["tma"]:
+            found += _of_family("mma", loop.mma, PRODUCTS, target)
+        if not 1 <= loop.stages <= MOST_STAGES:
+            found.append(Problem("stages", f"{loop.stages} stages", f"choose 1 to {MOST_STAGES}"))
+        if (loop.stages == 1) != (loop.copy == "load"):
+            found.append(
+                Problem("stages", f"`{loop.copy}` with {loop.stages} stages", "one stage is for `load`, more are for copies")
+            )
+    found += _of_family("order", schedule.order, ORDERS, target)
+    if schedule.order == "pingpong" and not schedule.persistent:
+        text = "`pingpong` of blocks that take one tile each"
+        found.append(Problem("order", text, "write `persistent = true` too"))
+    if schedule.next not in NEXT:
+        found.append(Problem("next", f'`next = "{schedule.next}"` is not known', f"choose among {', '.join(NEXT)}"))
+    found += _of_family("store", schedule.store, STORES, target)
+    if schedule.store == "tma" and all(loop.copy != "tma" for loop in schedule.pipelines):
+        text = '`store = "tma"` in a kernel whose operands do not come by `tma`'
+        found.append(Problem("store", text, 'write `copy = "tma"` too, or leave `store` out'))
+    if schedule.persistent and all(loop.copy != "tma" for loop in schedule.pipelines):
+        found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
+    if schedule.cluster != 1:
+        found.append(_not_yet("cluster", f"clusters of {schedule.cluster} blocks", "1"))
+    return list(dict.fromkeys(found))
+
+
+def tma_roles(consumers: int, passed_on: bool = False, order: str = "grid") -> tuple[Role, ...]:
+    """The roles of a block with `tma` copies; with `passed_on`, registers are reallocated from producer to consumers. With
+    `pingpong` each consumer warpgroup is a role, else all are one role."""
+    more, less = PASSED_ON.get(consumers, (None, None)) if passed_on else (None, None)
+    if order == "pingpong":
+        each = [Role(f"{CONSUMER}{number}", 4, more) for number in range(consumers)]
+        return *each, Role(PRODUCER, PRODUCER_WARPS, less)
+    return Role(CONSUMER, 4 * consumers, more), Role(PRODUCER, PRODUCER_WARPS, less)
+
+
+def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
+    found: list[Problem] = []
+    if not 1 <= schedule.warps <= MOST_WARPS or min(role.warps for role in schedule.roles) < 1:
+        found.append(Problem("warps", f"{schedule.warps} warps a block", f"choose 1 to {MOST_WARPS}"))
+    by_tma = [loop for loop in schedule.pipelines if loop.copy == "tma"]
+    consumers = schedule.takers if schedule.takers > 1 else schedule.tile_warps // 4
+    known = [tma_roles(consumers, passed_on, schedule.order) for passed_on in (False, True)]
+    if by_tma and schedule.order == "pingpong" and consumers < 2:
+        found.append(Problem("order", "`pingpong` of one consumer", "choose 2 or 3 consumers"))
+    if by_tma and (schedule.roles not in known or consumers > MOST_CONSUMERS):
+        text = f"`tma` for roles {', '.join(f'{role.name} of {role.warps} warps' for role in schedule.roles)}"
+        found.append(Problem("consumers", text, f"choose 1 to {MOST_CONSUMERS} consumers"))
+    if not by_tma and len(schedule.roles) > 1:
+        found.append(Problem("consumers", f"{len(schedule.roles)} roles without `tma`", 'choose `copy = "tma"`, or one role'))
+    if by_tma and (len(by_tma) < len(schedule.pipelines) or len(by_tma) > 1):
+        found.append(Problem("copy", "`tma` in a kernel with several loops that feed products", 'choose `copy = "cp_async"`'))
+    if any(loop.mma != "wgmma" for loop in by_tma):
+        found.append(Problem("copy", "`tma` for products other than `wgmma`", 'choose `mma = "wgmma"`, or `copy = "cp_async"`'))
+    if schedule.blocks is not None:
+        most = min(target.max_blocks, target.max_warps // max(schedule.warps, 1))
+        if not 1 <= schedule.blocks <= most:
+            text = f"{schedule.blocks} blocks of {schedule.warps} warps on a multiprocessor of {target}"
+            found.append(
+                Problem("blocks", text, f"{target.max_warps} warps and {target.max_blocks} blocks have room: at most {most}")
+            )
+    return found
+
+
+def _of_family(part: str, name: str, known: dict[str, str | None], target: Target) -> list[Problem]:
+    names = ", ".join(f'"{item}"' for item, family in known.items() if family is None or family in target.families)
+    if name in TO_COME[part]:
+        return [_not_yet(part, f'`{part} = "{name}"`', names)]
+    if name not in known:
+        return [Problem(part, f'`{part} = "{name}"` is not known', f"choose among {names}")]
+    family = known[name]
+    if family is not None and family not in target.families:
+        text = f"{target} has no `{family}`" + (f", which `{name}` feeds" if family != name else "")
+        return [Problem(part, text, f"choose among {names}, or name the `arch` that it is for")]
+    return []
+
+
+def _not_yet(part: str, what: str, instead: str) -> Problem:
+    return Problem(part, f"{what}: nothing lowers that yet", f"write {instead}")
