@@ -17,7 +17,7 @@ from typing import Any, Final
 from ci.evidence.digests import SOURCES, Digests, UnknownDigest
 from ci.evidence.registry import FOLDER, RESULTS, ROOT, Entry, read_registry
 
-STAMP: Final = ("rests_on", "measured_on", "device", "command", "exit_status")
+STAMP: Final = ("rests_on", "renamed_since", "measured_on", "device", "command", "exit_status")
 
 
 class Changed(Exception):

@@ -1,0 +1,174 @@
+"""Carries results over a renaming: results that are fresh at a commit stay fresh where nothing but names and places changed.
+
+In: a commit, a table of names and of texts that name files (`renames.toml`), the sources at the commit and now. Out: which
+results rest on the same definitions under other names; `ci/renew.py --renamed` writes today's digests into their JSON.
+
+Two definitions are the same under a table if their syntax trees are equal after every name of the older one was replaced, and
+after the local variables of each function were numbered in both. Parameters, attributes and names of modules count as they
+are. So that a table can confuse nothing, a new name must be new: no definition of the commit may use it, and no two names may
+become one. Texts are replaced where they are whole constants, such as the path of a file that moved.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ci.evidence.digests import Digests, definitions_of
+
+RENAMES: Final = Path(__file__).with_name("renames.toml")
+SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True, slots=True)
+class Renames:
+    """What was renamed since `before`, a commit: `names` of definitions, attributes, parameters and imported modules; `texts`,
+    constants that name files or modules."""
+
+    before: str
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Confused(Exception):
+    """A table that could make two things one; the message names them."""
+
+
+def read_renames(path: Path = RENAMES) -> Renames:
+    """The table of a file."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    return Renames(data["before"], data.get("names", {}), data.get("texts", {}))
+
+
+def check(renames: Renames, trees: Iterable[ast.Module]) -> None:
+    """Raise Confused if a new name is in use in `trees`, the sources at the commit, or if two names become one."""
+    values = list(renames.names.values())
+    twice = sorted({name for name in values if values.count(name) > 1})
+    if twice:
+        raise Confused(f"two names become one: {', '.join(twice)}")
+    used = {name for tree in trees for name in _outer_names(tree)} & {*values}
+    if used:
+        raise Confused(f"these names were in use before: {', '.join(sorted(used))}")
+
+
+def _outer_names(tree: ast.Module) -> Iterator[str]:
+    """Every name of a file but for local variables."""
+    for node in ast.walk(_numbered(tree)):
+        for name, value in ast.iter_fields(node):
+            if name in ("id", "arg", "attr", "name", "asname", "names") and isinstance(value, str):
+                yield value
+
+
+class _Renamed(ast.NodeTransformer):
+    """Replaces names and texts of a table."""
+
+    def __init__(self, renames: Renames) -> None:
+        self.renames = renames
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        for name in ("id", "arg", "attr", "name", "asname"):
+            value = getattr(node, name, None)
+            if isinstance(value, str):
+                setattr(node, name, self.renames.names.get(value, value))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = self.renames.texts.get(node.value, node.value)
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            node.names = [self.renames.names.get(value, value) for value in node.names]
+        return self.generic_visit(node)
+
+
+def _numbered(tree: ast.Module) -> ast.Module:
+    """A copy of a tree whose local variables are numbered in the order in which their functions bind them."""
+    copy = ast.parse(ast.unparse(tree))
+    for statement in copy.body:
+        _number(statement, {})
+    return copy
+
+
+def _number(node: ast.AST, known: Mapping[str, str]) -> None:
+    """Number the variables in a node. `known`: labels of the variables of the functions around it."""
+    inside = known
+    if isinstance(node, SCOPES):
+        kept = _parameters(node)
+        outer = {name: label for name, label in known.items() if name not in kept}
+        inside = outer | {
+            name: f"<{len(outer) + index}>" for index, name in enumerate(name for name in _bound(node) if name not in kept)
+        }
+    around = _evaluated_around(node)
+    for child in ast.iter_child_nodes(node):
+        labels = known if child in around else inside
+        if isinstance(child, ast.Name) and child.id in labels:
+            child.id = labels[child.id]
+        if isinstance(child, ast.FunctionDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and child.name in labels:
+            child.name = labels[str(child.name)]
+        _number(child, labels)
+
+
+def _evaluated_around(node: ast.AST) -> list[ast.AST]:
+    """Parts of a function that the scope around it evaluates: decorators, defaults and annotations."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
+    if isinstance(node, ast.Lambda):
+        return [node.args]
+    return []
+
+
+def _parameters(scope: ast.AST) -> set[str]:
+    if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return set()
+    return {argument.arg for argument in ast.walk(scope.args) if isinstance(argument, ast.arg)}
+
+
+def _bound(scope: ast.AST) -> list[str]:
+    """Names that a scope binds itself, not in a scope inside of it, in the order of the text; none that it declares global."""
+    found: dict[str, None] = {}
+    outside: set[str] = set()
+    waiting: list[ast.AST] = [*ast.iter_child_nodes(scope)]
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            outside |= {*node.names}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id] = None
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            found[node.name] = None
+        if isinstance(node, ast.alias):
+            outside.add(node.asname or node.name)  # what an import binds is no variable
+        if not isinstance(node, (*SCOPES, ast.ClassDef)):
+            waiting = [*ast.iter_child_nodes(node), *waiting]
+    return [name for name in found if name not in outside]
+
+
+def same(before: Digests, now: Digests, paths_before: Iterable[str], paths_now: Iterable[str], renames: Renames) -> bool:
+    """Whether the sources of a result have the same definitions as they had, under the table."""
+    return _all(before, paths_before, renames) == _all(now, paths_now, None)
+
+
+def _all(digests: Digests, paths: Iterable[str], renames: Renames | None) -> list[str]:
+    found: list[str] = []
+    for file in dict.fromkeys(file for path in paths for file in digests.files(path)):
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8")) if file.suffix == ".py" else None
+        except (SyntaxError, ValueError):
+            tree = None
+        if tree is None:
+            found.append(file.read_bytes().hex())
+            continue
+        if renames is not None:
+            tree = _Renamed(renames).visit(tree)
+        found += definitions_of(_numbered(tree))
+    return sorted(found)
+
+
+def trees(digests: Digests, paths: Iterable[str]) -> Iterator[ast.Module]:
+    """The syntax trees of the Python files of paths."""
+    for file in dict.fromkeys(file for path in paths for file in digests.files(path)):
+        if file.suffix == ".py":
+            try:
+                yield ast.parse(file.read_text(encoding="utf-8"))
+            except (SyntaxError, ValueError):
+                continue
