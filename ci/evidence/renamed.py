@@ -12,6 +12,7 @@ become one. Texts are replaced where they are whole constants, such as the path 
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ RENAMES: Final = Path(__file__).with_name("renames.toml")
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Renames:
     """What was renamed since `before`, a commit: `names` of definitions, attributes, parameters and imported modules; `texts`,
     constants that name files or modules."""
@@ -32,6 +33,9 @@ class Renames:
     before: str
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+UNCHANGED: Final = Renames("")
 
 
 class Confused(Exception):
@@ -145,23 +149,24 @@ def _bound(scope: ast.AST) -> list[str]:
 
 def same(before: Digests, now: Digests, paths_before: Iterable[str], paths_now: Iterable[str], renames: Renames) -> bool:
     """Whether the sources of a result have the same definitions as they had, under the table."""
-    return _all(before, paths_before, renames) == _all(now, paths_now, None)
+    return _all(before, paths_before, renames) == _all(now, paths_now, UNCHANGED)
 
 
-def _all(digests: Digests, paths: Iterable[str], renames: Renames | None) -> list[str]:
-    found: list[str] = []
-    for file in dict.fromkeys(file for path in paths for file in digests.files(path)):
-        try:
-            tree = ast.parse(file.read_text(encoding="utf-8")) if file.suffix == ".py" else None
-        except (SyntaxError, ValueError):
-            tree = None
-        if tree is None:
-            found.append(file.read_bytes().hex())
-            continue
-        if renames is not None:
-            tree = _Renamed(renames).visit(tree)
-        found += definitions_of(_numbered(tree))
-    return sorted(found)
+def _all(digests: Digests, paths: Iterable[str], renames: Renames) -> list[str]:
+    files = dict.fromkeys(file for path in paths for file in digests.files(path))
+    return sorted(text for file in files for text in _definitions(file, renames))
+
+
+@functools.cache
+def _definitions(file: Path, renames: Renames) -> list[str]:
+    """The definitions of a file under other names; a file that is no Python counts as it stands."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8")) if file.suffix == ".py" else None
+    except (SyntaxError, ValueError):
+        tree = None
+    if tree is None:
+        return [file.read_bytes().hex()]
+    return definitions_of(_numbered(_Renamed(renames).visit(tree)))
 
 
 def trees(digests: Digests, paths: Iterable[str]) -> Iterator[ast.Module]:

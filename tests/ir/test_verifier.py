@@ -382,7 +382,7 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
         "layout": (prepare_module.layout, "assign"),
         "conversions": (prepare_module.conversions, "convert"),
         "exchanges": (prepare_module.shared_conversions, "exchange"),
-        "meetings": (prepare_module.barriers, "meet"),
+        "meetings": (prepare_module.barrier_insertion, "meet"),
     }[name]
     monkeypatch.setattr(where, what, break_it)
     with pytest.raises(VerifyError, match=f"after {name}: add: a grid has 1 to 3 extents, not 0"):

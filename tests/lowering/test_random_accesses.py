@@ -22,7 +22,7 @@ from tilec.ir.core import Function, VerifyError
 from tilec.lowering import lower
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import barrier_check
-from tilec.passes.schedule.sync import barriers
+from tilec.passes.schedule.sync import barrier_insertion
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
 
@@ -64,7 +64,7 @@ def test_no_program_races(batch: int, tmp_path: Path) -> None:
 
 def test_without_the_pass_there_are_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = barrier_check.check
-    monkeypatch.setattr(barriers, "meet", lambda function: function)
+    monkeypatch.setattr(barrier_insertion, "meet", lambda function: function)
     monkeypatch.setattr(barrier_check, "check", lambda function: None)
     races, refused, seeds = 0, 0, range(1000, 1040)
     for seed in seeds:

@@ -33,7 +33,7 @@ from tilec.passes.schedule.layouts import propagation
 from tilec.passes.schedule.pipelining import staged_loads
 from tilec.passes.schedule.simplify import versioning
 from tilec.passes.schedule.simplify.folding import same_as
-from tilec.passes.schedule.sync import barriers
+from tilec.passes.schedule.sync import barrier_insertion
 from tilec.target.targets import SM_90A
 
 # Warps and padding
@@ -130,7 +130,7 @@ def test_threads_need_not_meet_between_touches_of_the_same_thread_alone() -> Non
         (write, LANES, write, None, False),
     ]
     for first, by, second, by_then, same in alike:
-        found = barriers.same_threads(touch(first, by), touch(second, by_then))
+        found = barrier_insertion.same_threads(touch(first, by), touch(second, by_then))
         assert found == same, (first, by, second, by_then)
 
 

@@ -32,7 +32,7 @@ SAFETY = {
     "tilec/passes/prover/order.py": 2, "tilec/passes/prover/wrap.py": 2, "tilec/passes/prover/accesses.py": 2,
     "tilec/passes/prover/index_terms.py": 2, "tilec/passes/analysis/ranges.py": 1.5,
     "tilec/passes/schedule/pipelining/staged_loads.py": 1.5, "tilec/passes/schedule/pipelining/staging.py": 1.5,
-    "tilec/passes/schedule/sync/barriers.py": 2, "tilec/passes/schedule/checks/barrier_check.py": 1.5,
+    "tilec/passes/schedule/sync/barrier_insertion.py": 2, "tilec/passes/schedule/checks/barrier_check.py": 1.5,
     "tilec/passes/schedule/simplify/versioning.py": 1.5, "tilec/passes/prover/aliasing.py": 2, "tilec/lowering/memory.py": 2,
     "tilec/lowering/arithmetic.py": 2, "tilec/lowering/visibility.py": 2, "tilec/passes/prover/index_graph.py": 0,
     "tilec/passes/schedule/layouts/layout.py": 0.6, "tilec/passes/schedule/pipelining/warpgroups.py": 0.5,

@@ -2,7 +2,7 @@
 vectors.
 
 Addresses are 64-bit. The test whether the box is inside is uniform over the block, so a tensor's tail costs full blocks only
-one comparison. The barriers that an access needs are placed earlier (`tilec.passes.schedule.sync.barriers`).
+one comparison. The barriers that an access needs are placed earlier (`tilec.passes.schedule.sync.barrier_insertion`).
 """
 
 from __future__ import annotations

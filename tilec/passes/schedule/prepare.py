@@ -18,7 +18,7 @@ from tilec.passes.schedule.pipelining import bounds_fill, staging
 from tilec.passes.schedule.simplify import in_range, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong, roles
-from tilec.passes.schedule.sync import barriers
+from tilec.passes.schedule.sync import barrier_insertion
 from tilec.target.schedule import NOTHING_FIXED, Overrides, Schedule
 from tilec.target.targets import Target
 
@@ -77,7 +77,7 @@ def prepare(
     _check(function, "conversions")
     shared_conversions.exchange(function)
     _check(function, "exchanges")
-    barriers.meet(function)
+    barrier_insertion.meet(function)
     _check(function, "meetings")
     roles.split(function, schedule)
     _check(function, "splitting roles")

@@ -1,4 +1,4 @@
-"""Race check for the barriers that `barriers` inserted, by an independent algorithm.
+"""Race check for the barriers that `barrier_insertion` inserted, by an independent algorithm.
 
 In: a prepared function. Out: nothing, or a VerifyError that names two conflicting accesses with a barrier-free path between
 them. The pass and this check share only the description of accesses (`tilec.ir.facts.touches`). Here every path is followed

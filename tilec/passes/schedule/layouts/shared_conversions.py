@@ -8,9 +8,9 @@ reads another thread's elements. Each one that did becomes
     tile = take scratch          every thread loads the elements that it needs
     shared_free scratch
 
-and `barriers` inserts the barriers. `reshape` and `permute` keep every element in its thread, and a `relayout` after them moves
-it; a reshape goes through scratch itself only if no layout of its result keeps the elements in place. Any remaining `relayout`
-only renames registers.
+and `barrier_insertion` inserts the barriers. `reshape` and `permute` keep every element in its thread, and a `relayout` after
+them moves it; a reshape goes through scratch itself only if no layout of its result keeps the elements in place. Any remaining
+`relayout` only renames registers.
 """
 
 from __future__ import annotations

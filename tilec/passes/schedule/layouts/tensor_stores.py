@@ -8,9 +8,9 @@ In: a function with layouts, whose only `store` writes a `wgmma` accumulator til
     proxy_fence
     tensor_store ...     one for each part
 
-With fewer buffers, half of them are written while TMA stores read the others. `barriers` inserts the barriers before `put_rows`
-and `tensor_store`. The kernel ends with a wait for all stores; in a persistent block, a tile's stores overlap the next tile's
-MMAs. TMA does not write out-of-bounds elements, because the tensor map covers exactly the tensor.
+With fewer buffers, half of them are written while TMA stores read the others. `barrier_insertion` inserts the barriers before
+`put_rows` and `tensor_store`. The kernel ends with a wait for all stores; in a persistent block, a tile's stores overlap the
+next tile's MMAs. TMA does not write out-of-bounds elements, because the tensor map covers exactly the tensor.
 """
 
 from __future__ import annotations
