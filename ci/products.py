@@ -1,8 +1,8 @@
 """Records the digests of every product of build.toml, so that results can be checked against them without a build.
 
-    python ci/products.py            build what changed, write tests/golden/products.json, name what differs python
-    ci/products.py --check    no build: compare the record with the store's products of today's sources; status 1 if it is of
-    other sources, or differs
+    python ci/products.py            build what changed, write tests/golden/products.json, name what differs
+    python ci/products.py --check    no build: compare the record with the store's products of today's sources; status 1 if it
+                                     is of other sources, or differs
 
 In: the project, the user's store. Out: by artifact, digests of tile IR, and of PTX and CUBIN for each architecture, plus one
 digest of all inputs of the build (`ci/evidence/digests.py` explains why that is enough).
