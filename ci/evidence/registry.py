@@ -6,6 +6,7 @@ an entry in `docs/decisions.md`.
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ def read_registry(path: Path = REGISTRY) -> dict[str, Entry]:
                 raise RegistryError(f"{path.name}: `{name}` rests on `{item}`, which [common] does not have")
             rests_on += sets[item[1:]] if item.startswith("@") else [item]
         fields["pages"] = tuple(fields.get("pages", ()))
+        if unknown := fields.keys() - {field.name for field in dataclasses.fields(Entry)}:
+            raise RegistryError(f"{path.name}: `{name}` has fields that no result has: {', '.join(sorted(unknown))}")
         entry = Entry(name, tuple(dict.fromkeys(rests_on)), **({"command": ""} | fields))
         if not (entry.rests_on and entry.command):
             raise RegistryError(f"{path.name}: a result names what it rests on and the command that renews it: `{name}`")

@@ -114,6 +114,7 @@ def test_a_list_becomes_rows_and_a_stamp_is_replaced(repository: Path) -> None:
         '[a]\nrests_on = ["source:tilec"]\n',
         '[a]\ncommand = "python a.py"\n',
         '[a]\nrests_on = ["@gone"]\ncommand = "python a.py"\n',
+        '[a]\nrests_on = ["source:tilec"]\ncommand = "python a.py"\nat_lest = { rows = 3 }\n',
     ],
 )
 def test_a_registry_that_is_wrong_is_refused(text: str, tmp_path: Path) -> None:
