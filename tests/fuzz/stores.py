@@ -45,8 +45,10 @@ def one(scene: Scene, seed: int) -> Result:
     """Forges a store from `seed` and uses it in a process of its own."""
     rng, result = random.Random(seed), Result(seed)
     store = scene.root.parent / "store"
-    if store.exists():
-        store.unlink() if store.is_symlink() else shutil.rmtree(store)
+    if store.is_dir() and not store.is_symlink():
+        shutil.rmtree(store)
+    else:  # the last seed left a link, a pipe or a socket in its place
+        store.unlink(missing_ok=True)
     shutil.copytree(scene.clean, store)
     store.chmod(0o700)
     scene.lay_out()
