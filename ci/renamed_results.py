@@ -10,6 +10,7 @@ For each result that was fresh at the commit `before` and is not now: its defini
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import subprocess
 import sys
@@ -36,6 +37,12 @@ def check_out(commit: str, folder: Path) -> None:
 def sources(entry: Entry) -> list[str]:
     """Paths of the sources that a result rests on."""
     return [name.partition(":")[2] for name in entry.rests_on if is_source(name)]
+
+
+def was_fresh(entry: Entry, data: Any, before: Digests) -> bool:
+    """Whether the sources at the commit are those of the result; `changed` compares products and versions with today's."""
+    names = tuple(name for name in entry.rests_on if is_source(name))
+    return status(dataclasses.replace(entry, rests_on=names), data, before).state != "stale"
 
 
 def changed(entry: Entry, earlier: Entry, data: Any, sides: tuple[Digests, Digests], renames: Renames) -> str:
@@ -66,7 +73,7 @@ def main() -> int:
         for entry in read_registry().values():
             path = RESULTS / f"{entry.name}.json"
             data = json.loads(path.read_text(encoding="utf-8"))
-            if entry.name not in earlier or status(earlier[entry.name], data, before).state == "stale":
+            if entry.name not in earlier or not was_fresh(earlier[entry.name], data, before):
                 continue
             if status(entry, data, now).state != "stale":
                 continue
