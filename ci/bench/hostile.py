@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     path = options.output / "hostile.json"
-    known = json.loads(path.read_text()) if path.is_file() else {}
+    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     rows: dict[str, Part] = {name: known[name] for name in CAMPAIGNS if name in known}
     for name in options.only or CAMPAIGNS:
         count = options.count or max(1, round(CAMPAIGNS[name].count * options.scale))

@@ -166,7 +166,8 @@ def _definitions(file: Path, renames: Renames) -> list[str]:
         tree = None
     if tree is None:
         return [file.read_bytes().hex()]
-    return definitions_of(_numbered(_Renamed(renames).visit(tree)))
+    _Renamed(renames).visit(tree)  # in place: nothing replaces a module
+    return definitions_of(_numbered(tree))
 
 
 def trees(digests: Digests, paths: Iterable[str]) -> Iterator[ast.Module]:
