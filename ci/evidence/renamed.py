@@ -49,14 +49,17 @@ def read_renames(path: Path = RENAMES) -> Renames:
 
 
 def check(renames: Renames, trees: Iterable[ast.Module]) -> None:
-    """Raise Confused if a new name is in use in `trees`, the sources at the commit, or if two names become one."""
-    values = list(renames.names.values())
-    twice = sorted({name for name in values if values.count(name) > 1})
-    if twice:
-        raise Confused(f"two names become one: {', '.join(twice)}")
-    used = {name for tree in trees for name in _outer_names(tree)} & {*values}
-    if used:
-        raise Confused(f"these names were in use before: {', '.join(sorted(used))}")
+    """Raise Confused if a new name or text is in use in `trees`, the sources at the commit, or if two of them become one."""
+    names, texts = set[str](), set[str]()
+    for tree in trees:
+        names |= {*_outer_names(tree)}
+        texts |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for table, used in ((renames.names, names), (renames.texts, texts)):
+        values = list(table.values())
+        if twice := sorted({value for value in values if values.count(value) > 1}):
+            raise Confused(f"two become one: {', '.join(twice)}")
+        if used := sorted(used & {*values}):
+            raise Confused(f"in use before: {', '.join(used)}")
 
 
 def _outer_names(tree: ast.Module) -> Iterator[str]:

@@ -104,4 +104,6 @@ def test_a_table_that_confuses_is_refused() -> None:
     for names in ({"place": "helper"}, {"place": "turns"}, {"place": "go"}, {"place": "slot", "turns": "slot"}):
         with pytest.raises(Confused):
             check(Renames("before", names), trees)
+    with pytest.raises(Confused):
+        check(Renames("before", {}, {"old.py": "x"}), trees)
     check(Renames("before", {"place": "found"}), trees)  # a local variable is no name that others see

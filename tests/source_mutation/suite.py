@@ -23,7 +23,7 @@ PROVER: tuple[Step, ...] = (
     ("tests/soundness/test_random_kernels.py",),
 )  # fmt: skip
 SCHEDULING: tuple[Step, ...] = (
-    ("tests/passes/test_schedule_choices.py", "tests/passes/test_staging.py", "tests/passes/test_layout_propagation.py",
+    ("tests/passes/test_schedule_choices.py", "tests/passes/test_staging.py", "tests/passes/test_propagation.py",
      "tests/passes/test_reshape_layouts.py", "tests/passes/test_dependency_wait.py", "tests/passes/test_canonicalize.py",
      "tests/passes/test_in_range.py", "tests/passes/test_ring_check.py", "tests/passes/test_notes.py",
      "tests/passes/test_schedule_mutants.py"),
