@@ -37,7 +37,7 @@ from ci.evidence import Digests, Result  # noqa: E402
 from ci.evidence.digests import UnknownDigest  # noqa: E402
 from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
 from tests.processor_time import ENDED, STOPPED, finish  # noqa: E402
-from tests.source_mutation.reach import place_probes, reached  # noqa: E402
+from tests.source_mutation.reach import place_probes, reached, read_map, write_map  # noqa: E402
 from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
 from tests.source_mutation.suite import DEFAULT, Step, command, steps, targets, wide_files  # noqa: E402
 
@@ -341,12 +341,11 @@ def main() -> int:
         wanted = [every[identity] for identity in arguments.only]
     reach_file = arguments.output / "verdicts" / REACH
     if arguments.reach:
-        known = json.dumps(find_reach(wanted, arguments.jobs), indent=1, sort_keys=True)
-        reach_file.write_text(known + "\n", encoding="utf-8")
+        write_map(reach_file, find_reach(wanted, arguments.jobs))
         return 0
     result = Result("source_mutants")
     verdicts = Verdicts("source_mutants", arguments.output / "verdicts")
-    state = State(verdicts, wanted, json.loads(reach_file.read_text(encoding="utf-8")) if reach_file.exists() else {})
+    state = State(verdicts, wanted, read_map(reach_file))
     run_all(wanted, arguments, state)
     verdicts.close()
     fates = {m.identity: state.result(m, arguments.steps) for m in wanted}

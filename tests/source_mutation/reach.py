@@ -10,7 +10,8 @@ The map is a shortcut and no evidence: a file that it leaves out wrongly can onl
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.source_mutation.sites import Mutant
@@ -55,3 +56,19 @@ def reached(root: Path) -> set[str]:
     found = set(file.read_text(encoding="utf-8").split()) if file.exists() else set[str]()
     file.unlink(missing_ok=True)
     return found
+
+
+def write_map(path: Path, found: Mapping[str, Iterable[str]]) -> None:
+    """Write test files by identity: the files once, then their numbers."""
+    files = sorted({file for files in found.values() for file in files})
+    lines = [f"{json.dumps(identity)}: {json.dumps(sorted(map(files.index, found[identity])))}" for identity in sorted(found)]
+    body = ",\n".join(lines)
+    path.write_text(f'{{"files": {json.dumps(files, indent=0)},\n"reached": {{\n{body}\n}}}}\n', encoding="utf-8")
+
+
+def read_map(path: Path) -> dict[str, list[str]]:
+    """Test files by identity; none if there is no file."""
+    if not path.exists():
+        return {}
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return {identity: [data["files"][number] for number in numbers] for identity, numbers in data["reached"].items()}

@@ -68,6 +68,9 @@ WIDE: tuple[Step, ...] = (
 """What does not run the compiler on kernels (the engine, stores, artifacts under attack) is left out."""
 
 
+RULES = ("*/test_rules_of_*.py", "*/test_schedule_rules_of_*.py", "*/test_meaning_of_*.py")
+"""Small tests of single functions, which run against every mistake after those of its layer."""
+
 DEFAULT = "default run:"
 """First word of a step that leaves campaigns out."""
 
@@ -129,6 +132,8 @@ def steps(root: Path, path: str, reached: Collection[str] | None = None) -> list
         mapped = (("tests/codegen",), *LOWERING)
     # What a file has of its own runs with the first of its layer: most of the time of a small step is pytest's start.
     mapped = ((*own, *mapped[0]), *mapped[1:])
+    rules = sorted(file.relative_to(root).as_posix() for pattern in RULES for file in (root / "tests").glob(pattern))
+    mapped = (*mapped, *([tuple(rules)] if rules else []))
     seen: set[str] = set()
     found: list[Step] = []
     for step in (*mapped, *WIDE):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.source_mutation.operators import changes
-from tests.source_mutation.reach import place_probes, reached
+from tests.source_mutation.reach import place_probes, reached, read_map, write_map
 from tests.source_mutation.sites import Mutant, chosen, files, mutants
 from tests.source_mutation.suite import DEFAULT, RATCHET, command, steps, targets, wide_files
 
@@ -108,6 +108,13 @@ def test_probes_name_the_functions_that_run(tmp_path: Path) -> None:
     assert names["A"]().g() == 1 and names["A"]().g() == 1
     assert reached(tmp_path) == {wanted[0].identity, wanted[1].identity}
     assert reached(tmp_path) == set()
+
+
+def test_the_map_comes_back(tmp_path: Path) -> None:
+    found = {"a": ["tests/x.py", "tests/y.py"], "b": [], "c": ["tests/y.py"]}
+    write_map(tmp_path / "map.json", found)
+    assert read_map(tmp_path / "map.json") == found
+    assert read_map(tmp_path / "none.json") == {}
 
 
 def test_wide_steps_are_limited_to_the_files_that_reach_the_function() -> None:
