@@ -1,0 +1,126 @@
+"""The sequence of scheduling passes: what is verified between them, and what the choice of a schedule
+knows of their results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from types import ModuleType
+
+import pytest
+
+from tests.tensor_products import source
+from tests.weight_products import source as weights
+from tilec.ir.core import Function, VerifyError
+from tilec.ir.layouts.shared_plan import shared_bytes
+from tilec.ir.text.printer import print_function
+from tilec.passes.schedule import choose, prepare
+from tilec.passes.schedule.choose import (
+    _bytes,  # pyright: ignore[reportPrivateUsage]
+    _scratch_wants_room,  # pyright: ignore[reportPrivateUsage]
+)
+from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_stages
+from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
+from tilec.passes.schedule.pipelining import bounds_fill, staging
+from tilec.passes.schedule.simplify import in_range, versioning
+from tilec.passes.schedule.simplify.canonicalize import canonicalize
+from tilec.passes.schedule.specialization import persistent, pingpong, roles
+from tilec.passes.schedule.sync import barrier_insertion
+from tilec.target.schedule import NOT_AHEAD, Overrides, Pipeline, Role, Schedule
+from tilec.target.targets import SM_90A
+
+# Verification between passes
+
+EVERY_PASS = Overrides(copy="tma", persistent=True, order="pingpong", store="tma", stages=2)
+PASSES: list[tuple[ModuleType, str, str]] = [
+    (dependency_wait, "insert", "wait_prior"),
+    (persistent, "wrap", "going from tile to tile"),
+    (staging, "stage", "staging"),
+    (prologue_stages, "hoist", "copying early"),
+    (bounds_fill, "mark", "clipping copies"),
+    (pingpong, "take_turns", "taking turns"),
+    (versioning, "version", "versioning"),
+    (in_range, "mark", "marking what is in range"),
+    (layout, "assign", "layout"),
+    (tensor_stores, "insert", "storing by copies"),
+    (conversions, "convert", "conversions"),
+    (shared_conversions, "exchange", "exchanges"),
+    (barrier_insertion, "meet", "meetings"),
+    (roles, "split", "splitting roles"),
+]
+
+
+@cache
+def with_every_pass() -> Schedule:
+    return choose(source("bf16", 64, 64), SM_90A, EVERY_PASS)
+
+
+@pytest.mark.parametrize(("module", "name", "title"), PASSES, ids=[title for _, _, title in PASSES])
+def test_a_pass_that_breaks_an_invariant_is_named(
+    module: ModuleType, name: str, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule, whole = with_every_pass(), getattr(module, name)
+
+    def broken(function: Function, *rest: object) -> None:
+        whole(function, *rest)
+        function.body.ops.reverse()  # values are used before they are defined
+
+    monkeypatch.setattr(module, name, broken)
+    with pytest.raises(VerifyError, match=f"^after {title}: "):
+        prepare(source("bf16", 64, 64), SM_90A, schedule)
+
+
+# Early copies
+
+
+def staged(waits: bool) -> tuple[Function, Schedule]:
+    """A staged product whose producer copies resident weights, with or without a grid dependency wait."""
+    function = weights("matmul_few", "bf16", 16, 64)
+    schedule = choose(function, SM_90A, Overrides(copy="tma", consumers=1, stages=3))
+    canonicalize(function)
+    if waits:
+        dependency_wait.insert(function, schedule)
+    function.num_warps = schedule.tile_warps
+    return staging.stage(function, schedule), schedule
+
+
+def test_copies_are_early_only_in_a_kernel_that_waits_for_the_one_before_it() -> None:
+    for waits in (True, False):
+        function, schedule = staged(waits)
+        before = print_function(function)
+        prologue_stages.hoist(function, schedule)
+        assert (print_function(function) != before) == waits
+
+
+# Shared memory
+
+
+def test_the_choice_counts_the_scratch_of_each_consumer_that_takes_turns() -> None:
+    function = source("bf16", 64, 256)
+    for store in ("threads", "tma"):
+        wanted = Overrides(copy="tma", persistent=True, order="pingpong", store=store, stages=2)
+        schedule = choose(function, SM_90A, wanted)
+        made = prepare(source("bf16", 64, 256), SM_90A, schedule)
+        draft = source("bf16", 64, 256)
+        canonicalize(draft)
+        assert schedule.takers == 2 and _bytes(draft, schedule, SM_90A) == shared_bytes(made)
+
+
+def test_stages_leave_room_for_the_scratch_of_each_consumer_that_takes_turns() -> None:
+    wanted = Overrides(copy="tma", persistent=True, order="pingpong")
+    made = prepare(source("bf16", 64, 256), SM_90A, wanted)
+    assert shared_bytes(made) <= SM_90A.max_shared_bytes
+
+
+def test_fewer_stages_are_tried_only_of_a_schedule_that_is_otherwise_possible() -> None:
+    """Not where nothing is pipelined, where the target refuses the schedule, or where the store is refused whatever the
+    stages."""
+    draft = source("bf16", 64, 64)
+    canonicalize(draft)
+    small = replace(SM_90A, max_shared_bytes=1024)
+    plain = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),))
+    assert _scratch_wants_room(draft, plain, small)
+    assert not _scratch_wants_room(draft, plain, SM_90A)
+    assert not _scratch_wants_room(draft, replace(plain, pipelines=(NOT_AHEAD,)), small)
+    assert not _scratch_wants_room(draft, replace(plain, blocks=17), small)
+    assert not _scratch_wants_room(draft, replace(plain, store="tma"), small)
