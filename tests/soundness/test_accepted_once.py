@@ -26,6 +26,7 @@ from tilec.target.targets import SM_90A
 KERNELS = sorted(Path(__file__).with_name("corpus").glob("*.py"))
 REFUSED = {
     "false_counterexample": {"E0306"},
+    "n1_nan": {"E0302"},
     "p1_carried_tile": {"E0303"},
     "p2_carried_scatter": {"E0303"},
     "p3_carried_race": {"E0401", "E0403"},

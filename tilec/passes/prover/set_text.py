@@ -1,14 +1,48 @@
-"""isl text of polynomials, formulas and cases."""
+"""isl text of polynomials, formulas and cases.
+
+isl reads `nan`, `Max` or `INFTY` as words of its own, in any case, and a set that mentions NaN is empty to it. So no list of
+words decides what may name a variable: isl itself is asked (`is_name`).
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
+
+import islpy
 
 from tilec.passes.prover.nonlinear import Case
 from tilec.passes.prover.terms import Formula, Monomial, Poly
 
-_RESERVED = frozenset("and or not exists min max floor ceil mod div true false implies infty NaN rat floord ceild".split())  # noqa: SIM905
+VALUE = 7
+"""What a variable is set to when isl is asked whether it is one."""
+
+
+@functools.cache
+def is_name(text: str) -> bool:
+    """Whether isl reads a text as the name of a variable in every form that is written here: integer and rational sets, with a
+    coefficient, and bound by `exists`."""
+    other = f"{text}__"
+    forms = (
+        f"{{ [{other}, {text}] : 2*{text} = {2 * VALUE} and {other} = {text} }}",
+        f"{{ rat: [{other}, {text}] : {text} = {VALUE} and {other} = {text} }}",
+        f"{{ [first_, {other}] : (exists ({text} : {text} = {VALUE} and {other} = {text})) }}",
+    )
+    try:
+        return all(_holds(islpy.Set.read_from_str(_context(), form)) for form in forms)
+    except islpy.Error:
+        return False
+
+
+def _holds(points: islpy.Set) -> bool:
+    """Whether the second coordinate of a point of the set is what the variable was set to."""
+    return not points.is_empty() and points.sample_point().get_coordinate_val(islpy.dim_type.set, 1).to_python() == VALUE
+
+
+@functools.cache
+def _context() -> islpy.Context:
+    return islpy.Context()
 
 
 @dataclass(slots=True)
@@ -29,8 +63,8 @@ class Names:
         if text is None:
             self.order.append(monomial)
             joined = "_x_".join(atom.name for atom in monomial)
-            text = re.sub(r"\W", "_", joined)
-            while text in _RESERVED or text in self._used:
+            text = re.sub(r"\W|^(?=\d)", "_", joined, flags=re.ASCII)
+            while text in self._used or not is_name(text):
                 text += "_"
             self._used.add(text)
             self._text[monomial] = text
