@@ -167,6 +167,9 @@ def _is_chained(chain: Chain) -> bool:
     if not pure or used != [body.ops[-1]] or body.ops[-1].operands.count(second.result) != 1:
         return False
     _, behind = chain.split()
+    total = second.operands[2]
+    if total is not body.arguments[1 + chain.carried] and total.owner not in behind:
+        return False  # each iteration starts a sum of its own
     return second.operands[0] in inside and first not in behind and second.operands[0].owner not in behind
 
 
