@@ -116,7 +116,7 @@ _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\
 _TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
 _NOT_WORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
 _SOURCE: Final = re.compile(r"// line \d+(?: replicated)?")
-_NAME: Final = re.compile(r"[%^]\w+")
+_NAME: Final = re.compile(r"%\w+")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*")
 _CONSTANT: Final = re.compile(r"llvm\.mlir\.constant\((-?\d+) : i\d+\) : i\d+")
 _PAIR: Final = re.compile(r' (?:"(\w+)" )?(%[\w$#]+), (%[\w$#]+)(?:, (%[\w$#]+))?.* : (?:i1, )?(\w+)')
