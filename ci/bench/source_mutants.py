@@ -39,9 +39,10 @@ from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
 from tests.processor_time import ENDED, STOPPED, finish  # noqa: E402
 from tests.source_mutation.reach import place_probes, reached, read_map, write_map  # noqa: E402
 from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
-from tests.source_mutation.suite import DEFAULT, Step, command, steps, targets, wide_files  # noqa: E402
+from tests.source_mutation.suite import DEFAULT, RATCHET, Step, command, steps, targets, wide_files  # noqa: E402
 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
+BUILT = shutil.ignore_patterns("build", "bundles", "store", "tune", "site", "emulator_gpu", "ptx_semantics")
 SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
 """What most tests rest on beside their own files."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -81,8 +82,8 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self.root = folder
         shutil.copytree(ROOT, folder, ignore=IGNORED, symlinks=True)
-        if (ROOT / "artifacts").exists():
-            (folder / "artifacts").symlink_to(ROOT / "artifacts")
+        # Not a link: commands write through none. What builds left there belongs to no tree.
+        shutil.copytree(ROOT / "artifacts", folder / "artifacts", ignore=BUILT)
 
     def run(self, step: Step, limit: float, until: float = float("inf")) -> tuple[str, int, str, float]:
         """How a step ended (`tests.processor_time`), its exit status and output, and the processor seconds it took."""
@@ -114,6 +115,10 @@ class Tree:
         if status in (0, 5):  # 5: no test was collected
             return "passed", "", seconds
         found = FAILED.search(output)
+        if found is None and status >= 0 and not (step == RATCHET and status == 1):
+            raise SystemExit(
+                f"{name_of(step)} cannot run (status {status}), which says nothing of a mistake:\n{output[-2000:]}"
+            )
         return "failed", found[1] if found else f"{name_of(step)} (status {status})", seconds
 
 
