@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
@@ -26,6 +27,9 @@ from tilec.passes.prover.terms import (
     of,
 )
 from tilec.untrusted.limits import MAX_VALUE_BITS
+
+_numbers = itertools.count()
+"""Numbers of atoms in order of creation. Tables share it, so that atoms of two tables in one system have an order too."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +61,7 @@ class Atoms:
             count = self._names.get(name, 0)
             self._names[name] = count + 1
             unique = name if not count else f"{name}_{count}"
-            atom = Atom(len(self._interned), kind, unique, *bounds, args, cases, varies, label, level)
+            atom = Atom(next(_numbers), kind, unique, *bounds, args, cases, varies, label, level)
             self._interned[(kind, key)] = atom
         return atom
 

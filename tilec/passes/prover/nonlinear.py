@@ -137,7 +137,7 @@ def add_products(case: Case) -> None:
     wanted = {m for p in (*case.inequalities, *case.equalities) for m in p.terms if len(m) > 1}
     if not wanted:
         return
-    factors = {atom for monomial in wanted for atom in monomial}
+    factors = sorted({atom for monomial in wanted for atom in monomial}, key=lambda atom: atom.uid)
     degree = max(map(len, wanted))
     # An equality may be multiplied by any atom.
     for equality in list(case.equalities):
