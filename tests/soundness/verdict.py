@@ -18,6 +18,7 @@ from tests.soundness.mutations import mutate
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import mutate_source
+from tests.soundness.variables import renamed
 from tests.soundness.wide import wide
 from tests.soundness.wild import wild
 from tilec.artifact.records import LaunchCheck
@@ -81,7 +82,7 @@ def generate_any(seed: int) -> Description | WideKernel:
 
 def text_of(kernel: Description | WideKernel) -> str:
     """The kernel as a file."""
-    return kernel.text if isinstance(kernel, WideKernel) else source(kernel)
+    return renamed(kernel.text if isinstance(kernel, WideKernel) else source(kernel))
 
 
 def parse(kernel: Description | WideKernel) -> Function | None:
