@@ -132,7 +132,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             fact = facts.get(parameter.name)
             low, high = (fact.low.evaluate(ints), fact.high.evaluate(ints)) if fact else (0, 1000)
             distinct = fact is not None and fact.distinct
-            arrays[parameter.name] = random.choice(np.arange(low, high), shape, replace=not distinct).astype(dtype)
+            arrays[parameter.name] = (low + random.choice(high - low, shape, replace=not distinct)).astype(dtype)
         else:
             arrays[parameter.name] = random.normal(size=shape).astype(dtype)
     if function.name in (
