@@ -236,9 +236,9 @@ def test_one_byte_of_every_file_of_tilec_moves_the_keys_it_must_and_no_others(pa
         elif area == "passes":
             assert found == passes.get(name.split("/")[1], {"proofs", "schedule", "mlir"}), name
         else:
-            assert found == AREAS.get(area, set()), name
+            assert found == AREAS.get(name, AREAS.get(area, set())), name
         checked += 1
-    assert checked > 40
+    assert checked > 30  # folders of fewer than eight files have none in the last parts
     assert plan.compiler_digests(digests) == before
 
 
