@@ -1,7 +1,7 @@
 """Carries results over a renaming: results that are fresh at a commit stay fresh where nothing but names and places changed.
 
 In: a commit, a table of names and of texts that name files (`renames.toml`), the sources at the commit and now. Out: which
-results rest on the same definitions under other names; `ci/renew.py --renamed` writes today's digests into their JSON.
+results rest on the same definitions under other names; `ci/renamed_results.py` writes today's digests into their JSON.
 
 Two definitions are the same under a table if their syntax trees are equal after every name of the older one was replaced, and
 after the local variables of each function were numbered in both. Parameters, attributes and names of modules count as they
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import functools
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,18 +56,18 @@ def check(renames: Renames, trees: Iterable[ast.Module]) -> None:
         names |= {*_outer_names(tree)}
         texts |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for table, used in ((renames.names, names), (renames.texts, texts)):
-        values = list(table.values())
-        if twice := sorted({value for value in values if values.count(value) > 1}):
+        counts = Counter(table.values())
+        if twice := sorted(value for value, count in counts.items() if count > 1):
             raise Confused(f"two become one: {', '.join(twice)}")
-        if used := sorted(used & {*values}):
-            raise Confused(f"in use before: {', '.join(used)}")
+        if taken := sorted(used & counts.keys()):
+            raise Confused(f"in use before: {', '.join(taken)}")
 
 
 def _outer_names(tree: ast.Module) -> Iterator[str]:
     """Every name of a file but for local variables."""
     for node in ast.walk(_numbered(tree)):
         for name, value in ast.iter_fields(node):
-            if name in ("id", "arg", "attr", "name", "asname", "names") and isinstance(value, str):
+            if name in ("id", "arg", "attr", "name", "asname") and isinstance(value, str):
                 yield value
 
 
