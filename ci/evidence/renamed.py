@@ -7,6 +7,10 @@ Two definitions are the same under a table if their syntax trees are equal after
 after the local variables of each function were numbered in both. Parameters, attributes and names of modules count as they
 are. So that a table can confuse nothing, a new name must be new: no definition of the commit may use it, and no two names may
 become one. Texts are replaced where they are whole constants, such as the path of a file that moved.
+
+A name of few files may become a common word. The table then lists it with a folder or file (`[[below]]`), and the new name must
+be new in each definition there that uses the old one. That the folder and its callers still agree on an attribute or a keyword
+is not checked here: pyright in strict mode and the tests do that.
 """
 
 from __future__ import annotations
@@ -29,11 +33,21 @@ SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp
 @dataclass(frozen=True, slots=True, eq=False)
 class Renames:
     """What was renamed since `before`, a commit: `names` of definitions, attributes, parameters and imported modules; `texts`,
-    constants that name files or modules."""
+    constants that name files or modules; `below`, names that were replaced in one folder or file alone, as paths at the
+    commit."""
 
     before: str
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    below: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+
+    def names_in(self, path: str) -> dict[str, str]:
+        """Names to replace in a file; those of a longer path win."""
+        found = dict(self.names)
+        for folder in sorted(self.below, key=len):
+            if path == folder or path.startswith(f"{folder}/"):
+                found |= self.below[folder]
+        return found
 
 
 UNCHANGED: Final = Renames("")
@@ -46,14 +60,17 @@ class Confused(Exception):
 def read_renames(path: Path = RENAMES) -> Renames:
     """The table of a file."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
-    return Renames(data["before"], data.get("names", {}), data.get("texts", {}))
+    below = {entry["path"]: entry["names"] for entry in data.get("below", [])}
+    return Renames(data["before"], data.get("names", {}), data.get("texts", {}), below)
 
 
-def check(renames: Renames, trees: Iterable[ast.Module]) -> None:
-    """Raise Confused if a new name or text is in use in `trees`, the sources at the commit, or if two of them become one."""
+def check(renames: Renames, trees: Iterable[tuple[str, ast.Module]]) -> None:
+    """Raise Confused if a new name or text is in use in `trees`, the sources at the commit by path, or if two become one."""
     names, texts = set[str](), set[str]()
-    for tree in trees:
+    for path, tree in trees:
         names |= {*_outer_names(tree)}
+        for statement in tree.body:
+            _check_definition(renames, path, ast.Module([statement], []))
         texts |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for table, used in ((renames.names, names), (renames.texts, texts)):
         counts = Counter(table.values())
@@ -61,6 +78,15 @@ def check(renames: Renames, trees: Iterable[ast.Module]) -> None:
             raise Confused(f"two become one: {', '.join(twice)}")
         if taken := sorted(used & counts.keys()):
             raise Confused(f"in use before: {', '.join(taken)}")
+
+
+def _check_definition(renames: Renames, path: str, definition: ast.Module) -> None:
+    """Raise Confused if two names of a definition become one."""
+    replaced, came_from = renames.names_in(path), dict[str, str]()
+    for name in dict.fromkeys(_outer_names(definition)):
+        new = replaced.get(name, name)
+        if came_from.setdefault(new, name) != name:
+            raise Confused(f"{path}: `{came_from[new]}` and `{name}` become `{new}` in one definition")
 
 
 def _outer_names(tree: ast.Module) -> Iterator[str]:
@@ -72,20 +98,20 @@ def _outer_names(tree: ast.Module) -> Iterator[str]:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Replaces names and texts of a table."""
+    """Replaces names and texts."""
 
-    def __init__(self, renames: Renames) -> None:
-        self.renames = renames
+    def __init__(self, names: Mapping[str, str], texts: Mapping[str, str]) -> None:
+        self.names, self.texts = names, texts
 
     def visit(self, node: ast.AST) -> ast.AST:
         for name in ("id", "arg", "attr", "name", "asname"):
             value = getattr(node, name, None)
             if isinstance(value, str):
-                setattr(node, name, self.renames.names.get(value, value))
+                setattr(node, name, self.names.get(value, value))
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = self.renames.texts.get(node.value, node.value)
+            node.value = self.texts.get(node.value, node.value)
         if isinstance(node, ast.Global | ast.Nonlocal):
-            node.names = [self.renames.names.get(value, value) for value in node.names]
+            node.names = [self.names.get(value, value) for value in node.names]
         return self.generic_visit(node)
 
 
@@ -158,11 +184,11 @@ def same(before: Digests, now: Digests, paths_before: Iterable[str], paths_now: 
 
 def _all(digests: Digests, paths: Iterable[str], renames: Renames) -> list[str]:
     files = dict.fromkeys(file for path in paths for file in digests.files(path))
-    return sorted(text for file in files for text in _definitions(file, renames))
+    return sorted(text for file in files for text in _definitions(file, file.relative_to(digests.root).as_posix(), renames))
 
 
 @functools.cache
-def _definitions(file: Path, renames: Renames) -> list[str]:
+def _definitions(file: Path, path: str, renames: Renames) -> list[str]:
     """The definitions of a file under other names; a file that is no Python counts as it stands."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8")) if file.suffix == ".py" else None
@@ -170,15 +196,15 @@ def _definitions(file: Path, renames: Renames) -> list[str]:
         tree = None
     if tree is None:
         return [file.read_bytes().hex()]
-    _Renamed(renames).visit(tree)  # in place: nothing replaces a module
+    _Renamed(renames.names_in(path), renames.texts).visit(tree)  # in place: nothing replaces a module
     return definitions_of(_numbered(tree))
 
 
-def trees(digests: Digests, paths: Iterable[str]) -> Iterator[ast.Module]:
-    """The syntax trees of the Python files of paths."""
+def trees(digests: Digests, paths: Iterable[str]) -> Iterator[tuple[str, ast.Module]]:
+    """The paths and syntax trees of the Python files of paths."""
     for file in dict.fromkeys(file for path in paths for file in digests.files(path)):
         if file.suffix == ".py":
             try:
-                yield ast.parse(file.read_text(encoding="utf-8"))
+                yield file.relative_to(digests.root).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
             except (SyntaxError, ValueError):
                 continue

@@ -99,7 +99,7 @@ def test_other_programs_are_others(tmp_path: Path, before: str, after: str) -> N
 
 
 def test_a_table_that_confuses_is_refused() -> None:
-    trees = [ast.parse(BEFORE)]
+    trees = [("a.py", ast.parse(BEFORE))]
     check(RENAMES, trees)
     for names in ({"place": "helper"}, {"place": "turns"}, {"place": "go"}, {"place": "slot", "turns": "slot"}):
         with pytest.raises(Confused):
@@ -107,3 +107,20 @@ def test_a_table_that_confuses_is_refused() -> None:
     with pytest.raises(Confused):
         check(Renames("before", {}, {"old.py": "x"}), trees)
     check(Renames("before", {"place": "found"}), trees)  # a local variable is no name that others see
+
+
+def test_a_name_of_one_folder_may_become_a_common_word() -> None:
+    inside, outside = "def f(place):\n    return place\n", "def g(slot, place):\n    return slot - place\n"
+    table = Renames("before", {}, {}, {"room": {"place": "slot"}})
+    trees = [("room/a.py", ast.parse(inside)), ("other/b.py", ast.parse(outside))]
+    check(table, trees)
+    with pytest.raises(Confused, match=r"room/b.py: `slot` and `place` become `slot`"):
+        check(table, [*trees, ("room/b.py", ast.parse(outside))])
+    assert table.names_in("room/a.py") == {"place": "slot"}
+    assert table.names_in("rooms/a.py") == {}
+
+
+@pytest.mark.parametrize(("folder", "same_then"), [("a.py", True), ("b.py", False)])
+def test_names_below_a_path_count_there_alone(tmp_path: Path, folder: str, same_then: bool) -> None:
+    table = Renames("before", {}, RENAMES.texts, {folder: {"place": "slot"}})
+    assert is_same(tmp_path, BEFORE, AFTER, table) == same_then
