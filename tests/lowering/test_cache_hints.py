@@ -10,7 +10,7 @@ import pytest
 from tests import shipped
 from tilec.ir.ops import Load
 from tilec.lowering import lower
-from tilec.lowering.block_places import of_the_block
+from tilec.lowering.block_places import block_dependent_values
 from tilec.target.targets import SM_90A, TARGETS, Target
 
 HINT = ".L1::no_allocate.L2::128B"
@@ -39,7 +39,7 @@ def test_what_is_not_resident_or_no_block_has_alone_is_not_streamed(name: str) -
 
 def test_places_follow_from_the_block_through_scalars_and_loops() -> None:
     function = shipped.load("matvec_argmax", {})
-    places = of_the_block(function)
+    dependent = block_dependent_values(function)
     loads = {function.parameter_of(op.source).name: op for op in function.body.walk() if isinstance(op, Load)}
-    assert not places.isdisjoint(loads["w"].offsets)  # a loop that starts at the block's id
-    assert places.isdisjoint(loads["x"].offsets)
+    assert not dependent.isdisjoint(loads["w"].offsets)  # a loop that starts at the block's id
+    assert dependent.isdisjoint(loads["x"].offsets)

@@ -12,7 +12,7 @@ from tilec.ir import ops
 from tilec.ir.expr import binary, const, sym
 from tilec.ir.types import i32
 from tilec.lowering import lower
-from tilec.lowering.control import _unroll  # pyright: ignore[reportPrivateUsage]
+from tilec.lowering.control import _unrolling  # pyright: ignore[reportPrivateUsage]
 from tilec.lowering.launch_terms import Leaf, bounds
 from tilec.target.targets import SM_90A
 
@@ -33,9 +33,9 @@ def test_only_loops_that_hold_nothing_but_arithmetic_are_unrolled() -> None:
     with k.loop(0, 8), k.loop(0, 8):
         k.add(1, 2)
     plain, nested = (op for op in k.body.ops if isinstance(op, ops.For))
-    factor, step, rest = _unroll(plain)
-    assert factor > 1 and step == 1 and len(rest) + (8 - len(rest)) // factor * factor == 8
-    assert _unroll(nested) == (1, 1, [])
+    factor, step, remainder = _unrolling(plain)
+    assert factor > 1 and step == 1 and len(remainder) + (8 - len(remainder)) // factor * factor == 8
+    assert _unrolling(nested) == (1, 1, [])
 
 
 def test_narrow_elements_are_stored_as_whole_words() -> None:

@@ -14,9 +14,9 @@ from tilec.ir.core import Access, Function
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Load
 from tilec.lowering import lower
-from tilec.lowering.block_places import of_the_block
+from tilec.lowering.block_places import block_dependent_values
 from tilec.lowering.context import Context
-from tilec.lowering.places import Places
+from tilec.lowering.places import TileCoordinates
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
@@ -84,7 +84,7 @@ def test_a_scalar_in_an_extent_has_the_sign_of_its_dtype(dtype: str, tmp_path: P
 def test_coordinates_of_a_tile_that_one_thread_holds_need_no_thread_index() -> None:
     context = Context(Kernel(1).function)
     before = len(context.lines)
-    own = Places(context, Layout(2, (), (), ()), (1, 1)).own
+    own = TileCoordinates(context, Layout(2, (), (), ()), (1, 1)).own
     assert len(own) == 2
     assert {line.partition(" = ")[2] for line in context.lines[before:]} == {"llvm.mlir.constant(0 : i32) : i32"}
 
@@ -131,7 +131,7 @@ CARRIED = """def k(w: In[f32, N], x: In[f32, N], out: Out[f32, N]):
 
 def test_a_place_that_a_loop_counts_on_from_the_block_is_the_block_s(tmp_path: Path) -> None:
     function = kernel(tmp_path, CARRIED)
-    places = of_the_block(function)
+    dependent = block_dependent_values(function)
     loads = {function.parameter_of(op.source).name: op for op in function.body.walk() if isinstance(op, Load)}
-    assert not places.isdisjoint(loads["w"].offsets)
-    assert places.isdisjoint(loads["x"].offsets)
+    assert not dependent.isdisjoint(loads["w"].offsets)
+    assert dependent.isdisjoint(loads["x"].offsets)

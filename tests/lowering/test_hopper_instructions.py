@@ -9,7 +9,7 @@ import pytest
 from thread_machine import Thread
 
 from tilec.atoms import tma
-from tilec.atoms.registers import take_registers
+from tilec.atoms.registers import reallocate_registers
 from tilec.ir.expr import sym
 from tilec.ir.types import SharedType, TensorType, bf16
 from tilec.mlir.builder import Builder
@@ -18,7 +18,7 @@ from tilec.mlir.types import SHARED, SsaValue, Type, i64
 
 def exchanged(count: int, before: int) -> list[tuple[str, str]]:
     out = Builder()
-    take_registers(out, count, before)
+    reallocate_registers(out, count, before)
     return re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+);", "\n".join(out.lines))
 
 

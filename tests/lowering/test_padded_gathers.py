@@ -17,7 +17,7 @@ from tilec.interpreter import run
 from tilec.ir.core import Function
 from tilec.ir.ops import Binary, Gather
 from tilec.lowering import lower
-from tilec.lowering.memory import _asked, _most  # pyright: ignore[reportPrivateUsage]
+from tilec.lowering.memory import _condition_and_indices, _largest_element  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
@@ -80,7 +80,7 @@ def kernel(folder: Path, source: str) -> Function:
 def test_what_is_asked_for_is_told_from_places(name: str, tmp_path: Path) -> None:
     function = prepare(kernel(tmp_path, CASES[name]), SM_90A, Overrides(warps=1))
     (gather,) = [op for op in function.body.walk() if isinstance(op, Gather)]
-    asked, places = _asked(gather)
+    asked, places = _condition_and_indices(gather)
     assert (asked is not None) == (name in ASKED)
     assert len(places) == len(gather.indices) and (places == gather.indices) == (name not in ASKED)
 
@@ -126,9 +126,9 @@ STEPS = {
 def test_the_largest_step_is_known_of_what_the_text_makes(steps: str, tmp_path: Path) -> None:
     function = prepare(kernel(tmp_path, text(f"where(i > 2, i + ({steps}), N)")), SM_90A, Overrides(warps=1))
     (gather,) = [op for op in function.body.walk() if isinstance(op, Gather)]
-    (place,) = _asked(gather)[1]
+    (place,) = _condition_and_indices(gather)[1]
     assert isinstance(place.owner, Binary)
-    assert _most(place.owner.operands[1]) == STEPS[steps]
+    assert _largest_element(place.owner.operands[1]) == STEPS[steps]
 
 
 @pytest.mark.parametrize("start", [2147483647, 2147483600, -40, -1, 5])

@@ -170,7 +170,7 @@ def _every_operation(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
     out.commit_group()
     out.wait_group(0)
     out.barrier()
-    out.part_barrier(1, 64)
+    out.named_barrier(1, 64)
     inside = out.compare("slt", number, nearest)
     held = out.choose_all(inside, lambda: [best, words[0]], lambda: [out.shuffle(best, 4), words[1]])
     one = out.choose(inside, lambda: out.load(at, f32, alignment=4, invariant=True), lambda: held[0])

@@ -40,10 +40,10 @@ def assemble(ptx: str, target: Target) -> Assembled:
     missing."""
     text = _LINES.sub("", ptx)
     if _FOR_PTXAS.search(text):
-        made, said = ptxas.run(text.encode(), target.name)
-        if made is None:
-            raise _refusal(said, target)
-        return Assembled(made, resources.parse(said), resources.one_by_one(said))
+        machine_code, output = ptxas.run(text.encode(), target.name)
+        if machine_code is None:
+            raise _refusal(output, target)
+        return Assembled(machine_code, resources.parse(output), resources.one_by_one(output))
     link = _load()
     options = [f"-arch={target.name}", "-O3", "-verbose"]
     handle = link.create(len(options), options)

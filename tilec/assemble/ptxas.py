@@ -33,8 +33,8 @@ def run(ptx: bytes, arch: str) -> tuple[bytes | None, str]:
         ) as process:
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(process.pid, resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
-            said = process.communicate()[1]
+            output = process.communicate()[1]
         if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-            return None, f"{said}ptxas was ended after {MOST_SECONDS} s of processor time, or by somebody else"
-        made = Path(folder, "cubin")
-        return (made.read_bytes() if process.returncode == 0 and made.is_file() else None), said
+            return None, f"{output}ptxas was ended after {MOST_SECONDS} s of processor time, or by somebody else"
+        cubin = Path(folder, "cubin")
+        return (cubin.read_bytes() if process.returncode == 0 and cubin.is_file() else None), output

@@ -19,12 +19,14 @@ def disassemble(cubin: bytes) -> str:
     """SASS of a CUBIN; CompileError E0601 if no disassembler is installed, E0605 if it cannot read the file."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.cubin").write_bytes(cubin)
-        done = subprocess.run(
+        process = subprocess.run(
             [find_nvdisasm(), "-c", Path(folder, "kernel.cubin")], capture_output=True, text=True, check=False
         )
-    if done.returncode:
-        raise CompileError(Diagnostic("E0605", "the disassembler cannot read the CUBIN", notes=(done.stderr.strip()[-400:],)))
-    return done.stdout
+    if process.returncode:
+        raise CompileError(
+            Diagnostic("E0605", "the disassembler cannot read the CUBIN", notes=(process.stderr.strip()[-400:],))
+        )
+    return process.stdout
 
 
 def instructions(sass: str) -> Counter[str]:

@@ -38,14 +38,14 @@ class Edge(Protocol):
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Bounds of a box: `row`, `column` are its coordinates on the two axes that it spans, `row_extent`, `column_extent` (i32)
-    the tensor's extents there; `inside` (i1) is the bounds check of the other axes, None if there are none. `whole`: the
+    the tensor's extents there; `in_bounds` (i1) is the bounds check of the other axes, None if there are none. `whole`: the
     tensor's rows are multiples of the copy size, so each copy is entirely in or out of bounds."""
 
     row: Edge
     column: Edge
     row_extent: SsaValue
     column_extent: SsaValue
-    inside: SsaValue | None = None
+    in_bounds: SsaValue | None = None
     whole: bool = False
 
 
@@ -75,13 +75,13 @@ def async_copy(out: Builder, box: Box, type: SharedType, stage: SsaValue, thread
     for first in range(0, total, threads):
         if aligned:
             row = out.add(out.udiv(thread, per_row), first // per_row)
-            part = out.urem(thread, per_row)
+            chunk = out.urem(thread, per_row)
             fixed_row = first // per_row
         else:
             index = out.add(thread, first)
-            row, part = out.udiv(index, per_row), out.urem(index, per_row)
+            row, chunk = out.udiv(index, per_row), out.urem(index, per_row)
             fixed_row = 0
-        byte = out.mul(part, vector)
+        byte = out.mul(chunk, vector)
         target = out.offset(stage, shared_offset(out, type, row, byte))
         own_row = out.udiv(thread, per_row) if aligned else row
         source = _source(out, box, own_row, fixed_row, byte)
@@ -90,12 +90,12 @@ def async_copy(out: Builder, box: Box, type: SharedType, stage: SsaValue, thread
                 _copy(out, target, source, vector, None)
             continue
         column = box.edges.column.moved(out, out.udiv(byte, type.dtype.bytes))
-        inside = _inside(out, box.edges, row, column)
+        in_bounds = _in_bounds(out, box.edges, row, column)
         with _first_threads(out, thread, threads, total - first):
             if box.edges.whole:
-                _copy_or_zero(out, target, source, vector, inside)
+                _copy_or_zero(out, target, source, vector, in_bounds)
             else:
-                _copy(out, target, source, vector, _copied_bytes(out, box.edges, type.dtype, column, inside, vector))
+                _copy(out, target, source, vector, _copied_bytes(out, box.edges, type.dtype, column, in_bounds, vector))
 
 
 def _first_threads(out: Builder, thread: SsaValue, threads: int, count: int) -> AbstractContextManager[None]:
@@ -105,11 +105,11 @@ def _first_threads(out: Builder, thread: SsaValue, threads: int, count: int) -> 
 
 def shared_offset(out: Builder, type: SharedType, row: SsaValue, byte: SsaValue) -> SsaValue:
     """Offset within a stage of byte `byte` of row `row`: `SharedType.offset` in SSA form."""
-    line = out.mul(row, type.pitch)
+    row_offset = out.mul(row, type.pitch)
     if not type.swizzle_mask:
-        return out.add(line, byte)
+        return out.add(row_offset, byte)
     phase = out.bit_and(out.lshr(row, type.swizzle_shift), type.swizzle_mask)
-    return out.add(line, out.bit_xor(byte, out.shl(phase, 4)))
+    return out.add(row_offset, out.bit_xor(byte, out.shl(phase, 4)))
 
 
 def _source(out: Builder, box: Box, row: SsaValue, fixed_row: int, byte: SsaValue) -> SsaValue:
@@ -121,32 +121,32 @@ def _source(out: Builder, box: Box, row: SsaValue, fixed_row: int, byte: SsaValu
     return pointer
 
 
-def _inside(out: Builder, edges: Edges, row: SsaValue, column: Edge) -> SsaValue:
+def _in_bounds(out: Builder, edges: Edges, row: SsaValue, column: Edge) -> SsaValue:
     """Whether row `row` of the box (i32) and column `column` of the tensor are in bounds. Columns are multiples of the vector,
     so a copy that starts before column 0 is entirely out of bounds."""
-    at_row = edges.row.moved(out, row).below(out, edges.row_extent)
-    at_column = column.below(out, edges.column_extent)
-    if edges.inside:
-        at_column = out.bit_and(at_column, edges.inside)
-    return out.bit_and(at_row, at_column)
+    row_in_bounds = edges.row.moved(out, row).below(out, edges.row_extent)
+    column_in_bounds = column.below(out, edges.column_extent)
+    if edges.in_bounds:
+        column_in_bounds = out.bit_and(column_in_bounds, edges.in_bounds)
+    return out.bit_and(row_in_bounds, column_in_bounds)
 
 
-def _copied_bytes(out: Builder, edges: Edges, dtype: DType, column: Edge, inside: SsaValue, vector: int) -> SsaValue:
+def _copied_bytes(out: Builder, edges: Edges, dtype: DType, column: Edge, in_bounds: SsaValue, vector: int) -> SsaValue:
     """How many of the `vector` bytes are in bounds (i32)."""
-    left = out.sub(column.extent(out, edges.column_extent), column.value)
-    whole = out.constant(vector // dtype.bytes, left.type)
-    elements = out.select(out.compare("slt", left, whole), left, whole)
+    remaining = out.sub(column.extent(out, edges.column_extent), column.value)
+    full = out.constant(vector // dtype.bytes, remaining.type)
+    elements = out.select(out.compare("slt", remaining, full), remaining, full)
     if elements.type is i64:
         elements = out.trunc(elements, i32)
-    return out.select(inside, out.mul(elements, dtype.bytes), out.constant(0))
+    return out.select(in_bounds, out.mul(elements, dtype.bytes), out.constant(0))
 
 
-def _copy_or_zero(out: Builder, target: SsaValue, source: SsaValue, vector: int, inside: SsaValue) -> None:
-    """A copy that writes zeros and reads nothing if `inside` is false (PTX ISA, `cp.async`, "ignore-src"). Inline PTX, because
-    the intrinsic has a variable source size instead, for which addresses are corrected at run time."""
+def _copy_or_zero(out: Builder, target: SsaValue, source: SsaValue, vector: int, in_bounds: SsaValue) -> None:
+    """A copy that writes zeros and reads nothing if `in_bounds` is false (PTX ISA, `cp.async`, "ignore-src"). Inline PTX,
+    because the intrinsic has a variable source size instead, for which addresses are corrected at run time."""
     cache = "cg" if vector == 16 else "ca"
     text = f"{{ .reg .pred q; not.pred q, $2; cp.async.{cache}.shared.global [$0], [$1], {vector}, q; }}"
-    out.inline_ptx(text, "l,l,b,~{memory}", [target, source, inside], side_effects=True)
+    out.inline_ptx(text, "l,l,b,~{memory}", [target, source, in_bounds], side_effects=True)
 
 
 def _copy(out: Builder, target: SsaValue, source: SsaValue, vector: int, size: SsaValue | None) -> None:

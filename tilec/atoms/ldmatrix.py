@@ -29,7 +29,7 @@ def lane_origins(layout: Layout, transposed: bool) -> LaneOrigins:
     origins = [_matrix_origin(layout, i, 0, transposed) for i in range(count)]
     contiguous_axis = 0 if transposed else 1
     trans = pair_axis != contiguous_axis
-    width = next(w for w in (4, 2, 1) if count % w == 0)
+    width = next(size for size in (4, 2, 1) if count % size == 0)
     first = _minus(origins[1], origins[0]) if width > 1 else (0, 0)
     second = _minus(origins[2], origins[0]) if width > 2 else (0, 0)
     return LaneOrigins(width, first, second, trans)
@@ -70,28 +70,28 @@ def load_matrices(
         column = out.add(column, out.mul(bit, step[1])) if step[1] else column
     # Matrices start at multiples of 8 rows, and the swizzle repeats every 8 rows, so its phase depends on the lane alone.
     phase = out.bit_and(out.lshr(inner, type.swizzle_shift), type.swizzle_mask)
-    line = out.offset(stage, out.mul(row, type.pitch))
+    row_pointer = out.offset(stage, out.mul(row, type.pitch))
     registers: list[SsaValue] = []
     for group in range(0, layout.num_registers // 2, pattern.width):
         fixed_row, fixed_column = _matrix_origin(layout, group, 0, transposed)
         chunk = out.lshr(out.add(column, start[1] + fixed_column), 3)
         if type.swizzle_mask:
             chunk = out.bit_xor(chunk, phase)
-        pointer = out.offset(line, out.shl(chunk, 4))
+        pointer = out.offset(row_pointer, out.shl(chunk, 4))
         pointer = out.offset(pointer, (start[0] + fixed_row) * type.pitch)
         registers.extend(_ldmatrix(out, pointer, pattern.width, pattern.trans))
     return registers
 
 
 def _warp_origin(out: Builder, layout: Layout, warp: SsaValue, transposed: bool) -> tuple[SsaValue, SsaValue]:
-    parts = [out.constant(0), out.constant(0)]
+    origin = [out.constant(0), out.constant(0)]
     weight = 1
     for digit in layout.warps:
         if digit.axis is not None and digit.extent > 1:
             step = out.urem(out.udiv(warp, weight), digit.extent)
-            parts[digit.axis] = out.add(parts[digit.axis], out.mul(step, digit.stride))
+            origin[digit.axis] = out.add(origin[digit.axis], out.mul(step, digit.stride))
         weight *= digit.extent
-    return (parts[1], parts[0]) if transposed else (parts[0], parts[1])
+    return (origin[1], origin[0]) if transposed else (origin[0], origin[1])
 
 
 def _ldmatrix(out: Builder, pointer: SsaValue, width: int, trans: bool) -> list[SsaValue]:

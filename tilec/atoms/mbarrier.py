@@ -25,19 +25,19 @@ def empty(out: Builder, ring: SsaValue, stage: SsaValue, stages: int) -> SsaValu
     return out.offset(out.offset(ring, BYTES * stages), out.mul(stage, BYTES))
 
 
-def turn(out: Builder, ring: SsaValue, place: int, stages: int) -> SsaValue:
-    """Pointer to the order barrier of consumer `place`, which the preceding consumer completes (pingpong)."""
-    return out.offset(ring, BYTES * (2 * stages + place))
+def order_barrier(out: Builder, ring: SsaValue, consumer: int, stages: int) -> SsaValue:
+    """Pointer to the order barrier of a consumer, which the preceding consumer completes (pingpong)."""
+    return out.offset(ring, BYTES * (2 * stages + consumer))
 
 
-def make(out: Builder, ring: SsaValue, stages: int, readers: int, takers: int = 0) -> None:
+def make(out: Builder, ring: SsaValue, stages: int, readers: int, consumers: int = 0) -> None:
     """Initialize the barriers of a ring, in one thread. `readers`: arrival count, in warps, of empty and order barriers.
-    `takers`: consumers that read the ring round-robin, each with an order barrier."""
+    `consumers`: consumers that read the ring round-robin, each with an order barrier."""
     for stage in range(stages):
         _make(out, out.offset(ring, BYTES * stage), 1)
         _make(out, out.offset(ring, BYTES * (stages + stage)), readers)
-    for place in range(takers):
-        _make(out, turn(out, ring, place, stages), readers)
+    for consumer in range(consumers):
+        _make(out, order_barrier(out, ring, consumer, stages), readers)
 
 
 def _make(out: Builder, barrier: SsaValue, arrivals: int) -> None:
@@ -50,16 +50,16 @@ def expect(out: Builder, barrier: SsaValue, bytes_: int) -> None:
     out.inline_ptx(text, "l,~{memory}", [barrier], side_effects=True)
 
 
-def complete(out: Builder, barrier: SsaValue, bytes_: SsaValue, where: SsaValue) -> None:
-    """Count expected bytes (i32) that no copy will deliver as complete, if `where` (i1) is true."""
+def complete(out: Builder, barrier: SsaValue, bytes_: SsaValue, predicate: SsaValue) -> None:
+    """Count expected bytes (i32) that no copy will deliver as complete, if `predicate` (i1) is true."""
     text = "@$2 mbarrier.complete_tx.shared::cta.b64 [$0], $1;"
-    out.inline_ptx(text, "l,r,b,~{memory}", [barrier, bytes_, where], side_effects=True)
+    out.inline_ptx(text, "l,r,b,~{memory}", [barrier, bytes_, predicate], side_effects=True)
 
 
-def arrive(out: Builder, barrier: SsaValue, where: SsaValue) -> None:
-    """Arrive, in the threads in which `where` (i1) is true."""
+def arrive(out: Builder, barrier: SsaValue, predicate: SsaValue) -> None:
+    """Arrive, in the threads in which `predicate` (i1) is true."""
     text = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
-    out.inline_ptx(text, "l,b,~{memory}", [barrier, where], side_effects=True)
+    out.inline_ptx(text, "l,b,~{memory}", [barrier, predicate], side_effects=True)
 
 
 def wait(out: Builder, barrier: SsaValue, parity: SsaValue) -> None:

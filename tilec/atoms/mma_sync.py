@@ -97,20 +97,23 @@ def pack(out: Builder, low: SsaValue, high: SsaValue, dtype: DType) -> SsaValue:
 
 def unpack(out: Builder, packed: SsaValue, dtype: DType) -> list[SsaValue]:
     """The two 16-bit floats of an i32."""
-    whole = out.bitcast(packed, vector(2, floating(dtype.name)))
-    return [out.extract(whole, i) for i in range(2)]
+    pair = out.bitcast(packed, vector(2, floating(dtype.name)))
+    return [out.extract(pair, i) for i in range(2)]
 
 
 def beside(layout: Layout, products: int, warps: int) -> Layout:
     """The layout of a batch of `products` matrices, with the batch as axis 0, from the `layout` of one matrix. The batch is
     divided among `warps` groups of the warps of `layout`; each group has consecutive matrices, outermost in its registers."""
 
-    def moved(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
+    def shifted(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
         return tuple(d if d.axis is None else Digit(d.extent, d.axis + 1, d.stride) for d in digits)
 
-    each = products // warps
+    products_per_group = products // warps
     return Layout(
-        3, (*moved(layout.registers), Digit(each, 0, 1)), moved(layout.lanes), (*moved(layout.warps), Digit(warps, 0, each))
+        3,
+        (*shifted(layout.registers), Digit(products_per_group, 0, 1)),
+        shifted(layout.lanes),
+        (*shifted(layout.warps), Digit(warps, 0, products_per_group)),
     )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tilec.mlir.builder import Builder
 
 
-def take_registers(out: Builder, count: int, before: int) -> None:
-    """Change the registers per thread from `before` to `count`."""
-    if count != before:
-        direction = "inc" if count > before else "dec"
+def reallocate_registers(out: Builder, count: int, current: int) -> None:
+    """Change the registers per thread from `current` to `count`."""
+    if count != current:
+        direction = "inc" if count > current else "dec"
         out.inline_ptx(f"setmaxnreg.{direction}.sync.aligned.u32 {count};", "~{memory}", side_effects=True)

@@ -15,28 +15,38 @@ MATRIX: Final = 8
 
 
 def store_rows(
-    out: Builder, rows: SharedType, at: SsaValue, held: list[SsaValue], columns: int, first: int, lane: SsaValue, warp: SsaValue
-) -> None:  # fmt: skip
-    """Store columns `first` to `first + rows.width` of a matrix with `columns` columns at shared pointer `at`, which has the
-    alignment of the swizzle of `rows`. `held`: the thread's elements in the layout `wgmma.group_accumulator`. `lane` and `warp`
-    (index among the warps that have the matrix) are i32."""
+    out: Builder,
+    rows: SharedType,
+    base: SsaValue,
+    registers: list[SsaValue],
+    columns: int,
+    first: int,
+    lane: SsaValue,
+    warp: SsaValue,
+) -> None:
+    """Store columns `first` to `first + rows.width` of a matrix with `columns` columns at shared pointer `base`, which has the
+    alignment of the swizzle of `rows`. `registers`: the thread's elements in the layout `wgmma.group_accumulator`. `lane` and
+    `warp` (index among the warps that have the matrix) are i32."""
     groups = columns // MATRIX  # of 8 columns; each has two registers, and two more for the row 8 further down
-    tiles = len(held) // (4 * groups)
-    group, inside = out.lshr(warp, 2), out.bit_and(warp, 3)
-    row = out.add(out.mul(group, wgmma.GROUP_M * tiles), out.mul(inside, 2 * MATRIX))
+    tiles = len(registers) // (4 * groups)
+    group, warp_in_group = out.lshr(warp, 2), out.bit_and(warp, 3)
+    row = out.add(out.mul(group, wgmma.GROUP_M * tiles), out.mul(warp_in_group, 2 * MATRIX))
     row = out.add(row, out.bit_and(lane, 2 * MATRIX - 1))
-    line = out.offset(at, out.mul(row, rows.pitch))
+    row_pointer = out.offset(base, out.mul(row, rows.pitch))
     # All parts of the row except the lane's are multiples of 8, and the swizzle repeats every 8 rows.
     phase = out.bit_and(out.lshr(lane, rows.swizzle_shift), rows.swizzle_mask)
     phase = out.bit_xor(phase, out.lshr(lane, 4))  # lanes 16 and up address the right-hand matrices
     for column in range(0, rows.width // MATRIX, 2):
-        place = out.offset(line, out.shl(out.bit_xor(phase, column), 4))
+        address = out.offset(row_pointer, out.shl(out.bit_xor(phase, column), 4))
         for tile in range(tiles):
-            begin = 4 * (groups * tile + first // MATRIX + column)
-            pairs = [mma_sync.pack(out, held[r], held[r + 1], rows.dtype) for r in range(begin, begin + 8, 2)]
-            _stmatrix(out, out.offset(place, tile * wgmma.GROUP_M * rows.pitch), pairs)
+            first_register = 4 * (groups * tile + first // MATRIX + column)
+            pairs = [
+                mma_sync.pack(out, registers[register], registers[register + 1], rows.dtype)
+                for register in range(first_register, first_register + 8, 2)
+            ]
+            _stmatrix(out, out.offset(address, tile * wgmma.GROUP_M * rows.pitch), pairs)
 
 
-def _stmatrix(out: Builder, place: SsaValue, pairs: list[SsaValue]) -> None:
+def _stmatrix(out: Builder, address: SsaValue, pairs: list[SsaValue]) -> None:
     text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};"
-    out.inline_ptx(text, "l,r,r,r,r,~{memory}", [place, *pairs], side_effects=True)
+    out.inline_ptx(text, "l,r,r,r,r,~{memory}", [address, *pairs], side_effects=True)

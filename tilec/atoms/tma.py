@@ -37,9 +37,9 @@ class Box:
     swizzle: int
 
 
-def problem(tensor: TensorType, stage: SharedType, slabs: int = 1) -> str | None:
-    """Why TMA copies cannot fill a stage from a tensor; None if they can. `slabs`: runs of consecutive tensor rows in a stage.
-    The caller and the launcher check that base and strides are multiples of 16 bytes."""
+def problem(tensor: TensorType, stage: SharedType, sub_tiles: int = 1) -> str | None:
+    """Why TMA copies cannot fill a stage from a tensor; None if they can. `sub_tiles`: runs of consecutive tensor rows in a
+    stage. The caller and the launcher check that base and strides are multiples of 16 bytes."""
     row_bytes = stage.width * stage.dtype.bytes
     if tensor.dtype.name not in MAP_ELEMENTS:
         return f"a tensor map has no elements of {tensor.dtype}"
@@ -49,23 +49,23 @@ def problem(tensor: TensorType, stage: SharedType, slabs: int = 1) -> str | None
         return "a tensor map wants the elements of a row side by side"
     if row_bytes not in MAP_SWIZZLES:
         return f"rows of {row_bytes} bytes; a copy brings {', '.join(map(str, MAP_SWIZZLES[:-1]))} or {MAP_SWIZZLES[-1]}"
-    if stage.shape[0] // slabs % ROWS_REPEAT:
-        return f"{stage.shape[0] // slabs} rows; a stage has a multiple of {ROWS_REPEAT}"
+    if stage.shape[0] // sub_tiles % ROWS_REPEAT:
+        return f"{stage.shape[0] // sub_tiles} rows; a stage has a multiple of {ROWS_REPEAT}"
     return None
 
 
-def box_of(tensor: TensorType, stage: SharedType, row_axis: int, slabs: int = 1) -> Box:
-    """The box of each copy into a stage; `row_axis` is counted from the end. The rows of each slab are divided into equal parts
-    of at most `MAX_BOX` rows."""
+def box_of(tensor: TensorType, stage: SharedType, row_axis: int, sub_tiles: int = 1) -> Box:
+    """The box of each copy into a stage; `row_axis` is counted from the end. The rows of each sub-tile are divided into equal
+    parts of at most `MAX_BOX` rows."""
     extents = [1] * tensor.rank
     extents[-1] = stage.width
-    rows = stage.shape[0] // slabs
+    rows = stage.shape[0] // sub_tiles
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
     return Box(tuple(extents), stage.width * stage.dtype.bytes)
 
 
-def fewer_rows(rows: int) -> tuple[int, ...]:
+def smaller_box_rows(rows: int) -> tuple[int, ...]:
     """Row counts of smaller boxes that may replace a box of `rows` rows if fewer are in bounds: three quarters, a half and a
     quarter, as far as these are multiples of `ROWS_REPEAT`. Empty if a stage needs several copies."""
     parts = (rows * quarters // 4 for quarters in (3, 2, 1) if rows * quarters % (4 * ROWS_REPEAT) == 0)
@@ -88,37 +88,37 @@ def copy_stage(
     map_: SsaValue,
     box: Box,
     row_axis: int,
-    slabs: int,
+    sub_tiles: int,
     stage: SharedType,
-    to: SsaValue,
-    place: list[SsaValue],
+    target: SsaValue,
+    origin: list[SsaValue],
     full: SsaValue,
 ) -> None:
-    """Issue the copies of the box at coordinates `place` (i32, outermost axis first) into the stage at shared pointer `to`;
-    they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
-    rows, each = box.extents[row_axis], stage.shape[0] // slabs
-    for panel in range(stage.panels):
+    """Issue the copies of the box at coordinates `origin` (i32, outermost axis first) into the stage at shared pointer
+    `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
+    rows, sub_tile_rows = box.extents[row_axis], stage.shape[0] // sub_tiles
+    for atom in range(stage.panels):
         for first in range(0, stage.shape[0], rows):
-            at = list(place)
-            slab, inside = divmod(first, each)
-            if slab:
-                at[row_axis - 1] = out.add(at[row_axis - 1], slab)
-            at[row_axis] = out.add(at[row_axis], inside) if inside else at[row_axis]
-            at[-1] = out.add(at[-1], panel * stage.width) if panel else at[-1]
-            _copy(out, map_, out.offset(to, panel * stage.panel_bytes + first * box.swizzle), at, full)
+            coordinates = list(origin)
+            sub_tile, row = divmod(first, sub_tile_rows)
+            if sub_tile:
+                coordinates[row_axis - 1] = out.add(coordinates[row_axis - 1], sub_tile)
+            coordinates[row_axis] = out.add(coordinates[row_axis], row) if row else coordinates[row_axis]
+            coordinates[-1] = out.add(coordinates[-1], atom * stage.width) if atom else coordinates[-1]
+            _copy(out, map_, out.offset(target, atom * stage.panel_bytes + first * box.swizzle), coordinates, full)
 
 
-def store_box(out: Builder, map_: SsaValue, place: list[SsaValue], at: SsaValue) -> None:
-    """Store the box at shared pointer `at` to coordinates `place` (i32, outermost axis first), as one bulk group of this
+def store_box(out: Builder, map_: SsaValue, origin: list[SsaValue], source: SsaValue) -> None:
+    """Store the box at shared pointer `source` to coordinates `origin` (i32, outermost axis first), as one bulk group of this
     thread; out-of-bounds elements are not written."""
-    assert map_.type is i64 and all(value.type is i32 for value in place)
-    rank = len(place)
+    assert map_.type is i64 and all(value.type is i32 for value in origin)
+    rank = len(origin)
     coordinates = ", ".join(f"${1 + axis}" for axis in range(rank))
     text = (
         f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [$0, {{{coordinates}}}], [${1 + rank}]; "
         "cp.async.bulk.commit_group;"
     )
-    out.inline_ptx(text, f"l,{','.join('r' * rank)},l,~{{memory}}", [map_, *reversed(place), at], side_effects=True)
+    out.inline_ptx(text, f"l,{','.join('r' * rank)},l,~{{memory}}", [map_, *reversed(origin), source], side_effects=True)
 
 
 def wait_stores(out: Builder, pending: int, *, complete: bool) -> None:
@@ -128,10 +128,10 @@ def wait_stores(out: Builder, pending: int, *, complete: bool) -> None:
     out.inline_ptx(f"cp.async.bulk.wait_group{read} {pending};", "~{memory}", side_effects=True)
 
 
-def _copy(out: Builder, map_: SsaValue, to: SsaValue, place: list[SsaValue], full: SsaValue) -> None:
-    assert map_.type is i64 and all(value.type is i32 for value in place)
-    rank = len(place)
+def _copy(out: Builder, map_: SsaValue, target: SsaValue, origin: list[SsaValue], full: SsaValue) -> None:
+    assert map_.type is i64 and all(value.type is i32 for value in origin)
+    rank = len(origin)
     coordinates = ", ".join(f"${2 + axis}" for axis in range(rank))
     text = f"{_COPY.format(rank=rank)} [$0], [$1, {{{coordinates}}}], [${2 + rank}];"
     constraints = f"l,l,{','.join('r' * rank)},l,~{{memory}}"
-    out.inline_ptx(text, constraints, [to, map_, *reversed(place), full], side_effects=True)
+    out.inline_ptx(text, constraints, [target, map_, *reversed(origin), full], side_effects=True)

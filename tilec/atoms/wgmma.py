@@ -3,7 +3,7 @@ matrix instructions"). Available on the targets of the family `wgmma`.
 
 A matrix in shared memory consists of sub-tiles with rows of 128 bytes and the 128-byte swizzle, as `SharedType.offset`
 describes. Its stage is aligned to 1024 bytes. A matrix is K-major (rows along M or N); a 16-bit B operand may also be MN-major
-(rows along K), here `turned`.
+(rows along K), here `mn_major`.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ def least_registers(columns: int) -> int:
     return columns // 2 + 26
 
 
-def fields(turned_by: int = 0) -> int:
+def fields(mn_stride: int = 0) -> int:
     """The descriptor of a matrix at address 0 (PTX ISA, "Matrix descriptor format"): K-major by default; MN-major if
-    `turned_by` gives the bytes between sub-tiles of 64 columns."""
-    return _SWIZZLE_128 | _STRIDE | (turned_by // _UNIT << 16 or _LEADING)
+    `mn_stride` gives the bytes between sub-tiles of 64 columns."""
+    return _SWIZZLE_128 | _STRIDE | (mn_stride // _UNIT << 16 or _LEADING)
 
 
-def descriptor(out: Builder, stage: SsaValue, turned_by: int = 0) -> SsaValue:
+def descriptor(out: Builder, stage: SsaValue, mn_stride: int = 0) -> SsaValue:
     """The descriptor (i64) of the matrix at a shared pointer."""
-    short = out.lshr(out.bit_and(out.address(stage, i32), _ADDRESS_MASK), 4)
-    return out.bit_or(out.zext(short, i64), fields(turned_by))
+    encoded_address = out.lshr(out.bit_and(out.address(stage, i32), _ADDRESS_MASK), 4)
+    return out.bit_or(out.zext(encoded_address, i64), fields(mn_stride))
 
 
-def rows_below(out: Builder, described: SsaValue, rows: SsaValue) -> SsaValue:
+def advance_descriptor(out: Builder, matrix_descriptor: SsaValue, rows: SsaValue) -> SsaValue:
     """The descriptor advanced by `rows` (i32) rows, a multiple of 64."""
-    return out.add(described, out.zext(out.mul(rows, GROUP_ROW_BYTES // _UNIT), i64))
+    return out.add(matrix_descriptor, out.zext(out.mul(rows, GROUP_ROW_BYTES // _UNIT), i64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ class Left:
     """Operand A: a descriptor and the bytes of a sub-tile; or packed registers (i32), four for each 16 of K, grouped by tiles
     of 64 rows."""
 
-    described: SsaValue | None = None
+    matrix_descriptor: SsaValue | None = None
     panel_bytes: int = 0
-    held: tuple[SsaValue, ...] = ()
+    a_registers: tuple[SsaValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Operand B: a descriptor, the bytes of a sub-tile, and whether it is MN-major (`turned`)."""
+    """Operand B: a descriptor, the bytes of a sub-tile, and whether it is MN-major (`mn_major`)."""
 
-    described: SsaValue
+    matrix_descriptor: SsaValue
     panel_bytes: int
-    turned: bool = False
+    mn_major: bool = False
 
 
 def pack(out: Builder, low: SsaValue, high: SsaValue, dtype: str) -> SsaValue:
@@ -103,70 +103,79 @@ def start(
     out: Builder,
     left: Left,
     right: Right,
-    total: list[SsaValue],
+    accumulators: list[SsaValue],
     tiles: int,
     columns: int,
     depth: int,
     dtype: DType,
-    fresh: bool,
+    zero_init: bool,
 ) -> list[SsaValue]:
-    """Issue the MMA of `tiles` x 64 rows of `left` with all of `right` into the accumulators `total`, as one wgmma group; with
-    `fresh` the accumulators start at zero. One inline PTX text, so that nothing is scheduled between the fence and its MMAs."""
-    results, others = len(total), [value for value in (*left.held, left.described, right.described) if value is not None]
-    first = results if fresh else 2 * results
-    each, held = results // tiles, len(left.held)
+    """Issue the MMA of `tiles` x 64 rows of `left` with all of `right` into `accumulators`, as one wgmma group; with
+    `zero_init` the accumulators start at zero. One inline PTX text, so that nothing is scheduled between the fence and its
+    MMAs."""
+    results, others = (
+        len(accumulators),
+        [value for value in (*left.a_registers, left.matrix_descriptor, right.matrix_descriptor) if value is not None],
+    )
+    first = results if zero_init else 2 * results
+    registers_per_tile, num_a_registers = results // tiles, len(left.a_registers)
     kind = dtype.name
     shape = f"wgmma.mma_async.sync.aligned.m{GROUP_M}n{columns}k{K}.f32.{kind}.{kind}"
-    lines = [
+    statements = [
         ".reg .pred p; .reg .b32 t; .reg .b64 b; .reg .b64 a<" + str(tiles) + ">;",
         "mov.u32 t, 1; setp.ne.u32 p, t, 0;",
         f"mov.b64 b, ${first + len(others) - 1};",
     ]
-    lines += [".reg .pred none; setp.eq.u32 none, t, 0;"] if fresh else []
-    if not held:
-        lines.append(f"mov.b64 a0, ${first};")
-        lines += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * GROUP_ROW_BYTES // _UNIT};" for tile in range(1, tiles)]
-    lines.append("wgmma.fence.sync.aligned;")
+    statements += [".reg .pred none; setp.eq.u32 none, t, 0;"] if zero_init else []
+    if not num_a_registers:
+        statements.append(f"mov.b64 a0, ${first};")
+        statements += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * GROUP_ROW_BYTES // _UNIT};" for tile in range(1, tiles)]
+    statements.append("wgmma.fence.sync.aligned;")
     for k in range(0, depth, K):
         if k:
-            steps = [place(k, one.panel_bytes, turned, dtype) - place(k - K, one.panel_bytes, turned, dtype)
-                     for one, turned in ((left, False), (right, right.turned))]  # fmt: skip
-            lines += [] if held else [f"add.s64 a{tile}, a{tile}, {steps[0]};" for tile in range(tiles)]
-            lines.append(f"add.s64 b, b, {steps[1]};")
+            increments = [
+                descriptor_offset(k, operand.panel_bytes, mn_major, dtype)
+                - descriptor_offset(k - K, operand.panel_bytes, mn_major, dtype)
+                for operand, mn_major in ((left, False), (right, right.mn_major))
+            ]
+            statements += [] if num_a_registers else [f"add.s64 a{tile}, a{tile}, {increments[0]};" for tile in range(tiles)]
+            statements.append(f"add.s64 b, b, {increments[1]};")
         for tile in range(tiles):
-            registers = ", ".join(f"${tile * each + i}" for i in range(each))
-            at = first + tile * (held // tiles) + k // K * 4
-            a = f"{{${at}, ${at + 1}, ${at + 2}, ${at + 3}}}" if held else f"a{tile}"
-            turns = f"{int(right.turned)}" if held else f"0, {int(right.turned)}"
-            lines.append(f"{shape} {{{registers}}}, {a}, b, {'none' if fresh and not k else 'p'}, 1, 1, {turns};")
-    lines.append("wgmma.commit_group.sync.aligned;")
-    return _through(out, "{ " + " ".join(lines) + " }", [] if fresh else total, results, others)
+            accumulator_registers = ", ".join(f"${tile * registers_per_tile + i}" for i in range(registers_per_tile))
+            first_a = first + tile * (num_a_registers // tiles) + k // K * 4
+            a = f"{{${first_a}, ${first_a + 1}, ${first_a + 2}, ${first_a + 3}}}" if num_a_registers else f"a{tile}"
+            transpose = f"{int(right.mn_major)}" if num_a_registers else f"0, {int(right.mn_major)}"
+            statements.append(
+                f"{shape} {{{accumulator_registers}}}, {a}, b, {'none' if zero_init and not k else 'p'}, 1, 1, {transpose};"
+            )
+    statements.append("wgmma.commit_group.sync.aligned;")
+    return _through(out, "{ " + " ".join(statements) + " }", [] if zero_init else accumulators, results, others)
 
 
-def place(k: int, panel_bytes: int, turned: bool, dtype: DType) -> int:
+def descriptor_offset(k: int, panel_bytes: int, mn_major: bool, dtype: DType) -> int:
     """The descriptor increment for offset `k` along K."""
-    if turned:
+    if mn_major:
         return k * GROUP_ROW_BYTES // _UNIT
-    panel, inside = divmod(k * dtype.bytes, GROUP_ROW_BYTES)
-    return (panel * panel_bytes + inside) // _UNIT
+    atom, byte = divmod(k * dtype.bytes, GROUP_ROW_BYTES)
+    return (atom * panel_bytes + byte) // _UNIT
 
 
-def wait(out: Builder, total: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:
+def wait(out: Builder, accumulators: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:
     """The accumulators after a wait that leaves at most `pending` groups unfinished; the values `before` (f32) are computed
     first.
 
     ptxas hoists a wait over independent computation, which then no longer overlaps the MMA. It does not reorder a wait with a
     `nanosleep`, so each value of `before` guards one: it runs only for a NaN bit pattern that no arithmetic produces, and
     sleeps for zero time."""
-    first = 2 * len(total)
-    naps = [f"setp.eq.b32 late, ${first + i}, 0x7f800001; @late nanosleep.u32 0;" for i in range(len(before))]
-    text = " ".join(["{ .reg .pred late;", *naps, "} "]) if naps else ""
-    return _through(out, f"{text}wgmma.wait_group.sync.aligned {pending};", total, len(total), before)
+    first = 2 * len(accumulators)
+    sleeps = [f"setp.eq.b32 late, ${first + i}, 0x7f800001; @late nanosleep.u32 0;" for i in range(len(before))]
+    text = " ".join(["{ .reg .pred late;", *sleeps, "} "]) if sleeps else ""
+    return _through(out, f"{text}wgmma.wait_group.sync.aligned {pending};", accumulators, len(accumulators), before)
 
 
 def _through(out: Builder, text: str, registers: list[SsaValue], count: int, others: list[SsaValue]) -> list[SsaValue]:
     """Inline PTX with `count` f32 results: `registers` updated in place, or new registers if there are none."""
     tied = [str(i) for i in range(len(registers))]
-    letters = ["l" if value.type is i64 else "f" if value.type is f32 else "r" for value in others]
-    constraints = ",".join([*["=f"] * count, *tied, *letters, "~{memory}"])
+    constraint_letters = ["l" if value.type is i64 else "f" if value.type is f32 else "r" for value in others]
+    constraints = ",".join([*["=f"] * count, *tied, *constraint_letters, "~{memory}"])
     return out.inline_ptx(text, constraints, [*registers, *others], [f32] * count, side_effects=True)

@@ -33,22 +33,22 @@ def _may_hold(line: str) -> bool:
 
 
 def _line(line: str) -> str:
-    parts, kind = line.split('"'), ""
-    for position in range(0, len(parts), 2):  # text outside quotes
-        parts[position], kind = _part(parts[position], kind)
-    return '"'.join(parts)
+    pieces, kind = line.split('"'), ""
+    for position in range(0, len(pieces), 2):  # text outside quotes
+        pieces[position], kind = _part(pieces[position], kind)
+    return '"'.join(pieces)
 
 
 def _part(text: str, kind: str) -> tuple[str, str]:
     """The text with its constants rewritten, and the last float type it names; `kind` is the type named before it."""
 
-    def spelled(match: re.Match[str]) -> str:
+    def rewritten(match: re.Match[str]) -> str:
         nonlocal kind
         if match.group(1):
             kind = match.group(1)
         return match.group() if match.group(1) or not kind else _constant(match, kind)
 
-    return _TYPE_OR_CONSTANT.sub(spelled, text), kind
+    return _TYPE_OR_CONSTANT.sub(rewritten, text), kind
 
 
 def _constant(match: re.Match[str], kind: str) -> str:

@@ -26,25 +26,25 @@ _INLINE_PTX: Final = re.compile(r'\basm\b[^"\n]*"((?:[^"\\]|\\.)*)"')
 
 def operations(llvm_ir: str) -> list[str]:
     """Names of the hardware intrinsics used (without `llvm.nvvm.`) and the texts of inline PTX, sorted, each once."""
-    written = (text for line in llvm_ir.split("\n") if "asm" in line for text in _INLINE_PTX.findall(line))
-    return sorted({*_INTRINSIC.findall(llvm_ir), *written})
+    inline_texts = (text for line in llvm_ir.split("\n") if "asm" in line for text in _INLINE_PTX.findall(line))
+    return sorted({*_INTRINSIC.findall(llvm_ir), *inline_texts})
 
 
 def check(llvm_ir: str, target: Target) -> None:
     """Raises CompileError E0503, one diagnostic per operation, if `target` lacks an instruction that the code uses."""
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     for operation in operations(llvm_ir):
         for family, pattern in _FAMILIES.items():
             if pattern.search(operation) and family not in target.families:
-                have = ", ".join(t.name for t in TARGETS if family in t.families)
-                found.append(
+                supporting = ", ".join(t.name for t in TARGETS if family in t.families)
+                diagnostics.append(
                     Diagnostic(
                         "E0503",
                         f"`{operation.split(' ')[0]}` does not exist on {target}",
-                        notes=(f"the {family} instructions exist on {have}",),
+                        notes=(f"the {family} instructions exist on {supporting}",),
                         hint="build this kernel for an architecture that has them",
                     )
                 )
                 break
-    if found:
-        raise CompileError(found)
+    if diagnostics:
+        raise CompileError(diagnostics)

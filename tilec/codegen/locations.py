@@ -16,8 +16,8 @@ from tilec.ir.text.lines import PLAIN, REPLICATED, TEXT_NAME
 
 PASS: Final = "ensure-debug-info-scope-on-llvm-func{emission-kind=DebugDirectivesOnly}"
 _MARK: Final = re.compile(r"// line (\d+)( replicated)?")
-_HEAD: Final = 1  # the line of the kernel's name, for code that comes from no operation
-Place = tuple[int, int]
+_KERNEL_LINE: Final = 1  # the line of the kernel's name, for code that comes from no operation
+LineColumn = tuple[int, int]
 """Line and column."""
 
 
@@ -29,20 +29,20 @@ def has_lines(mlir: str) -> bool:
 def located(mlir: str) -> str:
     """The text with locations; the location of an operation with regions follows its last brace."""
     out: list[str] = []
-    place: Place = (_HEAD, PLAIN)
-    used, opened = set[Place]([place]), list[Place]()
+    location: LineColumn = (_KERNEL_LINE, PLAIN)
+    used, open_regions = set[LineColumn]([location]), list[LineColumn]()
     for text in mlir.splitlines():
         mark = _MARK.fullmatch(text)
         if mark:
-            place = int(mark[1]) or _HEAD, REPLICATED if mark[2] else PLAIN
-            used.add(place)
+            location = int(mark[1]) or _KERNEL_LINE, REPLICATED if mark[2] else PLAIN
+            used.add(location)
         elif text.startswith("}"):
-            out.append(text if text.endswith("{") else f"{text} loc({_name(*opened.pop())})")
+            out.append(text if text.endswith("{") else f"{text} loc({_name(*open_regions.pop())})")
         elif text.endswith("{"):
-            opened.append(place)
+            open_regions.append(location)
             out.append(text)
         else:
-            out.append(f"{text} loc({_name(*place)})" if text else text)
+            out.append(f"{text} loc({_name(*location)})" if text else text)
     out += [f'{_name(line, column)} = loc("{TEXT_NAME}":{line}:{column})' for line, column in sorted(used)]
     return "\n".join(out) + "\n"
 

@@ -58,9 +58,9 @@ def to_llvm_ir(mlir: str) -> str:
 def to_ptx(mlir: str, target: Target) -> str:
     """PTX text for `target`. Call it only in a worker process. Raises CompileError: E0501 MLIR rejected the text, E0503 the
     target lacks an operation, E0505 LLVM rejected the module, E0502 a call to an undefined function."""
-    llvm_ir, own_name = _nameless(to_llvm_ir(mlir))
+    llvm_ir, restore_names = _with_neutral_names(to_llvm_ir(mlir))
     legality.check(llvm_ir, target)
-    ptx = own_name(_generate(llvm_ir, target))
+    ptx = restore_names(_generate(llvm_ir, target))
     unresolved = sorted(set(_EXTERN_FUNCTION.findall(ptx)))
     if unresolved:
         names = ", ".join(f"`{name}`" for name in unresolved)
@@ -75,7 +75,7 @@ def to_ptx(mlir: str, target: Target) -> str:
     return ptx
 
 
-def _nameless(llvm_ir: str) -> tuple[str, Callable[[str], str]]:
+def _with_neutral_names(llvm_ir: str) -> tuple[str, Callable[[str], str]]:
     """LLVM IR whose kernels have names that LLVM cannot recognize, and a function that restores the original names in PTX. LLVM
     recognizes functions of the C library and of its own runtime by name alone, and a kernel may be called `memcpy` or
     `__nvvm_reflect`. Names keep their length, so columns in PTX do not move. A one-letter name is kept, since LLVM recognizes
@@ -83,15 +83,15 @@ def _nameless(llvm_ir: str) -> tuple[str, Callable[[str], str]]:
     names = {name: f"${'k' * (len(name) - 1)}" for name in _KERNEL.findall(llvm_ir) if len(name) > 1}
     if len(set(names.values())) != len(names):  # several kernels in a module, which lowering does not generate
         return llvm_ir, lambda ptx: ptx
-    for name, stand_in in names.items():
-        llvm_ir = re.sub(rf"@{re.escape(name)}(?![\w$.-])", lambda _, new=stand_in: f"@{new}", llvm_ir)
+    for name, neutral_name in names.items():
+        llvm_ir = re.sub(rf"@{re.escape(name)}(?![\w$.-])", lambda _, new=neutral_name: f"@{new}", llvm_ir)
 
-    def own_name(ptx: str) -> str:
-        for name, stand_in in names.items():
-            ptx = re.sub(rf"(?<![\w$]){re.escape(stand_in)}(?![a-zA-Z0-9$])", lambda _, new=name: new, ptx)
+    def restore_names(ptx: str) -> str:
+        for name, neutral_name in names.items():
+            ptx = re.sub(rf"(?<![\w$]){re.escape(neutral_name)}(?![a-zA-Z0-9$])", lambda _, new=name: new, ptx)
         return ptx
 
-    return llvm_ir, own_name
+    return llvm_ir, restore_names
 
 
 def _generate(llvm_ir: str, target: Target) -> str:

@@ -29,7 +29,7 @@ from tilec.target.targets import Target
 
 __all__ = ["Lowered", "lower"]
 
-_RULES_OF: Final = (
+_RULE_MODULES: Final = (
     arithmetic,
     convert,
     launch,
@@ -65,9 +65,9 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
     context = Context(function)
 
     def run(sequence: Sequence[Op]) -> None:
-        around = context.line
+        outer_line = context.line
         for op in sequence:
-            context.at_line(text_line(op) or around)
+            context.at_line(text_line(op) or outer_line)
             if isinstance(op, ops.For):
                 control.lower_for(context, op, run)
             elif isinstance(op, ops.If):
@@ -78,19 +78,19 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
                 RULES[type(op)](context, op)
             if context.operations > thread_elements.MOST_OPERATIONS:
                 raise thread_elements.too_long(function)
-        context.at_line(around)
+        context.at_line(outer_line)
 
     run(function.body.ops)
     maps = tuple(TensorMapSpec(function.parameter_of(t).name, box.extents, box.swizzle) for t, box in context.maps)
-    abi = (*_abi(function), *(AbiSlot("tensor_map", spec.tensor) for spec in maps))
+    abi = (*_abi_slots(function), *(AbiSlot("tensor_map", spec.tensor) for spec in maps))
     waits = any(isinstance(op, launch_ops.WaitPrior) for op in function.body.walk())
-    passed_on = any(isinstance(op, sync_ops.Roles) and any(op.registers) for op in function.body.ops)
-    mlir = _module(function, context, min_blocks or (1 if passed_on else None))
+    reallocates_registers = any(isinstance(op, sync_ops.Roles) and any(op.registers) for op in function.body.ops)
+    mlir = _module(function, context, min_blocks or (1 if reallocates_registers else None))
     total.check(mlir)
     return Lowered(mlir, symbol(function.name), abi, context.threads, shared_bytes(function), waits, maps)
 
 
-def _abi(function: Function) -> tuple[AbiSlot, ...]:
+def _abi_slots(function: Function) -> tuple[AbiSlot, ...]:
     pointers = [AbiSlot("pointer", p.name) for p in function.parameters if p.access is not None]
     sizes = [AbiSlot("stride" if name in function.strides else "dim", name) for name in function.dims]
     scalars = [AbiSlot("scalar", p.name) for p in function.parameters if p.access is None]

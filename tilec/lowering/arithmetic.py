@@ -29,7 +29,7 @@ from tilec.ir.types import DType, f32, i32, u32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.integers import absolute, floor_division, shift
 from tilec.lowering.narrow_floats import narrowed, widened
-from tilec.lowering.places import Places
+from tilec.lowering.places import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
 from tilec.mlir.builder import FloatOp, FloatTest, IntegerOp, IntegerTest
@@ -39,7 +39,7 @@ INTEGER_KINDS: Final[dict[str, IntegerOp]] = {
     "add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor",
 }  # fmt: skip
 FLOAT_KINDS: Final[dict[str, FloatOp]] = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-TESTS: Final[dict[str, tuple[IntegerTest, IntegerTest, FloatTest]]] = {
+PREDICATES: Final[dict[str, tuple[IntegerTest, IntegerTest, FloatTest]]] = {
     "eq": ("eq", "eq", "oeq"), "ne": ("ne", "ne", "une"), "lt": ("slt", "ult", "olt"),
     "le": ("sle", "ule", "ole"), "gt": ("sgt", "ugt", "ogt"), "ge": ("sge", "uge", "oge"),
 }  # fmt: skip
@@ -61,8 +61,8 @@ def lower_constant(context: Context, op: Constant) -> None:
 def lower_iota(context: Context, op: Iota) -> None:
     layout = op.result.layout
     assert layout is not None
-    places = Places(context, layout, op.result.tile.shape)
-    context.assign(op.result, [places.coordinate(register, 0) for register in range(layout.num_registers)])
+    coordinates = TileCoordinates(context, layout, op.result.tile.shape)
+    context.assign(op.result, [coordinates.coordinate(register, 0) for register in range(layout.num_registers)])
 
 
 @lowers(BlockId)
@@ -83,35 +83,35 @@ def lower_dim(context: Context, op: DimValue) -> None:
 @lowers(Broadcast)
 def lower_broadcast(context: Context, op: Broadcast) -> None:
     source, layout = op.operands[0], op.result.layout
-    held = context.registers(source)
+    source_registers = context.registers(source)
     assert layout is not None
     if source.layout is None:
-        context.assign(op.result, held * layout.num_registers)
+        context.assign(op.result, source_registers * layout.num_registers)
         return
     repeated = {axis for axis, extent in enumerate(source.tile.shape) if extent == 1}
     slice_ = hidden(layout, repeated)
     assert source.layout == slice_, op
-    places = {slice_.coordinates(r, 0, 0): held[r] for r in range(slice_.num_registers)}
+    by_coordinates = {slice_.coordinates(r, 0, 0): source_registers[r] for r in range(slice_.num_registers)}
     out: list[SsaValue] = []
     for register in range(layout.num_registers):
-        place = layout.coordinates(register, 0, 0)
-        out.append(places[tuple(0 if axis in repeated else c for axis, c in enumerate(place))])
+        coordinates = layout.coordinates(register, 0, 0)
+        out.append(by_coordinates[tuple(0 if axis in repeated else c for axis, c in enumerate(coordinates))])
     context.assign(op.result, out)
 
 
 @lowers(Reshape)
 def lower_reshape(context: Context, op: Reshape) -> None:
     source, layout = op.operands[0], op.result.layout
-    held = context.registers(source)
+    registers = context.registers(source)
     if layout is None or source.layout is None:
         count = layout.num_registers if layout else 1
-        context.assign(op.result, [held[0]] * count)
+        context.assign(op.result, [registers[0]] * count)
         return
-    if len(set(held)) == 1 and isinstance(source.owner, Constant):
-        context.assign(op.result, [held[0]] * layout.num_registers)
+    if len(set(registers)) == 1 and isinstance(source.owner, Constant):
+        context.assign(op.result, [registers[0]] * layout.num_registers)
         return
     assert reshaped(source.layout, source.tile.shape, op.result.tile.shape) == layout, op
-    context.assign(op.result, held)
+    context.assign(op.result, registers)
 
 
 @lowers(Part)
@@ -119,10 +119,10 @@ def lower_part(context: Context, op: Part) -> None:
     """Selects registers; no data moves between threads."""
     source, target = op.operands[0].layout, op.result.layout
     assert source is not None and target is not None
-    found = register_map(source, target, (op.row, op.column))
-    assert found is not None, op
-    held = context.registers(op.operands[0])
-    context.assign(op.result, [held[register] for register in found])
+    register_indices = register_map(source, target, (op.row, op.column))
+    assert register_indices is not None, op
+    registers = context.registers(op.operands[0])
+    context.assign(op.result, [registers[register] for register in register_indices])
 
 
 @lowers(Permute)
@@ -187,9 +187,9 @@ def compared(context: Context, kind: str, left: SsaValue, right: SsaValue, dtype
     """One element of `Compare`."""
     if dtype.is_float and dtype.bits == 8:
         left, right, dtype = widened(context, left, dtype), widened(context, right, dtype), f32
-    signed, unsigned, of_floats = TESTS[kind]
+    signed, unsigned, floating = PREDICATES[kind]
     if dtype.is_float:
-        return context.float_compare(of_floats, left, right)
+        return context.float_compare(floating, left, right)
     return context.compare(signed if dtype.kind == "i" else unsigned, left, right)
 
 
@@ -204,16 +204,16 @@ def cast(context: Context, value: SsaValue, source: DType, target: DType) -> Ssa
             return compared(context, "ne", value, literal(context, 0.0, source), source)
         return to_integer(context, widened(context, value, source), target)
     if target.is_float:
-        made = context.integer_to_float(value, mlir.f32, signed=source.kind == "i")
-        return narrowed(context, made, target)
+        converted = context.integer_to_float(value, mlir.f32, signed=source.kind == "i")
+        return narrowed(context, converted, target)
     if target.kind == "b":
         return context.compare("ne", value, context.constant(0, value.type))
-    type_ = storage(target)
-    if type_ is value.type:
+    storage_type = storage(target)
+    if storage_type is value.type:
         return value
-    if type_.bits < value.type.bits:
-        return context.trunc(value, type_)
-    return context.extended(value, type_, signed=source.kind == "i")
+    if storage_type.bits < value.type.bits:
+        return context.trunc(value, storage_type)
+    return context.extended(value, storage_type, signed=source.kind == "i")
 
 
 def to_integer(context: Context, value: SsaValue, target: DType) -> SsaValue:
@@ -222,17 +222,17 @@ def to_integer(context: Context, value: SsaValue, target: DType) -> SsaValue:
     `cvt` and is selected explicitly."""
     wide = max(32, target.bits)
     conversion = f"cvt.rzi.{target.kind.replace('i', 's')}{wide}.f32 $0, $1;"
-    (made,) = context.inline_ptx(conversion, "=r,f" if wide == 32 else "=l,f", [value], [mlir.integer(wide)])
+    (converted,) = context.inline_ptx(conversion, "=r,f" if wide == 32 else "=l,f", [value], [mlir.integer(wide)])
     if wide == 64:
         is_nan = context.float_compare("uno", value, value)
-        return context.select(is_nan, context.constant(0, i64), made)
+        return context.select(is_nan, context.constant(0, i64), converted)
     if target.bits == 32:
-        return made
+        return converted
     wider = i32 if target.kind == "i" else u32
     for kind, limit in zip(("max", "min"), target.integer_range(), strict=True):
         if limit:
-            made = binary(context, kind, made, context.constant(limit), wider)
-    return context.trunc(made, storage(target))
+            converted = binary(context, kind, converted, context.constant(limit), wider)
+    return context.trunc(converted, storage(target))
 
 
 def _float_binary(context: Context, kind: str, left: SsaValue, right: SsaValue) -> SsaValue:
@@ -254,8 +254,8 @@ def _approximate(context: Context, kind: str, value: SsaValue) -> SsaValue:
     `ex2` uses `.ftz` and flushes results below 2^-126 to zero: supporting subnormals costs three more instructions per element.
     """
     mode = ".ftz" if kind == "ex2" else ""
-    (made,) = context.inline_ptx(f"{kind}.approx{mode}.f32 $0, $1;", "=f,f", [value], [mlir.f32])
-    return made
+    (result,) = context.inline_ptx(f"{kind}.approx{mode}.f32 $0, $1;", "=f,f", [value], [mlir.f32])
+    return result
 
 
 def _unary(context: Context, kind: str, value: SsaValue, dtype: DType) -> SsaValue:
@@ -289,7 +289,7 @@ def _float_unary(context: Context, kind: str, value: SsaValue) -> SsaValue:
         case "log":
             return _scaled(context, _approximate(context, "lg2", value), 0.6931471805599453)
         case "sigmoid":
-            grown = _approximate(context, "ex2", _scaled(context, value, -1.4426950408889634))
-            return _approximate(context, "rcp", context.float_op("fadd", grown, literal(context, 1.0, f32)))
+            exponential = _approximate(context, "ex2", _scaled(context, value, -1.4426950408889634))
+            return _approximate(context, "rcp", context.float_op("fadd", exponential, literal(context, 1.0, f32)))
         case _:
             return _approximate(context, kind, value)

@@ -10,14 +10,14 @@ from tilec.ir.core import Function, Value
 from tilec.ir.ops import BlockId, For
 
 
-def of_the_block(function: Function) -> set[Value]:
+def block_dependent_values(function: Function) -> set[Value]:
     """Block indices and everything computed from them, including loop variables and loop results."""
     found: set[Value] = set()
     for op in function.body.walk():
         if isinstance(op, BlockId) or not found.isdisjoint(op.operands):
             found.update(op.results)
             if isinstance(op, For):
-                counted, *carried = op.regions[0].arguments
-                found |= {counted} if not found.isdisjoint(op.operands[:3]) else set()
-                found |= {held for held, value in zip(carried, op.initial, strict=True) if value in found}
+                loop_variable, *carried = op.regions[0].arguments
+                found |= {loop_variable} if not found.isdisjoint(op.operands[:3]) else set()
+                found |= {argument for argument, value in zip(carried, op.initial, strict=True) if value in found}
     return found

@@ -19,7 +19,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.ops.staging_ops import SharedAlloc
 from tilec.ir.types import DType
-from tilec.lowering.block_places import of_the_block
+from tilec.lowering.block_places import block_dependent_values
 from tilec.lowering.launch_terms import launch_term, leaves_of, named
 from tilec.lowering.narrow_floats import narrowed
 from tilec.mlir.builder import Builder
@@ -40,8 +40,8 @@ def literal(out: Builder, value: float, dtype: DType) -> SsaValue:
         return out.truth(bool(value))
     if not dtype.is_float:
         return out.constant(int(value), storage(dtype))
-    wide = struct.unpack("<I", struct.pack("<f", value))[0]
-    return narrowed(out, out.float_constant(wide), dtype)
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return narrowed(out, out.float_constant(bits), dtype)
 
 
 class Path(Enum):
@@ -52,9 +52,9 @@ class Path(Enum):
     ptxas treats `.nc` as a promise and hoists such loads above the wait.
     """
 
-    EARLY = "resident, in front of the wait: a load that has its place in the text"
+    PROLOGUE = "resident, in front of the wait: a load that has its place in the text"
     CONSTANT = "written by nothing while the kernel runs"
-    BEFORE = "written by kernels before this one at most, whose end was waited for"
+    AFTER_WAIT = "written by kernels before this one at most, whose end was waited for"
     WRITTEN = "written by this kernel too"
 
 
@@ -66,46 +66,46 @@ class Context(Builder):
         self.function = function
         self.leaves = leaves_of(function)
         self.threads: int = function.num_warps * 32
-        self._held: dict[Value, list[SsaValue]] = {p.value: [argument_of(p)] for p in function.parameters}
+        self._register_table: dict[Value, list[SsaValue]] = {p.value: [argument_of(p)] for p in function.parameters}
         self._thread = self.special_register("tid.x")
         self._base = self.dynamic_shared()
         self.role_number: int = 0
         """Number of the role whose region is being lowered, from 1; 0 while all threads of the block execute the code."""
         self.overlaps = any(isinstance(op, WaitPrior) for op in function.body.walk())
         """Whether the kernel may start while earlier kernels still run (programmatic dependent launch)."""
-        self.waits = self.overlaps
+        self.precedes_wait = self.overlaps
         """Whether the code being lowered precedes the grid dependency wait."""
-        self._of_the_block: set[Value] | None = None
+        self._block_dependent: set[Value] | None = None
         self.maps: dict[tuple[Value, Box], SsaValue] = {}
         """Tensor map arguments, in order."""
 
     def is_read_once(self, tensor: Value, offsets: Iterable[Value]) -> bool:
         """Whether a load reads a resident tensor at an offset that depends on the block index: weights that no other block
         reads."""
-        if self._of_the_block is None:
-            self._of_the_block = of_the_block(self.function)
-        return self.function.is_resident(tensor) and not self._of_the_block.isdisjoint(offsets)
+        if self._block_dependent is None:
+            self._block_dependent = block_dependent_values(self.function)
+        return self.function.is_resident(tensor) and not self._block_dependent.isdisjoint(offsets)
 
     def path(self, tensor: Value) -> Path:
         """How a load at the current point of the text may read a tensor."""
-        if self.waits:
-            return Path.EARLY
+        if self.precedes_wait:
+            return Path.PROLOGUE
         if self.function.parameter_of(tensor).access is not Access.IN:
             return Path.WRITTEN
-        return Path.BEFORE if self.overlaps and not self.function.is_resident(tensor) else Path.CONSTANT
+        return Path.AFTER_WAIT if self.overlaps and not self.function.is_resident(tensor) else Path.CONSTANT
 
     @contextmanager
     def role(self, number: int, first: int, warps: int) -> Generator[None]:
         """Code written inside belongs to role `number`, which has the warps from `first` on; its thread index starts at 0. If
         the roles wait for earlier kernels, each executes its own grid dependency wait, so that state is restored after the
         role."""
-        outside = self._thread, self.threads, self.role_number, self.waits
-        tensors = {parameter.value: self._held[parameter.value] for parameter in self.function.parameters}
+        saved = self._thread, self.threads, self.role_number, self.precedes_wait
+        tensors = {parameter.value: self._register_table[parameter.value] for parameter in self.function.parameters}
         self.threads, self.role_number = 32 * warps, number
         self._thread = self.sub(self._thread, 32 * first) if first else self._thread
         yield
-        self._thread, self.threads, self.role_number, self.waits = outside
-        self._held |= tensors
+        self._thread, self.threads, self.role_number, self.precedes_wait = saved
+        self._register_table |= tensors
 
     def tensor_map(self, tensor: Value, box: Box) -> SsaValue:
         """Address (i64) of the tensor map for boxes of this shape and swizzle; adds a kernel argument on first use."""
@@ -115,20 +115,20 @@ class Context(Builder):
 
     def registers(self, value: Value) -> list[SsaValue]:
         """This thread's registers of a value."""
-        return self._held[value]
+        return self._register_table[value]
 
     def scalar(self, value: Value) -> SsaValue:
         """The SSA value of a scalar."""
-        (held,) = self._held[value]
-        return held
+        (register,) = self._register_table[value]
+        return register
 
     def assign(self, value: Value, registers: list[SsaValue]) -> None:
         """Sets this thread's registers of a value."""
-        self._held[value] = registers
+        self._register_table[value] = registers
 
     def pointer(self, tensor: Value) -> SsaValue:
         """Base pointer of a tensor or shared buffer."""
-        return self._held[tensor][0]
+        return self._register_table[tensor][0]
 
     def thread(self) -> SsaValue:
         """Index of this thread in its block or, within a role, in its role; i32."""
@@ -138,7 +138,7 @@ class Context(Builder):
         """Start of dynamic shared memory."""
         return self._base
 
-    def host(self, expr: Expr) -> SsaValue:
+    def launch_value(self, expr: Expr) -> SsaValue:
         """A launch expression as i64."""
         return launch_term(self, expr, self.leaves)
 
@@ -149,16 +149,16 @@ class Context(Builder):
             return self.constant(expr.value)
         if expr.op == "sym" and self.leaves[expr.name].dtype.bits == 32:
             return self.leaves[expr.name].value
-        return self.trunc(self.host(expr), i32)
+        return self.trunc(self.launch_value(expr), i32)
 
     def stride(self, tensor: Value, axis: int) -> SsaValue:
         """Stride of an axis in elements as i64."""
         type_ = tensor.tensor
         if type_.strides is not None:
-            return self.host(type_.strides[axis])
+            return self.launch_value(type_.strides[axis])
         product = self.constant(1, i64)
         for expr in type_.dims[axis + 1 :]:
-            product = self.mul(product, self.host(expr))
+            product = self.mul(product, self.launch_value(expr))
         return product
 
     def stride_constant(self, tensor: Value, axis: int) -> int | None:
@@ -183,15 +183,15 @@ class Context(Builder):
                 if position < len(digits) - 1:
                     index = self.udiv(index, digit.extent)
                 if digit.axis is not None:
-                    part, before = self.mul(step, digit.stride), out[digit.axis]
-                    out[digit.axis] = self.add(before, part) if before else part
+                    part, partial = self.mul(step, digit.stride), out[digit.axis]
+                    out[digit.axis] = self.add(partial, part) if partial else part
         return [coordinate or self.constant(0) for coordinate in out]
 
     def scratch(self, value: Value, size: int) -> SsaValue:
         """Start of a scratch allocation; asserts that it has at least `size` bytes."""
-        made = value.owner
-        assert isinstance(made, SharedAlloc) and size <= made.bytes, f"{size} bytes of {value.type}"
-        return self.offset(self._base, made.offset)
+        allocation = value.owner
+        assert isinstance(allocation, SharedAlloc) and size <= allocation.bytes, f"{size} bytes of {value.type}"
+        return self.offset(self._base, allocation.offset)
 
 
 def argument_of(parameter: Parameter) -> SsaValue:

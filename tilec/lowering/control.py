@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from tilec.atoms import wgmma
-from tilec.atoms.registers import take_registers
+from tilec.atoms.registers import reallocate_registers
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
 from tilec.ir.ops.launch_ops import LaunchedBlocks
@@ -26,32 +26,32 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     unpacking the words loaded for the next iteration would wait for those loads at the end of the current one."""
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
-    factor, step, rest = _unroll(op)
+    factor, step, remainder = _unrolling(op)
     words = [_words(context, initial, len(registers)) for initial, registers in zip(op.initial, start, strict=True)]
 
-    def packed(held: list[list[SsaValue]]) -> list[list[SsaValue]]:
-        return [word.pack(registers) if word else registers for word, registers in zip(words, held, strict=True)]
+    def packed(values: list[list[SsaValue]]) -> list[list[SsaValue]]:
+        return [word.pack(registers) if word else registers for word, registers in zip(words, values, strict=True)]
 
     def unpacked(carried: list[SsaValue]) -> list[list[SsaValue]]:
-        held = _split(carried, counts)
-        return [word.elements(registers) if word else registers for word, registers in zip(words, held, strict=True)]
+        values = _split(carried, counts)
+        return [word.elements(registers) if word else registers for word, registers in zip(words, values, strict=True)]
 
-    def turns(variable: SsaValue, before: list[SsaValue]) -> list[SsaValue]:
-        inside = unpacked(before)
-        for turn in range(factor):
-            index = context.add(variable, turn * step) if turn else variable
-            inside = _turn(context, body, index, inside, lower)
-        return _joined(packed(inside))
+    def run_iterations(variable: SsaValue, arguments: list[SsaValue]) -> list[SsaValue]:
+        values = unpacked(arguments)
+        for iteration in range(factor):
+            index = context.add(variable, iteration * step) if iteration else variable
+            values = _run_iteration(context, body, index, values, lower)
+        return _joined(packed(values))
 
     stride = context.scalar(op.step) if factor == 1 else step * factor
-    upper = rest[0] if rest else context.scalar(op.upper)
-    lower_bound, unsigned = context.scalar(op.lower), _is_share_of_tiles(op)
-    first = packed(start)
-    counts = [len(registers) for registers in first]
-    after = unpacked(context.loop(lower_bound, upper, stride, _joined(first), turns, unsigned))
-    for index in rest:
-        after = _turn(context, body, context.constant(index), after, lower)
-    for value, registers in zip(op.results, after, strict=True):
+    upper = remainder[0] if remainder else context.scalar(op.upper)
+    lower_bound, unsigned = context.scalar(op.lower), _is_pingpong_loop(op)
+    initial = packed(start)
+    counts = [len(registers) for registers in initial]
+    results = unpacked(context.loop(lower_bound, upper, stride, _joined(initial), run_iterations, unsigned))
+    for index in remainder:
+        results = _run_iteration(context, body, context.constant(index), results, lower)
+    for value, registers in zip(op.results, results, strict=True):
         context.assign(value, registers)
 
 
@@ -62,28 +62,30 @@ def _words(context: Context, value: Value, registers: int) -> Words | None:
     return Words(context, dtype, registers) if dtype.is_float and dtype.bits == 16 and registers % 2 == 0 else None
 
 
-def _is_share_of_tiles(op: For) -> bool:
+def _is_pingpong_loop(op: For) -> bool:
     """Whether a loop processes every n-th of a block's tiles, n > 1 (`tilec.passes.schedule.specialization.pingpong`). Its
     lower bound is not negative and its upper bound is (extent - 1 - block) // blocks + 1, which is at least 1. If the upper
     bound is close to the largest i32, the value of the loop variable after the last iteration overflows i32; only the
     comparison uses that value, and an unsigned comparison is exact."""
-    step, others = op.step.owner, op.upper.owner
-    if not (isinstance(step, Constant) and step.value > 1 and isinstance(others, Binary | BinaryInRange)):
+    step, upper = op.step.owner, op.upper.owner
+    if not (isinstance(step, Constant) and step.value > 1 and isinstance(upper, Binary | BinaryInRange)):
         return False
-    quotient = others.operands[0].owner
+    quotient = upper.operands[0].owner
     return (
-        others.kind == "add"
+        upper.kind == "add"
         and isinstance(quotient, Binary | BinaryInRange)
         and quotient.kind == "floordiv"
         and isinstance(quotient.operands[1].owner, LaunchedBlocks)
     )
 
 
-def _turn(context: Context, body: Block, index: SsaValue, held: list[list[SsaValue]], lower: Lower) -> list[list[SsaValue]]:
+def _run_iteration(
+    context: Context, body: Block, index: SsaValue, values: list[list[SsaValue]], lower: Lower
+) -> list[list[SsaValue]]:
     """One iteration of a loop's body; returns the carried values after it."""
     carried = body.arguments[1:]
     context.assign(body.arguments[0], [index])
-    for argument, registers in zip(carried, held, strict=True):
+    for argument, registers in zip(carried, values, strict=True):
         context.assign(argument, registers)
     lower(body.ops[:-1])
     return [context.registers(value) for value in body.ops[-1].operands]
@@ -93,37 +95,37 @@ def lower_if(context: Context, op: If, lower: Lower) -> None:
     """An scf branch over the registers of all results."""
     counts = [value.layout.num_registers if value.layout else 1 for value in op.results]
 
-    def inside(region: Block) -> list[SsaValue]:
+    def lower_region(region: Block) -> list[SsaValue]:
         lower(region.ops[:-1])
         return _joined([context.registers(value) for value in region.ops[-1].operands])
 
     then, otherwise = op.regions
-    made = context.branch(context.scalar(op.operands[0]), lambda: inside(then), lambda: inside(otherwise))
-    for value, registers in zip(op.results, _split(made, counts), strict=True):
+    results = context.branch(context.scalar(op.operands[0]), lambda: lower_region(then), lambda: lower_region(otherwise))
+    for value, registers in zip(op.results, _split(results, counts), strict=True):
         context.assign(value, registers)
 
 
 def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
     """Each thread executes the region of its role. A block barrier follows if any operations other than `shared_free` come
     after."""
-    equal = wgmma.REGISTERS_OF_BLOCKS // (32 * sum(op.warps)) // 8 * 8
+    equal_registers = wgmma.REGISTERS_OF_BLOCKS // (32 * sum(op.warps)) // 8 * 8
 
-    def run(number: int, first: int) -> None:
-        def own() -> None:
+    def lower_role(number: int, first: int) -> None:
+        def lower_region() -> None:
             with context.role(number + 1, first, op.warps[number]):
-                take_registers(context, op.registers[number] or equal, equal)
-                alone = context.compare("eq", context.thread(), context.constant(0)) if op.alone[number] else None
-                with context.where(alone):
+                reallocate_registers(context, op.registers[number] or equal_registers, equal_registers)
+                is_single_thread = context.compare("eq", context.thread(), context.constant(0)) if op.alone[number] else None
+                with context.where(is_single_thread):
                     lower(op.regions[number].ops)
 
         if number == len(op.regions) - 1:
-            own()
+            lower_region()
         else:
-            last = context.constant(32 * (first + op.warps[number]))
-            mine = context.compare("ult", context.thread(), last)
-            context.either(mine, own, lambda: run(number + 1, first + op.warps[number]))
+            end = context.constant(32 * (first + op.warps[number]))
+            in_role = context.compare("ult", context.thread(), end)
+            context.either(in_role, lower_region, lambda: lower_role(number + 1, first + op.warps[number]))
 
-    run(0, 0)
+    lower_role(0, 0)
     body = context.function.body.ops
     if len(op.regions) > 1 and any(not isinstance(one, SharedFree) for one in body[body.index(op) + 1 :]):
         context.barrier()
@@ -135,19 +137,19 @@ def _joined(groups: list[list[SsaValue]]) -> list[SsaValue]:
 
 def _split(values: list[SsaValue], counts: list[int]) -> list[list[SsaValue]]:
     """Splits a flat list into groups of the given sizes; the inverse of `_joined`."""
-    rest = iter(values)
-    return [list(islice(rest, count)) for count in counts]
+    remaining = iter(values)
+    return [list(islice(remaining, count)) for count in counts]
 
 
-def _unroll(op: For) -> tuple[int, int, list[int]]:
+def _unrolling(op: For) -> tuple[int, int, list[int]]:
     """The unroll factor, the step, and the loop variable of each remainder iteration, which follow the loop. No unrolling if
     the trip count is unknown or the body is pipelined."""
     bounds = [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)]
     if len(bounds) < 3 or any(isinstance(inner, For | StageCopy | SharedLoad | GroupProduct) for inner in op.regions[0].walk()):
         return 1, 1, []
     lower, upper, step = (int(bound) for bound in bounds)
-    turns = max(0, -(-(upper - lower) // step))
+    trip_count = max(0, -(-(upper - lower) // step))
     # The largest factor without a remainder if it is large enough, else `MAX_UNROLL`.
-    exact = max((factor for factor in range(1, MAX_UNROLL + 1) if turns and turns % factor == 0), default=1)
-    factor = exact if 2 * exact > MAX_UNROLL or turns <= MAX_UNROLL else MAX_UNROLL
-    return factor, step, [lower + step * turn for turn in range(turns - turns % factor, turns)]
+    exact = max((factor for factor in range(1, MAX_UNROLL + 1) if trip_count and trip_count % factor == 0), default=1)
+    factor = exact if 2 * exact > MAX_UNROLL or trip_count <= MAX_UNROLL else MAX_UNROLL
+    return factor, step, [lower + step * iteration for iteration in range(trip_count - trip_count % factor, trip_count)]

@@ -10,7 +10,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops.staging_ops import Put, Relayout, Take
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
-from tilec.lowering.places import Places
+from tilec.lowering.places import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, i1, i8, i32
 
@@ -19,14 +19,14 @@ from tilec.mlir.types import SsaValue, i1, i8, i32
 def lower_relayout(context: Context, op: Relayout) -> None:
     """Renames registers: every thread already has the elements it needs."""
     value, target = op.operands[0], op.result.layout
-    held = context.registers(value)
+    registers = context.registers(value)
     assert value.layout is not None and target is not None
     if is_uniform(value):
-        context.assign(op.result, [held[0]] * target.num_registers)
+        context.assign(op.result, [registers[0]] * target.num_registers)
         return
-    names = renamed(value.layout, target)
-    assert names is not None, f"{value.layout} to {target} of {value.type} is no renaming"
-    context.assign(op.result, [held[register] for register in names])
+    register_indices = renamed(value.layout, target)
+    assert register_indices is not None, f"{value.layout} to {target} of {value.type} is no renaming"
+    context.assign(op.result, [registers[register] for register in register_indices])
 
 
 @lowers(Put)
@@ -36,17 +36,17 @@ def lower_put(context: Context, op: Put) -> None:
     scratch, value = op.operands
     tile, layout = value.tile, value.layout
     assert layout is not None
-    held = context.registers(value)
+    registers = context.registers(value)
     if tile.dtype.kind == "b":
-        held = [context.zext(one, i8) for one in held]
-    pointer = context.scratch(scratch, _bytes(tile, op.steps))
+        registers = [context.zext(one, i8) for one in registers]
+    pointer = context.scratch(scratch, _scratch_bytes(tile, op.steps))
     context.assign(scratch, [pointer])
-    places = Places(context, layout, tile.shape)
-    pointers = _pointers(context, pointer, layout, op.steps, places, tile.dtype.bytes)
+    coordinates = TileCoordinates(context, layout, tile.shape)
+    addresses = _pointers(context, pointer, layout, op.steps, coordinates, tile.dtype.bytes)
     with context.replicated() if layout.is_replicated else nullcontext():
-        for register, place in enumerate(pointers):
-            with context.where(places.is_own(register)):
-                context.store(held[register], place)
+        for register, address in enumerate(addresses):
+            with context.where(coordinates.is_original(register)):
+                context.store(registers[register], address)
 
 
 @lowers(Take)
@@ -56,30 +56,30 @@ def lower_take(context: Context, op: Take) -> None:
     assert layout is not None
     is_bool = tile.dtype.kind == "b"
     (pointer,) = context.registers(op.operands[0])
-    pointers = _pointers(context, pointer, layout, op.steps, Places(context, layout, tile.shape), tile.dtype.bytes)
-    out = [context.load(place, i8 if is_bool else storage(tile.dtype)) for place in pointers]
+    addresses = _pointers(context, pointer, layout, op.steps, TileCoordinates(context, layout, tile.shape), tile.dtype.bytes)
+    out = [context.load(address, i8 if is_bool else storage(tile.dtype)) for address in addresses]
     context.assign(op.result, [context.trunc(value, i1) for value in out] if is_bool else out)
 
 
-def _bytes(tile: TileType, steps: Steps) -> int:
+def _scratch_bytes(tile: TileType, steps: Steps) -> int:
     return (1 + sum(step * (extent - 1) for step, extent in zip(steps, tile.shape, strict=True))) * tile.dtype.bytes
 
 
 def _pointers(
-    context: Context, scratch: SsaValue, layout: Layout, steps: Steps, places: Places, size: int
+    context: Context, scratch: SsaValue, layout: Layout, steps: Steps, coordinates: TileCoordinates, size: int
 ) -> list[SsaValue]:  # fmt: skip
     """Shared address of each register's element."""
     base = None
-    for coordinate, step in zip(places.own, steps, strict=True):
+    for coordinate, step in zip(coordinates.own, steps, strict=True):
         part = context.mul(coordinate, step * size)
         base = part if base is None else context.add(base, part)
     pointer = scratch if base is None else context.offset(scratch, base)
     out: list[SsaValue] = []
     for register in range(layout.num_registers):
-        moves = places.steps(register)
-        at = context.offset(pointer, sum(c * p for c, p in zip(moves, steps, strict=True)) * size)
-        for axis, (move, step) in enumerate(zip(moves, steps, strict=True)):
-            back = places.shift(axis, move, step * size, i32)
-            at = context.offset(at, back) if back else at
-        out.append(at)
+        distances = coordinates.steps(register)
+        address = context.offset(pointer, sum(c * s for c, s in zip(distances, steps, strict=True)) * size)
+        for axis, (distance, step) in enumerate(zip(distances, steps, strict=True)):
+            wrap_offset = coordinates.shift(axis, distance, step * size, i32)
+            address = context.offset(address, wrap_offset) if wrap_offset else address
+        out.append(address)
     return out

@@ -19,54 +19,54 @@ def floor_division(out: Builder, kind: str, left: SsaValue, right: SsaValue, uns
     type_ = left.type
     zero, one = out.constant(0, type_), out.constant(1, type_)
     if unsigned:
-        edge = out.compare("eq", right, zero)
+        needs_guard = out.compare("eq", right, zero)
     else:  # 0 or -1
-        edge = out.compare("ult", out.add(right, one), out.constant(2, type_))
-    divisor = out.select(edge, one, right)
-    found = _floor(out, kind, left, divisor, unsigned, proven=False)
+        needs_guard = out.compare("ult", out.add(right, one), out.constant(2, type_))
+    divisor = out.select(needs_guard, one, right)
+    result = _floor(out, kind, left, divisor, unsigned, proven=False)
     if kind == "mod":  # the guarded divisor is 1, so the remainder is 0
-        return found
-    return out.select(edge, zero if unsigned else out.mul(left, right), found)
+        return result
+    return out.select(needs_guard, zero if unsigned else out.mul(left, right), result)
 
 
 def _floor(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, proven: bool) -> SsaValue:
-    def divided(word: IntegerOp) -> SsaValue:
-        return out.integer(word, left, right, proven=proven)
+    def divide(operation: IntegerOp) -> SsaValue:
+        return out.integer(operation, left, right, proven=proven)
 
     if unsigned:
-        return divided("udiv" if kind == "floordiv" else "urem")
+        return divide("udiv" if kind == "floordiv" else "urem")
     zero = out.constant(0, left.type)
-    rest = divided("srem")
-    differ = out.compare("slt", out.bit_xor(rest, right), zero)
-    adjust = out.bit_and(differ, out.compare("ne", rest, zero))
+    remainder = divide("srem")
+    differ = out.compare("slt", out.bit_xor(remainder, right), zero)
+    adjust = out.bit_and(differ, out.compare("ne", remainder, zero))
     if kind == "mod":
-        return out.select(adjust, out.add(rest, right), rest)
-    quotient = divided("sdiv")
+        return out.select(adjust, out.add(remainder, right), remainder)
+    quotient = divide("sdiv")
     return out.select(adjust, out.sub(quotient, 1), quotient)
 
 
 def shift(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, safe: bool) -> SsaValue:
     """`shl` or `shr`; a negative amount, or one of at least the width, shifts out all bits (an arithmetic shift fills with the
     sign)."""
-    word: IntegerOp = "shl" if kind == "shl" else "lshr" if unsigned else "ashr"
+    operation: IntegerOp = "shl" if kind == "shl" else "lshr" if unsigned else "ashr"
     if safe:
-        return out.integer(word, left, right, proven=True)
+        return out.integer(operation, left, right, proven=True)
     type_, width = left.type, left.type.bits
-    if width == 64 and word != "ashr":
-        return _shift_of_64(out, word, left, right)
-    inside = out.compare("ult", right, out.constant(width, type_))
-    if word == "ashr":
-        return out.integer(word, left, out.select(inside, right, out.constant(width - 1, type_)))
+    if width == 64 and operation != "ashr":
+        return _shift_of_64(out, operation, left, right)
+    in_range = out.compare("ult", right, out.constant(width, type_))
+    if operation == "ashr":
+        return out.integer(operation, left, out.select(in_range, right, out.constant(width - 1, type_)))
     zero = out.constant(0, type_)
-    shifted = out.integer(word, left, out.select(inside, right, zero))
-    return out.select(inside, shifted, zero)
+    shifted = out.integer(operation, left, out.select(in_range, right, zero))
+    return out.select(in_range, shifted, zero)
 
 
-def _shift_of_64(out: Builder, word: str, left: SsaValue, right: SsaValue) -> SsaValue:
+def _shift_of_64(out: Builder, operation: str, left: SsaValue, right: SsaValue) -> SsaValue:
     """A 64-bit shift in PTX, whose amount has 32 bits and whose result is 0 for every amount from 64 on (PTX ISA, `shl`,
     `shr`). LLVM 22 drops a select with that meaning and uses the low 32 bits of the amount, whatever its upper bits are."""
-    moved = f"{'shl.b64' if word == 'shl' else 'shr.u64'} $0, $1, amount;"
-    text = f"{{ .reg .b64 most; .reg .b32 amount; min.u64 most, $2, 64; cvt.u32.u64 amount, most; {moved} }}"
+    instruction = f"{'shl.b64' if operation == 'shl' else 'shr.u64'} $0, $1, amount;"
+    text = f"{{ .reg .b64 most; .reg .b32 amount; min.u64 most, $2, 64; cvt.u32.u64 amount, most; {instruction} }}"
     (shifted,) = out.inline_ptx(text, "=l,l,l", [left, right], [left.type])
     return shifted
 

@@ -24,11 +24,11 @@ def lower_launched_blocks(context: Context, op: LaunchedBlocks) -> None:
 @lowers(GridExtent)
 def lower_grid_extent(context: Context, op: GridExtent) -> None:
     """The launch expression as i32; the launcher ensures that its value fits."""
-    context.assign(op.result, [context.trunc(context.host(context.function.grid[op.axis]), i32)])
+    context.assign(op.result, [context.trunc(context.launch_value(context.function.grid[op.axis]), i32)])
 
 
 @lowers(WaitPrior)
-def lower_wait_prior(context: Context, op: WaitPrior) -> None:
+def lower_dependency_wait(context: Context, op: WaitPrior) -> None:
     """By default, `launch_dependents` follows this kernel's own wait. If several later kernels were resident and waiting, their
     blocks would accumulate on whichever multiprocessors have room and finally run there, while others are idle. A schedule may
     set `before` for a kernel with few blocks whose successor has many prologue loads.
@@ -38,11 +38,11 @@ def lower_wait_prior(context: Context, op: WaitPrior) -> None:
     move.
     """
     if op.before:
-        _let_next_come(context)
+        _launch_dependents(context)
     context.inline_ptx("griddepcontrol.wait;", "~{memory}", side_effects=True)
-    context.waits = False
+    context.precedes_wait = False
     if not op.before:
-        _let_next_come(context)
+        _launch_dependents(context)
     for parameter in context.function.parameters:
         resident = parameter.access is Access.IN and context.function.is_resident(parameter.value)
         if parameter.access is None or resident:
@@ -52,7 +52,7 @@ def lower_wait_prior(context: Context, op: WaitPrior) -> None:
         context.assign(parameter.value, [context.pointer_to(renamed, GLOBAL)])
 
 
-def _let_next_come(context: Context) -> None:
+def _launch_dependents(context: Context) -> None:
     block, count = context.special_register("ctaid.x"), context.special_register("nctaid.x")
     with context.where(context.compare("uge", context.add(block, LAST_BLOCKS), count)):
         context.inline_ptx("griddepcontrol.launch_dependents;", "", side_effects=True)

@@ -19,7 +19,7 @@ from tilec.mlir.builder import DYNAMIC_SHARED, Builder
 from tilec.mlir.types import SsaValue, Type
 
 LARGEST: Final = 2**63 - 1
-TAKEN: Final = frozenset({DYNAMIC_SHARED, "WARP_SZ", "_"})
+RESERVED: Final = frozenset({DYNAMIC_SHARED, "WARP_SZ", "_"})
 """The module's dynamic shared memory; PTX's predefined constant; `_`, which PTX accepts as an identifier only with a letter
 after it."""
 
@@ -54,10 +54,10 @@ def named(name: str, type: Type) -> SsaValue:
 def symbol(name: str) -> str:
     """A Python identifier as a valid MLIR and PTX symbol. Non-ASCII letters are replaced by their code points. Names that are
     reserved in the module or in PTX, or invalid in PTX, get a character that no Python identifier contains."""
-    if name in TAKEN:
+    if name in RESERVED:
         return f"{name}$"
-    spelled = "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
-    return f"_${spelled}" if spelled.startswith("$") else spelled  # a symbol of MLIR begins with a letter
+    escaped = "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
+    return f"_${escaped}" if escaped.startswith("$") else escaped  # a symbol of MLIR begins with a letter
 
 
 def launch_term(out: Builder, expr: Expr, leaves: Mapping[str, Leaf]) -> SsaValue:
@@ -71,13 +71,13 @@ def launch_term(out: Builder, expr: Expr, leaves: Mapping[str, Leaf]) -> SsaValu
         return out.extended(leaf.value, mlir.i64, signed=leaf.dtype.kind == "i")
     left, right = (launch_term(out, arg, leaves) for arg in expr.args)
     if expr.op in ("min", "max"):
-        smaller = out.compare("slt", left, right)
-        return out.select(smaller, *((left, right) if expr.op == "min" else (right, left)))
+        is_less = out.compare("slt", left, right)
+        return out.select(is_less, *((left, right) if expr.op == "min" else (right, left)))
     if expr.op in ("//", "%"):
         kind = "floordiv" if expr.op == "//" else "mod"
-        low, least = (bounds(arg, leaves)[0] for arg in expr.args)
+        low, divisor_low = (bounds(arg, leaves)[0] for arg in expr.args)
         # For nonnegative operands the signed quotient equals the unsigned one.
-        return floor_division(out, kind, left, right, low >= 0 and least >= 0, least >= 1)
+        return floor_division(out, kind, left, right, low >= 0 and divisor_low >= 0, divisor_low >= 1)
     return {"+": out.add, "-": out.sub, "*": out.mul}[expr.op](left, right)
 
 
@@ -106,5 +106,5 @@ def bounds(expr: Expr, leaves: Mapping[str, Leaf]) -> tuple[int, int]:
         case "%" if c >= 1:
             return 0, d - 1
         case _:
-            most = max(abs(a), abs(b), abs(c), abs(d))
-            return -most, most
+            magnitude = max(abs(a), abs(b), abs(c), abs(d))
+            return -magnitude, magnitude

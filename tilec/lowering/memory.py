@@ -33,7 +33,7 @@ from tilec.ir.types import i32
 from tilec.lowering import positions
 from tilec.lowering.atomics import float_extremum
 from tilec.lowering.context import Context, literal
-from tilec.lowering.places import Places
+from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.lowering.words import Words, load_one, load_where, store_vector
 from tilec.mlir.types import SsaValue, i1, i8, i64
@@ -47,36 +47,36 @@ def lower_load(context: Context, op: Load) -> None:
     box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
     path = context.path(op.source)
     width = vector_length(layout, op.vector // dtype.bytes)
-    in_pieces = box.in_pieces(width, ends=op.whole)
+    no_partial_access = box.no_partial_access(width, rows_end_aligned=op.whole)
 
     words = Words(context, dtype, width, once=context.is_read_once(op.source, op.offsets))
 
-    def whole() -> list[SsaValue]:
+    def load_box() -> list[SsaValue]:
         return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), path)]
 
     if op.pad is None:
-        context.assign(op.result, words.elements(whole()))
+        context.assign(op.result, words.elements(load_box()))
         return
     pad = literal(context, op.pad, dtype)
 
     def element(register: int) -> SsaValue:
         pointer = box.pointer(register)
         load = partial(load_one, context, pointer, dtype, path)
-        return context.choose(box.element_inside(register), load, lambda: pad)
+        return context.choose(box.element_in_bounds(register), load, lambda: pad)
 
     def access(register: int, outside: list[SsaValue]) -> list[SsaValue]:
-        def inside() -> list[SsaValue]:
+        def load_words() -> list[SsaValue]:
             return words.load(box.pointer(register), path)
 
-        return context.choose_all(box.element_inside(register), inside, lambda: outside)
+        return context.choose_all(box.element_in_bounds(register), load_words, lambda: outside)
 
-    def partly() -> list[SsaValue]:
-        if not in_pieces:
+    def load_elements_in_bounds() -> list[SsaValue]:
+        if not no_partial_access:
             return words.pack([element(register) for register in range(layout.num_registers)])
         outside = words.pack([pad] * width)
         return [word for register in range(0, layout.num_registers, width) for word in access(register, outside)]
 
-    context.assign(op.result, words.elements(context.choose_all(box.whole_inside(), whole, partly)))
+    context.assign(op.result, words.elements(context.choose_all(box.all_in_bounds(), load_box, load_elements_in_bounds)))
 
 
 @lowers(Store)
@@ -84,28 +84,28 @@ def lower_store(context: Context, op: Store) -> None:
     """Each element is stored by the first of the threads that have a copy of it."""
     dtype = op.tile.tile.dtype
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
-    held = context.registers(op.tile)
+    registers = context.registers(op.tile)
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
     width = vector_length(layout, op.vector // dtype.bytes)
     if dtype.kind == "b":
-        held = [context.zext(value, i8) for value in held]
+        registers = [context.zext(value, i8) for value in registers]
 
-    def whole() -> None:
-        for first in range(0, layout.num_registers, width):
-            with context.where(box.places.is_own(first)):
-                store_vector(context, box.pointer(first), held[first : first + width], streamed=op.streamed)
+    def store_box() -> None:
+        for register in range(0, layout.num_registers, width):
+            with context.where(box.coordinates.is_original(register)):
+                store_vector(context, box.pointer(register), registers[register : register + width], streamed=op.streamed)
 
-    def partly() -> None:
-        step = width if box.in_pieces(width, ends=op.whole) else 1
-        for first in range(0, layout.num_registers, step):
-            with context.where(_and(context, box.places.is_own(first), box.element_inside(first))):
-                store_vector(context, box.pointer(first), held[first : first + step], streamed=op.streamed)
+    def store_elements_in_bounds() -> None:
+        step = width if box.no_partial_access(width, rows_end_aligned=op.whole) else 1
+        for register in range(0, layout.num_registers, step):
+            with context.where(_conjunction(context, box.coordinates.is_original(register), box.element_in_bounds(register))):
+                store_vector(context, box.pointer(register), registers[register : register + step], streamed=op.streamed)
 
-    with context.where(_owns(context, layout)):
+    with context.where(_is_first_owner(context, layout)):
         if op.mask:
-            context.either(box.whole_inside(), whole, partly)
+            context.either(box.all_in_bounds(), store_box, store_elements_in_bounds)
         else:
-            whole()
+            store_box()
 
 
 @lowers(Gather)
@@ -115,69 +115,76 @@ def lower_gather(context: Context, op: Gather) -> None:
     assert layout is not None
     dtype = op.result.tile.dtype
     path = context.path(op.source)
-    asked, chosen = _asked(op) if op.pad is not None else (None, op.indices)
-    indices = [_wide(context, index, context.registers(index)) for index in chosen]
-    parts = [_apart(context, index) for index in chosen] if op.pad is not None else indices
+    condition, requested_indices = _condition_and_indices(op) if op.pad is not None else (None, op.indices)
+    indices = [_as_i64(context, index, context.registers(index)) for index in requested_indices]
+    address_indices = [_address_indices(context, index) for index in requested_indices] if op.pad is not None else indices
     out: list[SsaValue] = []
     for register in range(layout.num_registers):
-        place = [held[register] for held in indices]
+        coordinates = [values[register] for values in indices]
         if op.pad is None:
-            out.append(load_one(context, _element(context, op.source, place), dtype, path))
+            out.append(load_one(context, _element_pointer(context, op.source, coordinates), dtype, path))
             continue
-        inside = _inside(context, op.source, place)
-        inside = _and(context, context.registers(asked)[register] if asked else None, inside)
-        assert inside is not None
+        in_bounds = _element_in_bounds(context, op.source, coordinates)
+        in_bounds = _conjunction(context, context.registers(condition)[register] if condition else None, in_bounds)
+        assert in_bounds is not None
         pad = literal(context, op.pad, dtype)
         out.append(
-            load_where(context, inside, _element(context, op.source, [part[register] for part in parts]), pad, dtype, path)
+            load_where(
+                context,
+                in_bounds,
+                _element_pointer(context, op.source, [part[register] for part in address_indices]),
+                pad,
+                dtype,
+                path,
+            )
         )
     context.assign(op.result, out)
 
 
-def _apart(context: Context, index: Value) -> list[SsaValue]:
+def _address_indices(context: Context, index: Value) -> list[SsaValue]:
     """Indices as i64 for the addresses of loads that are predicated on the index lying in the tensor. Nonnegative steps from a
     common index are added in i64, so the common address is computed once and constant steps become immediates of the
     instructions. In i32, the sum of an index and a nonnegative offset that overflows wraps to a negative number, which is
     outside every tensor; if it does not overflow, both sums are equal."""
-    made = index.owner
-    if isinstance(made, Binary) and made.kind == "add" and index.tile.dtype == i32:
-        for common, steps in (made.operands, made.operands[::-1]):
-            if common.layout == steps.layout == index.layout and 0 <= _most(steps) < 1 << 31:
-                pairs = zip(*(_wide(context, one, context.registers(one)) for one in (common, steps)), strict=True)
-                return [context.add(start, step) for start, step in pairs]
-    return _wide(context, index, context.registers(index))
+    owner = index.owner
+    if isinstance(owner, Binary) and owner.kind == "add" and index.tile.dtype == i32:
+        for common, addends in (owner.operands, owner.operands[::-1]):
+            if common.layout == addends.layout == index.layout and 0 <= _largest_element(addends) < 1 << 31:
+                pairs = zip(*(_as_i64(context, one, context.registers(one)) for one in (common, addends)), strict=True)
+                return [context.add(base, addend) for base, addend in pairs]
+    return _as_i64(context, index, context.registers(index))
 
 
-def _most(steps: Value) -> int:
+def _largest_element(steps: Value) -> int:
     """The largest element of a tile built from `arange`, nonnegative constants, sums and products; -1 if it is built
     otherwise."""
-    made = steps.owner
-    match made:
+    owner = steps.owner
+    match owner:
         case Iota():
             return steps.tile.shape[0] - 1
         case Constant():
-            return int(made.value)
+            return int(owner.value)
         case Broadcast() | Relayout() | Reshape():
-            return _most(made.operands[0])
+            return _largest_element(owner.operands[0])
         case Binary(kind="add" | "mul"):
-            left, right = (_most(one) for one in made.operands)
-            return -1 if left < 0 or right < 0 else left + right if made.kind == "add" else left * right
+            left, right = (_largest_element(one) for one in owner.operands)
+            return -1 if left < 0 or right < 0 else left + right if owner.kind == "add" else left * right
         case _:
             return -1
 
 
-def _asked(op: Gather) -> tuple[Value | None, list[Value]]:
-    """The condition and indices of a conditional gather; condition None means all elements. In `where(asked, i, N)` for a
-    tensor of N elements, the index is outside the tensor wherever `asked` is false, so the condition replaces the select."""
-    made = op.indices[0].owner
-    if len(op.indices) > 1 or not isinstance(made, Select):
+def _condition_and_indices(op: Gather) -> tuple[Value | None, list[Value]]:
+    """The condition and indices of a conditional gather; condition None means all elements. In `where(condition, i,
+    N)` for a tensor of N elements, the index is outside the tensor wherever `condition` is false, so it replaces the select."""
+    owner = op.indices[0].owner
+    if len(op.indices) > 1 or not isinstance(owner, Select):
         return None, op.indices
-    asked, place, other = made.operands
-    while isinstance(other.owner, Broadcast):
-        other = other.owner.operands[0]
-    is_end = isinstance(other.owner, DimValue) and op.source.tensor.dims[0] == sym(other.owner.symbol)
-    same = asked.layout == place.layout == op.indices[0].layout
-    return (asked, [place]) if is_end and same else (None, op.indices)
+    condition, index, fallback = owner.operands
+    while isinstance(fallback.owner, Broadcast):
+        fallback = fallback.owner.operands[0]
+    is_extent = isinstance(fallback.owner, DimValue) and op.source.tensor.dims[0] == sym(fallback.owner.symbol)
+    same_layouts = condition.layout == index.layout == op.indices[0].layout
+    return (condition, [index]) if is_extent and same_layouts else (None, op.indices)
 
 
 @lowers(Scatter)
@@ -185,15 +192,15 @@ def lower_scatter(context: Context, op: Scatter) -> None:
     """One element per index; with a mask, elements outside the tensor are not written."""
     layout = op.tile.layout
     assert layout is not None
-    held = context.registers(op.tile)
-    indices = [_wide(context, index, context.registers(index)) for index in op.indices]
-    places = Places(context, layout, op.tile.tile.shape)
-    with context.where(_owns(context, layout)):
+    registers = context.registers(op.tile)
+    indices = [_as_i64(context, index, context.registers(index)) for index in op.indices]
+    coordinates = TileCoordinates(context, layout, op.tile.tile.shape)
+    with context.where(_is_first_owner(context, layout)):
         for register in range(layout.num_registers):
-            place = [values[register] for values in indices]
-            inside = _inside(context, op.target, place) if op.mask else None
-            with context.where(_and(context, places.is_own(register), inside)):
-                store_vector(context, _element(context, op.target, place), [held[register]])
+            position = [values[register] for values in indices]
+            in_bounds = _element_in_bounds(context, op.target, position) if op.mask else None
+            with context.where(_conjunction(context, coordinates.is_original(register), in_bounds)):
+                store_vector(context, _element_pointer(context, op.target, position), [registers[register]])
 
 
 @lowers(AtomicUpdate)
@@ -201,18 +208,18 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     """One relaxed atomic per element."""
     dtype = op.tile.tile.dtype
     layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
-    held = context.registers(op.tile)
+    registers = context.registers(op.tile)
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
     signed = "" if dtype.kind == "i" else "u"
     kind = ("fadd" if dtype.is_float else "add") if op.kind == "add" else ("f" if dtype.is_float else signed) + op.kind
-    with context.where(_owns(context, layout)):
+    with context.where(_is_first_owner(context, layout)):
         for register in range(layout.num_registers):
-            inside = box.element_inside(register) if op.mask else None
-            with context.where(_and(context, box.places.is_own(register), inside)):
+            in_bounds = box.element_in_bounds(register) if op.mask else None
+            with context.where(_conjunction(context, box.coordinates.is_original(register), in_bounds)):
                 if kind in ("fmax", "fmin"):
-                    float_extremum(context, op.kind, box.pointer(register), held[register])
+                    float_extremum(context, op.kind, box.pointer(register), registers[register])
                 else:
-                    context.atomic_update(kind, box.pointer(register), held[register])
+                    context.atomic_update(kind, box.pointer(register), registers[register])
 
 
 class _Box:
@@ -220,60 +227,60 @@ class _Box:
 
     def __init__(self, context: Context, tensor: Value, offsets: list[Value], shape: tuple[int, ...], layout: Layout) -> None:
         self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
-        self.known_inside = _known_inside(tensor, offsets, shape)
-        self.offsets = [_wide(context, offset, [context.scalar(offset)])[0] for offset in offsets]
+        self.in_bounds_axes = _axes_in_bounds(tensor, offsets, shape)
+        self.offsets = [_as_i64(context, offset, [context.scalar(offset)])[0] for offset in offsets]
         self.wraps = [offset.tile.dtype.bits == 64 for offset in offsets]
-        self.places = Places(context, layout, shape)
+        self.coordinates = TileCoordinates(context, layout, shape)
         self.first = [
             context.add(offset, context.zext(coordinate, i64))
-            for offset, coordinate in zip(self.offsets, self.places.own, strict=True)
+            for offset, coordinate in zip(self.offsets, self.coordinates.own, strict=True)
         ]
-        self.base = _element(context, tensor, self.first)
+        self.base = _element_pointer(context, tensor, self.first)
         self.wrapped: dict[
             tuple[int, int], SsaValue
         ] = {}  # positions on an axis by their step from the first register; only for layouts that wrap
         if layout.wraps(shape):
             for register in range(layout.num_registers):
-                for axis, step in enumerate(self.places.steps(register)):
-                    self._back(axis, step)
+                for axis, step in enumerate(self.coordinates.steps(register)):
+                    self._wrap_offset(axis, step)
                     if (axis, step) not in self.wrapped:
-                        self.wrapped[axis, step] = self._place(axis, step)
+                        self.wrapped[axis, step] = self._position(axis, step)
 
     def pointer(self, register: int) -> SsaValue:
         """Address of a register's element."""
         context, size = self.context, self.tensor.tensor.dtype.bytes
-        fixed, pointer = 0, self.base
-        for axis, step in enumerate(self.places.steps(register)):
+        constant_offset, pointer = 0, self.base
+        for axis, step in enumerate(self.coordinates.steps(register)):
             stride = context.stride_constant(self.tensor, axis)
             if stride is not None:
-                fixed += step * stride * size
+                constant_offset += step * stride * size
             elif step:
-                moved = context.mul(context.stride(self.tensor, axis), context.constant(step * size, i64))
-                pointer = context.offset(pointer, moved)
-            back = self._back(axis, step)
-            if back:
-                moved = back if stride is not None else context.mul(context.stride(self.tensor, axis), back)
-                pointer = context.offset(pointer, moved)
-        return context.offset(pointer, fixed)
+                byte_offset = context.mul(context.stride(self.tensor, axis), context.constant(step * size, i64))
+                pointer = context.offset(pointer, byte_offset)
+            wrap_offset = self._wrap_offset(axis, step)
+            if wrap_offset:
+                byte_offset = wrap_offset if stride is not None else context.mul(context.stride(self.tensor, axis), wrap_offset)
+                pointer = context.offset(pointer, byte_offset)
+        return context.offset(pointer, constant_offset)
 
-    def whole_inside(self) -> SsaValue:
+    def all_in_bounds(self) -> SsaValue:
         """Whether the whole box lies in the tensor; uniform over the block."""
-        context, out = self.context, None
+        context, in_bounds = self.context, None
         for axis, offset in enumerate(self.offsets):
             limit = self._extent(axis)
-            out = _and(context, out, context.compare("sge", offset, context.constant(0, i64)))
+            in_bounds = _conjunction(context, in_bounds, context.compare("sge", offset, context.constant(0, i64)))
             if self.wraps[axis]:  # offset + shape could overflow i64
                 last = context.sub(limit, self.shape[axis])
-                out = _and(context, out, context.compare("sle", offset, last))
+                in_bounds = _conjunction(context, in_bounds, context.compare("sle", offset, last))
                 continue
             end = context.add(offset, context.constant(self.shape[axis], i64))
-            out = _and(context, out, context.compare("sle", end, limit))
-        assert out is not None
-        return out
+            in_bounds = _conjunction(context, in_bounds, context.compare("sle", end, limit))
+        assert in_bounds is not None
+        return in_bounds
 
-    def in_pieces(self, width: int, *, ends: bool) -> bool:
+    def no_partial_access(self, width: int, *, rows_end_aligned: bool) -> bool:
         """Whether each access of `width` consecutive elements is either entirely inside or entirely outside the tensor: the box
-        is known to be inside along the last axis, or rows end at access boundaries (`ends`).
+        is known to be inside along the last axis, or rows end at access boundaries (`rows_end_aligned`).
 
         In the second case the extent is a multiple of `width`. So is the start of each access, also modulo 2**64: `width` is a
         power of two that divides the known divisor of the offset (`Load.vector`) and the length of a register's contiguous run,
@@ -282,33 +289,33 @@ class _Box:
         access.
         """
         last = self.tensor.tensor.rank - 1
-        return last in self.known_inside or (ends and self.shape[last] % width == 0)
+        return last in self.in_bounds_axes or (rows_end_aligned and self.shape[last] % width == 0)
 
-    def element_inside(self, register: int) -> SsaValue:
+    def element_in_bounds(self, register: int) -> SsaValue:
         """Whether a register's element lies in the tensor."""
-        steps = enumerate(self.places.steps(register))
-        place = [self.wrapped.get((axis, step)) or self._place(axis, step) for axis, step in steps]
-        return _inside(self.context, self.tensor, place, self.known_inside) or self.context.constant(1, i1)
+        steps = enumerate(self.coordinates.steps(register))
+        position = [self.wrapped.get((axis, step)) or self._position(axis, step) for axis, step in steps]
+        return _element_in_bounds(self.context, self.tensor, position, self.in_bounds_axes) or self.context.constant(1, i1)
 
-    def _place(self, axis: int, step: int) -> SsaValue:
+    def _position(self, axis: int, step: int) -> SsaValue:
         """Position on an axis of a register `step` after the first, i64."""
-        at = self.first[axis]
+        position = self.first[axis]
         if step:
-            at = self.context.add(at, step)
-        back = self.places.shift(axis, step, 1, i64)
-        return self.context.add(at, back) if back else at
+            position = self.context.add(position, step)
+        wrap_offset = self.coordinates.shift(axis, step, 1, i64)
+        return self.context.add(position, wrap_offset) if wrap_offset else position
 
-    def _back(self, axis: int, step: int) -> SsaValue | None:
+    def _wrap_offset(self, axis: int, step: int) -> SsaValue | None:
         """The offset that wrapping adds to an address (0 or negative): in bytes, or in bytes per element of a stride known only
         at launch."""
         stride = self.context.stride_constant(self.tensor, axis)
-        return self.places.shift(axis, step, self.tensor.tensor.dtype.bytes * (1 if stride is None else stride), i64)
+        return self.coordinates.shift(axis, step, self.tensor.tensor.dtype.bytes * (1 if stride is None else stride), i64)
 
     def _extent(self, axis: int) -> SsaValue:
-        return self.context.host(self.tensor.tensor.dims[axis])
+        return self.context.launch_value(self.tensor.tensor.dims[axis])
 
 
-def _known_inside(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -> set[int]:
+def _axes_in_bounds(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -> set[int]:
     """Axes along which a box at a constant offset lies inside a constant extent."""
     found: set[int] = set()
     for axis, (offset, extent) in enumerate(zip(offsets, shape, strict=True)):
@@ -318,50 +325,52 @@ def _known_inside(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -
     return found
 
 
-def _inside(context: Context, tensor: Value, place: list[SsaValue], known: Set[int] = frozenset()) -> SsaValue | None:
-    """Whether an element lies in the tensor, tested on the axes that are not in `known`; None if no test is left."""
+def _element_in_bounds(
+    context: Context, tensor: Value, position: list[SsaValue], known_axes: Set[int] = frozenset()
+) -> SsaValue | None:
+    """Whether an element lies in the tensor, tested on the axes that are not in `known_axes`; None if no test is left."""
     out: SsaValue | None = None
-    for axis, index in enumerate(place):
-        if axis in known:
+    for axis, index in enumerate(position):
+        if axis in known_axes:
             continue
         # The unsigned comparison also rejects negative indices.
-        out = _and(context, out, context.compare("ult", index, context.host(tensor.tensor.dims[axis])))
+        out = _conjunction(context, out, context.compare("ult", index, context.launch_value(tensor.tensor.dims[axis])))
     return out
 
 
-def _and(context: Context, left: SsaValue | None, right: SsaValue | None) -> SsaValue | None:
+def _conjunction(context: Context, left: SsaValue | None, right: SsaValue | None) -> SsaValue | None:
     return context.bit_and(left, right) if left and right else left or right
 
 
-def _wide(context: Context, value: Value, held: list[SsaValue]) -> list[SsaValue]:
+def _as_i64(context: Context, value: Value, registers: list[SsaValue]) -> list[SsaValue]:
     """Indices as i64, from which both addresses and masks are computed."""
-    return [positions.position(context, value, one).wide(context) for one in held]
+    return [positions.position(context, value, register).wide(context) for register in registers]
 
 
-def _element(context: Context, tensor: Value, place: list[SsaValue]) -> SsaValue:
+def _element_pointer(context: Context, tensor: Value, position: list[SsaValue]) -> SsaValue:
     size = tensor.tensor.dtype.bytes
     pointer = context.pointer(tensor)
-    for axis, index in enumerate(place):
+    for axis, index in enumerate(position):
         stride = context.stride_constant(tensor, axis)
         if stride is not None:
-            moved = context.mul(index, context.constant(stride * size, i64))
+            byte_offset = context.mul(index, context.constant(stride * size, i64))
         else:
-            moved = context.mul(context.mul(index, context.stride(tensor, axis)), context.constant(size, i64))
-        pointer = context.offset(pointer, moved)
+            byte_offset = context.mul(context.mul(index, context.stride(tensor, axis)), context.constant(size, i64))
+        pointer = context.offset(pointer, byte_offset)
     return pointer
 
 
-def _owns(context: Context, layout: Layout) -> SsaValue | None:
+def _is_first_owner(context: Context, layout: Layout) -> SsaValue | None:
     """Whether this thread is the first of those that have the same elements; None if no element is replicated."""
     if not layout.lanes:
         return context.compare("eq", context.thread(), context.constant(0))
     out: SsaValue | None = None
     lane, warp = context.bit_and(context.thread(), 31), context.lshr(context.thread(), 5)
     for index, digits in ((lane, layout.lanes), (warp, layout.warps)):
-        position = 1
+        weight = 1
         for digit in digits:
             if digit.axis is None and digit.extent > 1:
-                step = context.urem(context.udiv(index, position), digit.extent)
-                out = _and(context, out, context.compare("eq", step, context.constant(0)))
-            position *= digit.extent
+                step = context.urem(context.udiv(index, weight), digit.extent)
+                out = _conjunction(context, out, context.compare("eq", step, context.constant(0)))
+            weight *= digit.extent
     return out

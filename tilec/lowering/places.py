@@ -14,23 +14,23 @@ from tilec.lowering.context import Context
 from tilec.mlir.types import SsaValue, Type, i32
 
 
-class Places:
+class TileCoordinates:
     """Coordinates of one tile's elements."""
 
     def __init__(self, context: Context, layout: Layout, shape: tuple[int, ...]) -> None:
         self.context, self.layout, self.shape = context, layout, shape
         self._own: list[SsaValue] | None = None
-        self._past: dict[tuple[int, int], SsaValue] = {}
+        self._past_end: dict[tuple[int, int], SsaValue] = {}
         self._shifts: dict[tuple[int, int, int, Type], SsaValue] = {}
-        self._furthest, self._step = [0] * len(shape), list(shape)
+        self._max_offset, self._alignment = [0] * len(shape), list(shape)
         for digit in (*layout.lanes, *layout.warps):
             if digit.axis is not None and digit.extent > 1:
-                self._furthest[digit.axis] += (digit.extent - 1) * digit.stride
-                self._step[digit.axis] = gcd(self._step[digit.axis], digit.stride)
+                self._max_offset[digit.axis] += (digit.extent - 1) * digit.stride
+                self._alignment[digit.axis] = gcd(self._alignment[digit.axis], digit.stride)
         if layout.wraps(shape):  # create all of them now: values created inside a branch are not visible after it
             for register in range(layout.num_registers):
                 for axis, step in enumerate(self.steps(register)):
-                    self.past(axis, step)
+                    self.past_end(axis, step)
 
     @property
     def own(self) -> list[SsaValue]:
@@ -44,28 +44,28 @@ class Places:
         """Distance of a register from register 0 on each axis, before wrapping."""
         return self.layout.coordinates(register, 0, 0)
 
-    def past(self, axis: int, step: int) -> SsaValue | None:
+    def past_end(self, axis: int, step: int) -> SsaValue | None:
         """Whether the position `step` after this thread's first lies past the end of the axis, as i1; None if it does in no
         thread."""
         extent = self.shape[axis]
-        if self._furthest[axis] + step < extent:
+        if self._max_offset[axis] + step < extent:
             return None
         # All threads start at multiples of a divisor of the extent: positions between two multiples are past the end together.
-        step -= step % self._step[axis]
-        if (axis, step) not in self._past:
+        step -= step % self._alignment[axis]
+        if (axis, step) not in self._past_end:
             limit = self.context.constant(max(0, extent - step))
-            self._past[axis, step] = self.context.compare("uge", self.own[axis], limit)
-        return self._past[axis, step]
+            self._past_end[axis, step] = self.context.compare("uge", self.own[axis], limit)
+        return self._past_end[axis, step]
 
     def is_copy(self, register: int) -> SsaValue | None:
         """Whether a register holds a wrapped copy of an element, as i1; None if it does in no thread."""
         out: SsaValue | None = None
         for axis, step in enumerate(self.steps(register)):
-            past = self.past(axis, step)
-            out = self.context.bit_or(out, past) if out and past else out or past
+            past_end = self.past_end(axis, step)
+            out = self.context.bit_or(out, past_end) if out and past_end else out or past_end
         return out
 
-    def is_own(self, register: int) -> SsaValue | None:
+    def is_original(self, register: int) -> SsaValue | None:
         """The negation of `is_copy`; None if it is true in every thread."""
         copy = self.is_copy(register)
         return self.context.bit_xor(copy, 1) if copy else None
@@ -73,18 +73,18 @@ class Places:
     def coordinate(self, register: int, axis: int) -> SsaValue:
         """Coordinate of a register's element on an axis, i32."""
         step = self.steps(register)[axis]
-        place = self.context.add(self.own[axis], step)
+        coordinate = self.context.add(self.own[axis], step)
         shift = self.shift(axis, step, 1, i32)
-        return self.context.add(place, shift) if shift else place
+        return self.context.add(coordinate, shift) if shift else coordinate
 
     def shift(self, axis: int, step: int, scale: int, type: Type) -> SsaValue | None:
         """The distance by which the position `step` after this thread's first wraps, times `scale`: 0 or negative; None if it
         never wraps. Created once: a caller that needs it in several branches must request it before them."""
-        past = self.past(axis, step)
-        if not past:
+        past_end = self.past_end(axis, step)
+        if not past_end:
             return None
-        key = (axis, step - step % self._step[axis], scale, type)
+        key = (axis, step - step % self._alignment[axis], scale, type)
         if key not in self._shifts:
-            back, none = self.context.constant(-self.shape[axis] * scale, type), self.context.constant(0, type)
-            self._shifts[key] = self.context.select(past, back, none)
+            wrap_offset, zero = self.context.constant(-self.shape[axis] * scale, type), self.context.constant(0, type)
+            self._shifts[key] = self.context.select(past_end, wrap_offset, zero)
         return self._shifts[key]

@@ -38,11 +38,11 @@ class Position:
         return extent if self.value.type is i32 else out.zext(extent, i64)
 
 
-def position(out: Builder, value: Value, held: SsaValue) -> Position:
-    """The position that `held`, an integer with the dtype of `value`, represents."""
+def position(out: Builder, value: Value, register: SsaValue) -> Position:
+    """The position that `register`, an integer with the dtype of `value`, represents."""
     dtype = value.tile.dtype
     if dtype.bits == 64:
-        return Position(held)
+        return Position(register)
     if dtype.bits == 32:
-        return Position(held if dtype.kind == "i" else out.zext(held, i64))
-    return Position(out.extended(held, i32, signed=dtype.kind == "i"))
+        return Position(register if dtype.kind == "i" else out.zext(register, i64))
+    return Position(out.extended(register, i32, signed=dtype.kind == "i"))

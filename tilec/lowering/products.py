@@ -14,16 +14,16 @@ from tilec.lowering.staging import stage_pointer
 @lowers(Mma)
 def lower_mma(context: Context, op: Mma) -> None:
     """One `mma.sync.m16n8k16` per instruction tile; operands and accumulator have their fragment layouts. In a batched product
-    (rank 3) a thread has `beside` whole products, consecutive among its registers."""
+    (rank 3) a thread has `products_per_thread` whole products, consecutive among its registers."""
     dtype = op.operands[0].tile.dtype
     a, b, total = (context.registers(value) for value in op.operands)
     left = [mma_sync.pack(context, a[i], a[i + 1], dtype) for i in range(0, len(a), 2)]
     right = [mma_sync.pack(context, b[i], b[i + 1], dtype) for i in range(0, len(b), 2)]
     steps = op.operands[0].tile.shape[-1] // mma_sync.K
-    beside = mma_sync.products_of_thread(op.result.layout) if op.result.tile.rank == 3 and op.result.layout else 1
-    row_tiles, column_tiles = len(left) // (4 * steps * beside), len(right) // (2 * steps * beside)
+    products_per_thread = mma_sync.products_of_thread(op.result.layout) if op.result.tile.rank == 3 and op.result.layout else 1
+    row_tiles, column_tiles = len(left) // (4 * steps * products_per_thread), len(right) // (2 * steps * products_per_thread)
     result = list(total)
-    for product in range(beside):
+    for product in range(products_per_thread):
         for k in range(steps):
             for row in range(row_tiles):
                 # Every other row runs backwards, so that consecutive instructions share an operand.
@@ -44,7 +44,7 @@ def lower_group_mma(context: Context, op: GroupMma) -> None:
     tiles = left.shape[0] // wgmma.GROUP_M // (context.threads // 128)
     a, b = (wgmma.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
     group = context.lshr(context.thread(), 7)
-    a = wgmma.rows_below(context, a, context.mul(group, wgmma.GROUP_M * tiles))
+    a = wgmma.advance_descriptor(context, a, context.mul(group, wgmma.GROUP_M * tiles))
     operands = wgmma.Left(a, left.panel_bytes), wgmma.Right(b, right.panel_bytes)
     _start(context, op, operands, tiles, left.shape[1])
 
@@ -56,24 +56,26 @@ def lower_held_group_mma(context: Context, op: HeldGroupMma) -> None:
     tiles = a.tile.shape[0] // wgmma.GROUP_M // (context.threads // 128)
     ((buffer, stage),) = op.reads
     b = wgmma.descriptor(context, stage_pointer(context, buffer, stage), right.panel_bytes)
-    operands = wgmma.Left(held=tuple(context.registers(a))), wgmma.Right(b, right.panel_bytes, turned=True)
+    operands = wgmma.Left(a_registers=tuple(context.registers(a))), wgmma.Right(b, right.panel_bytes, mn_major=True)
     _start(context, op, operands, tiles, right.shape[0])
 
 
 @lowers(PackPairs)
 def lower_pack_pairs(context: Context, op: PackPairs) -> None:
     """Packs pairs of registers: consecutive columns are in consecutive registers."""
-    held = context.registers(op.operands[0])
-    context.assign(op.result, [wgmma.pack(context, held[i], held[i + 1], op.dtype) for i in range(0, len(held), 2)])
+    registers = context.registers(op.operands[0])
+    context.assign(
+        op.result, [wgmma.pack(context, registers[i], registers[i + 1], op.dtype) for i in range(0, len(registers), 2)]
+    )
 
 
 def _start(
     context: Context, op: GroupProduct, operands: tuple[wgmma.Left, wgmma.Right], tiles: int, depth: int
 ) -> None:  # fmt: skip
-    held, dtype = op.operands[-1], op.reads[0][0].shared.dtype
-    total = context.registers(held)
-    made = wgmma.start(context, *operands, total, tiles, op.result.tile.shape[1], depth, dtype, _is_zero(held))
-    context.assign(op.result, made)
+    accumulator, dtype = op.operands[-1], op.reads[0][0].shared.dtype
+    initial = context.registers(accumulator)
+    accumulators = wgmma.start(context, *operands, initial, tiles, op.result.tile.shape[1], depth, dtype, _is_zero(accumulator))
+    context.assign(op.result, accumulators)
 
 
 def _is_zero(value: Value) -> bool:

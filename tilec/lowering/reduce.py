@@ -18,12 +18,12 @@ from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.narrow_floats import narrowed, widened
-from tilec.lowering.places import Places
+from tilec.lowering.places import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
 from tilec.mlir.types import SsaValue, i1, i8, i64
 
-NONE: Final = 2**31 - 1
+NO_POSITION: Final = 2**31 - 1
 """A position past every tile."""
 
 Reduction = Reduce | ReducePut | ReduceTake
@@ -33,23 +33,23 @@ Parts = tuple[SsaValue, ...]  # the value, and for argmax and argmin its positio
 @lowers(Reduce)
 def lower_reduce(context: Context, op: Reduce) -> None:
     """Along an axis that lies within warps."""
-    _finish(context, op, op.operands[0], _within_warps(context, op, op.operands[0]))
+    _assign_results(context, op, op.operands[0], _reduce_within_warps(context, op, op.operands[0]))
 
 
 @lowers(ReducePut)
 def lower_reduce_put(context: Context, op: ReducePut) -> None:
     """Every thread stores the partial results of its warp in its own slots of scratch."""
     scratch, source = op.operands
-    results = _within_warps(context, op, source)
+    results = _reduce_within_warps(context, op, source)
     width = len(results) * len(results[0]) * REDUCED_BYTES
     pointer = context.scratch(scratch, context.threads * width)
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
     context.assign(scratch, [pointer, lane, warp])
-    own = context.offset(pointer, context.mul(thread, width))
+    slots = context.offset(pointer, context.mul(thread, width))
     for slot, value in enumerate(value for parts in results for value in parts):
-        place = context.offset(own, slot * REDUCED_BYTES)
-        context.store(context.zext(value, i8) if value.type is i1 else value, place)
+        address = context.offset(slots, slot * REDUCED_BYTES)
+        context.store(context.zext(value, i8) if value.type is i1 else value, address)
 
 
 @lowers(ReduceTake)
@@ -59,86 +59,91 @@ def lower_reduce_take(context: Context, op: ReduceTake) -> None:
     layout = source.layout
     assert layout is not None
     pointer, lane, warp = context.registers(scratch)
-    dtype = _work(source.tile.dtype)
+    dtype = _compute_dtype(source.tile.dtype)
     types = [storage(dtype), mlir.i32][: 2 if op.kind.startswith("arg") else 1]
     slots = prod(digit.extent for digit in layout.registers if digit.axis not in (None, op.axis))
     width = slots * len(types) * REDUCED_BYTES
     # This thread's warp index with the digits of the axis set to zero, and the offset of every combination of those digits.
-    fixed, position, steps = None, 1, [0]
+    other_warps, weight, warp_offsets = None, 1, [0]
     for digit in layout.warps:
         if digit.axis == op.axis:
-            steps = [step + position * i for i in range(digit.extent) for step in steps]
+            warp_offsets = [warp_offset + weight * i for i in range(digit.extent) for warp_offset in warp_offsets]
         else:
-            index = context.urem(context.udiv(warp, position), digit.extent)
-            part = context.mul(index, position)
-            fixed = part if fixed is None else context.add(fixed, part)
-        position *= digit.extent
-    first = context.mul(fixed, 32) if fixed is not None else None
-    base_thread = context.add(lane, first) if first is not None else lane
+            digit_index = context.urem(context.udiv(warp, weight), digit.extent)
+            part = context.mul(digit_index, weight)
+            other_warps = part if other_warps is None else context.add(other_warps, part)
+        weight *= digit.extent
+    first_thread = context.mul(other_warps, 32) if other_warps is not None else None
+    base_thread = context.add(lane, first_thread) if first_thread is not None else lane
     base = context.offset(pointer, context.mul(base_thread, width))
     out: list[Parts] = []
     for slot in range(slots):
         total: Parts | None = None
-        for step in sorted(steps):
+        for warp_offset in sorted(warp_offsets):
             loaded: list[SsaValue] = []
-            for which, type_ in enumerate(types):
-                offset = step * 32 * width + (slot * len(types) + which) * REDUCED_BYTES
+            for index, type_ in enumerate(types):
+                offset = warp_offset * 32 * width + (slot * len(types) + index) * REDUCED_BYTES
                 loaded.append(context.load(context.offset(base, offset), type_))
             total = tuple(loaded) if total is None else _combine(context, op.kind, total, tuple(loaded), dtype)
         assert total is not None
         out.append(total)
-    _finish(context, op, source, out)
+    _assign_results(context, op, source, out)
 
 
-def _work(dtype: DType) -> DType:
+def _compute_dtype(dtype: DType) -> DType:
     """The dtype of the computation: f32 for all floats, so sums accumulate in f32."""
     return f32 if dtype.is_float else dtype
 
 
-def _within_warps(context: Context, op: Reduction, source: Value) -> list[Parts]:
+def _reduce_within_warps(context: Context, op: Reduction, source: Value) -> list[Parts]:
     """The partial result of this warp for each element of the result that this thread has."""
     layout = source.layout
     assert layout is not None
     dtype = source.tile.dtype
-    held = context.registers(source)
-    work = _work(dtype)
+    registers = context.registers(source)
+    compute_dtype = _compute_dtype(dtype)
     if dtype.is_float:
-        held = [widened(context, value, dtype) for value in held]
+        registers = [widened(context, value, dtype) for value in registers]
     positional = op.kind.startswith("arg")
     if op.kind == "sum":
-        held = _each_once(context, op.axis, source, held, work)
+        registers = _zero_copies(context, op.axis, source, registers, compute_dtype)
     groups: dict[tuple[int, ...], list[tuple[int, SsaValue]]] = {}  # (offset along the axis, register)
-    for register, value in enumerate(held):
-        place = layout.coordinates(register, 0, 0)
-        groups.setdefault(place[: op.axis] + place[op.axis + 1 :], []).append((place[op.axis], value))
-    own = context.thread_coordinates(layout)[op.axis] if positional else None
-    results = [_in_thread(context, op.kind, group, own, work) for group in groups.values()]
-    return [_across_lanes(context, op, layout, parts, work) for parts in results]
+    for register, value in enumerate(registers):
+        coordinates = layout.coordinates(register, 0, 0)
+        groups.setdefault(coordinates[: op.axis] + coordinates[op.axis + 1 :], []).append((coordinates[op.axis], value))
+    origin = context.thread_coordinates(layout)[op.axis] if positional else None
+    results = [_reduce_in_thread(context, op.kind, group, origin, compute_dtype) for group in groups.values()]
+    return [_reduce_across_lanes(context, op, layout, parts, compute_dtype) for parts in results]
 
 
-def _finish(context: Context, op: Reduction, source: Value, results: list[Parts]) -> None:
+def _assign_results(context: Context, op: Reduction, source: Value, results: list[Parts]) -> None:
     """Assigns the complete results, converted to the result's dtype."""
     dtype = source.tile.dtype
-    positional, work = op.kind.startswith("arg"), _work(dtype)
-    made = [parts[-1] for parts in results]
-    if positional and work.is_float:  # if all elements are NaN, none equals the best
+    positional, compute_dtype = op.kind.startswith("arg"), _compute_dtype(dtype)
+    registers = [parts[-1] for parts in results]
+    if positional and compute_dtype.is_float:  # if all elements are NaN, none equals the best
         zero = context.constant(0)
-        made = [context.select(compared(context, "ne", best, best, work), zero, place) for best, place in results]
-    if work != dtype and not positional:
-        made = [narrowed(context, value, dtype) for value in made]
-    context.assign(op.result, made)
+        registers = [
+            context.select(compared(context, "ne", best, best, compute_dtype), zero, position) for best, position in results
+        ]
+    if compute_dtype != dtype and not positional:
+        registers = [narrowed(context, value, dtype) for value in registers]
+    context.assign(op.result, registers)
 
 
-def _each_once(context: Context, axis: int, source: Value, held: list[SsaValue], dtype: DType) -> list[SsaValue]:
+def _zero_copies(context: Context, axis: int, source: Value, registers: list[SsaValue], dtype: DType) -> list[SsaValue]:
     """The operands of a sum, with wrapped copies replaced by zero. The other reductions are idempotent, and argmax and argmin
     use the lowest index."""
     assert source.layout is not None
-    places = Places(context, source.layout, source.tile.shape)
-    past = [places.past(axis, places.steps(register)[axis]) for register in range(len(held))]
-    if not any(past):
-        return held
-    nothing = literal(context, -0.0 if dtype.is_float else 0, dtype)  # -0.0 is the identity of addition for either sign of zero
-    return [context.select(out, nothing, value) if out else value for value, out in zip(held, past, strict=True)]
+    coordinates = TileCoordinates(context, source.layout, source.tile.shape)
+    past_end = [coordinates.past_end(axis, coordinates.steps(register)[axis]) for register in range(len(registers))]
+    if not any(past_end):
+        return registers
+    neutral = literal(context, -0.0 if dtype.is_float else 0, dtype)  # -0.0 is the identity of addition for either sign of zero
+    return [
+        context.select(is_copy, neutral, value) if is_copy else value
+        for value, is_copy in zip(registers, past_end, strict=True)
+    ]
 
 
 def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DType) -> Parts:
@@ -147,34 +152,39 @@ def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DTyp
     if len(left) == 1:
         return (binary(context, {"sum": "add"}.get(kind, kind), left[0], right[0], dtype),)
     better = binary(context, kind.removeprefix("arg"), left[0], right[0], dtype)
-    none = context.constant(NONE)
-    places = [context.select(compared(context, "eq", value, better, dtype), place, none) for value, place in (left, right)]
-    return better, binary(context, "min", places[0], places[1], i32)
+    no_position = context.constant(NO_POSITION)
+    positions = [
+        context.select(compared(context, "eq", value, better, dtype), position, no_position)
+        for value, position in (left, right)
+    ]
+    return better, binary(context, "min", positions[0], positions[1], i32)
 
 
-def _in_thread(context: Context, kind: str, group: list[tuple[int, SsaValue]], own: SsaValue | None, dtype: DType) -> Parts:
-    """Combines one thread's elements of an axis; if `own` is given, indices count from it, the index of the first element."""
+def _reduce_in_thread(
+    context: Context, kind: str, group: list[tuple[int, SsaValue]], origin: SsaValue | None, dtype: DType
+) -> Parts:
+    """Combines one thread's elements of an axis; if `origin` is given, indices count from it, the first element's index."""
     best = group[0][1]
     for _, value in group[1:]:
         (best,) = _combine(context, kind.removeprefix("arg"), (best,), (value,), dtype)
-    if own is None:
+    if origin is None:
         return (best,)
     *before, (last, _) = sorted(group, key=lambda pair: pair[0])
-    place = context.constant(last)
-    for step, value in reversed(before):
-        place = context.select(compared(context, "eq", value, best, dtype), context.constant(step), place)
-    return best, context.add(own, place)
+    position = context.constant(last)
+    for index, value in reversed(before):
+        position = context.select(compared(context, "eq", value, best, dtype), context.constant(index), position)
+    return best, context.add(origin, position)
 
 
-def _across_lanes(context: Context, op: Reduction, layout: Layout, parts: Parts, dtype: DType) -> Parts:
-    position = 1
+def _reduce_across_lanes(context: Context, op: Reduction, layout: Layout, parts: Parts, dtype: DType) -> Parts:
+    weight = 1
     for digit in layout.lanes:
         step = 1
         while digit.axis == op.axis and step < digit.extent:
-            other = tuple(_shuffle(context, value, position * step) for value in parts)
+            other = tuple(_shuffle(context, value, weight * step) for value in parts)
             parts = _combine(context, op.kind, parts, other, dtype)
             step *= 2
-        position *= digit.extent
+        weight *= digit.extent
     return parts
 
 

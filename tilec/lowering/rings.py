@@ -44,7 +44,7 @@ def lower_nothing(context: Context, op: Op) -> None:
 def lower_barrier(context: Context, op: Barrier) -> None:
     """A barrier for all threads of the block, or a named barrier for those of the role."""
     if op.scope == "role" and context.role_number:
-        context.part_barrier(context.role_number, context.threads)
+        context.named_barrier(context.role_number, context.threads)
     else:
         op.require(op.scope == "block", f"nothing lowers the scope {op.scope} here")
         context.barrier()
@@ -57,8 +57,8 @@ def lower_acquire(context: Context, op: Acquire) -> None:
     if by_groups(op.ring):
         return
     stage, stages = context.scalar(op.stage), op.ring.ring.stages
-    before = context.bit_xor(context.scalar(op.parity), 1)
-    mbarrier.wait(context, mbarrier.empty(context, context.pointer(op.ring), stage, stages), before)
+    previous_parity = context.bit_xor(context.scalar(op.parity), 1)
+    mbarrier.wait(context, mbarrier.empty(context, context.pointer(op.ring), stage, stages), previous_parity)
     mbarrier.expect(context, full(context, op.ring, op.stage), op.expected)
 
 
@@ -94,17 +94,17 @@ def lower_take_turn(context: Context, op: TakeTurn) -> None:
     """Ping-pong: waits until the previous consumer hands over. The consumer at `place` 0 goes first: it waits for the preceding
     parity, which a fresh mbarrier satisfies at once."""
     parity = context.scalar(op.parity)
-    mbarrier.wait(context, turn(context, op, op.place), parity if op.place else context.bit_xor(parity, 1))
+    mbarrier.wait(context, order_barrier(context, op, op.place), parity if op.place else context.bit_xor(parity, 1))
 
 
 @lowers(PassTurn)
 def lower_pass_turn(context: Context, op: PassTurn) -> None:
     """Ping-pong: the first thread of each warp arrives at the next consumer's mbarrier, on behalf of the warp."""
-    made = op.ring.owner
-    assert isinstance(made, Ring)
+    ring = op.ring.owner
+    assert isinstance(ring, Ring)
     lane = context.bit_and(context.thread(), 31)
-    following = turn(context, op, (op.place + 1) % made.takers)
-    mbarrier.arrive(context, following, context.compare("eq", lane, context.constant(0)))
+    next_barrier = order_barrier(context, op, (op.place + 1) % ring.takers)
+    mbarrier.arrive(context, next_barrier, context.compare("eq", lane, context.constant(0)))
 
 
 @lowers(Drain)
@@ -122,14 +122,14 @@ def lower_proxy_fence(context: Context, _: ProxyFence) -> None:
 
 def by_groups(ring: Value) -> bool:
     """Whether `cp.async` groups, not mbarriers, signal the stages of a ring."""
-    made = ring.owner
-    assert isinstance(made, Ring)
-    return made.sync == "groups"
+    ring_op = ring.owner
+    assert isinstance(ring_op, Ring)
+    return ring_op.sync == "groups"
 
 
-def turn(context: Context, op: TurnOp, place: int) -> SsaValue:
+def order_barrier(context: Context, op: TurnOp, place: int) -> SsaValue:
     """The mbarrier on which the consumer at `place` waits before its phase."""
-    return mbarrier.turn(context, context.pointer(op.ring), place, op.ring.ring.stages)
+    return mbarrier.order_barrier(context, context.pointer(op.ring), place, op.ring.ring.stages)
 
 
 def full(context: Context, ring: Value, stage: Value) -> SsaValue:

@@ -37,55 +37,57 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
     rank = tensor.tensor.rank
     positions = [position(context, value, context.registers(value)[0]) for value in op.offsets]
     element = context.constant(0, i64)
-    for axis, place in enumerate(positions):
-        element = context.add(element, context.mul(place.wide(context), context.stride(tensor, axis)))
+    for axis, coordinate in enumerate(positions):
+        element = context.add(element, context.mul(coordinate.wide(context), context.stride(tensor, axis)))
     pointer = context.offset(context.pointer(tensor), context.mul(element, size))
     row_axis = rank + op.row_axis
     row_stride = context.mul(context.stride(tensor, row_axis), size)
-    stage, whole = stage_pointer(context, op.buffer, op.stage), op.buffer.shared
-    part = replace(whole, shape=(whole.shape[0] // op.slabs, whole.shape[1]))
-    for slab in range(op.slabs):
-        if slab:
+    stage, matrix = stage_pointer(context, op.buffer, op.stage), op.buffer.shared
+    sub_tile = replace(matrix, shape=(matrix.shape[0] // op.slabs, matrix.shape[1]))
+    for sub_tile_index in range(op.slabs):
+        if sub_tile_index:
             pointer = context.offset(pointer, context.mul(context.stride(tensor, row_axis - 1), size))
-            stage = context.offset(stage, part.stage_bytes)
+            stage = context.offset(stage, sub_tile.stage_bytes)
             positions[row_axis - 1] = positions[row_axis - 1].moved(context, context.constant(1))
         edges = None
         if op.pad:
-            others = [axis for axis in range(rank - 1) if axis != row_axis]
-            inside = _all(context, [positions[axis].below(context, context.extent(tensor, axis)) for axis in others])
+            other_axes = [axis for axis in range(rank - 1) if axis != row_axis]
+            in_bounds = _all(context, [positions[axis].below(context, context.extent(tensor, axis)) for axis in other_axes])
             extents = context.extent(tensor, row_axis), context.extent(tensor, rank - 1)
-            edges = Edges(positions[row_axis], positions[-1], *extents, inside, op.whole)
+            edges = Edges(positions[row_axis], positions[-1], *extents, in_bounds, op.whole)
         box = Box(pointer, row_stride, edges)
-        cp_async.async_copy(context, box, part, stage, context.thread(), context.threads, op.vector)
+        cp_async.async_copy(context, box, sub_tile, stage, context.thread(), context.threads, op.vector)
 
 
 @lowers(TensorCopy)
 def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     """One thread copies the whole box, in as many copies as its rows need. If `clipped`, it uses the smallest box that contains
     all rows inside the tensor, and completes the bytes of the omitted rows on the mbarrier."""
-    made = op.buffer.owner
-    assert isinstance(made, SharedAlloc)
+    allocation = op.buffer.owner
+    assert isinstance(allocation, SharedAlloc)
     buffer = op.buffer.shared
     rows = buffer.shape[0]
     stage = stage_pointer(context, op.buffer, op.stage)
-    place = [context.scalar(value) for value in op.offsets]
-    barrier = full(context, made.operands[0], op.stage)
+    coordinates = [context.scalar(value) for value in op.offsets]
+    barrier = full(context, allocation.operands[0], op.stage)
     box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.slabs)
     map_ = context.tensor_map(op.source, box)
-    fewer = tma.fewer_rows(rows) if op.clipped else ()
-    if fewer:
+    smaller_boxes = tma.smaller_box_rows(rows) if op.clipped else ()
+    if smaller_boxes:
         # An extent is at most 2^31 - 2^16: if this subtraction wraps, the box starts at least 2^16 rows before the tensor, and
         # none of its rows is inside.
-        inside = context.sub(context.extent(op.source, op.row_axis), place[op.row_axis])
-        missing = context.constant(0)
-        for count in fewer:
-            enough = context.compare("sle", inside, context.constant(count))
-            part = tma.box_of(op.source.tensor, replace(buffer, shape=(count, buffer.shape[1])), op.row_axis)
-            map_ = context.select(enough, context.tensor_map(op.source, part), map_)
+        rows_in_bounds = context.sub(context.extent(op.source, op.row_axis), coordinates[op.row_axis])
+        omitted_bytes = context.constant(0)
+        for count in smaller_boxes:
+            fits = context.compare("sle", rows_in_bounds, context.constant(count))
+            smaller_box = tma.box_of(op.source.tensor, replace(buffer, shape=(count, buffer.shape[1])), op.row_axis)
+            map_ = context.select(fits, context.tensor_map(op.source, smaller_box), map_)
             bytes_ = tma.copied_bytes(buffer) // rows * (rows - count)
-            missing = context.select(enough, context.constant(bytes_), missing)
-        mbarrier.complete(context, barrier, missing, context.compare("sle", inside, context.constant(fewer[0])))
-    tma.copy_stage(context, map_, box, op.row_axis, op.slabs, buffer, stage, place, barrier)
+            omitted_bytes = context.select(fits, context.constant(bytes_), omitted_bytes)
+        mbarrier.complete(
+            context, barrier, omitted_bytes, context.compare("sle", rows_in_bounds, context.constant(smaller_boxes[0]))
+        )
+    tma.copy_stage(context, map_, box, op.row_axis, op.slabs, buffer, stage, coordinates, barrier)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

@@ -16,8 +16,8 @@ def lower_put_rows(context: Context, op: PutRows) -> None:
     """`stmatrix` of this operation's columns from the threads' registers."""
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
-    at = context.scratch(op.operands[0], op.rows.bytes)
-    stmatrix.store_rows(context, op.rows, at, context.registers(op.tile), op.tile.tile.shape[1], op.column, lane, warp)
+    pointer = context.scratch(op.operands[0], op.rows.bytes)
+    stmatrix.store_rows(context, op.rows, pointer, context.registers(op.tile), op.tile.tile.shape[1], op.column, lane, warp)
 
 
 @lowers(TensorStore)
@@ -25,11 +25,11 @@ def lower_tensor_store(context: Context, op: TensorStore) -> None:
     """One thread issues the copy."""
     row_bytes = op.columns * ELEMENT_BYTES
     map_ = context.tensor_map(op.target, tma.Box((op.rows, op.columns), row_bytes))
-    *above, inner = [context.scalar(value) for value in op.offsets]
-    place = [*above, context.add(inner, op.column) if op.column else inner]
-    at = context.scratch(op.scratch, op.rows * row_bytes)
+    *outer, inner = [context.scalar(value) for value in op.offsets]
+    coordinates = [*outer, context.add(inner, op.column) if op.column else inner]
+    source = context.scratch(op.scratch, op.rows * row_bytes)
     with _first_thread(context):
-        tma.store_box(context, map_, place, at)
+        tma.store_box(context, map_, coordinates, source)
 
 
 @lowers(WaitStores)

@@ -26,7 +26,7 @@ _PLAIN: Final = """add sub mul and or xor icmp fcmp fneg select zext sext trunc 
     inttoptr extractelement insertelement extractvalue getelementptr return intr.fabs intr.sqrt intr.floor intr.ceil"""
 _DIVISIONS: Final = ("udiv", "urem", "sdiv", "srem")
 _SHIFTS: Final = ("shl", "lshr", "ashr")
-WORDS: Final[dict[str, tuple[str, ...]]] = {
+KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     **{f"llvm.{name}": () for name in _PLAIN.split()},
     **{f"llvm.{name}": () for name in _FLOATS},
     **{f"llvm.{name}": (PROVEN,) for name in (*_DIVISIONS, *_SHIFTS)},
@@ -107,62 +107,64 @@ POINTERS: Final = re.compile(r"llvm\.noalias(?:, llvm\.readonly)?")
 _COMPARISONS: Final = frozenset(
     ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge", "oeq", "une", "olt", "ole", "ogt", "oge", "uno")
 )
-_HEAD: Final = re.compile(r"llvm\.func @[\w$]+\((?P<arguments>.*)\) attributes \{nvvm\.kernel, nvvm\.reqntid = array<i32: \d+>"
-                          r"(?:, nvvm\.minctasm = \d+ : i32)?\} \{")  # fmt: skip
+_SIGNATURE: Final = re.compile(r"llvm\.func @[\w$]+\((?P<arguments>.*)\) attributes \{nvvm\.kernel, nvvm\.reqntid = "
+                               r"array<i32: \d+>(?:, nvvm\.minctasm = \d+ : i32)?\} \{")  # fmt: skip
 _BYTES: Final = r"!llvm\.ptr \{llvm\.byval = !llvm\.array<128 x i8>, llvm\.align = 64 : i64, nvvm\.grid_constant\}"
 """A tensor map: it is never written, and the launcher aligns it (`MAP_ALIGNMENT`)."""
 _ARGUMENT: Final = re.compile(rf"%[\w$]+: (?:!llvm\.ptr<1> \{{(?P<promise>[^}}]*)\}}|{_BYTES}|i\d+|f16|bf16|f32)")
 _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
 _TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
-_NOT_WORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
+_NOT_KEYWORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
 _SOURCE: Final = re.compile(r"// line \d+(?: replicated)?")
 _NAME: Final = re.compile(r"%\w+")
-_WORD: Final = re.compile(r"[A-Za-z_][\w.]*")
+_KEYWORD: Final = re.compile(r"[A-Za-z_][\w.]*")
 _CONSTANT: Final = re.compile(r"llvm\.mlir\.constant\((-?\d+) : i\d+\) : i\d+")
 _PAIR: Final = re.compile(r' (?:"(\w+)" )?(%[\w$#]+), (%[\w$#]+)(?:, (%[\w$#]+))?.* : (?:i1, )?(\w+)')
 
 
 def check(mlir: str) -> None:
     """Raises VerifyError for the first line that violates the rules."""
-    made: dict[str, str] = {}
-    seen: set[str] = set()  # permitted lines, without the names of their values
-    for line, words in zip(mlir.splitlines(), _NAME.sub("%", mlir).splitlines(), strict=True):
-        if words in seen:
+    definitions: dict[str, str] = {}
+    permitted: set[str] = set()  # permitted lines, without the names of their values
+    for line, normalized in zip(mlir.splitlines(), _NAME.sub("%", mlir).splitlines(), strict=True):
+        if normalized in permitted:
             result, _, text = line.partition(" = ")
             if result.startswith("%"):
-                made[result] = text
+                definitions[result] = text
             continue
         if line in ("module {", "}", "} else {") or (line.startswith("//") and _SOURCE.fullmatch(line)):
             continue
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise VerifyError(f"lowered code: `{line}` is no operation")
-        result, name, rest = found.groups()
+        result, name, rest = match.groups()
         if name == "llvm.func":
-            _check_head(line)
-        elif name not in WORDS:
+            _check_signature(line)
+        elif name not in KEYWORDS:
             raise VerifyError(f"lowered code: `{name}` is not known to have a value for all operands: {line}")
         else:
-            _check_words(name, rest, line)
+            _check_keywords(name, rest, line)
             if name[5:] in _DIVISIONS or name[5:] in _SHIFTS:
-                _check_right(name[5:], rest, made, line)
+                _check_right_operand(name[5:], rest, definitions, line)
             elif name != "llvm.inline_asm" and (result is None or line.startswith(f"{result} =")):
                 # inline PTX contains names of its own; the partition above does not handle several results
-                seen.add(words)
+                permitted.add(normalized)
         if result:
-            made[result] = name + rest
+            definitions[result] = name + rest
 
 
-def _check_head(line: str) -> None:
-    head = _HEAD.fullmatch(line)
-    if head is None:
+def _check_signature(line: str) -> None:
+    signature = _SIGNATURE.fullmatch(line)
+    if signature is None:
         raise VerifyError(f"lowered code: `llvm.func` has attributes that nothing justifies: {line}")
-    rest = _ARGUMENT.sub(lambda found: "" if found["promise"] is None or POINTERS.fullmatch(found["promise"]) else "?", head[1])
+    rest = _ARGUMENT.sub(
+        lambda match: "" if match["promise"] is None or POINTERS.fullmatch(match["promise"]) else "?", signature[1]
+    )
     if rest.replace(", ", ""):
         raise VerifyError(f"lowered code: `llvm.func` promises of an argument what nothing justifies: {line}")
 
 
-def _check_words(name: str, rest: str, line: str) -> None:
+def _check_keywords(name: str, rest: str, line: str) -> None:
     if '"' in rest:
         text, rest = rest.split('"')[1], "".join(rest.split('"')[::2])
         allowed = (
@@ -176,20 +178,22 @@ def _check_words(name: str, rest: str, line: str) -> None:
             raise VerifyError(f"lowered code: `{text}` of `{name}` is on no list: {line}")
     if name[5:] in _FLOATS:
         rest = rest.replace(_CONTRACT, "")
-    words = _WORD.findall(_NOT_WORDS.sub(" ", _TYPE.sub(" ", rest)))
-    for word in words:
-        if word not in WORDS[name]:
-            raise VerifyError(f"lowered code: `{name}` must not say `{word}`: {line}")
+    keywords = _KEYWORD.findall(_NOT_KEYWORDS.sub(" ", _TYPE.sub(" ", rest)))
+    for keyword in keywords:
+        if keyword not in KEYWORDS[name]:
+            raise VerifyError(f"lowered code: `{name}` must not say `{keyword}`: {line}")
 
 
-def _check_right(kind: str, rest: str, made: dict[str, str], line: str) -> None:
+def _check_right_operand(kind: str, rest: str, definitions: dict[str, str], line: str) -> None:
     """Checks the right operand of a division or shift."""
     if f"{{{PROVEN}}}" in rest:
         return
-    found = _PAIR.match(rest)
-    assert found is not None, line
-    right, width = found[3], int(found[5][1:])
-    if not _is_safe(kind, made.get(right, ""), width) and not _is_guarded(kind, made.get(right, ""), made, width):
+    match = _PAIR.match(rest)
+    assert match is not None, line
+    right, width = match[3], int(match[5][1:])
+    if not _is_safe(kind, definitions.get(right, ""), width) and not _is_guarded(
+        kind, definitions.get(right, ""), definitions, width
+    ):
         raise VerifyError(f"lowered code: nothing keeps the right operand of `llvm.{kind}` where it has a value: {line}")
 
 
@@ -201,30 +205,30 @@ def _is_safe(kind: str, text: str, width: int) -> bool:
     return 0 <= value < width if kind in _SHIFTS else value != 0 and (kind[0] == "u" or value != -1)
 
 
-def _is_guarded(kind: str, text: str, made: dict[str, str], width: int) -> bool:
+def _is_guarded(kind: str, text: str, definitions: dict[str, str], width: int) -> bool:
     """Whether `text` selects a safe constant wherever the other operand would leave the result undefined."""
-    chosen = _PAIR.match(text.removeprefix("llvm.select")) if text.startswith("llvm.select ") else None
-    if chosen is None:
+    selected = _PAIR.match(text.removeprefix("llvm.select")) if text.startswith("llvm.select ") else None
+    if selected is None:
         return False
-    condition, on_true, on_false = chosen[2], chosen[3], chosen[4]
-    test = made.get(condition, "")
+    condition, on_true, on_false = selected[2], selected[3], selected[4]
+    test = definitions.get(condition, "")
     compared = _PAIR.match(test.removeprefix("llvm.icmp")) if test.startswith("llvm.icmp ") else None
     if compared is None:
         return False
-    predicate, left, limit = compared[1], compared[2], _number(made.get(compared[3], ""))
+    predicate, left, limit = compared[1], compared[2], _number(definitions.get(compared[3], ""))
     if kind in _SHIFTS:
-        return (predicate, left, limit) == ("ult", on_true, width) and _is_safe(kind, made.get(on_false, ""), width)
-    if not _is_safe(kind, made.get(on_true, ""), width):
+        return (predicate, left, limit) == ("ult", on_true, width) and _is_safe(kind, definitions.get(on_false, ""), width)
+    if not _is_safe(kind, definitions.get(on_true, ""), width):
         return False
     if kind[0] == "u":
         return (predicate, left, limit) == ("eq", on_false, 0)
-    shifted = _PAIR.match(made.get(left, "").removeprefix("llvm.add"))
+    shifted = _PAIR.match(definitions.get(left, "").removeprefix("llvm.add"))
     return (
         (predicate, limit) == ("ult", 2)
-        and made.get(left, "").startswith("llvm.add ")
+        and definitions.get(left, "").startswith("llvm.add ")
         and shifted is not None
         and shifted[2] == on_false
-        and _number(made.get(shifted[3], "")) == 1
+        and _number(definitions.get(shifted[3], "")) == 1
     )
 
 

@@ -19,42 +19,42 @@ class Words:
 
     def __init__(self, context: Context, dtype: DType, width: int, *, once: bool = False) -> None:
         self.context, self.dtype, self.width, self.once = context, dtype, width, once
-        self.each = max(1, min(width, 4 // dtype.bytes))  # elements per word
-        self.vector = vector(self.each, _memory_type(dtype))
-        self.type = storage(dtype) if self.each == 1 else integer(self.each * dtype.bytes * 8)
-        self.raw = _memory_type(dtype) if self.each == 1 else self.type
+        self.per_word = max(1, min(width, 4 // dtype.bytes))  # elements per word
+        self.vector = vector(self.per_word, _memory_type(dtype))
+        self.type = storage(dtype) if self.per_word == 1 else integer(self.per_word * dtype.bytes * 8)
+        self.raw = _memory_type(dtype) if self.per_word == 1 else self.type
 
     def load(self, pointer: SsaValue, path: Path) -> list[SsaValue]:
         """The words of one access."""
-        context, count = self.context, self.width // self.each
+        context, count = self.context, self.width // self.per_word
         if path is not Path.WRITTEN and self.raw in (i32, f32):
             return _load_text(context, pointer, self.raw, count, path, STREAMED if self.once and count == 4 else "")
         type_ = self.raw if count == 1 else vector(count, self.raw)
         alignment = self.width * self.dtype.bytes
         loaded = context.load(pointer, type_, alignment=alignment, invariant=path is Path.CONSTANT)
         words = [loaded] if count == 1 else [context.extract(loaded, i) for i in range(count)]
-        return words if self.each > 1 else [_from_memory(context, word, self.dtype) for word in words]
+        return words if self.per_word > 1 else [_from_memory(context, word, self.dtype) for word in words]
 
     def pack(self, elements: list[SsaValue]) -> list[SsaValue]:
         """Elements to words."""
-        if self.each == 1:
+        if self.per_word == 1:
             return elements
         context, out = self.context, list[SsaValue]()
-        for first in range(0, len(elements), self.each):
+        for start in range(0, len(elements), self.per_word):
             packed = context.zero(self.vector)
-            for position, value in enumerate(elements[first : first + self.each]):
+            for position, value in enumerate(elements[start : start + self.per_word]):
                 packed = context.insert(context.zext(value, i8) if value.type is i1 else value, packed, position)
             out.append(context.bitcast(packed, self.type))
         return out
 
     def elements(self, words: list[SsaValue]) -> list[SsaValue]:
         """Words to elements."""
-        if self.each == 1:
+        if self.per_word == 1:
             return words
         context, out = self.context, list[SsaValue]()
         for word in words:
-            lanes = context.bitcast(word, self.vector)
-            out += [_from_memory(context, context.extract(lanes, i), self.dtype) for i in range(self.each)]
+            packed = context.bitcast(word, self.vector)
+            out += [_from_memory(context, context.extract(packed, i), self.dtype) for i in range(self.per_word)]
         return out
 
 
@@ -68,10 +68,10 @@ def _load_text(
     """1, 2 or 4 words in one access to data that this kernel does not write. Inline PTX, because LLVM splits a vector load
     whose elements are all used separately. `hint` is the cache hint."""
     names = ", ".join(f"${i}" for i in range(count))
-    target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
+    target, vector_suffix = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
     outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
-    text = f"ld.global{'.nc' if path is Path.CONSTANT else ''}{hint}{several}.b32 {target}, [${count}];"
-    return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.EARLY)
+    text = f"ld.global{'.nc' if path is Path.CONSTANT else ''}{hint}{vector_suffix}.b32 {target}, [${count}];"
+    return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.PROLOGUE)
 
 
 def load_where(
@@ -82,10 +82,10 @@ def load_where(
     raw = _memory_type(dtype)
     if path is Path.WRITTEN or raw not in (i32, f32):
         return context.choose(inside, lambda: load_one(context, pointer, dtype, path), lambda: pad)
-    letter = "r" if raw is i32 else "f"
+    constraint = "r" if raw is i32 else "f"
     text = f"@$2 ld.global{'.nc' if path is Path.CONSTANT else ''}.b32 $0, [$1];"
     operands = [pointer, inside, pad]
-    return context.inline_ptx(text, f"={letter},l,b,0", operands, [raw], side_effects=path is Path.EARLY)[0]
+    return context.inline_ptx(text, f"={constraint},l,b,0", operands, [raw], side_effects=path is Path.PROLOGUE)[0]
 
 
 def _memory_type(dtype: DType) -> Type:
@@ -114,8 +114,8 @@ def store_vector(context: Context, pointer: SsaValue, values: list[SsaValue], *,
     if not streamed:
         context.store(packed, pointer, alignment=bytes_)
         return
-    parts = [packed] if words == 1 else [context.extract(packed, word) for word in range(words)]
+    stored_words = [packed] if words == 1 else [context.extract(packed, word) for word in range(words)]
     names = ", ".join(f"${1 + word}" for word in range(words))
-    several, source = (f".v{words}", f"{{{names}}}") if words > 1 else ("", names)
-    text, constraints = f"st.global.cs{several}.b32 [$0], {source};", ",".join(["l", *["r"] * words, "~{memory}"])
-    context.inline_ptx(text, constraints, [pointer, *parts], side_effects=True)
+    vector_suffix, source = (f".v{words}", f"{{{names}}}") if words > 1 else ("", names)
+    text, constraints = f"st.global.cs{vector_suffix}.b32 [$0], {source};", ",".join(["l", *["r"] * words, "~{memory}"])
+    context.inline_ptx(text, constraints, [pointer, *stored_words], side_effects=True)

@@ -62,9 +62,9 @@ class Builder(Writer):
                 return left
             right = self.constant(right, left.type)
         elif right.type is not left.type:
-            raise _unlike(kind, left, right)
+            raise _type_mismatch(kind, left, right)
         if left.type.kind != "integer":
-            raise _wrong(kind, left)
+            raise _wrong_type(kind, left)
         mark = f" {{{PROVEN}}}" if proven else ""
         return self._value(f"llvm.{kind} {left.name}, {right.name}{mark} : {left.type.text}", left.type)
 
@@ -111,15 +111,15 @@ class Builder(Writer):
     def compare(self, kind: IntegerTest, left: SsaValue, right: SsaValue) -> SsaValue:
         """`left kind right` of integers as i1; `s` compares them as signed, `u` as unsigned."""
         if right.type is not left.type or left.type.kind != "integer":
-            raise _unlike("icmp", left, right)
+            raise _type_mismatch("icmp", left, right)
         return self._value(f'llvm.icmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
 
     def select(self, condition: SsaValue, on_true: SsaValue, on_false: SsaValue) -> SsaValue:
         """`condition ? on_true : on_false`."""
         if on_true.type is not on_false.type:
-            raise _unlike("select", on_true, on_false)
+            raise _type_mismatch("select", on_true, on_false)
         if condition.type is not i1:
-            raise _wrong("select", condition)
+            raise _wrong_type("select", condition)
         names = f"{condition.name}, {on_true.name}, {on_false.name}"
         return self._value(f"llvm.select {names} : i1, {on_true.type.text}", on_true.type)
 
@@ -128,27 +128,27 @@ class Builder(Writer):
     def float_op(self, kind: FloatOp, left: SsaValue, right: SsaValue, *, contract: bool = False) -> SsaValue:
         """`left kind right`, rounded to nearest even. `contract` allows a product and the sum that uses it to be one `fma`."""
         if right.type is not left.type or left.type.kind != "float":
-            raise _unlike(kind, left, right)
+            raise _type_mismatch(kind, left, right)
         text = f"llvm.{kind} {left.name}, {right.name}{_CONTRACT if contract else ''} : {left.type.text}"
         return self._value(text, left.type)
 
     def negated(self, value: SsaValue) -> SsaValue:
         """A float with its sign flipped."""
         if value.type.kind != "float":
-            raise _wrong("fneg", value)
+            raise _wrong_type("fneg", value)
         return self._value(f"llvm.fneg {value.name} : {value.type.text}", value.type)
 
     def float_function(self, name: Literal["fabs", "sqrt", "floor", "ceil"], value: SsaValue) -> SsaValue:
         """A function for which LLVM has an intrinsic."""
         if value.type.kind != "float":
-            raise _wrong(name, value)
+            raise _wrong_type(name, value)
         text = value.type.text
         return self._value(f"llvm.intr.{name}({value.name}) : ({text}) -> {text}", value.type)
 
     def float_compare(self, kind: FloatTest, left: SsaValue, right: SsaValue) -> SsaValue:
         """`left kind right` of floats as i1; with a NaN, `o` (ordered) tests are false and `u` (unordered) tests are true."""
         if right.type is not left.type or left.type.kind != "float":
-            raise _unlike("fcmp", left, right)
+            raise _type_mismatch("fcmp", left, right)
         return self._value(f'llvm.fcmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
 
     # Conversions
@@ -199,29 +199,32 @@ class Builder(Writer):
     def extract(self, vector: SsaValue, position: int) -> SsaValue:
         """An element of a vector."""
         if vector.type.kind != "vector":
-            raise _wrong("extractelement", vector)
-        at, text = self.constant(position), vector.type.text
-        return self._value(f"llvm.extractelement {vector.name}[{at.name} : i32] : {text}", vector.type.parts[0])
+            raise _wrong_type("extractelement", vector)
+        index, text = self.constant(position), vector.type.text
+        return self._value(f"llvm.extractelement {vector.name}[{index.name} : i32] : {text}", vector.type.parts[0])
 
     def packed(self, values: Sequence[SsaValue], type: Type) -> SsaValue:
         """The vector of these elements."""
-        made = self.zero(type)
+        packed = self.zero(type)
         if type.kind != "vector" or type.bits != sum(value.type.bits for value in values):
             raise VerifyError(f"MLIR: {len(values)} values of {values[0].type} are no {type}")
         for position, value in enumerate(values):
-            made = self.insert(value, made, position)
-        return made
+            packed = self.insert(value, packed, position)
+        return packed
 
     def insert(self, value: SsaValue, vector: SsaValue, position: int) -> SsaValue:
         """The vector with the element at a position replaced."""
         if vector.type.kind != "vector" or value.type is not vector.type.parts[0]:
-            raise _unlike("insertelement", vector, value)
-        at, text = self.constant(position), vector.type.text
-        return self._value(f"llvm.insertelement {value.name}, {vector.name}[{at.name} : i32] : {text}", vector.type)
+            raise _type_mismatch("insertelement", vector, value)
+        index, text = self.constant(position), vector.type.text
+        return self._value(f"llvm.insertelement {value.name}, {vector.name}[{index.name} : i32] : {text}", vector.type)
 
-    def _fields(self, made: SsaValue) -> list[SsaValue]:
-        text = made.type.text
-        return [self._value(f"llvm.extractvalue {made.name}[{i}] : {text}", type) for i, type in enumerate(made.type.parts)]
+    def _fields(self, aggregate: SsaValue) -> list[SsaValue]:
+        text = aggregate.type.text
+        return [
+            self._value(f"llvm.extractvalue {aggregate.name}[{i}] : {text}", type)
+            for i, type in enumerate(aggregate.type.parts)
+        ]
 
     # Memory
 
@@ -229,13 +232,13 @@ class Builder(Writer):
         """`pointer` moved by a number of bytes."""
         space = pointer.type.text
         if pointer.type.kind != "pointer":
-            raise _wrong("getelementptr", pointer)
+            raise _wrong_type("getelementptr", pointer)
         if isinstance(by, int):
             if not by:
                 return pointer
             return self._value(f"llvm.getelementptr {pointer.name}[{by}] : ({space}) -> {space}, i8", pointer.type)
         if by.type.kind != "integer":
-            raise _wrong("getelementptr", by)
+            raise _wrong_type("getelementptr", by)
         text = f"llvm.getelementptr {pointer.name}[{by.name}] : ({space}, {by.type.text}) -> {space}, i8"
         return self._value(text, pointer.type)
 
@@ -243,21 +246,21 @@ class Builder(Writer):
         """The value in memory at a pointer. `alignment` in bytes, 0 for that of the type; `invariant` if nothing writes it
         while the kernel runs."""
         if pointer.type.kind != "pointer":
-            raise _wrong("load", pointer)
+            raise _wrong_type("load", pointer)
         attributes = f"{' invariant' if invariant else ''}{_alignment(alignment)}"
         return self._value(f"llvm.load {pointer.name}{attributes} : {pointer.type.text} -> {type.text}", type)
 
     def store(self, value: SsaValue, pointer: SsaValue, *, alignment: int = 0) -> None:
         """Writes `value` to memory at a pointer; `alignment` as in `load`."""
         if pointer.type.kind != "pointer":
-            raise _wrong("store", pointer)
+            raise _wrong_type("store", pointer)
         types = f"{value.type.text}, {pointer.type.text}"
         self._effect(f"llvm.store {value.name}, {pointer.name}{_alignment(alignment)} : {types}")
 
     def atomic_update(self, kind: str, pointer: SsaValue, value: SsaValue) -> SsaValue:
         """A relaxed `add`, `fadd`, `max`, `min`, `umax` or `umin` on memory; returns the old value."""
         if pointer.type.kind != "pointer" or value.type.kind != ("float" if kind == "fadd" else "integer"):
-            raise _unlike("atomicrmw", pointer, value)
+            raise _type_mismatch("atomicrmw", pointer, value)
         types = f"{pointer.type.text}, {value.type.text}"
         return self._value(f"llvm.atomicrmw {kind} {pointer.name}, {value.name} monotonic : {types}", value.type)
 
@@ -267,12 +270,12 @@ class Builder(Writer):
         """Synchronize all threads of the block."""
         self._effect("nvvm.barrier")
 
-    def part_barrier(self, number: int, threads: int) -> None:
+    def named_barrier(self, number: int, threads: int) -> None:
         """Synchronize `threads` threads on the named barrier `number`, 1 to 15; barrier 0 is that of the block."""
         if not 1 <= number <= 15 or threads % 32 or threads < 32:
             raise VerifyError(f"MLIR: no barrier {number} of {threads} threads")
-        named, count = self.constant(number), self.constant(threads)
-        self._effect(f"nvvm.barrier id = {named.name} number_of_threads = {count.name}")
+        barrier, count = self.constant(number), self.constant(threads)
+        self._effect(f"nvvm.barrier id = {barrier.name} number_of_threads = {count.name}")
 
     def commit_group(self) -> None:
         """Commit this thread's group of asynchronous copies."""
@@ -285,7 +288,7 @@ class Builder(Writer):
     def shuffle(self, value: SsaValue, mask: int) -> SsaValue:
         """The i32 or f32 of the lane whose index is this lane's xor `mask` (PTX ISA, `shfl.sync.bfly`)."""
         if value.type not in (i32, f32):
-            raise _wrong("shfl.sync", value)
+            raise _wrong_type("shfl.sync", value)
         members, offset, clamp = self.constant(-1), self.constant(mask), self.constant(31)
         names, text = f"{members.name}, {value.name}, {offset.name}, {clamp.name}", value.type.text
         return self._value(f"nvvm.shfl.sync bfly {names} : {text} -> {text}", value.type)
@@ -320,9 +323,9 @@ class Builder(Writer):
         if not results:
             self._effect(f"{signature}()")
             return []
-        type = results[0] if len(results) == 1 else structure(*results)
-        made = self._value(f"{signature}{type.text}", type)
-        return [made] if len(results) == 1 else self._fields(made)
+        result_type = results[0] if len(results) == 1 else structure(*results)
+        value = self._value(f"{signature}{result_type.text}", result_type)
+        return [value] if len(results) == 1 else self._fields(value)
 
 
 def _names(values: Sequence[SsaValue]) -> str:
@@ -333,11 +336,11 @@ def _alignment(bytes_: int) -> str:
     return f" {{alignment = {bytes_} : i64}}" if bytes_ else ""
 
 
-def _wrong(kind: str, value: SsaValue) -> VerifyError:
+def _wrong_type(kind: str, value: SsaValue) -> VerifyError:
     return VerifyError(f"MLIR: `{kind}` takes no {value.name} of {value.type}")
 
 
-def _unlike(kind: str, left: SsaValue, right: SsaValue) -> VerifyError:
+def _type_mismatch(kind: str, left: SsaValue, right: SsaValue) -> VerifyError:
     return VerifyError(f"MLIR: `{kind}` takes no {left.name} of {left.type} with {right.name} of {right.type}")
 
 

@@ -30,7 +30,7 @@ def kernel_module(
     """`threads` per block. Registers are limited so that `min_blocks` blocks fit a multiprocessor (PTX ISA, `.minnctapersm`).
     `alignment` of the dynamic shared memory is in bytes."""
     occupancy = f", nvvm.minctasm = {min_blocks} : i32" if min_blocks else ""
-    made = [
+    text_lines = [
         "module {",
         f"llvm.mlir.global external @{DYNAMIC_SHARED}() "
         f"{{addr_space = 3 : i32, alignment = {alignment} : i64}} : !llvm.array<0 x i8>",
@@ -41,7 +41,7 @@ def kernel_module(
         "}",
         "}",
     ]
-    return "\n".join(made) + "\n"
+    return "\n".join(text_lines) + "\n"
 
 
 def _argument(argument: Argument) -> str:

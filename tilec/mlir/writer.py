@@ -25,8 +25,8 @@ class Writer:
         self.lines: list[str] = []
         self._count = 0
         self._constants: dict[str, SsaValue] = {}  # those in scope, by their text
-        self._entered: list[str] = []  # those texts in order of creation, so that the end of a region can drop its own
-        self._found = 0  # number of requests for a constant in scope
+        self._in_scope: list[str] = []  # those texts in order of creation, so that the end of a region can drop its own
+        self._reused_constants = 0  # number of requests for a constant in scope
         self.line = 0  # current line of the tile IR's text, 0 if none
 
     def _name(self) -> str:
@@ -42,18 +42,18 @@ class Writer:
 
     def _constant(self, text: str, type: Type) -> SsaValue:
         """The result of an operation without operands, which is appended only if the same text is not in scope."""
-        known = self._constants.get(text)
-        if known is None:
-            known = self._constants[text] = self._value(text, type)
-            self._entered.append(text)
+        value = self._constants.get(text)
+        if value is None:
+            value = self._constants[text] = self._value(text, type)
+            self._in_scope.append(text)
         else:
-            self._found += 1
-        return known
+            self._reused_constants += 1
+        return value
 
     @property
     def operations(self) -> int:
         """Number of operations requested: the lines, and the constants that were in scope."""
-        return len(self.lines) + self._found
+        return len(self.lines) + self._reused_constants
 
     def _effect(self, text: str) -> None:
         """Append an operation without results, or a part of an operation with regions."""
@@ -62,11 +62,11 @@ class Writer:
     @contextmanager
     def _region(self) -> Generator[None]:
         """Constants written inside are in scope only there."""
-        outside = len(self._entered)
+        outer_count = len(self._in_scope)
         yield
-        for text in self._entered[outside:]:
+        for text in self._in_scope[outer_count:]:
             del self._constants[text]
-        del self._entered[outside:]
+        del self._in_scope[outer_count:]
 
     def at_line(self, line: int) -> None:
         """Operations from here on belong to this line of the tile IR's text."""
@@ -111,8 +111,8 @@ class Writer:
     def choose(self, condition: SsaValue, then: Callable[[], SsaValue], otherwise: Callable[[], SsaValue]) -> SsaValue:
         """The value of one of two regions."""
         name = self._name()
-        (made,) = self._branch(f"{name} = ", ", ", condition, lambda: [then()], lambda: [otherwise()])
-        return SsaValue(name, made)
+        (result_type,) = self._branch(f"{name} = ", ", ", condition, lambda: [then()], lambda: [otherwise()])
+        return SsaValue(name, result_type)
 
     def choose_all(
         self, condition: SsaValue, then: Callable[[], list[SsaValue]], otherwise: Callable[[], list[SsaValue]]
@@ -132,28 +132,28 @@ class Writer:
 
     def _branch(
         self,
-        head: str,
-        between: str,
+        result_prefix: str,
+        separator: str,
         condition: SsaValue,
         then: Callable[[], list[SsaValue]],
         otherwise: Callable[[], list[SsaValue]],
     ) -> list[Type]:
-        """Types of the results; `{}` in `head` stands for their number."""
-        place = len(self.lines)
+        """Types of the results; `{}` in `result_prefix` stands for their number."""
+        line_index = len(self.lines)
         self._effect("")  # placeholder: the head contains types that are known only after the first region
         with self._region():
-            made = then()
-        types = [value.type for value in made]
-        text = between.join(type.text for type in types)
-        result = f"{head.format(len(types))}scf.if {_bit(condition)} -> ({text}) {{"
-        self.lines[place] = result if types else f"scf.if {_bit(condition)} {{"
-        self._yield(made)
+            then_values = then()
+        types = [value.type for value in then_values]
+        text = separator.join(type.text for type in types)
+        result = f"{result_prefix.format(len(types))}scf.if {_bit(condition)} -> ({text}) {{"
+        self.lines[line_index] = result if types else f"scf.if {_bit(condition)} {{"
+        self._yield(then_values)
         self._effect("} else {")
         with self._region():
-            other = otherwise()
-        if [value.type for value in other] != types:
-            raise VerifyError(f"MLIR: a branch makes ({text}), or ({', '.join(value.type.text for value in other)})")
-        self._yield(other)
+            otherwise_values = otherwise()
+        if [value.type for value in otherwise_values] != types:
+            raise VerifyError(f"MLIR: a branch makes ({text}), or ({', '.join(value.type.text for value in otherwise_values)})")
+        self._yield(otherwise_values)
         self._effect("}")
         return types
 
@@ -176,17 +176,17 @@ class Writer:
         for bound in (lower, upper, step):
             if bound.type is not i32:
                 raise VerifyError(f"MLIR: a loop is bounded by {bound.name} of {bound.type}")
-        pairs = ", ".join(f"{value.name} = {first.name}" for value, first in zip(carried, start, strict=True))
+        pairs = ", ".join(f"{value.name} = {initial.name}" for value, initial in zip(carried, start, strict=True))
         text = ", ".join(type.text for type in types)
-        head = f"{name}:{len(types)} = " if types else ""
-        iteration = f" iter_args({pairs}) -> ({text})" if types else ""
+        result_prefix = f"{name}:{len(types)} = " if types else ""
+        iter_args = f" iter_args({pairs}) -> ({text})" if types else ""
         bounds = f"{lower.name} to {upper.name} step {step.name}"
-        self._effect(f"{head}scf.for {'unsigned ' if unsigned else ''}{variable} = {bounds}{iteration} : i32 {{")
+        self._effect(f"{result_prefix}scf.for {'unsigned ' if unsigned else ''}{variable} = {bounds}{iter_args} : i32 {{")
         with self._region():
-            after = body(SsaValue(variable, i32), carried)
-        if [value.type for value in after] != types:
-            raise VerifyError(f"MLIR: a loop carries ({text}), and a turn ({', '.join(value.type.text for value in after)})")
-        self._yield(after)
+            yielded = body(SsaValue(variable, i32), carried)
+        if [value.type for value in yielded] != types:
+            raise VerifyError(f"MLIR: a loop carries ({text}), and a turn ({', '.join(value.type.text for value in yielded)})")
+        self._yield(yielded)
         self._effect("}")
         return _results(name, types)
 
