@@ -2,7 +2,7 @@
 elements.
 
 The rule (`_Box.no_partial_access`, `VectorOp.whole`) against enumeration: first its three facts one by one, then kernels at
-every extent and offset near an edge, on a machine that refuses out-of-bounds accesses, against the interpreter. """
+every extent and offset near an edge, on a machine that refuses out-of-bounds accesses, against the interpreter."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tilec.ir.core import Function, Value
 from tilec.ir.text.printer import print_function
 from tilec.ir.types import DTYPES, DType, TensorType, TileType
 
-_FIRST: Final = {size: next(one for one in DTYPES.values() if one.is_float and one.bits == size) for size in (32, 16, 8)}
+_FIRST_FLOAT: Final = {size: next(one for one in DTYPES.values() if one.is_float and one.bits == size) for size in (32, 16, 8)}
 
 
 def claims(function: Function) -> str:
@@ -27,7 +27,7 @@ def claims(function: Function) -> str:
         function.constants = {}
         for value in values:
             if isinstance(value.type, TileType | TensorType) and value.type.dtype.is_float:
-                value.type = replace(value.type, dtype=_first(value.type.dtype))
+                value.type = replace(value.type, dtype=_first_float_of_size(value.type.dtype))
         return print_function(function)
     finally:
         function.constants = constants
@@ -35,14 +35,14 @@ def claims(function: Function) -> str:
             value.type = type_
 
 
-def _first(dtype: DType) -> DType:
-    return _FIRST[dtype.bits]
+def _first_float_of_size(dtype: DType) -> DType:
+    return _FIRST_FLOAT[dtype.bits]
 
 
 def _values(function: Function) -> list[Value]:
     """Every value of a function: parameters, results and region arguments."""
-    found = [*function.body.arguments]
+    values = [*function.body.arguments]
     for op in function.body.walk():
-        found += op.results
-        found += [argument for region in op.regions for argument in region.arguments]
-    return found
+        values += op.results
+        values += [argument for region in op.regions for argument in region.arguments]
+    return values

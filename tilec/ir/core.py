@@ -231,7 +231,7 @@ class ValueFact:
     ends: bool = False
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def flags(self) -> tuple[str, ...]:
         """The flags declared in addition to the bounds: some of distinct, sorted, ends."""
         return tuple(name for name in ("distinct", "sorted", "ends") if getattr(self, name))
 
@@ -252,7 +252,7 @@ class Promise:
     loc: Span | None = None
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def flags(self) -> tuple[str, ...]:
         """The flags promised in addition to the bounds: some of distinct, sorted."""
         return tuple(name for name in ("distinct", "sorted") if getattr(self, name))
 

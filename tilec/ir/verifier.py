@@ -23,43 +23,43 @@ def verify(function: Function) -> None:
 
 
 def _verify_signature(function: Function) -> None:
-    def refuse(rule: str) -> VerifyError:
+    def violation(rule: str) -> VerifyError:
         return VerifyError(f"{function.name}: {rule}")
 
     if not 1 <= len(function.grid) <= 3:
-        raise refuse(f"a grid has 1 to 3 extents, not {len(function.grid)}")
+        raise violation(f"a grid has 1 to 3 extents, not {len(function.grid)}")
     if function.num_warps < 0:
-        raise refuse(f"{function.num_warps} warps")
+        raise violation(f"{function.num_warps} warps")
     names = [p.name for p in function.parameters]
     scalars = [p.name for p in function.parameters if p.access is None]
     symbols = [*function.dims, *scalars]
     if len(set(names)) != len(names) or len(set(symbols)) != len(symbols):
-        raise refuse("two parameters or dims share a name")
+        raise violation("two parameters or dims share a name")
     if not set(function.strides) <= set(function.dims):
-        raise refuse("a stride is not among the dims")
+        raise violation("a stride is not among the dims")
     if [id(p.value) for p in function.parameters] != [id(value) for value in function.body.arguments]:
-        raise refuse("the body's arguments are not the parameters' values")
+        raise violation("the body's arguments are not the parameters' values")
     for parameter in function.parameters:
-        wanted = TileType if parameter.access is None else TensorType
-        if not isinstance(parameter.value.type, wanted) or getattr(parameter.value.type, "shape", ()):
-            raise refuse(f"parameter {parameter.name} is neither a scalar nor a tensor with an access")
+        expected_type = TileType if parameter.access is None else TensorType
+        if not isinstance(parameter.value.type, expected_type) or getattr(parameter.value.type, "shape", ()):
+            raise violation(f"parameter {parameter.name} is neither a scalar nor a tensor with an access")
         if isinstance(parameter.value.type, TensorType):
             _verify_tensor(parameter.name, parameter.value.type)
     for expr in _host_expressions(function):
         unknown = sorted(set(expr.symbols()) - set(symbols))
         if unknown:
-            raise refuse(f"{expr} uses the unknown symbol {unknown[0]}")
+            raise violation(f"{expr} uses the unknown symbol {unknown[0]}")
     for fact in function.values:
         if fact.tensor not in names or fact.tensor in scalars:
-            raise refuse(f"a values fact names {fact.tensor}, which is no tensor")
+            raise violation(f"a values fact names {fact.tensor}, which is no tensor")
     read = {p.name for p in function.parameters if p.access in (Access.IN, Access.INOUT)}
     written = {p.name for p in function.parameters if p.access in (Access.OUT, Access.INOUT)}
     for promise in function.promises:
         if promise.tensor not in written or not read.issuperset(promise.above):
-            raise refuse(f"a promise of {promise.tensor}, which is not written, or above what is not read")
+            raise violation(f"a promise of {promise.tensor}, which is not written, or above what is not read")
     for resident in function.residents:
         if resident.tensor not in read:
-            raise refuse(f"{resident.tensor} is resident, and no tensor that holds something")
+            raise violation(f"{resident.tensor} is resident, and no tensor that holds something")
 
 
 def _verify_wait(function: Function) -> None:
@@ -70,17 +70,17 @@ def _verify_wait(function: Function) -> None:
     if not waits:
         return
     last = function.body.ops[-1]
-    parts = last.regions if isinstance(last, Roles) and waits[0] not in function.body.ops else [function.body]
-    places = [[place for place, op in enumerate(part.ops) if isinstance(op, WaitPrior)] for part in parts]
-    if len(waits) != len(parts) or any(len(of) != 1 for of in places):
+    blocks = last.regions if isinstance(last, Roles) and waits[0] not in function.body.ops else [function.body]
+    wait_indices = [[index for index, op in enumerate(block.ops) if isinstance(op, WaitPrior)] for block in blocks]
+    if len(waits) != len(blocks) or any(len(indices) != 1 for indices in wait_indices):
         raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches, or each of its roles does"))
-    front = Block(ops=[op for part, (place,) in zip(parts, places, strict=True) for op in part.ops[:place]])
-    if function.body not in parts:
-        front.ops += function.body.ops[:-1]
-    for op in front.walk():
+    prologue = Block(ops=[op for block, (index,) in zip(blocks, wait_indices, strict=True) for op in block.ops[:index]])
+    if function.body not in blocks:
+        prologue.ops += function.body.ops[:-1]
+    for op in prologue.walk():
         tensors = [(tensor, effect) for tensor, effect in op.touched() if isinstance(tensor.type, TensorType)]
-        touched = [tensor for tensor, effect in tensors if effect is not Effect.READ or not function.is_resident(tensor)]
-        if touched or not (isinstance(op, (If, Yield)) or op.effect in (Effect.NONE, Effect.READ, Effect.SHARED)):
+        accessed = [tensor for tensor, effect in tensors if effect is not Effect.READ or not function.is_resident(tensor)]
+        if accessed or not (isinstance(op, (If, Yield)) or op.effect in (Effect.NONE, Effect.READ, Effect.SHARED)):
             raise VerifyError(_at(op, "touches memory before the kernels before this one are complete"))
 
 
@@ -94,8 +94,8 @@ def _verify_tensor(name: str, type: TensorType) -> None:
 def _host_expressions(function: Function) -> Iterable[Expr]:
     yield from function.grid
     yield from (precondition.condition for precondition in function.requires)
-    for stated in (*function.values, *function.promises):
-        yield from (stated.low, stated.high)
+    for fact in (*function.values, *function.promises):
+        yield from (fact.low, fact.high)
     for parameter in function.parameters:
         if isinstance(parameter.value.type, TensorType):
             yield from (*parameter.value.tensor.dims, *(parameter.value.tensor.strides or ()))
@@ -153,12 +153,12 @@ class _Verifier:
             raise VerifyError(_at(op, "a role has no roles"))
         if sum(op.warps) != self.function.num_warps:
             raise VerifyError(_at(op, f"roles of {sum(op.warps)} warps in a block of {self.function.num_warps}"))
-        outside = self.warps
+        outer_warps = self.warps
         for region, warps in zip(op.regions, op.warps, strict=True):
-            shared = visible - self.tiles
+            visible_in_role = visible - self.tiles
             self.warps = warps
-            self.block(region, shared, outermost=False)
-        self.warps = outside
+            self.block(region, visible_in_role, outermost=False)
+        self.warps = outer_warps
 
     def operands(self, op: Op) -> None:
         if op.num_operands is not None and len(op.operands) != op.num_operands:
@@ -182,12 +182,12 @@ class _Verifier:
     def tile(self, value: Value, op: Op | None = None) -> None:
         """A value inside the kernel, a result of `op` or an argument of a block, is a tile with elements, and its layout covers
         all of them."""
-        rule = self.broken(value)
+        rule = self.broken_rule(value)
         if rule:
-            place = f"argument {value.name or value.type}" if op is None else _at(op, "its result")
-            raise VerifyError(f"{place}: {rule}")
+            location = f"argument {value.name or value.type}" if op is None else _at(op, "its result")
+            raise VerifyError(f"{location}: {rule}")
 
-    def broken(self, value: Value) -> str:
+    def broken_rule(self, value: Value) -> str:
         """The rule that a tile breaks; an empty string if none."""
         if not isinstance(value.type, TileType) or (value.type.shape and min(value.type.shape) < 1):
             return f"{value.type} is no tile"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import gcd
 from typing import NamedTuple
 
-from tilec.ir.facts.bit_ranges import BITWISE, bit_ends, known_bits
+from tilec.ir.facts.bit_ranges import BITWISE, bit_bounds, known_bits
 from tilec.ir.types import DType
 
 
@@ -90,22 +90,22 @@ def arithmetic(kind: str, a: Range, b: Range, bits: int = 0) -> Range | None:
 
 def _shift(kind: str, a: Range, b: Range, bits: int) -> Range:
     """An amount outside the width shifts everything out: `shl` gives zero, `shr` zero or copies of the sign."""
-    ends: list[int] = []
+    candidates: list[int] = []
     if b.low < bits and b.high >= 0:
         amounts = max(b.low, 0), min(b.high, bits - 1)
-        ends += [x << amount if kind == "shl" else x >> amount for x in (a.low, a.high) for amount in amounts]
+        candidates += [x << amount if kind == "shl" else x >> amount for x in (a.low, a.high) for amount in amounts]
     if b.low < 0 or b.high >= bits:
-        ends += [0] if kind == "shl" else [a.low >> bits, a.high >> bits]
-    return between(min(ends), max(ends))
+        candidates += [0] if kind == "shl" else [a.low >> bits, a.high >> bits]
+    return between(min(candidates), max(candidates))
 
 
 def bitwise(kind: str, a: Range, b: Range) -> Range:
     """Range of `a kind b` in two's complement: `and`, `or`, `xor`."""
     if a.constant is not None and b.constant is not None:
         return exactly(BITWISE[kind](a.constant, b.constant))
-    ends = bit_ends(kind, (a.low, a.high), (b.low, b.high))
+    bounds = bit_bounds(kind, (a.low, a.high), (b.low, b.high))
     count, rest = known_bits(kind, (a.modulus, a.rest), (b.modulus, b.rest))
-    return between(*ends, 1 << count, rest)
+    return between(*bounds, 1 << count, rest)
 
 
 def unary(kind: str, a: Range, dtype: DType) -> Range | None:
@@ -113,8 +113,8 @@ def unary(kind: str, a: Range, dtype: DType) -> Range | None:
     if kind == "neg":
         return between(-a.high, -a.low, a.modulus, -a.rest)
     if kind == "not":
-        ends = sum(dtype.integer_range())  # -1 of a signed type, the largest number of an unsigned one
-        return between(ends - a.high, ends - a.low, a.modulus, ends - a.rest)
+        sum_of_limits = sum(dtype.integer_range())  # -1 of a signed type, the largest number of an unsigned one
+        return between(sum_of_limits - a.high, sum_of_limits - a.low, a.modulus, sum_of_limits - a.rest)
     if kind == "abs":
         low = 0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high))
         return between(low, max(abs(a.low), abs(a.high)))

@@ -69,9 +69,9 @@ def touches(function: Function) -> dict[Op, Touches]:
     ordered = {p.value for p in function.parameters if _needs_order(function, p.value, p.access)}
     found: dict[Op, Touches] = {}
     for op in function.body.walk():
-        made = _of(op, ordered)
-        if made != Touches():
-            found[op] = made
+        accesses = _touches_of(op, ordered)
+        if accesses != Touches():
+            found[op] = accesses
     return found
 
 
@@ -83,7 +83,7 @@ def _needs_order(function: Function, tensor: Value, access: Access | None) -> bo
     return any(tensor in op.operands and op.attributes().get("unsafe") is not None for op in function.body.walk())
 
 
-def _of(op: Op, ordered: set[Value]) -> Touches:
+def _touches_of(op: Op, ordered: set[Value]) -> Touches:
     if op.meets:
         return Touches(meets=True)
     found = [
@@ -96,9 +96,9 @@ def _of(op: Op, ordered: set[Value]) -> Touches:
 
 def _touch(op: Op, memory: Value, kind: Effect) -> Touch:
     if not isinstance(memory.type, TensorType):
-        made = memory.owner
-        assert isinstance(made, SharedAlloc)
-        return Touch(op, kind, memory if isinstance(memory.type, SharedType) else None, *interval(made))
+        allocation = memory.owner
+        assert isinstance(allocation, SharedAlloc)
+        return Touch(op, kind, memory if isinstance(memory.type, SharedType) else None, *interval(allocation))
     if not isinstance(op, MemoryOp) or op.indexed:
         return Touch(op, kind, memory)
     return Touch(op, kind, memory, place=tuple(op.places), layout=op.tile.layout, shape=op.tile.tile.shape)

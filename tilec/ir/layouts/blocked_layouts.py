@@ -27,58 +27,62 @@ def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
     """
     exact = _spread(shape, warps, vector, frozenset())
     outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
-    odd = [axis for axis, extent in enumerate(shape) if extent & (extent - 1)]
+    not_powers_of_two = [axis for axis, extent in enumerate(shape) if extent & (extent - 1)]
     best, least = exact, exact.num_registers
-    for count in range(1, len(odd) + 1):
-        for axes in combinations(odd, count):
-            few, gain = (FEW_REGISTERS, 3 / 4) if axes == (outermost,) else (FEW_INNER_REGISTERS, 1 / 2)
+    for count in range(1, len(not_powers_of_two) + 1):
+        for axes in combinations(not_powers_of_two, count):
+            few_registers, max_ratio = (FEW_REGISTERS, 3 / 4) if axes == (outermost,) else (FEW_INNER_REGISTERS, 1 / 2)
             layout = _spread(shape, warps, vector, frozenset(axes))
             if (
-                exact.num_registers > few
+                exact.num_registers > few_registers
                 and layout.num_registers < least
-                and layout.num_registers <= gain * exact.num_registers
+                and layout.num_registers <= max_ratio * exact.num_registers
             ):
                 best, least = layout, layout.num_registers
     return best
 
 
-def _spread(shape: tuple[int, ...], warps: int, vector: int, past: frozenset[int]) -> Layout:
-    """`natural`, with the axes `past` wrapping and the others exact."""
+def _spread(shape: tuple[int, ...], warps: int, vector: int, wrapping_axes: frozenset[int]) -> Layout:
+    """`natural`, with the axes `wrapping_axes` wrapping and the others exact."""
     rank = len(shape)
     axes = [axis for axis in range(rank) if shape[axis] > 1]
-    left = list(shape)
-    done = [1] * rank
+    remaining = list(shape)
+    covered = [1] * rank
     registers: list[Digit] = []
     lanes: list[Digit] = []
     warp_digits: list[Digit] = []
 
-    def take(digits: list[Digit], axis: int, extent: int) -> None:
+    def append_digit(digits: list[Digit], axis: int, extent: int) -> None:
         if extent > 1:
-            digits.append(Digit(extent, axis, done[axis]))
-            done[axis] *= extent
-            left[axis] = -(-left[axis] // extent)
+            digits.append(Digit(extent, axis, covered[axis]))
+            covered[axis] *= extent
+            remaining[axis] = -(-remaining[axis] // extent)
 
-    def share(axis: int, free: int) -> int:
-        """Number of the `free` threads assigned to an axis."""
-        if axis not in past:
-            return gcd(left[axis], free)
-        counts = [n for n in range(1, free + 1) if free % n == 0 and done[axis] * n * -(-left[axis] // n) < 2 * shape[axis]]
-        return min(counts, key=lambda n: -(-left[axis] // n))
+    def threads_on_axis(axis: int, unassigned: int) -> int:
+        """Number of the `unassigned` threads assigned to an axis."""
+        if axis not in wrapping_axes:
+            return gcd(remaining[axis], unassigned)
+        counts = [
+            n
+            for n in range(1, unassigned + 1)
+            if unassigned % n == 0 and covered[axis] * n * -(-remaining[axis] // n) < 2 * shape[axis]
+        ]
+        return min(counts, key=lambda n: -(-remaining[axis] // n))
 
     if axes:
-        take(registers, axes[-1], gcd(left[axes[-1]], vector))
-    for digits, free, order in (
+        append_digit(registers, axes[-1], gcd(remaining[axes[-1]], vector))
+    for digits, unassigned, order in (
         (lanes, 32, [*reversed(axes)]),
         (warp_digits, warps, [*axes[-2:-1], *axes[-1:], *reversed(axes[:-2])]),
     ):
         for axis in order:
-            extent = share(axis, free)
-            take(digits, axis, extent)
-            free //= extent
-        if free > 1:
-            digits.append(Digit(free))
+            extent = threads_on_axis(axis, unassigned)
+            append_digit(digits, axis, extent)
+            unassigned //= extent
+        if unassigned > 1:
+            digits.append(Digit(unassigned))
     for axis in reversed(axes):
-        take(registers, axis, left[axis])
+        append_digit(registers, axis, remaining[axis])
     return Layout(rank, tuple(registers), tuple(lanes), tuple(warp_digits))
 
 
@@ -86,26 +90,26 @@ def without_axis(layout: Layout, axis: int) -> Layout:
     """The layout of a reduction's result: digits of the axis are dropped from the registers and become replicas in lanes and
     warps."""
 
-    def moved(digit: Digit) -> Digit:
+    def without(digit: Digit) -> Digit:
         if digit.axis is None or digit.axis < axis:
             return digit
         return Digit(digit.extent) if digit.axis == axis else Digit(digit.extent, digit.axis - 1, digit.stride)
 
     return Layout(
         layout.rank - 1,
-        tuple(moved(digit) for digit in layout.registers if digit.axis != axis),
-        tuple(moved(digit) for digit in layout.lanes),
-        tuple(moved(digit) for digit in layout.warps),
+        tuple(without(digit) for digit in layout.registers if digit.axis != axis),
+        tuple(without(digit) for digit in layout.lanes),
+        tuple(without(digit) for digit in layout.warps),
     )
 
 
 def with_axes(layout: Layout, axes: dict[int, int], rank: int) -> Layout:
     """The same layout with axes renumbered, from old to new."""
 
-    def moved(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
+    def renumbered(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
         return tuple(d if d.axis is None else Digit(d.extent, axes[d.axis], d.stride) for d in digits)
 
-    return Layout(rank, moved(layout.registers), moved(layout.lanes), moved(layout.warps))
+    return Layout(rank, renumbered(layout.registers), renumbered(layout.lanes), renumbered(layout.warps))
 
 
 BANKS_BYTES: Final = 128
@@ -149,38 +153,40 @@ def reshaped(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -
     """
     old, new = row_major(source), row_major(target)
     covered, outermost = layout.covered, next((axis for axis, extent in enumerate(target) if extent > 1), -1)
-    kept: dict[int, int] = {}  # axes that wrap inside the tile, and their numbers in the target
+    wrapping_axes: dict[int, int] = {}  # axes that wrap inside the tile, and their numbers in the target
     for axis, extent in enumerate(source):
         if covered[axis] != extent and old[axis] * extent < prod(source):
-            same = [other for other, wanted in enumerate(target) if (wanted, new[other]) == (extent, old[axis])]
-            if not same:
+            target_axes = [
+                other for other, other_extent in enumerate(target) if (other_extent, new[other]) == (extent, old[axis])
+            ]
+            if not target_axes:
                 return None
-            kept[axis] = same[0]
+            wrapping_axes[axis] = target_axes[0]
 
-    def cut(digit: Digit) -> list[Digit] | None:
+    def split_digit(digit: Digit) -> list[Digit] | None:
         if digit.axis is None or digit.extent == 1:
             return [digit] if digit.extent > 1 else []
-        if digit.axis in kept:
-            return [Digit(digit.extent, kept[digit.axis], digit.stride)]
-        step, left = digit.stride * old[digit.axis], digit.extent
+        if digit.axis in wrapping_axes:
+            return [Digit(digit.extent, wrapping_axes[digit.axis], digit.stride)]
+        step, remaining = digit.stride * old[digit.axis], digit.extent
         parts: list[Digit] = []
         for axis in reversed(range(len(target))):
             end = 2 * prod(target) if axis == outermost else new[axis] * target[axis]
-            if left == 1 or step >= end:
+            if remaining == 1 or step >= end:
                 continue
-            room = left if step * left <= end else end // step
-            if step % new[axis] or left % room or (room < left and room * step != end):
+            count = remaining if step * remaining <= end else end // step
+            if step % new[axis] or remaining % count or (count < remaining and count * step != end):
                 return None
-            parts.append(Digit(room, axis, step // new[axis]))
-            step, left = step * room, left // room
+            parts.append(Digit(count, axis, step // new[axis]))
+            step, remaining = step * count, remaining // count
         return parts
 
     groups: list[tuple[Digit, ...]] = []
     for digits in (layout.registers, layout.lanes, layout.warps):
-        made = [cut(digit) for digit in digits]
-        if None in made:
+        pieces = [split_digit(digit) for digit in digits]
+        if None in pieces:
             return None
-        groups.append(tuple(part for parts in made if parts is not None for part in parts))
+        groups.append(tuple(part for parts in pieces if parts is not None for part in parts))
     return Layout(len(target), *groups)
 
 
@@ -195,11 +201,11 @@ def hidden(layout: Layout, repeated: set[int]) -> Layout:
     return Layout(layout.rank, kept, replicas(layout.lanes), replicas(layout.warps))
 
 
-def vector_length(layout: Layout, most: int) -> int:
-    """Length of runs of neighbors on the last axis in consecutive registers, at most `most`, a power of two."""
+def vector_length(layout: Layout, limit: int) -> int:
+    """Length of runs of neighbors on the last axis in consecutive registers, at most `limit`, a power of two."""
     if not layout.registers or layout.registers[0].axis != layout.rank - 1 or layout.registers[0].stride != 1:
         return 1
     length = 1
-    while length * 2 <= most and layout.registers[0].extent % (length * 2) == 0:
+    while length * 2 <= limit and layout.registers[0].extent % (length * 2) == 0:
         length *= 2
     return length

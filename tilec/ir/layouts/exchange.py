@@ -31,8 +31,8 @@ def renamed(source: Layout, target: Layout) -> tuple[int, ...] | None:
 
 def is_uniform(value: Value) -> bool:
     """True for a constant and a broadcast scalar: every thread can produce any part of the tile by itself."""
-    made = value.owner
-    return isinstance(made, Constant) or (isinstance(made, Broadcast) and made.operands[0].tile.size == 1)
+    owner = value.owner
+    return isinstance(owner, Constant) or (isinstance(owner, Broadcast) and owner.operands[0].tile.size == 1)
 
 
 def is_free(value: Value, layout: Layout) -> bool:
@@ -49,13 +49,13 @@ def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
     """
     padding = row_padding(tile)
     if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
-        if any(_runs_down(layout, tile.dtype.bytes) for layout in layouts):
+        if any(_has_column_vectors(layout, tile.dtype.bytes) for layout in layouts):
             padding = max(BANK_BYTES, tile.dtype.bytes)
         return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
     return row_major(tile.shape)
 
 
-def _runs_down(layout: Layout, size: int) -> bool:
+def _has_column_vectors(layout: Layout, size: int) -> bool:
     first = layout.registers[0] if layout.registers else None
     return first is not None and first.axis == 0 and first.stride == 1 and first.extent * size >= ROW_PADDING_BYTES
 
@@ -86,12 +86,12 @@ def _rearranged_bytes(op: Reshape | Permute) -> int:
     if layout is None or source.layout is None:
         return 0
     if isinstance(op, Permute):
-        same = with_axes(source.layout, {old: new for new, old in enumerate(op.axes)}, layout.rank)
-        return _moved_bytes(tile, same, layout)
+        same_elements = with_axes(source.layout, {old: new for new, old in enumerate(op.axes)}, layout.rank)
+        return _moved_bytes(tile, same_elements, layout)
     if isinstance(source.owner, Constant):
         return 0
-    same = reshaped(source.layout, source.tile.shape, tile.shape)
-    return tile.size * tile.dtype.bytes if same is None else _moved_bytes(tile, same, layout)
+    same_elements = reshaped(source.layout, source.tile.shape, tile.shape)
+    return tile.size * tile.dtype.bytes if same_elements is None else _moved_bytes(tile, same_elements, layout)
 
 
 def _reduced_bytes(op: Reduce, threads: int) -> int:
@@ -100,5 +100,5 @@ def _reduced_bytes(op: Reduce, threads: int) -> int:
     if all(digit.axis != op.axis or digit.extent == 1 for digit in layout.warps):
         return 0
     results = prod(digit.extent for digit in layout.registers if digit.axis not in (None, op.axis))
-    parts = 2 if op.kind.startswith("arg") else 1
-    return threads * results * parts * REDUCED_BYTES
+    values_per_result = 2 if op.kind.startswith("arg") else 1
+    return threads * results * values_per_result * REDUCED_BYTES

@@ -115,15 +115,18 @@ def register_map(source: Layout, target: Layout, shift: tuple[int, ...] = ()) ->
     # difference between source and target must be the same for all threads: otherwise registers would be indexed at run time.
     lanes = ((lane, 0) for lane in range(prod(digit.extent for digit in source.lanes)))
     warps = ((0, warp) for warp in range(prod(digit.extent for digit in source.warps)))
-    apart: set[tuple[int, ...]] = set()
+    differences: set[tuple[int, ...]] = set()
     for lane, warp in (*lanes, *warps):
-        here, there = source.coordinates(0, lane, warp), target.coordinates(0, lane, warp)
-        apart.add(tuple(b - a for a, b in zip(here, there, strict=True)))
-    if len(apart) != 1:
+        source_origin, target_origin = source.coordinates(0, lane, warp), target.coordinates(0, lane, warp)
+        differences.add(tuple(b - a for a, b in zip(source_origin, target_origin, strict=True)))
+    if len(differences) != 1:
         return None
-    (difference,) = apart
-    moved = [d + s for d, s in zip(difference, shift or [0] * source.rank, strict=True)]
-    held = {source.coordinates(register, 0, 0): register for register in range(source.num_registers)}
-    wanted = [target.coordinates(register, 0, 0) for register in range(target.num_registers)]
-    found = [held.get(tuple(c + m for c, m in zip(place, moved, strict=True))) for place in wanted]
-    return None if None in found else tuple(register for register in found if register is not None)
+    (difference,) = differences
+    source_shift = [d + s for d, s in zip(difference, shift or [0] * source.rank, strict=True)]
+    source_registers = {source.coordinates(register, 0, 0): register for register in range(source.num_registers)}
+    target_coordinates = [target.coordinates(register, 0, 0) for register in range(target.num_registers)]
+    registers = [
+        source_registers.get(tuple(c + m for c, m in zip(coordinates, source_shift, strict=True)))
+        for coordinates in target_coordinates
+    ]
+    return None if None in registers else tuple(register for register in registers if register is not None)

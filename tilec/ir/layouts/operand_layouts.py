@@ -48,9 +48,9 @@ def operand_layouts(op: Op) -> Layouts:
 def packed_operand(accumulator: Layout, columns: int) -> Layout:
     """The layout of a packed operand A, `columns` deep, of a product with this accumulator (PTX ISA, "Register fragments for
     wgmma.mma_async.m64nNk16", A): rows are distributed as in the accumulator."""
-    _, half, _, *down = accumulator.registers
+    _, row_half, _, *row_digits = accumulator.registers
     (_, rows), pairs = accumulator.lanes, Digit(4, 1, 1)
-    return Layout(2, (half, Digit(columns // 8, 1, 4), *down), (pairs, rows), accumulator.warps)
+    return Layout(2, (row_half, Digit(columns // 8, 1, 4), *row_digits), (pairs, rows), accumulator.warps)
 
 
 def unpacked(packed: Layout) -> Layout:

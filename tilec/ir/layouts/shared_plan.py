@@ -42,8 +42,8 @@ def shared_bytes(function: Function) -> int:
     """Dynamic shared memory of a block.
 
     A multiple of `WIDEST_ACCESS`: LLVM may merge narrow reads into one aligned read that extends past the last byte in use."""
-    most = max((interval(op)[1] for op in function.body.walk() if isinstance(op, SharedAlloc | Ring)), default=0)
-    return most + -most % WIDEST_ACCESS
+    end = max((interval(op)[1] for op in function.body.walk() if isinstance(op, SharedAlloc | Ring)), default=0)
+    return end + -end % WIDEST_ACCESS
 
 
 def _visit(

@@ -44,9 +44,9 @@ def _tiles(function: Function) -> Iterable[tuple[Op, Value]]:
         costs_nothing = isinstance(op, Constant | Broadcast) or (
             isinstance(op, Relayout) and isinstance(op.operands[0].owner, Constant | Broadcast)
         )
-        made = () if costs_nothing else op.results
+        results = () if costs_nothing else op.results
         stored = (op.tile,) if isinstance(op, WriteOp) else ()
-        yield from ((op, value) for value in (*made, *stored) if value.layout is not None)
+        yield from ((op, value) for value in (*results, *stored) if value.layout is not None)
 
 
 def check(function: Function) -> None:
@@ -84,14 +84,16 @@ def tile_warps(function: Function) -> int:
 def way_out(function: Function, value: Value) -> str:
     """Suggestion for fewer elements per thread."""
     warps, size = tile_warps(function), value.tile.size
-    wider = () if warps < function.num_warps else (2, 4, 8, 16)  # a role's warps are derived from its tiles
-    fitting = next((n for n in wider if n > warps and size <= n * 32 * 2 * FITTING_ELEMENTS), None)
-    smaller = f"use a smaller tile: {warps * 32} threads hold {warps * 32 * FITTING_ELEMENTS} elements well"
-    return f"set `schedule = {{ warps = {fitting} }}` for this kernel, or {smaller}" if fitting else smaller
+    warp_counts = () if warps < function.num_warps else (2, 4, 8, 16)  # a role's warps are derived from its tiles
+    fitting_warps = next((n for n in warp_counts if n > warps and size <= n * 32 * 2 * FITTING_ELEMENTS), None)
+    smaller_tile = f"use a smaller tile: {warps * 32} threads hold {warps * 32 * FITTING_ELEMENTS} elements well"
+    return (
+        f"set `schedule = {{ warps = {fitting_warps} }}` for this kernel, or {smaller_tile}" if fitting_warps else smaller_tile
+    )
 
 
 def _refusal(code: str, message: str, function: Function, op: Op, value: Value) -> Diagnostic:
-    where = op.loc or function.loc
+    location = op.loc or function.loc
     note = f"a thread has 255 registers of 32 bits, and holds well up to {FITTING_ELEMENTS} elements of a tile"
-    label = Label(where, told(value)) if where else None
+    label = Label(location, told(value)) if location else None
     return Diagnostic(code, message, label, notes=(note,), hint=way_out(function, value))

@@ -43,8 +43,8 @@ class SharedAlloc(Op, opcode="shared_alloc"):
         if isinstance(type_, SharedType):
             self.require(min(*type_.shape, type_.stages, type_.panels) >= 1, f"{type_} is no shared buffer")
             self.require(type_.shape[1] % type_.panels == 0, f"panels of {type_} are not equally wide")
-            rows = type_.width * type_.dtype.bytes
-            self.require(rows % 16 == 0, f"rows of {type_} are not whole 16-byte chunks")
+            row_bytes = type_.width * type_.dtype.bytes
+            self.require(row_bytes % 16 == 0, f"rows of {type_} are not whole 16-byte chunks")
             self.require(len(self.operands) == 1, "a buffer is that of a ring")
             self.require(self.operands[0].type == RingType(self.result.shared.stages), "its ring has as many stages")
         else:
@@ -90,9 +90,9 @@ class StageCopy(Op):
         self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
         self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
         self.require(self.slabs == 1 or self.row_axis > -self.source.tensor.rank, "slabs lie on an axis before the rows")
-        rows, left = divmod(self.buffer.shared.shape[0], max(1, self.slabs))
-        whole = self.slabs == 1 or (self.slabs > 1 and left == 0 and rows % SLAB_ROWS == 0)
-        self.require(whole, f"every slab has as many rows, a multiple of {SLAB_ROWS}")
+        rows, remainder = divmod(self.buffer.shared.shape[0], max(1, self.slabs))
+        equal_sub_tiles = self.slabs == 1 or (self.slabs > 1 and remainder == 0 and rows % SLAB_ROWS == 0)
+        self.require(equal_sub_tiles, f"every slab has as many rows, a multiple of {SLAB_ROWS}")
         row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
         self.require(row_bytes % 16 == 0, "a row is whole 16-byte chunks")
 
@@ -285,7 +285,7 @@ class Put(Op, opcode="put", effect=Effect.SHARED):
     steps: tuple[int, ...]
 
     def verify(self) -> None:
-        _verify_passage(self, self.operands[0], self.operands[1].tile, self.steps)
+        _verify_scratch_tile(self, self.operands[0], self.operands[1].tile, self.steps)
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return ((self.operands[0], Effect.WRITE),)
@@ -302,13 +302,13 @@ class Take(Op, opcode="take", effect=Effect.SHARED):
     steps: tuple[int, ...]
 
     def verify(self) -> None:
-        _verify_passage(self, self.operands[0], self.result.tile, self.steps)
+        _verify_scratch_tile(self, self.operands[0], self.result.tile, self.steps)
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return ((self.operands[0], Effect.READ),)
 
 
-def _verify_passage(op: Op, scratch: Value, tile: TileType, steps: tuple[int, ...]) -> None:
+def _verify_scratch_tile(op: Op, scratch: Value, tile: TileType, steps: tuple[int, ...]) -> None:
     op.require(isinstance(scratch.type, ScratchType), "the first operand is scratch")
     op.require(len(steps) == tile.rank and min(steps, default=1) >= 1, "a step for each axis")
     last = sum(step * (extent - 1) for step, extent in zip(steps, tile.shape, strict=True))
@@ -328,7 +328,7 @@ class ReducePut(Op, opcode="reduce_put", effect=Effect.SHARED):
     axis: int
 
     def verify(self) -> None:
-        _verify_part(self, self.operands[1].tile)
+        _verify_reduction(self, self.operands[1].tile)
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return ((self.operands[0], Effect.WRITE),)
@@ -347,7 +347,7 @@ class ReduceTake(Op, opcode="reduce_take", effect=Effect.SHARED):
 
     def verify(self) -> None:
         source = self.operands[1].tile
-        _verify_part(self, source)
+        _verify_reduction(self, source)
         dtype = i32 if self.kind.startswith("arg") else source.dtype
         shape = source.shape[: self.axis] + source.shape[self.axis + 1 :]
         self.require(self.result.type == TileType(dtype, shape), f"the result is {dtype} of shape {shape}")
@@ -356,7 +356,7 @@ class ReduceTake(Op, opcode="reduce_take", effect=Effect.SHARED):
         return ((self.operands[0], Effect.READ),)
 
 
-def _verify_part(op: ReducePut | ReduceTake, tile: TileType) -> None:
+def _verify_reduction(op: ReducePut | ReduceTake, tile: TileType) -> None:
     op.require(isinstance(op.operands[0].type, ScratchType), "the first operand is scratch")
     op.require(op.kind in REDUCE_KINDS, f"unknown kind {op.kind}")
     op.require(0 <= op.axis < tile.rank, "axis out of range")

@@ -62,16 +62,16 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
     @property
     def bytes(self) -> int:
         """Shared memory of its mbarriers."""
-        turns = 8 * self.takers if self.takers > 1 else 0
-        return 16 * self.result.ring.stages + turns if self.sync == "mbarriers" else 0
+        order_barrier_bytes = 8 * self.takers if self.takers > 1 else 0
+        return 16 * self.result.ring.stages + order_barrier_bytes if self.sync == "mbarriers" else 0
 
 
 @dataclass(eq=False, kw_only=True)
 class RingOp(Op):
-    """Base of operations on a ring, the first operand. `takes` is the number of further operands (i32) of an `mbarriers` ring:
-    the stage, and the parity of its phase."""
+    """Base of operations on a ring, the first operand. `num_extra_operands` is the number of further operands (i32) of an
+    `mbarriers` ring: the stage, and the parity of its phase."""
 
-    takes: ClassVar[int] = 0
+    num_extra_operands: ClassVar[int] = 0
     leading = (RingType,)
     num_results = 0
 
@@ -90,11 +90,14 @@ class RingOp(Op):
         return self.operands[2]
 
     def verify(self) -> None:
-        made = self.ring.owner
-        assert isinstance(made, Ring)
-        numbers = self.operands[1:]
-        self.require(len(numbers) == (self.takes if made.sync == "mbarriers" else 0), "stage and parity stand beside mbarriers")
-        self.require(all(value.type == TileType(i32) for value in numbers), "stage and parity are i32 scalars")
+        ring_op = self.ring.owner
+        assert isinstance(ring_op, Ring)
+        extra_operands = self.operands[1:]
+        self.require(
+            len(extra_operands) == (self.num_extra_operands if ring_op.sync == "mbarriers" else 0),
+            "stage and parity stand beside mbarriers",
+        )
+        self.require(all(value.type == TileType(i32) for value in extra_operands), "stage and parity are i32 scalars")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -102,7 +105,7 @@ class Acquire(RingOp, opcode="acquire", effect=Effect.SHARED):
     """Wait until the next stage is free; copies may then be started into it. Operands: ring; with `mbarriers` also stage and
     parity, and `expected`, the bytes of those copies (`mbarrier.arrive.expect_tx`)."""
 
-    takes = 2
+    num_extra_operands = 2
 
     expected: int = 0
 
@@ -123,7 +126,7 @@ class Wait(RingOp, opcode="wait", effect=Effect.SHARED):
     `pending` groups of copies may be unfinished afterwards, none of them of this stage; with `mbarriers` it is 0 and has no
     meaning."""
 
-    takes = 2
+    num_extra_operands = 2
 
     pending: int = 0
 
@@ -143,7 +146,7 @@ class Release(RingOp, opcode="release", effect=Effect.SHARED):
     """The consumer no longer reads the stages it waited for, except the newest `held`. With `mbarriers` it releases one stage,
     the second operand. Operands: ring; with `mbarriers` also the stage."""
 
-    takes = 1
+    num_extra_operands = 1
 
     held: int = 0
 
@@ -162,10 +165,10 @@ class TurnOp(RingOp):
 
     def verify(self) -> None:
         super().verify()
-        made = self.ring.owner
-        assert isinstance(made, Ring)
-        self.require(made.takers > 1, "several roles take turns")
-        self.require(0 <= self.place < made.takers, f"no place {self.place} among {made.takers}")
+        ring_op = self.ring.owner
+        assert isinstance(ring_op, Ring)
+        self.require(ring_op.takers > 1, "several roles take turns")
+        self.require(0 <= self.place < ring_op.takers, f"no place {self.place} among {ring_op.takers}")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -173,7 +176,7 @@ class TakeTurn(TurnOp, opcode="take_turn", effect=Effect.SHARED):
     """Wait until the role before has waited for all stages of its tile; role 0 need not wait the first time. Operands: ring,
     and the parity (i32) of the number of tiles that this role has read. `place` is the role's index."""
 
-    takes = 1
+    num_extra_operands = 1
 
     @property
     def parity(self) -> Value:
@@ -238,15 +241,15 @@ class Roles(Op, opcode="roles", effect=Effect.CONTROL):
 
     def verify(self) -> None:
         count = len(self.regions)
-        told = {len(self.names), len(self.warps), len(self.registers), len(self.alone)}
-        self.require(count >= 1 and told == {count}, "one region for each role")
+        counts = {len(self.names), len(self.warps), len(self.registers), len(self.alone)}
+        self.require(count >= 1 and counts == {count}, "one region for each role")
         self.require(len(set(self.names)) == count, "two roles share a name")
         self.require(min(self.warps) >= 1, "every role has a warp")
         self.require(all(not region.arguments for region in self.regions), "a role takes no arguments")
         rule = "registers are 24 to 256, in steps of 8, for whole groups of four warps"
         for warps, registers in zip(self.warps, self.registers, strict=True):
-            fits = 24 <= registers <= 256 and registers % 8 == 0 and warps % 4 == 0
-            self.require(not registers or fits, rule)
+            is_valid = 24 <= registers <= 256 and registers % 8 == 0 and warps % 4 == 0
+            self.require(not registers or is_valid, rule)
 
 
 SHARED_TYPES: Final = (SharedType, RingType)

@@ -51,11 +51,11 @@ def _height(op: Op) -> int:
 def _number(block: Block, line: int, found: dict[Op, int]) -> None:
     for op in block.ops:
         found[op] = line
-        inside = line
+        inner_line = line
         for region in op.regions:
-            inside += 1 + bool(region.arguments)
-            _number(region, inside, found)
-            inside += sum(map(_height, region.ops))
+            inner_line += 1 + bool(region.arguments)
+            _number(region, inner_line, found)
+            inner_line += sum(map(_height, region.ops))
         line += _height(op)
 
 
@@ -63,8 +63,8 @@ def number_lines(function: Function) -> None:
     """Set the text line in the span of every operation, in place; an operation without a source location gets its line of the
     text. Passes copy spans, so the operations they derive keep the line."""
     for op, line in line_numbers(function).items():
-        at = op.loc or Span(TEXT_NAME, line, 0, line, 0)
-        op.loc = NumberedSpan(at.file, at.line, at.column, at.end_line, at.end_column, line)
+        span = op.loc or Span(TEXT_NAME, line, 0, line, 0)
+        op.loc = NumberedSpan(span.file, span.line, span.column, span.end_line, span.end_column, line)
 
 
 def text_line(op: Op) -> int:
@@ -74,5 +74,5 @@ def text_line(op: Op) -> int:
 
 def source_of(spans: bytes, line: int) -> Span | None:
     """Source location of a line of the text, by the table of `tilec.ir.text.spans` as bytes; None for a line without one."""
-    found = json.loads(spans)["lines"].get(str(line))
-    return Span(*found) if found else None
+    row = json.loads(spans)["lines"].get(str(line))
+    return Span(*row) if row else None

@@ -37,7 +37,7 @@ from tilec.ir.types import Type
 __all__ = ["ParseError", "parse_expr", "parse_function"]
 
 _OP_MODULES: Final = (ops, launch_ops, staging_ops, store_ops, sync_ops)  # importing them fills `OPS`
-_WORDS: Final = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
+_LITERALS: Final = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
 
 
 def parse_function(text: str) -> Function:
@@ -67,7 +67,7 @@ class _Reader(TypeReader):
         name = self.word("the kernel's name")
         self.expect("(")
         body = Block()
-        parameters = self.listed(lambda: self.parameter(body), ")")
+        parameters = self.comma_separated(lambda: self.parameter(body), ")")
         self.expect("{")
         function = Function(name, parameters, body)
         self.header(function)
@@ -87,13 +87,13 @@ class _Reader(TypeReader):
     def header(self, function: Function) -> None:
         self.expect("constants")
         self.expect("{")
-        function.constants = dict(self.listed(self.attribute, "}"))
+        function.constants = dict(self.comma_separated(self.attribute, "}"))
         self.expect("dims")
         self.expect("[")
-        function.dims = tuple(self.listed(lambda: self.word("a dim"), "]"))
+        function.dims = tuple(self.comma_separated(lambda: self.word("a dim"), "]"))
         self.expect("strides")
         self.expect("[")
-        function.strides = tuple(self.listed(lambda: self.word("a stride"), "]"))
+        function.strides = tuple(self.comma_separated(lambda: self.word("a stride"), "]"))
         self.expect("grid")
         function.grid = self.exprs()
         if self.skip("warps"):
@@ -135,18 +135,18 @@ class _Reader(TypeReader):
     def block(self) -> list[Op]:
         """Operations up to a closing brace."""
         found: list[Op] = []
-        while not (self.here.text == "}" and self.here.kind == "sign") and self.here.kind != "end":
+        while not (self.next_token.text == "}" and self.next_token.kind == "sign") and self.next_token.kind != "end":
             found.append(self.op())
         return found
 
     def op(self) -> Op:
         results: list[Token] = []
-        if self.here.kind == "value":
+        if self.next_token.kind == "value":
             results.append(self.take())
             while self.skip(","):
                 results.append(self.expect_kind("value", "a result"))
             self.expect("=")
-        token = self.here
+        token = self.next_token
         opcode = self.word("an operation")
         if opcode not in OPS:
             raise self.error(f"unknown operation `{opcode}`", token)
@@ -154,7 +154,7 @@ class _Reader(TypeReader):
         attributes = self.attributes(OPS[opcode], token)
         op = OPS[opcode](operands=operands, **attributes)
         types = self.result_types(len(results), token)
-        if self.here.text == "{" and self.here.line == self.tokens[self.position - 1].line:
+        if self.next_token.text == "{" and self.next_token.line == self.tokens[self.position - 1].line:
             op.regions = self.regions()
         for name, (type_, layout) in zip(results, types, strict=True):
             value = Value(type_, "", op, layout)
@@ -165,7 +165,7 @@ class _Reader(TypeReader):
     def operands(self, line: int) -> list[Value]:
         """Values on the line of the opcode; results may begin the next line."""
         found: list[Value] = []
-        while self.here.kind == "value" and self.here.line == line:
+        while self.next_token.kind == "value" and self.next_token.line == line:
             token = self.take()
             if token.text not in self.values:
                 raise self.error(f"`{token.text}` is used before it is defined", token)
@@ -177,14 +177,18 @@ class _Reader(TypeReader):
     def attributes(self, op_class: type[Op], at: Token) -> dict[str, Any]:
         following = self.tokens[self.position + 1 : self.position + 3]
         found: dict[str, Any] = {}
-        if self.here.text == "{" and [t.kind for t in following[:1]] == ["word"] and [t.text for t in following[1:]] == ["="]:
+        if (
+            self.next_token.text == "{"
+            and [t.kind for t in following[:1]] == ["word"]
+            and [t.text for t in following[1:]] == ["="]
+        ):
             self.take()
-            found = dict(self.listed(self.attribute, "}"))
-        hints = _attribute_types(op_class)
+            found = dict(self.comma_separated(self.attribute, "}"))
+        types = _attribute_types(op_class)
         for name, value in found.items():
-            if name not in hints:
+            if name not in types:
                 raise self.error(f"`{op_class.opcode}` has no attribute `{name}`", at)
-            if not _fits(value, hints[name]):
+            if not _fits(value, types[name]):
                 raise self.error(f"attribute `{name}` cannot be {value!r}", at)
         missing = sorted(_required(op_class) - found.keys())
         if missing:
@@ -206,27 +210,27 @@ class _Reader(TypeReader):
             except OverflowError:
                 raise self.error("no float is that large", token) from None
         if token.text == "-":
-            following = self.here
+            following = self.next_token
             value = None if following.text in ("-", "[") else self.attribute_value()
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise self.error(f"expected a number, found {following.described}", following)
+                raise self.error(f"expected a number, found {following.description}", following)
             return -value
         if token.kind == "integer":
             return int(token.text)
         if token.text == "[":
             with self.nested():
-                return tuple(self.listed(self.attribute_value, "]"))
-        if token.kind == "word" and token.text in _WORDS:
-            return _WORDS[token.text]
-        raise self.error(f"expected an attribute's value, found {token.described}", token)
+                return tuple(self.comma_separated(self.attribute_value, "]"))
+        if token.kind == "word" and token.text in _LITERALS:
+            return _LITERALS[token.text]
+        raise self.error(f"expected an attribute's value, found {token.description}", token)
 
     def result_types(self, count: int, at: Token) -> list[tuple[Type, Layout | None]]:
         if not count:
             return []
         self.expect(":")
-        types = [self.typed()]
+        types = [self.type_and_layout()]
         while self.skip(","):
-            types.append(self.typed())
+            types.append(self.type_and_layout())
         if len(types) != count:
             raise self.error(f"{count} results have {len(types)} types", at)
         return types
@@ -241,21 +245,21 @@ class _Reader(TypeReader):
 
     def region(self) -> Block:
         """A region including its closing brace; names defined inside go out of scope."""
-        outer = len(self.values)
+        outer_count = len(self.values)
         block = Block()
         if self.skip("^"):
             self.expect("(")
-            self.listed(lambda: self.argument(block), ")")
+            self.comma_separated(lambda: self.argument(block), ")")
         block.ops = self.block()
         self.expect("}")
-        while len(self.values) > outer:  # names are only ever added, so the last ones are the region's
+        while len(self.values) > outer_count:  # names are only ever added, so the last ones are the region's
             self.values.popitem()
         return block
 
     def argument(self, block: Block) -> None:
         token = self.expect_kind("value", "an argument")
         self.expect(":")
-        type_, layout = self.typed()
+        type_, layout = self.type_and_layout()
         value = block.add_argument(type_)
         value.layout = layout
         self.name(token, value)

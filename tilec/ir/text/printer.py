@@ -37,11 +37,14 @@ class _Printer:
             yield f"  warps {function.num_warps}"
         yield from (f"  requires {precondition.condition}" for precondition in function.requires)
         for fact in function.values:
-            yield f"  values %{fact.tensor} {fact.low} .. {fact.high}{''.join(f' {name}' for name in fact.said)}"
-        for one in function.promises:
-            above = f" above {', '.join(f'%{name}' for name in one.above)}" if one.above else ""
-            yield f"  ensures %{one.tensor} {one.low} .. {one.high}{above}{''.join(f' {name}' for name in one.said)}"
-        yield from (f"  resident %{one.tensor}" for one in function.residents)
+            yield f"  values %{fact.tensor} {fact.low} .. {fact.high}{''.join(f' {name}' for name in fact.flags)}"
+        for promise in function.promises:
+            above = f" above {', '.join(f'%{name}' for name in promise.above)}" if promise.above else ""
+            yield (
+                f"  ensures %{promise.tensor} {promise.low} .. {promise.high}{above}"
+                f"{''.join(f' {name}' for name in promise.flags)}"
+            )
+        yield from (f"  resident %{resident.tensor}" for resident in function.residents)
         yield from (f"  unsafe {attribute_text(block.reason)}" for block in function.unsafe)
         yield from self.block(function.body, "  ")
         yield "}"
@@ -56,12 +59,12 @@ class _Printer:
         text = f"{op.opcode}{' ' + operands if operands else ''}{f' {{{attributes}}}' if attributes else ''}"
         regions = [list(self.region(region, indent)) for region in op.regions]
         results = [self.define(value) for value in op.results]
-        head = f"{', '.join(results)} = " if results else ""
+        results_text = f"{', '.join(results)} = " if results else ""
         types = f" : {', '.join(map(_type_text, op.results))}" if results else ""
         if not regions:
-            yield f"{indent}{head}{text}{types}"
+            yield f"{indent}{results_text}{text}{types}"
             return
-        yield f"{indent}{head}{text}{types} {{"
+        yield f"{indent}{results_text}{text}{types} {{"
         for position, region in enumerate(regions):
             if position:
                 yield f"{indent}}} {{"

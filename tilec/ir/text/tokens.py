@@ -23,7 +23,7 @@ class Token(NamedTuple):
     column: int
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The token as an error message names it."""
         return "the end of the text" if self.kind == "end" else f"`{self.text}`"
 
@@ -45,19 +45,19 @@ _ESCAPES: Final = {"n": "\n"}
 def tokenize(text: str) -> list[Token]:
     """All tokens, followed by one of kind end; ParseError at a character that begins no token."""
     tokens: list[Token] = []
-    line, start, position = 1, 0, 0
+    line, line_start, position = 1, 0, 0
     while position < len(text):
         match = _PATTERN.match(text, position)
         if match is None:
-            raise ParseError(f"unexpected character {text[position]!r}", line, position - start + 1)
+            raise ParseError(f"unexpected character {text[position]!r}", line, position - line_start + 1)
         kind, end = str(match.lastgroup), match.end()
         if kind == "line":
-            line, start = line + 1, end
+            line, line_start = line + 1, end
         elif kind != "blank":
-            found = text[position:end]
+            token_text = text[position:end]
             if kind == "text":
-                found = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), found[1:-1])
-            tokens.append(Token(kind, found, line, position - start + 1))
+                token_text = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), token_text[1:-1])
+            tokens.append(Token(kind, token_text, line, position - line_start + 1))
         position = end
-    tokens.append(Token("end", "", line, position - start + 1))
+    tokens.append(Token("end", "", line, position - line_start + 1))
     return tokens

@@ -11,7 +11,7 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.text.tokens import ParseError, Token, tokenize
 from tilec.ir.types import DTYPES, DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
 
-LEVELS: Final = (("or",), ("and",), tuple(COMPARISONS), ("+", "-"), ("*", "//", "%"))
+PRECEDENCE_LEVELS: Final = (("or",), ("and",), tuple(COMPARISONS), ("+", "-"), ("*", "//", "%"))
 """Binary operators from the loosest to the tightest."""
 
 MAX_DEPTH: Final = 64
@@ -33,55 +33,55 @@ class TypeReader:
         self.operators = 0
 
     @property
-    def here(self) -> Token:
+    def next_token(self) -> Token:
         return self.tokens[self.position]
 
     def error(self, message: str, token: Token | None = None) -> ParseError:
         """The error to raise at a token, the next one by default."""
-        token = token or self.here
+        token = token or self.next_token
         return ParseError(message, token.line, token.column)
 
     def take(self) -> Token:
         """Consume the next token and return it."""
-        token = self.here
+        token = self.next_token
         if token.kind != "end":
             self.position += 1
         return token
 
     def skip(self, text: str) -> bool:
         """Consume `text` if it is next."""
-        if self.here.text == text and self.here.kind in ("sign", "word"):
+        if self.next_token.text == text and self.next_token.kind in ("sign", "word"):
             self.position += 1
             return True
         return False
 
     def expect(self, text: str) -> Token:
         """Consume `text`, which must be next."""
-        token = self.here
+        token = self.next_token
         if not self.skip(text):
-            raise self.error(f"expected `{text}`, found {token.described}")
+            raise self.error(f"expected `{text}`, found {token.description}")
         return token
 
-    def expect_kind(self, kind: str, what: str) -> Token:
-        """Consume a token of a kind; `what` names it in the error."""
-        if self.here.kind != kind:
-            raise self.error(f"expected {what}, found {self.here.described}")
+    def expect_kind(self, kind: str, expected: str) -> Token:
+        """Consume a token of a kind; `expected` names it in the error."""
+        if self.next_token.kind != kind:
+            raise self.error(f"expected {expected}, found {self.next_token.description}")
         return self.take()
 
     def expect_end(self) -> None:
         """ParseError unless the text ends here."""
         self.expect_kind("end", "the end of the text")
 
-    def word(self, what: str) -> str:
+    def word(self, expected: str) -> str:
         """Consume a word."""
-        return self.expect_kind("word", what).text
+        return self.expect_kind("word", expected).text
 
-    def integer(self, what: str = "an integer") -> int:
+    def integer(self, expected: str = "an integer") -> int:
         """Consume an integer and its sign."""
         sign = -1 if self.skip("-") else 1
-        return sign * int(self.expect_kind("integer", what).text)
+        return sign * int(self.expect_kind("integer", expected).text)
 
-    def listed(self, item: Callable[[], T], close: str) -> list[T]:
+    def comma_separated(self, item: Callable[[], T], close: str) -> list[T]:
         """Items separated by commas, up to `close`."""
         items: list[T] = []
         while not self.skip(close):
@@ -102,34 +102,34 @@ class TypeReader:
     def expr(self) -> Expr:
         """An expression of at most `MAX_OPERATORS` operators, those in parentheses included."""
         self.operators = 0
-        return self.chain(0)
+        return self.binary_expr(0)
 
-    def chain(self, level: int) -> Expr:
+    def binary_expr(self, level: int) -> Expr:
         """Operators of one level, left-associative."""
-        if level == len(LEVELS):
+        if level == len(PRECEDENCE_LEVELS):
             return self.primary()
-        left = self.chain(level + 1)
-        while self.here.text in LEVELS[level] and self.here.kind in ("sign", "word"):
+        left = self.binary_expr(level + 1)
+        while self.next_token.text in PRECEDENCE_LEVELS[level] and self.next_token.kind in ("sign", "word"):
             op = self.take().text
             self.operators += 1
             if self.operators > MAX_OPERATORS:
                 raise self.error(f"an expression has at most {MAX_OPERATORS} operators")
-            left = Expr(op, (left, self.chain(level + 1)))
+            left = Expr(op, (left, self.binary_expr(level + 1)))
         return left
 
     def primary(self) -> Expr:
-        if self.here.kind == "integer" or self.here.text == "-":
+        if self.next_token.kind == "integer" or self.next_token.text == "-":
             return const(self.integer())
         with self.nested():
             if self.skip("("):
-                inner = self.chain(0)
+                inner = self.binary_expr(0)
                 self.expect(")")
                 return inner
             name = self.word("an expression")
             if name in ("min", "max") and self.skip("("):
-                left = self.chain(0)
+                left = self.binary_expr(0)
                 self.expect(",")
-                right = self.chain(0)
+                right = self.binary_expr(0)
                 self.expect(")")
                 return Expr(name, (left, right))
             return sym(name)
@@ -137,7 +137,7 @@ class TypeReader:
     def exprs(self) -> tuple[Expr, ...]:
         """Expressions in brackets."""
         self.expect("[")
-        return tuple(self.listed(self.expr, "]"))
+        return tuple(self.comma_separated(self.expr, "]"))
 
     def type(self) -> Type:
         """Any type."""
@@ -145,12 +145,12 @@ class TypeReader:
             return self.tensor_type()
         if self.skip("shared"):
             return self.shared_type()
-        if self.here.text in ("scratch", "ring"):
-            return (ScratchType if self.take().text == "scratch" else RingType)(self.counted())
+        if self.next_token.text in ("scratch", "ring"):
+            return (ScratchType if self.take().text == "scratch" else RingType)(self.bracketed_integer())
         return self.tile_type()
 
     def dtype(self) -> DType:
-        token = self.here
+        token = self.next_token
         name = self.word("a dtype")
         if name not in DTYPES:
             raise self.error(f"unknown dtype `{name}`", token)
@@ -158,7 +158,7 @@ class TypeReader:
 
     def tile_type(self) -> TileType:
         dtype = self.dtype()
-        shape = tuple(self.listed(self.integer, "]")) if self.skip("[") else ()
+        shape = tuple(self.comma_separated(self.integer, "]")) if self.skip("[") else ()
         return TileType(dtype, shape)
 
     def tensor_type(self) -> TensorType:
@@ -194,14 +194,14 @@ class TypeReader:
         self.expect(">")
         return SharedType(dtype, (rows, columns), stages, panels)
 
-    def counted(self) -> int:
+    def bracketed_integer(self) -> int:
         """A number in angle brackets."""
         self.expect("<")
         count = self.integer()
         self.expect(">")
         return count
 
-    def typed(self) -> tuple[Type, Layout | None]:
+    def type_and_layout(self) -> tuple[Type, Layout | None]:
         """A type and the layout that may follow it."""
         type_ = self.type()
         if not isinstance(type_, TileType) or not self.skip("<"):
