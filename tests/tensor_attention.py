@@ -39,8 +39,8 @@ def made(element: str, rows: int, columns: int, width: int = 128, **wanted: Any)
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
     prepared = prepare(function, SM_90A, schedule, positive=positive)
     lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    described = manifest(source(element, rows, columns, width), lowered, SM_90A)
-    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), described)
+    kernel_manifest = manifest(source(element, rows, columns, width), lowered, SM_90A)
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), kernel_manifest)
 
 
 def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
@@ -50,21 +50,21 @@ def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: s
     element, (rows, columns, width) = str(constants["E"]), (int(constants[name]) for name in ("BM", "BN", "D"))
     random = np.random.default_rng(seed)
     dtype = DTYPES[element]
-    held: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         "q": random.standard_normal((tokens, 1, group, width)).astype(dtype),
         "k_cache": random.standard_normal((slots, 1, width)).astype(dtype),
         "v_cache": random.standard_normal((slots, 1, width)).astype(dtype),
         "out": np.zeros((tokens, 1, group, width), dtype),
     }
-    flat = {name: array.reshape(-1).view(np.uint16) for name, array in held.items()}
+    flat = {name: array.reshape(-1).view(np.uint16) for name, array in arrays.items()}
     env = {"T": tokens, "S": slots, "HKV": 1, "G": group, "past": past, "scale": float(width) ** -0.5}
     report = emulate(ptx or kernel.ptx, kernel.manifest, flat, env, seed=seed)
-    run(source(element, rows, columns, width), held, {"past": past, "scale": env["scale"]})
-    return report, report.tensors["out"].view(dtype).reshape(held["out"].shape), held["out"]
+    run(source(element, rows, columns, width), arrays, {"past": past, "scale": env["scale"]})
+    return report, report.tensors["out"].view(dtype).reshape(arrays["out"].shape), arrays["out"]
 
 
-def differs(found: Any, right: Any) -> bool:
+def differs(found: Any, expected: Any) -> bool:
     """Whether the results of a launch differ from the interpreter's, which adds in another order, by more than one rounding of
     the largest element."""
-    wide, exact = found.astype(np.float64), right.astype(np.float64)
+    wide, exact = found.astype(np.float64), expected.astype(np.float64)
     return not bool((np.abs(wide - exact) <= ROUNDING[found.dtype.name] * np.abs(exact).max()).all())

@@ -52,8 +52,8 @@ def made(element: str, rows: int, columns: int, **wanted: Any) -> Made:
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
     prepared = prepare(function, SM_90A, schedule, positive=positive)
     lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    described = replace(manifest(source(element, rows, columns), lowered, SM_90A), schedule=schedule.to_json())
-    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), described)
+    kernel_manifest = replace(manifest(source(element, rows, columns), lowered, SM_90A), schedule=schedule.to_json())
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), kernel_manifest)
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
@@ -63,13 +63,13 @@ def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | 
     random = np.random.default_rng(seed)
     dtype = DTYPES[element]
     a, b = (random.integers(-3, 4, shape).astype(dtype) for shape in ((m, k), (n, k)))
-    held: dict[str, Any] = {"a": a, "b": b, "out": np.zeros((m, n), dtype)}
-    flat = {name: array.reshape(-1).view(np.uint16) for name, array in held.items()}
+    arrays: dict[str, Any] = {"a": a, "b": b, "out": np.zeros((m, n), dtype)}
+    flat = {name: array.reshape(-1).view(np.uint16) for name, array in arrays.items()}
     report = emulate(ptx or kernel.ptx, kernel.manifest, flat, {"M": m, "N": n, "K": k}, seed=seed)
-    run(source(element, 64, 64), held, {})
-    return report, report.tensors["out"].view(dtype).reshape(m, n), held["out"]
+    run(source(element, 64, 64), arrays, {})
+    return report, report.tensors["out"].view(dtype).reshape(m, n), arrays["out"]
 
 
-def differs(found: Any, right: Any) -> bool:
+def differs(found: Any, expected: Any) -> bool:
     """Whether the results of a launch differ from the interpreter's."""
-    return bool((found != right).any())
+    return bool((found != expected).any())

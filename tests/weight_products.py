@@ -49,8 +49,8 @@ def made(name: str, element: str, tokens: int, outputs: int, **wanted: Any) -> M
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
     prepared = prepare(function, SM_90A, schedule, positive=positive)
     lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    described = replace(manifest(source(name, element, tokens, outputs), lowered, SM_90A), schedule=schedule.to_json())
-    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), described)
+    kernel_manifest = replace(manifest(source(name, element, tokens, outputs), lowered, SM_90A), schedule=schedule.to_json())
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), kernel_manifest)
 
 
 def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
@@ -58,14 +58,14 @@ def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | 
     name, constants = kernel.prepared.name, dict(kernel.prepared.constants)
     element, random = str(constants["E"]), np.random.default_rng(seed)
     sizes = dict(zip("mnk", extents, strict=True)) | {"s": SPLITS, "2": 2}
-    held: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for tensor, axes in SHAPES[name].items():
         dtype = np.dtype(np.float32) if tensor == "parts" else np.dtype(DTYPES[element])
-        held[tensor] = random.integers(-3, 4, tuple(sizes[axis] for axis in axes)).astype(dtype)
-    (written,) = held.keys() - {"a", "b"}
-    bits = {tensor: np.float32 if tensor == "parts" else np.uint16 for tensor in held}
-    flat = {tensor: array.reshape(-1).view(bits[tensor]).copy() for tensor, array in held.items()}
+        arrays[tensor] = random.integers(-3, 4, tuple(sizes[axis] for axis in axes)).astype(dtype)
+    (output,) = arrays.keys() - {"a", "b"}
+    bits = {tensor: np.float32 if tensor == "parts" else np.uint16 for tensor in arrays}
+    flat = {tensor: array.reshape(-1).view(bits[tensor]).copy() for tensor, array in arrays.items()}
     report = emulate(ptx or kernel.ptx, kernel.manifest, flat, dict(zip(DIMS[name], extents, strict=True)), seed=seed)
-    run(source(name, element, int(constants["BM"]), int(constants["BN"])), held, {})
-    right = held[written]
-    return report, report.tensors[written].view(right.dtype).reshape(right.shape), right
+    run(source(name, element, int(constants["BM"]), int(constants["BN"])), arrays, {})
+    expected = arrays[output]
+    return report, report.tensors[output].view(expected.dtype).reshape(expected.shape), expected

@@ -56,9 +56,9 @@ def test_report_agrees_with_the_stand_alone_assembler(target: Target, tmp_path: 
     source = tmp_path / "k.ptx"
     source.write_text(ptx)
     command = [find_ptxas(), f"-arch={target.name}", "-O3", "-v", source, "-o", tmp_path / "k.cubin"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
     found = assemble(ptx, target).resources
-    assert found == parse(done.stderr)
+    assert found == parse(process.stderr)
     assert found.stack_bytes == 64
     assert found.static_shared_bytes >= 2048
     assert found.registers > 0
@@ -75,7 +75,7 @@ ptxas info    : Used 128 registers, used 1 barriers, 16 bytes cumulative stack s
         parse(report + report)
 
 
-PASSED_ON = """
+REALLOCATED = """
 .version 8.6
 .target sm_90a
 .address_size 64
@@ -100,16 +100,18 @@ MANY:
 """
 
 
-def test_registers_that_are_passed_on_are_passed_on_in_machine_code() -> None:
+def test_reallocated_registers_are_reallocated_in_machine_code() -> None:
     """nvJitLink omits `setmaxnreg` silently; only its report mentions it."""
-    made = assemble(PASSED_ON, SM_90A)
-    assert sum(count for name, count in instructions(disassemble(made.cubin)).items() if name.startswith("USETMAXREG")) == 2
-    assert made.resources.spill_bytes == 0 and made.resources.registers <= 168
+    assembled = assemble(REALLOCATED, SM_90A)
+    assert (
+        sum(count for name, count in instructions(disassemble(assembled.cubin)).items() if name.startswith("USETMAXREG")) == 2
+    )
+    assert assembled.resources.spill_bytes == 0 and assembled.resources.registers <= 168
     with pytest.raises(CompileError, match="E0602"):
-        assemble(PASSED_ON.replace("u32 240", "u32 241"), SM_90A)
+        assemble(REALLOCATED.replace("u32 240", "u32 241"), SM_90A)
 
 
-@pytest.mark.parametrize("ptx", [PTX.format(arch="sm_90a"), PASSED_ON], ids=["nvJitLink", "ptxas"])
+@pytest.mark.parametrize("ptx", [PTX.format(arch="sm_90a"), REALLOCATED], ids=["nvJitLink", "ptxas"])
 def test_equal_ptx_gives_equal_bytes_in_another_process_and_folder(ptx: str, tmp_path: Path) -> None:
     program = (
         "import hashlib, sys; from tilec.assemble import assemble; from tilec.target.targets import SM_90A;"

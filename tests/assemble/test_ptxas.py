@@ -11,7 +11,7 @@ import pytest
 from tilec.assemble import ptxas
 
 
-def stands_for(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+def replace_ptxas(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     program = folder / "ptxas"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -19,16 +19,16 @@ def stands_for(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> No
     monkeypatch.setattr(ptxas, "MOST_SECONDS", 1)
 
 
-def test_one_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    stands_for(monkeypatch, tmp_path, "while :; do :; done")
-    made, said = ptxas.run(b"", "sm_90a")
-    assert made is None
-    assert "1 s of processor time" in said
+def test_an_assembler_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    replace_ptxas(monkeypatch, tmp_path, "while :; do :; done")
+    cubin, output = ptxas.run(b"", "sm_90a")
+    assert cubin is None
+    assert "1 s of processor time" in output
 
 
-def test_one_that_is_let_wait_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_assembler_that_only_waits_is_not_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It takes longer than its limit in wall-clock time, but hardly any processor time."""
-    stands_for(monkeypatch, tmp_path, "read line < $0; /bin/sleep 1.5; echo made > cubin; echo said >&2")
+    replace_ptxas(monkeypatch, tmp_path, "read line < $0; /bin/sleep 1.5; echo made > cubin; echo said >&2")
     hours = count()
     monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))
     assert ptxas.run(b"", "sm_90a") == (b"made\n", "said\n")

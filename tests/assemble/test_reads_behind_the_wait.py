@@ -20,7 +20,7 @@ from tilec.passes.schedule.prepare import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, TARGETS, Target
 
-EARLY: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|RED)[\w.]*)")
+ACCESS: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|RED)[\w.]*)")
 MARK: Final = ".L1::evict_last"
 """Marks loads after the wait, so that machine code (`.EL`) distinguishes them from those before it."""
 BY_TARGET: Final = {
@@ -36,7 +36,7 @@ BY_TARGET: Final = {
 }  # fmt: skip
 
 
-TURNS: Final = {name: targets[turn % len(targets)] for turn, (name, targets) in enumerate(BY_TARGET.items())}
+DEFAULT_TARGETS: Final = {name: targets[index % len(targets)] for index, (name, targets) in enumerate(BY_TARGET.items())}
 """The architecture of each kernel in the default run."""
 CASES: Final = [(name, target) for name, targets in BY_TARGET.items() for target in targets]
 
@@ -51,20 +51,20 @@ def code(request: pytest.FixtureRequest) -> dict[tuple[str, Target], str]:
             ptx = to_ptx(lower(shipped.as_chosen(name, target), target).mlir, target)
             cubins.setdefault(target, {})[name] = marked(ptx, target)
     return {
-        (name, target): listed
-        for target, made in cubins.items()
-        for name, listed in zip(made, listings(list(made.values()), target), strict=True)
+        (name, target): listing
+        for target, by_name in cubins.items()
+        for name, listing in zip(by_name, listings(list(by_name.values()), target), strict=True)
     }
 
 
-@pytest.mark.parametrize(("name", "target"), campaign.chosen(CASES, lambda case: TURNS[case[0]] == case[1]), ids=str)
-def test_machine_code_reads_no_more_before_the_wait_than_its_text(
+@pytest.mark.parametrize(("name", "target"), campaign.chosen(CASES, lambda case: DEFAULT_TARGETS[case[0]] == case[1]), ids=str)
+def test_machine_code_reads_no_more_before_the_wait_than_its_ptx(
     name: str, target: Target, code: dict[tuple[str, Target], str]
 ) -> None:
-    assert not early_of_what_is_late(code[name, target])
+    assert not accesses_hoisted_above_the_wait(code[name, target])
 
 
-COMPARED: Final = test_machine_code_reads_no_more_before_the_wait_than_its_text.__name__
+COMPARED: Final = test_machine_code_reads_no_more_before_the_wait_than_its_ptx.__name__
 
 
 def test_the_assembler_moves_reads_of_the_read_only_path() -> None:
@@ -72,20 +72,20 @@ def test_the_assembler_moves_reads_of_the_read_only_path() -> None:
     schedule = Overrides(warps=4, early=6, blocks=6, next="before")
     function = prepare(shipped.load("matvec_add_scaled", {"K": 4096}), SM_90A, schedule)
     ptx = to_ptx(lower(function, SM_90A).mlir, SM_90A)
-    plain, promised = listings([marked(ptx, SM_90A), marked(ptx, SM_90A, path=".nc")], SM_90A)
-    assert not early_of_what_is_late(plain)
-    assert early_of_what_is_late(promised)
+    plain, read_only = listings([marked(ptx, SM_90A), marked(ptx, SM_90A, path=".nc")], SM_90A)
+    assert not accesses_hoisted_above_the_wait(plain)
+    assert accesses_hoisted_above_the_wait(read_only)
 
 
 def marked(ptx: str, target: Target, path: str = "") -> bytes:
     """The CUBIN of PTX whose loads after the wait are marked; loads of non-resident tensors use `path`."""
-    early, late = ptx.split("griddepcontrol.wait;")
-    late = re.sub(r"ld\.global((?:\.v\d)?\.b32)", rf"ld.global{path}{MARK}\1", late)
-    return assemble(f"{early}griddepcontrol.wait;{late}", target).cubin
+    before, after = ptx.split("griddepcontrol.wait;")
+    after = re.sub(r"ld\.global((?:\.v\d)?\.b32)", rf"ld.global{path}{MARK}\1", after)
+    return assemble(f"{before}griddepcontrol.wait;{after}", target).cubin
 
 
-def early_of_what_is_late(code: str) -> list[str]:
+def accesses_hoisted_above_the_wait(code: str) -> list[str]:
     """Accesses that are after the wait in PTX and before it in machine code."""
     before, _, after = code.partition("ACQBULK")
-    assert EARLY.search(after)
-    return [word for word in EARLY.findall(before) if ".EL" in word or not word.startswith("LDG")]
+    assert ACCESS.search(after)
+    return [opcode for opcode in ACCESS.findall(before) if ".EL" in opcode or not opcode.startswith("LDG")]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilec.codegen.float_literals import older_spelling
 
 
-def spelled(constant: str, kind: str) -> int:
+def rewritten_bits(constant: str, kind: str) -> int:
     """Bits of the constant after rewriting, as the older parser reads it."""
     line = older_spelling(f"  %2 = fmul {kind} %1, {constant}")
     text = line.rsplit(" ", 1)[1]
@@ -28,7 +28,7 @@ def spelled(constant: str, kind: str) -> int:
 def test_a_decimal_is_rounded_to_float(bits: int) -> None:
     (value,) = struct.unpack("<f", struct.pack("<I", bits))
     for sign in ("", "-"):
-        assert spelled(f"{sign}{value:.9e}", "float") == bits | (0x80000000 if sign else 0)
+        assert rewritten_bits(f"{sign}{value:.9e}", "float") == bits | (0x80000000 if sign else 0)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_a_decimal_is_rounded_to_float(bits: int) -> None:
     ],
 )
 def test_spellings(constant: str, kind: str, bits: int) -> None:
-    assert spelled(constant, kind) == bits
+    assert rewritten_bits(constant, kind) == bits
 
 
-def test_constants_beside_inline_ptx() -> None:
+def test_constants_next_to_inline_ptx() -> None:
     line = '  %1 = call i32 asm "cvt.rzi.s32.f32 $0, $1; // 1.0e+00", "=r,f"(float +inf)'
     assert older_spelling(line) == line.replace("+inf", "0x7FF0000000000000")
 
@@ -58,7 +58,7 @@ def test_a_constant_has_the_type_named_last_before_it() -> None:
     assert older_spelling(line) == expected
 
 
-def test_other_text_stays() -> None:
+def test_other_text_is_unchanged() -> None:
     for line in (
         '@"1.0e+00" = external global i32',
         "  %e.1 = add i32 %e, 3",

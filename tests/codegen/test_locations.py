@@ -47,7 +47,7 @@ def numbered(function: Function, target: Target, name: str = "") -> str:
     return lower(shipped.prepare_as(name, function, target) if name else prepare(function, target), target).mlir
 
 
-def own(folder: Path, comment: str = "", remark: str = "") -> Function:
+def own_kernel(folder: Path, comment: str = "", remark: str = "") -> Function:
     path = folder / "k.py"
     path.write_text(KERNEL.format(comment=comment, remark=remark))
     return load_kernel(path, {}, root=folder)
@@ -63,18 +63,18 @@ def instructions(ptx: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
-def test_every_operation_stands_on_its_line(name: str) -> None:
+def test_every_operation_is_on_its_line(name: str) -> None:
     function = shipped.load(name)
     text = print_function(function).splitlines()
     numbers = line_numbers(function)
     assert len(set(numbers.values())) == len(numbers) == sum(1 for _ in function.body.walk())
     for op, line in numbers.items():
-        head = text[line - 1].split(" = ", 1)[-1].strip() if op.results else text[line - 1].strip()
-        assert head.split(" ")[0] == op.opcode, text[line - 1]
+        operation = text[line - 1].split(" = ", 1)[-1].strip() if op.results else text[line - 1].strip()
+        assert operation.split(" ")[0] == op.opcode, text[line - 1]
 
 
 @pytest.mark.parametrize(
-    ("name", "target"), first(2, [(name, TARGETS[turn % len(TARGETS)]) for turn, name in enumerate(NAMES)])
+    ("name", "target"), first(2, [(name, TARGETS[index % len(TARGETS)]) for index, name in enumerate(NAMES)])
 )
 def test_lines_change_no_instruction_and_add_no_section(name: str, target: Target) -> None:
     function = shipped.load(name)
@@ -84,9 +84,9 @@ def test_lines_change_no_instruction_and_add_no_section(name: str, target: Targe
     assert instructions(ptx) == instructions(to_ptx(without_lines(mlir), target))
     assert ".debug" not in ptx and not re.search(r"^\.target.*debug", ptx, re.MULTILINE)
     assert re.findall(r"\.file\s+\d+ (.*)", ptx) == ['"KERNEL.tir"']
-    named = {int(line) for line in re.findall(r"\.loc\s+1 (\d+) ", ptx)}
-    assert len(named) > 4 and max(named) <= len(lines)
-    stores = [line for line in named if " store " in f" {lines[line - 1].strip()} "]
+    used_lines = {int(line) for line in re.findall(r"\.loc\s+1 (\d+) ", ptx)}
+    assert len(used_lines) > 4 and max(used_lines) <= len(lines)
+    stores = [line for line in used_lines if " store " in f" {lines[line - 1].strip()} "]
     assert stores, "no instruction of a store"
 
 
@@ -98,7 +98,7 @@ def test_machine_code_is_the_same_without_lines(name: str) -> None:
 
 
 def test_a_comment_moves_the_source_and_nothing_else(tmp_path: Path) -> None:
-    plain, moved = own(tmp_path), own(tmp_path, "# one\n# two", "  # three")
+    plain, moved = own_kernel(tmp_path), own_kernel(tmp_path, "# one\n# two", "  # three")
     assert print_function(plain) == print_function(moved)
     tables = [json.dumps(spans_json(function)).encode() for function in (plain, moved)]
     (line,) = (number for op, number in line_numbers(plain).items() if op.opcode == "load")
@@ -109,13 +109,13 @@ def test_a_comment_moves_the_source_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_an_instruction_leads_to_its_operation(tmp_path: Path) -> None:
-    function = own(tmp_path)
+    function = own_kernel(tmp_path)
     numbers = {op.opcode: line for op, line in line_numbers(function).items()}
-    ptx = to_ptx(numbered(own(tmp_path), SM_90A), SM_90A)
+    ptx = to_ptx(numbered(own_kernel(tmp_path), SM_90A), SM_90A)
     line, found = 0, dict[str, set[int]]()
     for text in ptx.splitlines():
-        mark = re.match(r"\s*\.loc\s+1 (\d+) ", text)
-        line = int(mark[1]) if mark else line
+        directive = re.match(r"\s*\.loc\s+1 (\d+) ", text)
+        line = int(directive[1]) if directive else line
         for kind in ("ld.global", "st.global"):
             if kind in text:
                 found.setdefault(kind, set()).add(line)
@@ -130,8 +130,8 @@ def test_braces_carry_the_line_of_their_operation() -> None:
     )
 
 
-def test_the_first_stage_makes_the_table_and_no_later_key_holds_it(tmp_path: Path) -> None:
-    own(tmp_path)
+def test_the_first_stage_makes_the_table_and_no_later_key_contains_it(tmp_path: Path) -> None:
+    own_kernel(tmp_path)
     work = Work(Request("k", "k.py", str(tmp_path), {}, {}, {}, {}), None)
     products = stage_named("tir").run(work)
     lines = products["tir"].decode().splitlines()

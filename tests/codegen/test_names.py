@@ -46,15 +46,15 @@ def ptx_of(name: str, folder: Path) -> tuple[str, str]:
         ("WARP_SZ", "WARP_SZ$"), ("_", "_$"), ("é", "_$$ue9"), ("_é", "_$ue9"), ("k", "k"), ("param", "param"),
     ],
 )  # fmt: skip
-def test_it_is_built_under_its_own_name(tmp_path: Path, name: str, symbol: str) -> None:
+def test_a_kernel_is_built_under_its_own_name(tmp_path: Path, name: str, symbol: str) -> None:
     entry, ptx = ptx_of(name, tmp_path)
     assert entry == symbol
     assert f".visible .entry {symbol}(" in ptx
     assert f"[{symbol}_param_0]" in ptx
 
 
-def test_the_text_is_that_of_another_name(tmp_path: Path) -> None:
+def test_the_ptx_equals_that_of_another_name(tmp_path: Path) -> None:
     """Except for the name."""
-    _, known = ptx_of("__nvvm_reflect", tmp_path)
+    _, reserved = ptx_of("__nvvm_reflect", tmp_path)
     _, plain = ptx_of("abcdefghijklmn", tmp_path)
-    assert known == plain.replace("abcdefghijklmn", "__nvvm_reflect")
+    assert reserved == plain.replace("abcdefghijklmn", "__nvvm_reflect")

@@ -51,7 +51,7 @@ def test_kernel_becomes_an_entry_of_the_exact_target(target: Target) -> None:
     assert version and f"+ptx{version[1]}{version[2]}" == target.ptx_feature
 
 
-def test_broken_text_is_refused() -> None:
+def test_malformed_text_is_refused() -> None:
     code, _ = refusal(PLAIN.replace("arith.addf %v, %v : f32", "arith.addf %v, %t : f32"))
     assert code == "E0501"
 
@@ -71,7 +71,7 @@ def test_undefined_function_is_refused() -> None:
         ("nvvm.tcgen05.fence <before>", {SM_100A}),
     ],
 )
-def test_instruction_a_chip_lacks_is_refused_before_llvm_sees_it(statement: str, having: set[Target]) -> None:
+def test_an_instruction_that_the_target_lacks_is_refused_before_llvm_runs(statement: str, having: set[Target]) -> None:
     llvm_ir = to_llvm_ir(kernel(statement))
     for target in TARGETS:
         if target in having:

@@ -90,20 +90,24 @@ def test_a_damaged_memory_is_ignored() -> None:
     good = toolchain.fingerprint(memory)
     (note,) = memory.notes
     entries = json.loads(memory.notes[note])
-    wrong = [json.dumps(dict.fromkeys(entries, "short")), json.dumps({name: ["x", 3] for name in entries})]
-    for text in (*wrong, "{", "[" * 99_999, "3"):
+    invalid = [json.dumps(dict.fromkeys(entries, "short")), json.dumps({name: ["x", 3] for name in entries})]
+    for text in (*invalid, "{", "[" * 99_999, "3"):
         memory.notes[note] = text
         assert toolchain.fingerprint(memory) == good
 
 
-def test_what_a_manifest_states_does_not_depend_on_the_version_of_python() -> None:
-    one = {"python": "CPython 3.11", "islpy": "2026.2 cp311 sha256:aa", "networkx": "3.6 sha256:bb", "plain": "1"}
-    two = {"python": "CPython 3.13", "islpy": "2026.2 cp313 sha256:cc", "networkx": "3.6 sha256:bb", "plain": "1"}
-    assert toolchain.stated(one) == toolchain.stated(two) == {"islpy": "2026.2", "networkx": "3.6 sha256:bb", "plain": "1"}
-    real = toolchain.fingerprint(Memory())
-    stated = toolchain.stated(real)
-    assert stated.keys() == real.keys() - {"python"}
-    assert stated["nvidia-nvjitlink"] == real["nvidia-nvjitlink"]
+def test_the_versions_in_a_manifest_do_not_depend_on_the_version_of_python() -> None:
+    python_311 = {"python": "CPython 3.11", "islpy": "2026.2 cp311 sha256:aa", "networkx": "3.6 sha256:bb", "plain": "1"}
+    python_313 = {"python": "CPython 3.13", "islpy": "2026.2 cp313 sha256:cc", "networkx": "3.6 sha256:bb", "plain": "1"}
+    assert (
+        toolchain.stated(python_311)
+        == toolchain.stated(python_313)
+        == {"islpy": "2026.2", "networkx": "3.6 sha256:bb", "plain": "1"}
+    )
+    fingerprint = toolchain.fingerprint(Memory())
+    stated = toolchain.stated(fingerprint)
+    assert stated.keys() == fingerprint.keys() - {"python"}
+    assert stated["nvidia-nvjitlink"] == fingerprint["nvidia-nvjitlink"]
     assert not any("cp3" in text for text in stated.values())
 
 

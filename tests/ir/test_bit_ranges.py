@@ -18,7 +18,7 @@ def members(fact: Range) -> list[int]:
     return [value for value in range(fact.low, fact.high + 1) if (value - fact.rest) % step == 0 or fact.constant is not None]
 
 
-def some_fact(r: random.Random) -> Range:
+def random_fact(r: random.Random) -> Range:
     modulus = r.choice([1, 1, 2, 3, 4, 6, 8, 12])
     first = r.randint(-20, 20)
     return between(first, first + modulus * r.randint(0, 9), modulus, first % modulus)
@@ -28,7 +28,7 @@ def some_fact(r: random.Random) -> Range:
 def test_every_result_is_a_member(kind: str) -> None:
     r = random.Random(kind)
     for _ in range(3000):
-        a, b = some_fact(r), some_fact(r)
+        a, b = random_fact(r), random_fact(r)
         if kind == "shr" and b.low < 0:
             continue
         found = arithmetic(kind, a, b, bits=64)

@@ -62,11 +62,11 @@ def test_everything_else_is_claimed(tmp_path: Path) -> None:
         assert claims(other) != base
 
 
-def test_lines_stay_and_the_function_does_too(tmp_path: Path) -> None:
-    made = function(tmp_path, "bf16")
-    before = print_function(made)
-    text = claims(made)
-    assert print_function(made) == before
+def test_lines_and_the_function_are_unchanged(tmp_path: Path) -> None:
+    kernel = function(tmp_path, "bf16")
+    before = print_function(kernel)
+    text = claims(kernel)
+    assert print_function(kernel) == before
     assert print_function(parse_function(text)) == text
     changed = [(old, new) for old, new in zip(before.splitlines(), text.splitlines(), strict=True) if old != new]
     assert changed
@@ -74,14 +74,14 @@ def test_lines_stay_and_the_function_does_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("element", ["bf16", "f16", "f8e5m2"])
-def test_the_same_is_shown_of_it(tmp_path: Path, element: str) -> None:
-    made = function(tmp_path, element)
-    assert [repr(one) for one in prove(parse_function(claims(made))).obligations] == [
-        repr(one) for one in prove(parse_function(print_function(made))).obligations
+def test_the_obligations_are_equal(tmp_path: Path, element: str) -> None:
+    kernel = function(tmp_path, element)
+    assert [repr(obligation) for obligation in prove(parse_function(claims(kernel))).obligations] == [
+        repr(obligation) for obligation in prove(parse_function(print_function(kernel))).obligations
     ]
 
 
-def test_a_refusal_names_what_the_kernel_has(tmp_path: Path) -> None:
+def test_a_refusal_names_the_dtypes_of_the_kernel(tmp_path: Path) -> None:
     function(tmp_path, "bf16", place="bid(0) + 1")
     work = Work(Request("k", "k.py", str(tmp_path), {"E": "bf16", "BLOCK": 128}, {}, {}, {}), None)
     work.products |= stage_named("tir").run(work)

@@ -21,21 +21,21 @@ numbers = st.one_of(st.integers(-3, 3), st.integers(-(1 << 80), 1 << 80))
 
 @settings(deadline=None, max_examples=300)
 @given(kind=st.sampled_from(sorted(MEANING)), left=numbers, right=numbers)
-def test_every_operator_is_pythons_on_integers_of_any_size(kind: str, left: int, right: int) -> None:
-    whole = Expr(kind, (sym("A"), sym("B")))
+def test_every_operator_agrees_with_python_on_integers_of_any_size(kind: str, left: int, right: int) -> None:
+    expression = Expr(kind, (sym("A"), sym("B")))
     if kind in ("//", "%") and right == 0:
         with pytest.raises(ZeroDivisionError):
-            whole.evaluate({"A": left, "B": right})
+            expression.evaluate({"A": left, "B": right})
         return
     expected = int(MEANING[kind](left, right))
-    assert whole.evaluate({"A": left, "B": right}) == expected
+    assert expression.evaluate({"A": left, "B": right}) == expected
     assert binary(kind, const(left), const(right)).evaluate({}) == expected
     assert binary(kind, sym("A"), const(right)).evaluate({"A": left}) == expected
     assert binary(kind, const(left), sym("B")).evaluate({"B": right}) == expected
 
 
 @pytest.mark.parametrize(("kind", "left", "expected"), [("and", 0, 0), ("or", 1, 1)])
-def test_what_the_left_decides_leaves_the_right_alone(kind: str, left: int, expected: int) -> None:
+def test_a_left_operand_that_decides_leaves_the_right_unevaluated(kind: str, left: int, expected: int) -> None:
     """For example, `N == 0 or M
 
     N > 1` is defined for any N.

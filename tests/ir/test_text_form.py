@@ -39,7 +39,7 @@ def assert_round_trip(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
-def test_shipped_kernels_come_back(name: str) -> None:
+def test_shipped_kernels_round_trip(name: str) -> None:
     assert_round_trip(print_function(shipped.load(name)))
 
 
@@ -50,7 +50,7 @@ def first_of_its_form(case: tuple[str, Target]) -> bool:
 
 
 @pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.AROUND, first_of_its_form), ids=shipped.AROUND_IDS)
-def test_every_point_of_the_pipeline_comes_back(name: str, target: Target) -> None:
+def test_every_point_of_the_pipeline_round_trips(name: str, target: Target) -> None:
     function = shipped.load(name)
     schedule = choose(function, target)
     canonicalize(function)
@@ -68,13 +68,13 @@ def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
     prepared = shipped.prepared(name, target)
     expected = lower(prepared, target)
     assert lower(parse_function(print_function(prepared)), target) == expected
-    again = shipped.prepare_as(name, parse_function(print_function(shipped.load(name))), target)
-    assert lower(again, target) == expected
+    reparsed = shipped.prepare_as(name, parse_function(print_function(shipped.load(name))), target)
+    assert lower(reparsed, target) == expected
 
 
 def test_the_texts_show_staging_layouts_and_buffers() -> None:
     text = print_function(shipped.prepared("matmul", SM_120A))
-    for word in (
+    for fragment in (
         "ring<",
         "acquire",
         "async_copy",
@@ -85,10 +85,10 @@ def test_the_texts_show_staging_layouts_and_buffers() -> None:
         "<2@1*1 2@0*8",
         "drain",
     ):
-        assert word in text
+        assert fragment in text
     text = print_function(shipped.prepared("matmul", SM_90A))
-    for word in ("group_mma", "wait_mma", "proxy_fence", "alignment = 1024", "shared<bf16, [64, 64], stages"):
-        assert word in text
+    for fragment in ("group_mma", "wait_mma", "proxy_fence", "alignment = 1024", "shared<bf16, [64, 64], stages"):
+        assert fragment in text
 
 
 @pytest.mark.campaign
@@ -97,8 +97,8 @@ def test_a_dump_parses_back(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tilec", "dump", "rms_norm", "--stage", "tir", "-o", str(output)]
     project = ["--project", str(shipped.ROOT)]
     environment = {"TILEC_CACHE_DIR": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([*command, *project], capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([*command, *project], capture_output=True, text=True, env=environment, timeout=600)
+    assert process.returncode == 0, process.stderr
     text = output.read_text()
     assert_round_trip(text)
     assert text == print_function(shipped.load("rms_norm"))
@@ -112,17 +112,17 @@ def expressions() -> st.SearchStrategy[Expr]:
 
 @settings(max_examples=200, deadline=None)
 @given(expressions())
-def test_expressions_come_back(expr: Expr) -> None:
+def test_expressions_round_trip(expr: Expr) -> None:
     assert parse_expr(str(expr)) == expr
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.floats() | st.integers(-(2**64), 2**64) | st.booleans() | st.text(st.characters(exclude_categories=["Cs"])))
-def test_attributes_come_back(value: float | int | bool | str) -> None:
+def test_attributes_round_trip(value: float | int | bool | str) -> None:
     text = f"kernel @k() {{ constants {{A = {attribute_text(value)}}} dims [] strides [] grid [1] }}"
-    read = parse_function(text).constants["A"]
-    assert type(read) is type(value)
-    assert attribute_text(read) == attribute_text(value)
+    parsed = parse_function(text).constants["A"]
+    assert type(parsed) is type(value)
+    assert attribute_text(parsed) == attribute_text(value)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_attributes_come_back(value: float | int | bool | str) -> None:
         ("%0 = constant {value = -true} : bool", 25, "expected a number, found `true`"),
     ],
 )
-def test_errors_name_their_place(line: str, column: int, words: str) -> None:
+def test_errors_name_their_location(line: str, column: int, words: str) -> None:
     text = "kernel @k(%x: i32) {\nconstants {} dims [] strides []\ngrid [1]\n" + line + "\n}"
     with pytest.raises(ParseError) as caught:
         parse_function(text)
@@ -187,11 +187,11 @@ def seeds() -> tuple[str, ...]:
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    words = {token.text for text in seeds() for token in tokenize(text) if token.kind != "text"}
-    return (*sorted(words), "-", "\n", '"', "%", "0", "-1", "99999999999999999999", "nan", "none", "true", "/", "\\", "é", "٣")
+    tokens = {token.text for text in seeds() for token in tokenize(text) if token.kind != "text"}
+    return (*sorted(tokens), "-", "\n", '"', "%", "0", "-1", "99999999999999999999", "nan", "none", "true", "/", "\\", "é", "٣")
 
 
-ALIKE = (r"%[0-9]+", r"(?<![\w%])[0-9]+", r"\b(?:bf16|f16|f32|i32|bool)\b", r'"[a-z]+"')
+INTERCHANGEABLE = (r"%[0-9]+", r"(?<![\w%])[0-9]+", r"\b(?:bf16|f16|f32|i32|bool)\b", r'"[a-z]+"')
 
 
 def mutated(seed: int) -> str:
@@ -200,28 +200,28 @@ def mutated(seed: int) -> str:
     text = source.choice(seeds())
     if seed % 2:
         for _ in range(source.randint(1, 3)):
-            found = list(re.finditer(source.choice(ALIKE), text))
-            match, other = source.choice(found), source.choice(found)
+            matches = list(re.finditer(source.choice(INTERCHANGEABLE), text))
+            match, other = source.choice(matches), source.choice(matches)
             text = text[: match.start()] + other.group() + text[match.end() :]
         return text
-    parts = text.split(" ")
+    tokens = text.split(" ")
     for _ in range(source.randint(1, 4)):
-        at, other = source.randrange(len(parts)), source.randrange(len(parts))
+        index, other = source.randrange(len(tokens)), source.randrange(len(tokens))
         match source.randrange(5):
             case 0:
-                del parts[at]
+                del tokens[index]
             case 1:
-                parts[at] = source.choice(vocabulary())
+                tokens[index] = source.choice(vocabulary())
             case 2:
-                parts.insert(at, source.choice(vocabulary()))
+                tokens.insert(index, source.choice(vocabulary()))
             case 3:
-                parts[at], parts[other] = parts[other], parts[at]
+                tokens[index], tokens[other] = tokens[other], tokens[index]
             case _:
-                parts[at:at] = parts[at : at + source.randrange(30)]
-    return " ".join(parts)
+                tokens[index:index] = tokens[index : index + source.randrange(30)]
+    return " ".join(tokens)
 
 
-def judge(text: str) -> str:
+def classify(text: str) -> str:
     """The outcome for a text; anything else is an exception or a timeout."""
     start = time.process_time()
     try:
@@ -240,23 +240,23 @@ def judge(text: str) -> str:
 
 
 @pytest.mark.parametrize(("first", "count"), campaign.first(1, [(0, 100), (100, 600)]))
-def test_mutated_texts_are_judged(first: int, count: int) -> None:
-    answers = [judge(mutated(seed)) for seed in range(first, first + count)]
+def test_mutated_texts_are_classified(first: int, count: int) -> None:
+    outcomes = [classify(mutated(seed)) for seed in range(first, first + count)]
     # All three outcomes must be common, or the mutations would not test one of the two checks.
-    assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > count // 30
+    assert min(outcomes.count(outcome) for outcome in ("no tile IR", "broken", "fine")) > count // 30
 
 
 @pytest.mark.campaign
 @settings(max_examples=150, deadline=None)
 @given(st.text() | st.lists(st.sampled_from(vocabulary())).map(" ".join))
 def test_random_texts_are_refused(text: str) -> None:
-    assert judge(text) == "no tile IR"
+    assert classify(text) == "no tile IR"
 
 
 def test_values_lose_their_names_and_keep_their_types() -> None:
     function = shipped.load("add")
-    read = parse_function(print_function(function))
-    ops = list(zip(function.body.walk(), read.body.walk(), strict=True))
+    parsed = parse_function(print_function(function))
+    ops = list(zip(function.body.walk(), parsed.body.walk(), strict=True))
     assert all(type(a) is type(b) and [v.type for v in a.results] == [v.type for v in b.results] for a, b in ops)
     assert all(a.attributes() == b.attributes() for a, b in ops)
     assert any(isinstance(a, Constant) for a, _ in ops)

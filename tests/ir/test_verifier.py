@@ -308,7 +308,7 @@ def test_a_broken_rule_is_named(good: str, bad: str, rule: str) -> None:
     assert rule in str(caught.value)
 
 
-def small() -> Function:
+def small_function() -> Function:
     """Two operations and a loop, to break in ways that no text can."""
     return parse_function(
         "kernel @k(%n: i32) { constants {} dims [] strides [] grid [1]\n"
@@ -319,14 +319,14 @@ def small() -> Function:
 
 
 def test_a_use_before_its_definition() -> None:
-    function = small()
+    function = small_function()
     function.body.ops[:2] = function.body.ops[1::-1]
     with pytest.raises(VerifyError, match="operand i32 is used where it is not defined"):
         verify(function)
 
 
 def test_a_use_outside_of_the_region() -> None:
-    function = small()
+    function = small_function()
     inner = function.body.ops[2].regions[0].ops[0].result
     late = ops.Unary(kind="neg", operands=[inner])
     late.define(inner.type)
@@ -336,27 +336,27 @@ def test_a_use_outside_of_the_region() -> None:
 
 
 def test_a_result_of_another_operation() -> None:
-    function = small()
+    function = small_function()
     function.body.ops[1].results = function.body.ops[0].results
     with pytest.raises(VerifyError, match="a result belongs to another operation"):
         verify(function)
 
 
 def test_parameters_that_are_not_the_arguments() -> None:
-    function = small()
+    function = small_function()
     function.body.arguments = [Value(TileType(i32))]
     with pytest.raises(VerifyError, match="the body's arguments are not the parameters' values"):
         verify(function)
 
 
 def test_two_parameters_of_one_name() -> None:
-    function = small()
+    function = small_function()
     function.parameters.append(Parameter("n", function.body.add_argument(TileType(i32), "n")))
     with pytest.raises(VerifyError, match="two parameters or dims share a name"):
         verify(function)
 
 
-def test_the_place_in_the_source_is_named() -> None:
+def test_the_location_in_the_source_is_named() -> None:
     function = shipped.load("add")
     store = next(op for op in function.body.walk() if isinstance(op, ops.Store))
     store.operands.pop()
@@ -374,7 +374,7 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
         function.grid = ()
         return function
 
-    where, what = {
+    module, attribute = {
         "canonicalize": (prepare_module, "canonicalize"),
         "wait_prior": (prepare_module.dependency_wait, "insert"),
         "staging": (prepare_module.staging, "stage"),
@@ -384,12 +384,12 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
         "exchanges": (prepare_module.shared_conversions, "exchange"),
         "meetings": (prepare_module.barrier_insertion, "meet"),
     }[name]
-    monkeypatch.setattr(where, what, break_it)
+    monkeypatch.setattr(module, attribute, break_it)
     with pytest.raises(VerifyError, match=f"after {name}: add: a grid has 1 to 3 extents, not 0"):
         prepare(function, SM_90A)
 
 
-def test_the_first_stage_verifies_what_the_frontend_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_stage_verifies_the_function_of_the_frontend(monkeypatch: pytest.MonkeyPatch) -> None:
     function = shipped.load("add")
     function.grid = ()
     monkeypatch.setattr("tilec.frontend.load_kernel", lambda *_, **__: function)

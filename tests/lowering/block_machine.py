@@ -24,11 +24,11 @@ from mlir_steps import (
     TYPES,
     Array,
     Step,
-    eight_bits,
+    convert_8_bit_floats,
+    is_undefined,
     numpy_type,
     parse,
     to_integer,
-    without_value,
 )
 from numpy.typing import NDArray
 from warpgroup_machine import Warpgroups
@@ -67,8 +67,8 @@ class BlockMachine(BlockMemory):
 
     def run(self, grid: tuple[int, ...]) -> None:
         """Runs every block, one after the other."""
-        for place in itertools.product(*map(range, (*grid, 1, 1)[:3])):
-            self.block, self.grid = place, (*grid, 1, 1)[:3]
+        for block_index in itertools.product(*map(range, (*grid, 1, 1)[:3])):
+            self.block, self.grid = block_index, (*grid, 1, 1)[:3]
             self.values = dict(self.arguments)
             self.begin_block()
             self.warpgroups = Warpgroups(self.threads, self.matrix_bytes)
@@ -98,8 +98,8 @@ class BlockMachine(BlockMemory):
         results = [self.all(0, numpy_type(text)[0]) for text in re.split(r",\s*", types[1])] if types else []
         for region, mask in zip(step.regions, (active & condition, active & ~condition), strict=False):
             if mask.any():
-                found = self.execute(region, mask)
-                results = [np.where(mask, new, old).astype(old.dtype) for new, old in zip(found, results, strict=True)]
+                yielded = self.execute(region, mask)
+                results = [np.where(mask, new, old).astype(old.dtype) for new, old in zip(yielded, results, strict=True)]
         return results
 
     def loop(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
@@ -109,23 +109,23 @@ class BlockMachine(BlockMemory):
         pairs = re.search(r"iter_args\((.*?)\)", step.text)
         carried = [pair.split(" = ") for pair in pairs[1].split(", ")] if pairs else []
         current = [self.values[initial] for _, initial in carried]
-        for turn in range(lower, upper, stride):
-            self.values[names[1]] = self.all(turn, np.dtype(np.int32))
+        for index in range(lower, upper, stride):
+            self.values[names[1]] = self.all(index, np.dtype(np.int32))
             self.values |= zip([name for name, _ in carried], current, strict=True)
             current = self.execute(step.regions[0], active)
         return current
 
     def uniform(self, value: Array, active: NDArray[np.bool_]) -> int:
-        (only,) = set(value[active].tolist())
-        return only
+        (single,) = set(value[active].tolist())
+        return single
 
-    def compute(self, step: Step, of: list[Array], active: NDArray[np.bool_]) -> list[Array]:
+    def compute(self, step: Step, inputs: list[Array], active: NDArray[np.bool_]) -> list[Array]:
         name = step.name.removeprefix("llvm.")
         if name in BINARY:
-            assert name not in PARTIAL or not without_value(name, of[0], of[1])[active].any(), f"no value: {step.text}"
-            return [BINARY[name](of[0], of[1]).astype(of[0].dtype, copy=False)]
+            assert name not in PARTIAL or not is_undefined(name, inputs[0], inputs[1])[active].any(), f"no value: {step.text}"
+            return [BINARY[name](inputs[0], inputs[1]).astype(inputs[0].dtype, copy=False)]
         if name in CASTS:
-            return [CASTS[name](of[0], numpy_type(step.text.rsplit(" to ", 1)[1]))]
+            return [CASTS[name](inputs[0], numpy_type(step.text.rsplit(" to ", 1)[1]))]
         match name:
             case "return":
                 return []
@@ -142,91 +142,91 @@ class BlockMachine(BlockMemory):
             case "icmp" | "fcmp":
                 kind = re.search(r'"(\w+)"', step.text)
                 assert kind
-                return [COMPARE[kind[1]](of[0], of[1])]
+                return [COMPARE[kind[1]](inputs[0], inputs[1])]
             case "fneg":
-                return [-of[0]]
+                return [-inputs[0]]
             case "select":
-                return [np.where(of[0], of[1], of[2])]
+                return [np.where(inputs[0], inputs[1], inputs[2])]
             case "ptrtoint" | "inttoptr":
-                return [of[0]]
+                return [inputs[0]]
             case "getelementptr":
-                fixed = re.search(r"\[(-?\d+)\]", step.text)
-                return [of[0] + (int(fixed[1]) if fixed else of[1].astype(np.int64))]
+                immediate = re.search(r"\[(-?\d+)\]", step.text)
+                return [inputs[0] + (int(immediate[1]) if immediate else inputs[1].astype(np.int64))]
             case "extractelement":
-                return [np.take_along_axis(of[0], of[1][:, None].astype(np.int64), 1)[:, 0]]
+                return [np.take_along_axis(inputs[0], inputs[1][:, None].astype(np.int64), 1)[:, 0]]
             case "insertelement":
-                made = of[1].copy()
-                made[np.arange(self.threads), of[2]] = of[0]
-                return [made]
+                result = inputs[1].copy()
+                result[np.arange(self.threads), inputs[2]] = inputs[0]
+                return [result]
             case "extractvalue":
-                place = re.search(r"\[(\d+)\]", step.text)
-                assert place
-                return [of[0][int(place[1])]]
+                field_index = re.search(r"\[(\d+)\]", step.text)
+                assert field_index
+                return [inputs[0][int(field_index[1])]]
             case "load":
-                return [self.load(step, of[0], active)]
+                return [self.load(step, inputs[0], active)]
             case "store":
-                self.store(step, of[0], of[1], active)
+                self.store(step, inputs[0], inputs[1], active)
                 return []
             case "atomicrmw":
-                return [self.atomic(step.text.split()[1], of[0], of[1], active)]
+                return [self.atomic(step.text.split()[1], inputs[0], inputs[1], active)]
             case "inline_asm" if ".cas." in step.text:
                 kind = re.search(r"again: (max|min)\.f32", step.text)
                 assert kind, step.text
-                self.atomic(f"f{kind[1]}", of[0], of[1], active)
+                self.atomic(f"f{kind[1]}", inputs[0], inputs[1], active)
                 return []
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
                 return []
             case "inline_asm" if "wgmma.mma_async" in step.text:
                 assert active.all()
-                return [self.warpgroups.start(step.text.split('"')[1], of)]  # pyright: ignore[reportReturnType]
+                return [self.warpgroups.start(step.text.split('"')[1], inputs)]  # pyright: ignore[reportReturnType]
             case "inline_asm" if "wgmma.wait_group" in step.text:
                 assert active.all()
                 self.warpgroups.wait(int(step.text.split('"')[1].rstrip(";").split()[-1]))
-                return [of]  # pyright: ignore[reportReturnType]
+                return [inputs]  # pyright: ignore[reportReturnType]
             case "inline_asm" if "fence.proxy.async" in step.text:
                 assert active.all()
                 self.unfenced[:] = False
                 return []
             case "inline_asm" if "cp.async" in step.text:
                 vector = int(step.text.split("[$1], ")[1].split(",")[0])
-                self.copy(vector, [*of[:2], np.where(of[2], vector, 0)], active)
+                self.copy(vector, [*inputs[:2], np.where(inputs[2], vector, 0)], active)
                 return []
             case "inline_asm" if "@$2 ld.global" in step.text:
-                made = of[2].copy()
-                if (inside := active & of[1].astype(bool)).any():
-                    made[inside] = self.load_words(step.text, of[0], inside)[0][inside]
-                return [made]
+                result = inputs[2].copy()
+                if (valid := active & inputs[1].astype(bool)).any():
+                    result[valid] = self.load_words(step.text, inputs[0], valid)[0][valid]
+                return [result]
             case "inline_asm" if "ld.global" in step.text:
-                return self.load_words(step.text, of[0], active)
+                return self.load_words(step.text, inputs[0], active)
             case "inline_asm" if "st.global" in step.text:
-                self.store_words(of[0], of[1:], active)
+                self.store_words(inputs[0], inputs[1:], active)
                 return []
             case "inline_asm" if "e4m3x2" in step.text or "e5m2x2" in step.text:
-                return [eight_bits(step.text, of)]
+                return [convert_8_bit_floats(step.text, inputs)]
             case "inline_asm" if "min.u64 most" in step.text:
-                amount = np.minimum(of[1].view(np.uint64), np.uint64(64))
-                inside = np.where(amount < 64, amount, 0).astype(np.uint64)
-                value = of[0].view(np.uint64)
-                moved = value << inside if "shl.b64" in step.text else value >> inside
-                return [np.where(amount < 64, moved, 0).astype(np.uint64).view(np.int64)]
+                amount = np.minimum(inputs[1].view(np.uint64), np.uint64(64))
+                valid = np.where(amount < 64, amount, 0).astype(np.uint64)
+                value = inputs[0].view(np.uint64)
+                shifted = value << valid if "shl.b64" in step.text else value >> valid
+                return [np.where(amount < 64, shifted, 0).astype(np.uint64).view(np.int64)]
             case "inline_asm" if "mov.b64" in step.text:
-                return [of[0]]
+                return [inputs[0]]
             case "ptrtoint" | "inttoptr":
-                return [of[0]]
+                return [inputs[0]]
             case "inline_asm" if "cvt.rzi" in step.text:
-                return [to_integer(step.text, of[0])]
+                return [to_integer(step.text, inputs[0])]
             case "inline_asm":
                 kind = re.search(r'"(\w+)\.approx', step.text)
                 assert kind, step.text
-                return [APPROXIMATE[kind[1]](of[0]).astype(np.float32)]
+                return [APPROXIMATE[kind[1]](inputs[0]).astype(np.float32)]
             case "nvvm.shfl.sync":
                 assert active.all() and step.text.startswith("nvvm.shfl.sync bfly")
-                return [of[1][np.arange(self.threads) ^ of[2]]]
+                return [inputs[1][np.arange(self.threads) ^ inputs[2]]]
             case "nvvm.barrier":
                 assert active.all(), "a barrier that some threads skip"
-                for touched in (*self.writer, *self.reader):
-                    touched[:] = -1
+                for accessors in (*self.writer, *self.reader):
+                    accessors[:] = -1
                 return []
             case "nvvm.cp.async.commit.group":
                 self.groups.append(self.group)
@@ -236,56 +236,56 @@ class BlockMachine(BlockMemory):
                 self.wait(int(step.text.split()[-1]))
                 return []
             case "call_intrinsic" if "mumnum" in step.text:
-                return [NUMBERS[step.text.split('"')[1]](of[0], of[1]).astype(np.float32)]
+                return [NUMBERS[step.text.split('"')[1]](inputs[0], inputs[1]).astype(np.float32)]
             case "call_intrinsic":
-                return self.intrinsic(step.text, of, active)
+                return self.intrinsic(step.text, inputs, active)
             case _:
                 if name.startswith("intr."):
-                    return [INTRINSICS[name.removeprefix("intr.")](*of).astype(of[0].dtype)]
+                    return [INTRINSICS[name.removeprefix("intr.")](*inputs).astype(inputs[0].dtype)]
                 special = re.fullmatch(r"nvvm\.read\.ptx\.sreg\.(n?)ctaid\.(\w)", name)
                 assert special, step.text
                 return [self.all((self.grid if special[1] else self.block)["xyz".index(special[2])], np.dtype(np.int32))]
 
     def constant(self, text: str) -> Array:
-        found = re.search(r"constant\((\S+)(?: : \w+)?\) : (\w+)", text)
-        assert found, text
-        dtype = TYPES[found[2]]
-        if found[1] in ("true", "false"):
-            return self.all(found[1] == "true", dtype)
+        match = re.search(r"constant\((\S+)(?: : \w+)?\) : (\w+)", text)
+        assert match, text
+        dtype = TYPES[match[2]]
+        if match[1] in ("true", "false"):
+            return self.all(match[1] == "true", dtype)
         if dtype.kind == "f":
-            return np.full(self.threads, int(found[1], 16), np.uint32).view(np.float32)
-        return self.all(int(found[1]), dtype)
+            return np.full(self.threads, int(match[1], 16), np.uint32).view(np.float32)
+        return self.all(int(match[1]), dtype)
 
-    def intrinsic(self, text: str, of: list[Array], active: NDArray[np.bool_]) -> list[Array]:
-        found = re.search(r'"llvm\.nvvm\.([\w.]+)"', text)
-        assert found, text
-        name = found[1]
+    def intrinsic(self, text: str, inputs: list[Array], active: NDArray[np.bool_]) -> list[Array]:
+        match = re.search(r'"llvm\.nvvm\.([\w.]+)"', text)
+        assert match, text
+        name = match[1]
         if name.startswith("cp.async"):
-            self.copy(int(name.split(".")[5]), of, active)
+            self.copy(int(name.split(".")[5]), inputs, active)
             return []
         assert active.all(), text
         if name.startswith("ldmatrix"):
-            return [self.matrices(int(name.split(".x")[1][0]), ".trans" in name, of[0])]  # pyright: ignore[reportReturnType]
+            return [self.matrices(int(name.split(".x")[1][0]), ".trans" in name, inputs[0])]  # pyright: ignore[reportReturnType]
         assert name.startswith("mma.m16n8k16.row.col"), text
         dtype = TYPES["bf16"] if name.endswith("bf16") else TYPES["f16"]
-        return [self.multiply(of, dtype)]  # pyright: ignore[reportReturnType]
+        return [self.multiply(inputs, dtype)]  # pyright: ignore[reportReturnType]
 
-    def multiply(self, of: list[Array], dtype: np.dtype) -> list[Array]:
+    def multiply(self, inputs: list[Array], dtype: np.dtype) -> list[Array]:
         """`mma.m16n8k16`, with fragments as in the PTX ISA."""
         warps = self.threads // 32
         lane = np.arange(32)
         group, pair = lane >> 2, lane % 4
-        halves = [np.ascontiguousarray(value).view(dtype).reshape(warps, 32, 2) for value in of[:6]]
+        halves = [np.ascontiguousarray(value).view(dtype).reshape(warps, 32, 2) for value in inputs[:6]]
         a, b, c = np.zeros((warps, 16, 16)), np.zeros((warps, 16, 8)), np.zeros((warps, 16, 8))
         for i in range(8):
             row = group if i in (0, 1, 4, 5) else group + 8
             a[:, row, pair * 2 + (i & 1) + (8 if i >= 4 else 0)] = halves[i // 2][:, :, i & 1]
         for i in range(4):
             b[:, pair * 2 + (i & 1) + (8 if i >= 2 else 0), group] = halves[4 + i // 2][:, :, i & 1]
-            c[:, group + (8 if i >= 2 else 0), pair * 2 + (i & 1)] = of[6 + i].reshape(warps, 32)
-        total = a @ b + c
-        places = [(group + (8 if i >= 2 else 0), pair * 2 + (i & 1)) for i in range(4)]
-        return [total[:, row, column].reshape(-1).astype(np.float32) for row, column in places]
+            c[:, group + (8 if i >= 2 else 0), pair * 2 + (i & 1)] = inputs[6 + i].reshape(warps, 32)
+        sums = a @ b + c
+        positions = [(group + (8 if i >= 2 else 0), pair * 2 + (i & 1)) for i in range(4)]
+        return [sums[:, row, column].reshape(-1).astype(np.float32) for row, column in positions]
 
 
 def launch(function: Function, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:

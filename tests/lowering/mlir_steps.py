@@ -51,8 +51,8 @@ def parse(lines: list[str]) -> list[Step]:
         if line.startswith("}"):
             lines.append(line)
             return steps
-        left, text = line.split(" = ", 1) if re.match(r"%[\w:]+ = ", line) else ("", line)
-        base, _, count = left.partition(":")
+        results_text, text = line.split(" = ", 1) if re.match(r"%[\w:]+ = ", line) else ("", line)
+        base, _, count = results_text.partition(":")
         results = [f"{base}#{i}" for i in range(int(count))] if count else [base] if base else []
         name = re.match(r"[\w.]+", text)
         assert name, line
@@ -72,7 +72,7 @@ PARTIAL = ("sdiv", "srem", "udiv", "urem", "shl", "lshr", "ashr")
 """Operations that LLVM defines only for some operands."""
 
 
-def without_value(name: str, left: Array, right: Array) -> NDArray[np.bool_]:
+def is_undefined(name: str, left: Array, right: Array) -> NDArray[np.bool_]:
     """The operands for which one of `PARTIAL` is undefined: division by zero, the minimum divided by -1, a shift by the width
     or more."""
     if name in ("sdiv", "srem"):
@@ -89,18 +89,18 @@ def truncated(left: Array, right: Array) -> Array:
 
 
 def bits_as(value: Array, target: tuple[np.dtype, int]) -> Array:
-    made = np.ascontiguousarray(value).view(target[0])
-    return made.reshape(len(value), target[1]) if target[1] else made.reshape(len(value))
+    result = np.ascontiguousarray(value).view(target[0])
+    return result.reshape(len(value), target[1]) if target[1] else result.reshape(len(value))
 
 
-def eight_bits(text: str, of: list[Array]) -> Array:
+def convert_8_bit_floats(text: str, inputs: list[Array]) -> Array:
     """`cvt` between two f32 or two f16 and two 8-bit floats; conversions to 8 bits saturate."""
     dtype = np.dtype(ml_dtypes.float8_e4m3fn if "e4m3x2" in text else ml_dtypes.float8_e5m2)
-    if len(of) == 1:
-        pair = np.ascontiguousarray(of[0]).view(dtype).reshape(-1, 2).astype(np.float16)
+    if len(inputs) == 1:
+        pair = np.ascontiguousarray(inputs[0]).view(dtype).reshape(-1, 2).astype(np.float16)
         return np.ascontiguousarray(pair).view(np.int32)[:, 0]
     limit = float(ml_dtypes.finfo(dtype).max)
-    pair = np.stack([of[1], of[0]], axis=1)
+    pair = np.stack([inputs[1], inputs[0]], axis=1)
     return np.ascontiguousarray(np.clip(pair, -limit, limit).astype(dtype)).view(np.int16)[:, 0]
 
 
@@ -135,12 +135,12 @@ INTRINSICS = {
 }  # fmt: skip
 
 
-def least(a: Array, b: Array) -> Array:
+def minimum_number(a: Array, b: Array) -> Array:
     """`min.f32` of the PTX ISA: if one operand is NaN the other is returned, and -0 is less than +0."""
     return np.where(np.isnan(a), b, np.where(np.isnan(b), a, np.where((a < b) | ((a == b) & np.signbit(a)), a, b)))
 
 
-NUMBERS = {"llvm.minimumnum.f32": least, "llvm.maximumnum.f32": lambda a, b: -least(-a, -b)}
+NUMBERS = {"llvm.minimumnum.f32": minimum_number, "llvm.maximumnum.f32": lambda a, b: -minimum_number(-a, -b)}
 
 
 def to_integer(text: str, value: Array) -> Array:
@@ -148,9 +148,11 @@ def to_integer(text: str, value: Array) -> Array:
     kind = re.search(r"cvt\.rzi\.([su])(32|64)\.f32", text)
     assert kind, text
     info = np.iinfo(f"{'u' if kind[1] == 'u' else ''}int{kind[2]}")
-    odd = -(2**63) if kind[2] == "64" else 0
-    made = [odd if np.isnan(x) else info.max if x >= info.max else info.min if x <= info.min else int(x) for x in value]
-    return np.array(made, info.dtype).view(f"int{kind[2]}")
+    nan_result = -(2**63) if kind[2] == "64" else 0
+    values = [
+        nan_result if np.isnan(x) else info.max if x >= info.max else info.min if x <= info.min else int(x) for x in value
+    ]
+    return np.array(values, info.dtype).view(f"int{kind[2]}")
 
 
 ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum,

@@ -14,7 +14,7 @@ FLOATS = ("f32", "f16", "bf16")
 Number = int | float | bool
 
 
-def ends(dtype: str) -> tuple[int, int]:
+def limits(dtype: str) -> tuple[int, int]:
     """The minimum and maximum of a dtype."""
     bits = BITS[dtype]
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype[0] == "i" else (0, (1 << bits) - 1)
@@ -22,7 +22,7 @@ def ends(dtype: str) -> tuple[int, int]:
 
 def low_bits(value: int, dtype: str) -> int:
     value &= (1 << BITS[dtype]) - 1
-    return value - (1 << BITS[dtype]) if value > ends(dtype)[1] else value
+    return value - (1 << BITS[dtype]) if value > limits(dtype)[1] else value
 
 
 def single(value: float) -> float:
@@ -42,21 +42,21 @@ def rounded(value: float, dtype: str) -> float:
             return math.copysign(math.inf, value)
     if dtype == "bf16" and math.isfinite(value):
         (bits,) = struct.unpack("<I", struct.pack("<f", value))
-        kept, rest = bits >> 16, bits & 0xFFFF
-        kept += rest > 0x8000 or (rest == 0x8000 and kept & 1)
-        return struct.unpack("<f", struct.pack("<I", kept << 16))[0]
+        upper, lower = bits >> 16, bits & 0xFFFF
+        upper += lower > 0x8000 or (lower == 0x8000 and upper & 1)
+        return struct.unpack("<f", struct.pack("<I", upper << 16))[0]
     return value
 
 
-def whole_as_single(value: int) -> float:
+def integer_as_single(value: int) -> float:
     """Converts an integer to f32 with one rounding; going through a double could round twice."""
     if abs(value) < 1 << 53:
         return single(float(value))
     exact, step = Fraction(value), 1 << (abs(value).bit_length() - 24)
-    below = value // step * step
-    rest = exact - below
-    up = rest * 2 > step or (rest * 2 == step and (below // step) % 2 == 1)
-    return float(below + step if up else below)
+    rounded_down = value // step * step
+    remainder = exact - rounded_down
+    rounds_up = remainder * 2 > step or (remainder * 2 == step and (rounded_down // step) % 2 == 1)
+    return float(rounded_down + step if rounds_up else rounded_down)
 
 
 def integer_binary(kind: str, a: int, b: int, dtype: str) -> int:
@@ -129,9 +129,9 @@ def cast(value: Number, target: str) -> Number:
     if target == "bool":
         return value != 0
     if target in FLOATS:
-        return rounded(whole_as_single(int(value)) if isinstance(value, int) else single(value), target)
+        return rounded(integer_as_single(int(value)) if isinstance(value, int) else single(value), target)
     if isinstance(value, float):
-        low, high = ends(target)
+        low, high = limits(target)
         if math.isnan(value):
             return 0
         return low if value <= low else high if value >= high else math.trunc(value)
@@ -141,15 +141,15 @@ def cast(value: Number, target: str) -> Number:
 def arg(kind: str, values: list[float]) -> int:
     """`argmax` or `argmin`."""
     best = -1
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value == value and (best < 0 or (value > values[best] if kind == "argmax" else value < values[best])):
-            best = place
+            best = index
     return max(best, 0)
 
 
 def extreme(kind: str, values: list[float]) -> float:
     """`max` or `min` along an axis."""
-    found = values[0]
+    result = values[0]
     for value in values[1:]:
-        found = float_binary(kind, found, value, "f32")
-    return found
+        result = float_binary(kind, result, value, "f32")
+    return result

@@ -31,25 +31,25 @@ class Program:
         self.random = random.Random(seed)
         self.lines: list[str] = []
         self.count = 0
-        self.left = self.random.randint(5, 11)
+        self.remaining = self.random.randint(5, 11)
 
     def source(self) -> str:
         self.body(1, {}, [])
         head = HEAD.format(rows=ROWS, columns=COLUMNS, length=LENGTH)
         return head + "\n".join(self.lines) + "\n"
 
-    def put(self, depth: int, text: str) -> None:
+    def emit(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
 
     def body(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
         names = dict(names)
         start = len(self.lines)
         for _ in range(self.random.randint(2, 4)):
-            if self.left > 0:
-                self.left -= 1
+            if self.remaining > 0:
+                self.remaining -= 1
                 self.statement(depth, names, loops)
-        while depth == 1 and self.left > 0:
-            self.left -= 1
+        while depth == 1 and self.remaining > 0:
+            self.remaining -= 1
             self.statement(depth, names, loops)
         if len(self.lines) == start:
             self.store(depth, names, loops)
@@ -60,33 +60,33 @@ class Program:
             kinds += [self.loop] * 3 + [self.branch] * 2
         self.random.choice(kinds)(depth, names, loops)
 
-    def fresh(self, names: dict[str, tuple[int, ...]], shape: tuple[int, ...]) -> str:
+    def new_name(self, names: dict[str, tuple[int, ...]], shape: tuple[int, ...]) -> str:
         self.count += 1
         names[f"v{self.count}"] = shape
         return f"v{self.count}"
 
     def offset(self, extent: int, size: int, loops: list[str]) -> str:
-        room = extent - size
+        slack = extent - size
         kind = self.random.randrange(4)
-        if not room or kind == 0:
+        if not slack or kind == 0:
             return "0"
         if not loops or kind == 1:
-            return str(self.random.choice((room, room // 2, self.random.randint(0, room))))
+            return str(self.random.choice((slack, slack // 2, self.random.randint(0, slack))))
         step = self.random.choice((1, size, max(1, size // 2), 3))
-        return f"({self.random.choice(loops)} * {step} + {self.random.randint(0, room)}) % {room + 1}"
+        return f"({self.random.choice(loops)} * {step} + {self.random.randint(0, slack)}) % {slack + 1}"
 
     def box(self, loops: list[str]) -> tuple[str, tuple[int, ...], str]:
         tensor = self.random.choice("aabbs")
         if tensor == "a":
             shape: tuple[int, ...] = self.random.choice(SHAPES)
-            places = [self.offset(extent, size, loops) for extent, size in zip((ROWS, COLUMNS), shape, strict=True)]
-            return tensor, shape, f"({', '.join(places)})"
+            offsets = [self.offset(extent, size, loops) for extent, size in zip((ROWS, COLUMNS), shape, strict=True)]
+            return tensor, shape, f"({', '.join(offsets)})"
         size = self.random.choice(LENGTHS)
         return tensor, (size,), self.offset(LENGTH, size, loops)
 
     def load(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
-        tensor, shape, place = self.box(loops)
-        self.put(depth, f"{self.fresh(names, shape)} = load({tensor}, offset={place}, shape={shape})")
+        tensor, shape, offset = self.box(loops)
+        self.emit(depth, f"{self.new_name(names, shape)} = load({tensor}, offset={offset}, shape={shape})")
 
     def tile(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str], shape: tuple[int, ...]) -> str:
         """A tile of a shape: one in scope, one in scope converted to the shape, or a new one."""
@@ -94,11 +94,11 @@ class Program:
         size = 1
         for extent in shape:
             size *= extent
-        turned = [name for name, other in names.items() if len(other) == 2 and other[::-1] == shape]
+        transposed = [name for name, other in names.items() if len(other) == 2 and other[::-1] == shape]
         reshaped = [name for name, other in names.items() if other != shape and _size(other) == size]
         kind = self.random.randrange(5)
-        if turned and kind == 0:
-            return f"permute({self.random.choice(turned)}, (1, 0))"
+        if transposed and kind == 0:
+            return f"permute({self.random.choice(transposed)}, (1, 0))"
         if reshaped and kind in (1, 2):
             return f"{self.random.choice(reshaped)}.reshape({shape})"
         if fitting and kind:
@@ -110,8 +110,8 @@ class Program:
         return f"full({shape}, {float(self.random.randint(1, 9))}, f32)"
 
     def store(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
-        tensor, shape, place = self.box(loops)
-        self.put(depth, f"store({tensor}, {self.tile(depth, names, loops, shape)}, offset={place})")
+        tensor, shape, offset = self.box(loops)
+        self.emit(depth, f"store({tensor}, {self.tile(depth, names, loops, shape)}, offset={offset})")
 
     def combine(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
         if not names:
@@ -120,7 +120,7 @@ class Program:
         shape = names[self.random.choice(list(names))]
         left, right = (self.tile(depth, names, loops, shape) for _ in range(2))
         text = f"minimum({left} + {right}, full({shape}, 1000.0, f32))"
-        self.put(depth, f"{self.fresh(names, shape)} = {text}")
+        self.emit(depth, f"{self.new_name(names, shape)} = {text}")
 
     def indices(self, loops: list[str], size: int) -> str:
         """Distinct indices into a tensor of LENGTH, a power of two, scattered by an odd step."""
@@ -129,31 +129,31 @@ class Program:
 
     def gather(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
         size = self.random.choice((8, 64, 256))
-        place = self.indices(loops, size)
-        self.put(depth, f"{self.fresh(names, (size,))} = gather({self.random.choice('bs')}, {place})")
+        indices = self.indices(loops, size)
+        self.emit(depth, f"{self.new_name(names, (size,))} = gather({self.random.choice('bs')}, {indices})")
 
     def scatter(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
         size = self.random.choice((8, 64, 256))
         value = self.tile(depth, names, loops, (size,))
-        self.put(depth, f"scatter({self.random.choice('bs')}, {self.indices(loops, size)}, {value})")
+        self.emit(depth, f"scatter({self.random.choice('bs')}, {self.indices(loops, size)}, {value})")
 
     def loop(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
         self.count += 1
         variable = f"i{self.count}"
-        self.put(depth, f"for {variable} in range({self.random.choice(('turns', '3', '2'))}):")
+        self.emit(depth, f"for {variable} in range({self.random.choice(('turns', '3', '2'))}):")
         self.body(depth + 1, names, [*loops, variable])
 
     def branch(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
         """A condition on a launch value, on the loop iteration, or on memory."""
         self.count += 1
         conditions = ["flag > 0", *(f"{variable} % 2 == 0" for variable in loops)]
-        place = self.random.randrange(LENGTH)
-        self.put(depth, f"c{self.count} = sum(load(b, offset={place}, shape=(1,)), axis=0)")
+        offset = self.random.randrange(LENGTH)
+        self.emit(depth, f"c{self.count} = sum(load(b, offset={offset}, shape=(1,)), axis=0)")
         conditions.append(f"c{self.count} > 3.0")
-        self.put(depth, f"if {self.random.choice(conditions)}:")
+        self.emit(depth, f"if {self.random.choice(conditions)}:")
         self.body(depth + 1, names, loops)
         if self.random.random() < 0.5:
-            self.put(depth, "else:")
+            self.emit(depth, "else:")
             self.body(depth + 1, names, loops)
 
 

@@ -75,7 +75,7 @@ def test_flash_attention_at_odd_lengths(dtype: str, lengths: tuple[tuple[int, in
 
 
 @pytest.mark.parametrize("dtype", campaign.first(1, ["bf16", "f16"]))
-def test_decode_attention_of_full_empty_and_partial_parts(dtype: str) -> None:
+def test_decode_attention_of_full_empty_and_partial_splits(dtype: str) -> None:
     code, constants = lowered("decode_attention", {"E": dtype})
     function = shipped.load("decode_attention", {"E": dtype})
     random = np.random.default_rng(7)

@@ -50,44 +50,44 @@ def test_every_kernel_becomes_ptx(name: str, target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
-def test_a_tile_that_the_turn_before_wrote_is_not_read_ahead(target: Target) -> None:
-    turns, a, w = 3, small(1, 64, 256), small(256, 64)
-    wanted, total = a.copy(), np.zeros((64, 64), np.float32)
-    for k in range(turns):
-        total = total + wanted[0, :, 64 * k : 64 * k + 64].astype(np.float32) @ w[64 * k : 64 * k + 64].astype(np.float32)
-        wanted[0, :, 64 * k + 64 : 64 * k + 128] = total.astype(ml_dtypes.bfloat16)
+def test_a_tile_that_the_previous_iteration_wrote_is_not_prefetched(target: Target) -> None:
+    iterations, a, w = 3, small(1, 64, 256), small(256, 64)
+    expected, total = a.copy(), np.zeros((64, 64), np.float32)
+    for k in range(iterations):
+        total = total + expected[0, :, 64 * k : 64 * k + 64].astype(np.float32) @ w[64 * k : 64 * k + 64].astype(np.float32)
+        expected[0, :, 64 * k + 64 : 64 * k + 128] = total.astype(ml_dtypes.bfloat16)
     out = np.full((1, 64, 64), 7, np.float32)
-    run("update_ahead", target, {"a": a, "w": w, "out": out}, {"T": 1, "KB": 256, "turns": turns})
-    assert (a == wanted).all() and (out[0] == total).all()
+    run("update_ahead", target, {"a": a, "w": w, "out": out}, {"T": 1, "KB": 256, "turns": iterations})
+    assert (a == expected).all() and (out[0] == total).all()
 
 
 @pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
-def test_a_tile_that_this_turn_wrote_is_not_read_ahead(target: Target) -> None:
-    turns, x, w = 3, small(2, 64, 192), small(192, 64)
+def test_a_tile_that_this_iteration_wrote_is_not_prefetched(target: Target) -> None:
+    iterations, x, w = 3, small(2, 64, 192), small(192, 64)
     scratch, out = np.full_like(x, 99), np.full((2, 64, 64), 7, np.float32)
-    run("scratch_product", target, {"x": x, "w": w, "s": scratch, "out": out}, {"T": 2, "KB": 192, "turns": turns})
+    run("scratch_product", target, {"x": x, "w": w, "s": scratch, "out": out}, {"T": 2, "KB": 192, "turns": iterations})
     assert (out == 2 * x.astype(np.float32) @ w.astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("turns", [0, 1, 4])
-def test_threads_meet_between_the_turns_of_a_loop(turns: int) -> None:
+def test_threads_synchronize_between_the_iterations_of_a_loop(turns: int) -> None:
     x, s = small(1, 1024, dtype=np.float32), np.zeros((1, 2048), np.float32)
     out = np.full((1, 1024), 7, np.float32)
     run("moving_window", SM_90A, {"x": x, "s": s, "out": out}, {"N": 1, "S": 2048, "turns": turns})
     assert (out == turns * x).all()
-    for turn in range(turns):
-        assert (s[0, 128 * turn : 128 * turn + 128] == x[0, :128]).all()
+    for iteration in range(turns):
+        assert (s[0, 128 * iteration : 128 * iteration + 128] == x[0, :128]).all()
 
 
 @pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
-def test_a_row_past_four_billion_lies_outside(target: Target) -> None:
+def test_a_row_past_four_billion_is_out_of_bounds(target: Target) -> None:
     x, w, out = small(80, 128), small(128, 64), np.full((2, 64, 64), 7, np.float32)
     run("far_offset", target, {"x": x, "w": w, "out": out}, {"M": 80, "KB": 128})
     assert (out[0] == x[:64].astype(np.float32) @ w.astype(np.float32)).all() and (out[1] == 0).all()
 
 
 @pytest.mark.parametrize("target", first(1, TARGETS), ids=str)
-def test_a_product_may_be_added_to_what_memory_holds(target: Target) -> None:
+def test_a_product_may_be_added_to_a_loaded_tile(target: Target) -> None:
     a, w, c = small(64, 192), small(192, 128), small(64, 128, dtype=np.float32)
     out = np.full((64, 128), 7, np.float32)
     lowered = lower(prepare(proven("held_sum"), target), target)
@@ -102,28 +102,28 @@ def test_a_mask_in_an_unsafe_block_stays(n: int) -> None:
     product = (n % 65536) * 65536 * 2
     offset = ((product + 2**31) % 2**32 - 2**31) // 1048576
     run("wrapped_offset", SM_90A, {"out": out}, {"n": n})
-    wanted = np.zeros(4096, np.float32)
-    wanted[[place for place in range(offset, offset + 4) if 0 <= place < 4096]] = 1
-    assert (out == wanted).all()
+    expected = np.zeros(4096, np.float32)
+    expected[[index for index in range(offset, offset + 4) if 0 <= index < 4096]] = 1
+    assert (out == expected).all()
 
 
 @pytest.mark.parametrize("name", ["moving_window", "update_ahead"])
-def test_the_second_check_misses_no_barrier(name: str) -> None:
+def test_the_independent_checker_misses_no_barrier(name: str) -> None:
     """Every barrier that the pass inserts here is needed, and the independent checker, which shares no path logic with it,
     agrees."""
     count = sum(isinstance(op, Barrier) for op in prepare(proven(name), SM_90A).body.walk())
     assert count
-    for dropped in range(count):
+    for number in range(count):
         function = prepare(proven(name), SM_90A)
         barrier_check.check(function)
-        barrier = [op for op in function.body.walk() if isinstance(op, Barrier)][dropped]
-        home = next(block for block in blocks(function) if barrier in block)
-        home.remove(barrier)
+        barrier = [op for op in function.body.walk() if isinstance(op, Barrier)][number]
+        containing_block = next(block for block in blocks(function) if barrier in block)
+        containing_block.remove(barrier)
         with pytest.raises(VerifyError, match="no meeting of the block's threads"):
             barrier_check.check(function)
 
 
-def written_and_copied() -> tuple[Function, Op]:
+def prefetching_kernel() -> tuple[Function, Op]:
     """A kernel that prefetches from a tensor and stores to it after the loop; and that store."""
     function = prepare(proven("far_offset"), SM_90A)
     copy = next(op for op in function.body.walk() if isinstance(op, AsyncCopy))
@@ -132,30 +132,30 @@ def written_and_copied() -> tuple[Function, Op]:
     return function, store
 
 
-def test_a_write_behind_the_copies_ahead_needs_them_done_and_a_meeting() -> None:
-    function, store = written_and_copied()
+def test_a_write_after_prefetches_needs_their_completion_and_a_barrier() -> None:
+    function, store = prefetching_kernel()
     barrier_check.check(function)
     ops = function.body.ops
-    end = next(place for place, op in enumerate(ops) if isinstance(op, Drain))
-    for place in (end, end + 1):
-        assert isinstance(ops[place], (Drain, Barrier))
-        dropped = ops.pop(place)
+    end = next(index for index, op in enumerate(ops) if isinstance(op, Drain))
+    for index in (end, end + 1):
+        assert isinstance(ops[index], (Drain, Barrier))
+        dropped = ops.pop(index)
         others = [op for op in ops[end : ops.index(store)] if isinstance(op, Barrier)] if isinstance(dropped, Barrier) else []
         for other in others:
             ops.remove(other)
         with pytest.raises(VerifyError, match="may still read it"):
             barrier_check.check(function)
-        function, store = written_and_copied()
+        function, store = prefetching_kernel()
         ops = function.body.ops
 
 
 @pytest.mark.parametrize("where", ["in front of the copies", "in their loop"])
-def test_a_copy_ahead_of_a_write_is_refused(where: str) -> None:
-    function, store = written_and_copied()
-    home = next(block for block in blocks(function) if store in block)
-    home.remove(store)
+def test_a_prefetch_before_a_write_is_refused(where: str) -> None:
+    function, store = prefetching_kernel()
+    containing_block = next(block for block in blocks(function) if store in block)
+    containing_block.remove(store)
     loops = (op for op in function.body.ops if isinstance(op, For))
-    loop = next(one for one in loops if any(isinstance(inner, AsyncCopy) for inner in one.regions[0].walk()))
+    loop = next(candidate for candidate in loops if any(isinstance(inner, AsyncCopy) for inner in candidate.regions[0].walk()))
     (loop.regions[0] if where == "in their loop" else function.body).ops.insert(0, store)
     with pytest.raises(VerifyError, match="started ahead of writes"):
         barrier_check.check(function)

@@ -33,11 +33,11 @@ def test_weights_are_streamed_and_activations_are_not(name: str, target: Target)
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "silu_mul_rows", "matvec_argmax"])
-def test_what_is_not_resident_or_no_block_has_alone_is_not_streamed(name: str) -> None:
+def test_tensors_that_are_written_or_shared_by_blocks_are_not_streamed(name: str) -> None:
     assert not any(hint for _, hint in vectors(name))
 
 
-def test_places_follow_from_the_block_through_scalars_and_loops() -> None:
+def test_offsets_depend_on_the_block_through_scalars_and_loops() -> None:
     function = shipped.load("matvec_argmax", {})
     dependent = block_dependent_values(function)
     loads = {function.parameter_of(op.source).name: op for op in function.body.walk() if isinstance(op, Load)}

@@ -51,36 +51,36 @@ CASES = {
 
 
 def kernel(folder: Path, name: str) -> Function:
-    dtype, width, turns, _ = CASES[name]
+    dtype, width, iterations, _ = CASES[name]
     path = folder / "k.py"
-    path.write_text(TEXT.format(dtype=dtype, width=width, turns=turns), encoding="utf-8")
+    path.write_text(TEXT.format(dtype=dtype, width=width, turns=iterations), encoding="utf-8")
     return load_kernel(path, {}, root=folder)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_they_are_carried_as_words(name: str, tmp_path: Path) -> None:
+def test_loops_carry_packed_words(name: str, tmp_path: Path) -> None:
     text = lower(prepare(kernel(tmp_path, name), SM_90A, Overrides(warps=1)), SM_90A).mlir
     carried = re.findall(r"scf\.for .*iter_args\((.*?)\)", text)
-    assert carried and {one.count("=") for one in carried} == {CASES[name][3]}
+    assert carried and {arguments.count("=") for arguments in carried} == {CASES[name][3]}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_the_interpreters(name: str, tmp_path: Path) -> None:
+def test_results_agree_with_the_interpreter(name: str, tmp_path: Path) -> None:
     plain, function = (kernel(tmp_path, name) for _ in range(2))
     function = prepare(function, SM_90A, Overrides(warps=2))
-    made = lower(function, SM_90A)
+    lowered = lower(function, SM_90A)
     dtype = {"f32": np.float32, "i16": np.int16}.get(CASES[name][0], np.float16)
     random = np.random.default_rng(5)
     for length in (1, 40, 130, 1100 if CASES[name][1] > 1 else 7):
         arrays: dict[str, Array] = {key: random.integers(0, 30, length).astype(dtype) for key in ("x", "out")}
-        wanted = {key: array.copy() for key, array in arrays.items()}
-        run(plain, wanted, {})
-        launch(function, made, arrays, {"N": length})
-        assert (arrays["out"] == wanted["out"]).all(), length
+        expected = {key: array.copy() for key, array in arrays.items()}
+        run(plain, expected, {})
+        launch(function, lowered, arrays, {"N": length})
+        assert (arrays["out"] == expected["out"]).all(), length
 
 
 def test_machine_code_agrees() -> None:
-    dtype, width, turns, _ = CASES["halves"]
-    program = Program(1, TEXT.format(dtype=dtype, width=width, turns=turns), True, {"N": 200}, {}, 1)
+    dtype, width, iterations, _ = CASES["halves"]
+    program = Program(1, TEXT.format(dtype=dtype, width=width, turns=iterations), True, {"N": 200}, {}, 1)
     outcome = examine(program, (SM_90A,))
     assert outcome.kind == "equal", outcome.detail

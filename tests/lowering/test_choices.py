@@ -26,7 +26,7 @@ def test_bounds_of_a_launch_value_hold_and_are_reached(op: str) -> None:
     assert bounds(const(4), leaves) == (4, 4)
 
 
-def test_only_loops_that_hold_nothing_but_arithmetic_are_unrolled() -> None:
+def test_only_loops_of_arithmetic_alone_are_unrolled() -> None:
     k = Kernel(1)
     with k.loop(0, 8):
         k.add(1, 2)

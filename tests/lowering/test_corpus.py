@@ -34,17 +34,17 @@ def load(name: str) -> Function:
 def run(name: str, arrays: dict[str, Array], scalars: dict[str, int], values: dict[str, int]) -> dict[str, Array]:
     """The arrays after a run on the block machine, which must equal the interpreter's. `values` are the dims."""
     prove(load(name))
-    first, second = ({key: array.copy() for key, array in arrays.items()} for _ in range(2))
-    interpreter.run(load(name), first, scalars)
+    interpreted, executed = ({key: array.copy() for key, array in arrays.items()} for _ in range(2))
+    interpreter.run(load(name), interpreted, scalars)
     function = prepare(load(name), SM_90A, Overrides(warps=4))
-    launch(function, lower(function, SM_90A), second, {**values, **scalars})
-    for key, array in first.items():
-        np.testing.assert_array_equal(array, second[key], err_msg=key)
-    return second
+    launch(function, lower(function, SM_90A), executed, {**values, **scalars})
+    for key, array in interpreted.items():
+        np.testing.assert_array_equal(array, executed[key], err_msg=key)
+    return executed
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_accepted_builds(name: str) -> None:
+def test_every_accepted_kernel_builds(name: str) -> None:
     prove(load(name))
     assert ".entry" in to_ptx(lower(prepare(load(name), SM_90A), SM_90A).mlir, SM_90A)
 
@@ -59,7 +59,7 @@ def test_a_shift_by_more_than_the_width_stores() -> None:
     assert out.tolist() == [3]
 
 
-def test_a_choice_beside_a_division_by_zero_stays() -> None:
+def test_a_select_next_to_a_division_by_zero_is_kept() -> None:
     x = RANDOM.integers(-9, 9, (2, 128)).astype(np.int32)
     y = RANDOM.integers(-2, 3, (2, 128)).astype(np.int32)
     x[0, :2], y[0, :2] = -(2**31), -1
@@ -70,14 +70,14 @@ def test_a_choice_beside_a_division_by_zero_stays() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_a_guard_beside_a_division_stays(n: int) -> None:
+def test_a_guard_next_to_a_division_is_kept(n: int) -> None:
     x, out = np.int32([5, -5, 9]), np.full(3, 4, np.int32)
-    made = run("guard_of_division", {"x": x, "y": np.zeros(3, np.int32), "out": out}, {"n": n}, {"N": 3})
-    assert made["y"].tolist() == ((x // n).tolist() if n else [0, 0, 0])
+    results = run("guard_of_division", {"x": x, "y": np.zeros(3, np.int32), "out": out}, {"n": n}, {"N": 3})
+    assert results["y"].tolist() == ((x // n).tolist() if n else [0, 0, 0])
     expected = [4, 4, 4]
     if n:
         expected[n - 1] = 1
-    assert made["out"].tolist() == expected
+    assert results["out"].tolist() == expected
 
 
 def test_a_division_of_data_keeps_the_mask() -> None:
@@ -103,40 +103,40 @@ def test_abs_of_an_unsigned_value_is_the_value() -> None:
 def test_an_extent_is_divided_downward(n: int, m: int) -> None:
     extent = m + (n - 5) // 2
     y = RANDOM.random(m, np.float32)
-    made = run("floored_extent", {"x": np.zeros(n, np.float32), "y": y, "out": np.full(extent, 9, np.float32)}, {},
+    results = run("floored_extent", {"x": np.zeros(n, np.float32), "y": y, "out": np.full(extent, 9, np.float32)}, {},
                {"N": n, "M": m})  # fmt: skip
-    np.testing.assert_array_equal(made["out"], np.concatenate([y, np.zeros(extent, np.float32)])[:extent])
+    np.testing.assert_array_equal(results["out"], np.concatenate([y, np.zeros(extent, np.float32)])[:extent])
 
 
 def test_an_extent_of_an_unsigned_scalar_has_no_sign() -> None:
     y = RANDOM.random(100, np.float32)
-    made = run("unsigned_extent", {"y": y, "out": np.full(40, 9, np.float32)}, {"N": 2**31 + 40}, {"M": 100})
-    np.testing.assert_array_equal(made["out"], y[:40])
+    results = run("unsigned_extent", {"y": y, "out": np.full(40, 9, np.float32)}, {"N": 2**31 + 40}, {"M": 100})
+    np.testing.assert_array_equal(results["out"], y[:40])
 
 
 def test_an_extent_of_a_signed_scalar() -> None:
     y = RANDOM.random(100, np.float32)
-    made = run("scalar_extent", {"y": y, "out": np.full(40, 9, np.float32)}, {"N": 40}, {"M": 100})
-    np.testing.assert_array_equal(made["out"], y[:40])
+    results = run("scalar_extent", {"y": y, "out": np.full(40, 9, np.float32)}, {"N": 40}, {"M": 100})
+    np.testing.assert_array_equal(results["out"], y[:40])
 
 
 def test_an_extent_with_a_negative_scalar() -> None:
     y = RANDOM.random(100, np.float32)
-    made = run("signed_extent", {"y": y, "out": np.full(63, 9, np.float32)}, {"N": -37}, {"M": 100})
-    np.testing.assert_array_equal(made["out"], y[:63])
+    results = run("signed_extent", {"y": y, "out": np.full(63, 9, np.float32)}, {"N": -37}, {"M": 100})
+    np.testing.assert_array_equal(results["out"], y[:63])
 
 
-def test_an_extent_that_needs_more_than_64_bits_on_the_way_is_checked_at_launch() -> None:
+def test_an_extent_whose_evaluation_needs_more_than_64_bits_is_checked_at_launch() -> None:
     checks = prove(load("wide_extent")).launch_checks
 
-    def broken(**dims: int) -> list[str]:
+    def violated(**dims: int) -> list[str]:
         return [check.text for check in checks if not check.condition.evaluate(dims)]
 
-    assert broken(A=1000, B=2, C=3) == []
-    assert broken(A=2**21, B=2**21, C=2**21) == ["`A * B * C` of out fits 64 bits", "`A * B * C + 1` of out fits 64 bits"]
+    assert violated(A=1000, B=2, C=3) == []
+    assert violated(A=2**21, B=2**21, C=2**21) == ["`A * B * C` of out fits 64 bits", "`A * B * C + 1` of out fits 64 bits"]
     arrays = {name: np.arange(size, dtype=np.float32) for name, size in {"a": 30, "b": 2, "c": 3}.items()}
-    made = run("wide_extent", arrays | {"out": np.full(30, 9, np.float32)}, {}, {"A": 30, "B": 2, "C": 3})
-    np.testing.assert_array_equal(made["out"], arrays["a"])
+    results = run("wide_extent", arrays | {"out": np.full(30, 9, np.float32)}, {}, {"A": 30, "B": 2, "C": 3})
+    np.testing.assert_array_equal(results["out"], arrays["a"])
 
 
 @pytest.mark.parametrize("places", [(), (0,), (99, 100), (5, 600), range(1024), range(100)])
@@ -145,37 +145,37 @@ def test_a_branch_on_argmax_is_taken_by_all_threads_or_none(places: tuple[int, .
     x[1, list(places)] = np.nan
     out = run("nan_argmax", {"x": x, "out": np.zeros(3, np.float32)}, {}, {"N": 3})["out"]
     for row, found in zip(x, out, strict=True):
-        place = 0 if np.isnan(row).all() else int(np.nanargmax(row))
-        expected = np.fmax.reduce(row) if place < 100 else np.float32(0)
+        argmax = 0 if np.isnan(row).all() else int(np.nanargmax(row))
+        expected = np.fmax.reduce(row) if argmax < 100 else np.float32(0)
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_parameter_may_be_called_like_anything() -> None:
+def test_a_parameter_may_have_any_name() -> None:
     x = RANDOM.random(6, np.float32)
-    made = run("internal_names", {"v3": x, "v4": np.zeros(6, np.float32)}, {}, {"N": 6})
-    np.testing.assert_array_equal(made["v4"], x)
+    results = run("internal_names", {"v3": x, "v4": np.zeros(6, np.float32)}, {}, {"N": 6})
+    np.testing.assert_array_equal(results["v4"], x)
 
 
 @pytest.mark.parametrize("name", ["dynamic_shared", "größe", "v1"])
-def test_a_kernel_may_be_called_like_anything(name: str, tmp_path: Path) -> None:
+def test_a_kernel_may_have_any_name(name: str, tmp_path: Path) -> None:
     text = (FOLDER / "internal_names.py").read_text().replace("internal_names", name).replace("v3", name).replace("v4", "élan")
     (tmp_path / "k.py").write_text(text)
-    made = lower(prepare(load_kernel(tmp_path / "k.py", {}, root=tmp_path), SM_90A), SM_90A)
-    assert f".entry {made.entry}(" in to_ptx(made.mlir, SM_90A)
+    lowered = lower(prepare(load_kernel(tmp_path / "k.py", {}, root=tmp_path), SM_90A), SM_90A)
+    assert f".entry {lowered.entry}(" in to_ptx(lowered.mlir, SM_90A)
 
 
 @pytest.mark.parametrize(("pitch", "expected"), [(4, 2.0), (9, 1.0)])
 def test_a_stride_may_be_a_number(pitch: int, expected: float) -> None:
     memory = np.zeros((3, pitch), np.float32)
     prove(load("stride_value"))
-    out, second = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    out, executed = np.zeros(3, np.float32), np.zeros(3, np.float32)
     interpreter.run(load("stride_value"), {"x": memory[:, :4], "out": out})
     function = prepare(load("stride_value"), SM_90A)
-    launch(function, lower(function, SM_90A), {"x": memory, "out": second}, {"N": 3, "S": pitch})
-    assert out.tolist() == second.tolist() == [expected] * 3
+    launch(function, lower(function, SM_90A), {"x": memory, "out": executed}, {"N": 3, "S": pitch})
+    assert out.tolist() == executed.tolist() == [expected] * 3
 
 
 def test_exact_products_index_as_the_contract_says() -> None:
     x, y = RANDOM.random(3, np.float32), RANDOM.random(4, np.float32)
-    made = run("exact_contract", {"x": x, "y": y, "s": np.zeros(13, np.float32)}, {}, {"A": 3, "B": 4, "S": 13})
-    np.testing.assert_array_equal(made["s"][:12].reshape(3, 4), x[:, None] + y[None, :])
+    results = run("exact_contract", {"x": x, "y": y, "s": np.zeros(13, np.float32)}, {}, {"A": 3, "B": 4, "S": 13})
+    np.testing.assert_array_equal(results["s"][:12].reshape(3, 4), x[:, None] + y[None, :])

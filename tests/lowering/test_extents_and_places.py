@@ -81,11 +81,11 @@ def test_a_scalar_in_an_extent_has_the_sign_of_its_dtype(dtype: str, tmp_path: P
     assert (out[:extent] == x).all() and (out[extent:] == 7).all()
 
 
-def test_coordinates_of_a_tile_that_one_thread_holds_need_no_thread_index() -> None:
+def test_coordinates_of_a_tile_of_one_thread_need_no_thread_index() -> None:
     context = Context(Kernel(1).function)
     before = len(context.lines)
-    own = TileCoordinates(context, Layout(2, (), (), ()), (1, 1)).own
-    assert len(own) == 2
+    coordinates = TileCoordinates(context, Layout(2, (), (), ()), (1, 1)).own
+    assert len(coordinates) == 2
     assert {line.partition(" = ")[2] for line in context.lines[before:]} == {"llvm.mlir.constant(0 : i32) : i32"}
 
 
@@ -97,25 +97,25 @@ BOXES = {
 
 
 @pytest.mark.parametrize("name", BOXES)
-def test_a_box_that_leaves_only_another_axis_is_moved_by_vectors(name: str, tmp_path: Path) -> None:
+def test_a_box_that_exceeds_only_another_axis_is_loaded_in_vectors(name: str, tmp_path: Path) -> None:
     dims, shape = BOXES[name]
-    rest, sizes = ", 0" * (len(shape) - 1), {"S": 72} | ({"P": 3 * 72} if len(shape) == 3 else {})
+    other_offsets, sizes = ", 0" * (len(shape) - 1), {"S": 72} | ({"P": 3 * 72} if len(shape) == 3 else {})
     text = f"def k(x: In[f16, {dims}], out: Out[f16, {', '.join(map(str, shape))}], at: i32):\n"
     text += f"    requires({' and '.join(f'{name} % 8 == 0' for name in sizes)})\n    grid(1)\n"
-    text += f"    store(out, load(x, offset=(at{rest}), shape={shape}, pad=7), offset=(0{rest}))\n"
+    text += f"    store(out, load(x, offset=(at{other_offsets}), shape={shape}, pad=7), offset=(0{other_offsets}))\n"
     function, prepared = (kernel(tmp_path, text) for _ in range(2))
     prepared = prepare(prepared, SM_90A, Overrides(warps=1))
     padded = [op for op in prepared.body.walk() if isinstance(op, Load) and op.pad is not None]
     assert padded and all(op.vector == 16 and not op.whole for op in padded)
-    made = lower(prepared, SM_90A)
-    assert not [line for line in made.mlir.splitlines() if "llvm.load" in line and line.endswith((" f16", " i16"))]
+    lowered = lower(prepared, SM_90A)
+    assert not [line for line in lowered.mlir.splitlines() if "llvm.load" in line and line.endswith((" f16", " i16"))]
     x = np.arange(shape[0] * max(sizes.values()), dtype=np.float16)
     inner = x.reshape(shape[0], *shape[1:-1], 72)[..., :64]
     for at in (-1, 0, 1):
         out = np.zeros(shape, np.float16)
-        launch(function, made, {"x": x, "out": out}, {"at": at, "N": shape[0], **sizes})
-        for number, part in enumerate(out, at):
-            assert (part == (inner[number] if 0 <= number < shape[0] else 7)).all(), (at, number)
+        launch(function, lowered, {"x": x, "out": out}, {"at": at, "N": shape[0], **sizes})
+        for index, plane in enumerate(out, at):
+            assert (plane == (inner[index] if 0 <= index < shape[0] else 7)).all(), (at, index)
 
 
 CARRIED = """def k(w: In[f32, N], x: In[f32, N], out: Out[f32, N]):
@@ -129,7 +129,7 @@ CARRIED = """def k(w: In[f32, N], x: In[f32, N], out: Out[f32, N]):
 """
 
 
-def test_a_place_that_a_loop_counts_on_from_the_block_is_the_block_s(tmp_path: Path) -> None:
+def test_an_offset_that_a_loop_advances_from_the_block_index_depends_on_the_block(tmp_path: Path) -> None:
     function = kernel(tmp_path, CARRIED)
     dependent = block_dependent_values(function)
     loads = {function.parameter_of(op.source).name: op for op in function.body.walk() if isinstance(op, Load)}

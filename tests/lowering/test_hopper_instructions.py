@@ -16,16 +16,16 @@ from tilec.mlir.builder import Builder
 from tilec.mlir.types import SHARED, SsaValue, Type, i64
 
 
-def exchanged(count: int, before: int) -> list[tuple[str, str]]:
+def reallocated(count: int, current: int) -> list[tuple[str, str]]:
     out = Builder()
-    reallocate_registers(out, count, before)
+    reallocate_registers(out, count, current)
     return re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+);", "\n".join(out.lines))
 
 
-def test_a_warpgroup_asks_for_more_registers_and_releases_what_it_does_not_need() -> None:
-    assert exchanged(232, 168) == [("inc", "232")]
-    assert exchanged(40, 168) == [("dec", "40")]
-    assert exchanged(168, 168) == []
+def test_a_warpgroup_requests_more_registers_and_releases_unneeded_ones() -> None:
+    assert reallocated(232, 168) == [("inc", "232")]
+    assert reallocated(40, 168) == [("dec", "40")]
+    assert reallocated(168, 168) == []
 
 
 class Copies(Thread):
@@ -45,8 +45,8 @@ class Copies(Thread):
         side_effects: bool = False,
     ) -> list[SsaValue]:
         assert "cp.async.bulk.tensor" in text and side_effects
-        to, _, *place, _ = (self.values[value.name] for value in operands)
-        self.boxes.append((to, tuple(reversed(place))))
+        address, _, *coordinates, _ = (self.values[value.name] for value in operands)
+        self.boxes.append((address, tuple(reversed(coordinates))))
         return []
 
 
@@ -55,21 +55,24 @@ SHAPES = {"one copy": (64, 64), "two copies of rows": (512, 64), "two sub-tiles"
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("slabs", [1, 2])
-def test_the_copies_of_a_stage_bring_each_part_from_its_own_place(name: str, slabs: int) -> None:
+def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str, slabs: int) -> None:
     """A box begins at a row whose swizzle is none, so `SharedType.offset` of its first element is the address of the copy."""
     rows, columns = SHAPES[name]
     stage = SharedType(bf16, (rows, columns), 2, tma.panels_of(columns, 2))
     tensor = TensorType(bf16, (sym("B"), sym("M"), sym("K")))
     assert tma.problem(tensor, stage, slabs) is None
     box = tma.box_of(tensor, stage, -2, slabs)
-    thread, batch, row, column, to = Copies(), 3, 24, 72, 4096
-    place = [thread.bind(at) for at in (batch, row, column)]
-    pointers = thread.bind(1 << 20, i64), thread.bind(to, SHARED), thread.bind(0, SHARED)
-    tma.copy_stage(thread, pointers[0], box, -2, slabs, stage, pointers[1], place, pointers[2])
-    each, height, width = rows // slabs, box.extents[-2], box.extents[-1]
-    wanted = {
-        (to + stage.offset(first, left), (batch + first // each, row + first % each, column + left))
-        for first in range(0, rows, height)
-        for left in range(0, columns, width)
+    thread, batch, row, column, address = Copies(), 3, 24, 72, 4096
+    coordinates = [thread.bind(coordinate) for coordinate in (batch, row, column)]
+    pointers = thread.bind(1 << 20, i64), thread.bind(address, SHARED), thread.bind(0, SHARED)
+    tma.copy_stage(thread, pointers[0], box, -2, slabs, stage, pointers[1], coordinates, pointers[2])
+    sub_tile_rows, height, width = rows // slabs, box.extents[-2], box.extents[-1]
+    expected = {
+        (
+            address + stage.offset(row_offset, column_offset),
+            (batch + row_offset // sub_tile_rows, row + row_offset % sub_tile_rows, column + column_offset),
+        )
+        for row_offset in range(0, rows, height)
+        for column_offset in range(0, columns, width)
     }
-    assert set(thread.boxes) == wanted and len(thread.boxes) == len(wanted)
+    assert set(thread.boxes) == expected and len(thread.boxes) == len(expected)

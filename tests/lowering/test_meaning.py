@@ -43,10 +43,10 @@ LARGEST = {"f32": (2 - 2.0**-23) * 2.0**127, "f16": 65504.0, "bf16": (2 - 2.0**-
 def edges(dtype: str) -> list[Any]:
     """Values at which an operation may overflow, round or change sign."""
     if dtype in plain.BITS:
-        low, high = plain.ends(dtype)
+        low, high = plain.limits(dtype)
         bits = plain.BITS[dtype]
-        found = {low, low + 1, 0, 1, 2, 3, 7, bits - 1, bits, bits + 1, high - 1, high, *({-1, -2, -7, -bits} if low else ())}
-        return sorted(found)
+        cases = {low, low + 1, 0, 1, 2, 3, 7, bits - 1, bits, bits + 1, high - 1, high, *({-1, -2, -7, -bits} if low else ())}
+        return sorted(cases)
     if dtype == "bool":
         return [False, True]
     tiny, large = SMALLEST[dtype], LARGEST[dtype]
@@ -54,56 +54,56 @@ def edges(dtype: str) -> list[Any]:
     positive = [0.0, tiny, normal - tiny, normal, 0.5, 1.0, 1.5, 127.0, 255.0, 256.0, 32767.0, 2.0**15, large, math.inf]
     if dtype != "f16":
         positive += [2.0**31, 2.0**32, 2.0**63, 2.0**64]
-    held = list(dict.fromkeys(plain.rounded(x, dtype) for x in positive))
-    return [math.nan, *held, *(-x for x in held)]
+    representable = list(dict.fromkeys(plain.rounded(x, dtype) for x in positive))
+    return [math.nan, *representable, *(-x for x in representable)]
 
 
 def both(line: str, result: str, *inputs: tuple[str, list[Any]]) -> tuple[list[Any], list[Any]]:
     """The results of `line` for every element, by the interpreter and by lowered code; `%a`, `%b` are the inputs."""
     count = len(inputs[0][1])
     letters = "ab"[: len(inputs)]
-    kept, _, shape = result.rstrip("]").partition("[")
+    result_dtype, _, shape = result.rstrip("]").partition("[")
     parameters = [
         f"%p{letter}: in tensor<{dtype}, [{count}], align 16>" for letter, (dtype, _) in zip(letters, inputs, strict=True)
     ]
-    text = f"kernel @k({', '.join([*parameters, f'%out: out tensor<{kept}, [{shape or count}], align 16>'])}) {{\n"
+    text = f"kernel @k({', '.join([*parameters, f'%out: out tensor<{result_dtype}, [{shape or count}], align 16>'])}) {{\n"
     text += "  constants {}\n  dims []\n  strides []\n  grid [1]\n  %z = constant {value = 0} : i32\n"
     for letter, (dtype, _) in zip(letters, inputs, strict=True):
         text += f"  %{letter} = load %p{letter}, %z {{pad = none, unsafe = none, vector = 0}} : {dtype}[{count}]\n"
     text += f"  {line}\n  store %out, %r, %z {{mask = false, unsafe = none, vector = 0}}\n}}\n"
     arrays = {f"p{n}": np.array(values).astype(NUMPY[dtype]) for n, (dtype, values) in zip(letters, inputs, strict=True)}
     size = int(shape or count)
-    first, second = np.zeros(size, NUMPY[kept]), np.zeros(size, NUMPY[kept])
+    interpreted, executed = np.zeros(size, NUMPY[result_dtype]), np.zeros(size, NUMPY[result_dtype])
     with np.errstate(all="ignore"):
-        interpreter.run(parse_function(text), arrays | {"out": first})
+        interpreter.run(parse_function(text), arrays | {"out": interpreted})
         function = prepare(parse_function(text), SM_90A, Overrides(warps=2))
-        launch(function, lower(function, SM_90A), arrays | {"out": second}, {})
-    return [plainly(x) for x in first], [plainly(x) for x in second]
+        launch(function, lower(function, SM_90A), arrays | {"out": executed}, {})
+    return [as_python(x) for x in interpreted], [as_python(x) for x in executed]
 
 
-def plainly(value: Any) -> int | float | bool:
+def as_python(value: Any) -> int | float | bool:
     """A NumPy scalar as a Python number."""
     if isinstance(value, np.bool_):
         return bool(value)
     return int(value) if isinstance(value, np.integer) else float(value)
 
 
-def same(found: Any, wanted: Any) -> bool:
+def same(found: Any, expected: Any) -> bool:
     """Equal, including the sign of zero; any NaN equals any NaN."""
-    if isinstance(wanted, float) and wanted != wanted:
+    if isinstance(expected, float) and expected != expected:
         return found != found
-    return found == wanted and math.copysign(1, found) == math.copysign(1, wanted)
+    return found == expected and math.copysign(1, found) == math.copysign(1, expected)
 
 
-def check(found: tuple[list[Any], list[Any]], wanted: list[Any], *operands: list[Any]) -> None:
+def check(found: tuple[list[Any], list[Any]], expected: list[Any], *operands: list[Any]) -> None:
     for name, values in zip(("interpreter", "lowered code"), found, strict=True):
-        wrong = [(*of, x, y) for *of, x, y in zip(*operands, values, wanted, strict=True) if not same(x, y)]
-        assert not wrong, f"{name}: operands, found, wanted: {wrong[:5]}"
+        mismatches = [(*inputs, x, y) for *inputs, x, y in zip(*operands, values, expected, strict=True) if not same(x, y)]
+        assert not mismatches, f"{name}: operands, found, wanted: {mismatches[:5]}"
 
 
 def pairs(dtype: str) -> tuple[list[Any], list[Any]]:
-    every = list(itertools.product(edges(dtype), repeat=2))
-    return [a for a, _ in every], [b for _, b in every]
+    all_pairs = list(itertools.product(edges(dtype), repeat=2))
+    return [a for a, _ in all_pairs], [b for _, b in all_pairs]
 
 
 def folded(op: Op, dtype: str, result: TileType, *values: int) -> int | None:
@@ -120,59 +120,59 @@ def folded(op: Op, dtype: str, result: TileType, *values: int) -> int | None:
 @pytest.mark.parametrize(("kind", "dtype"), in_turn(INTEGER_KINDS, INTEGERS))
 def test_integer_operations(kind: str, dtype: str) -> None:
     left, right = pairs(dtype)
-    wanted = [plain.integer_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
+    expected = [plain.integer_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
     text = f'%r = binary %a, %b {{kind = "{kind}"}} : {dtype}[{len(left)}]'
-    check(both(text, dtype, (dtype, left), (dtype, right)), wanted, left, right)
+    check(both(text, dtype, (dtype, left), (dtype, right)), expected, left, right)
     scalar = TileType(DTYPES[dtype])
-    assert wanted == [folded(ops.Binary(kind=kind), dtype, scalar, a, b) for a, b in zip(left, right, strict=True)]
+    assert expected == [folded(ops.Binary(kind=kind), dtype, scalar, a, b) for a, b in zip(left, right, strict=True)]
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("kind", ["neg", "abs", "not"])
 def test_integer_functions(kind: str, dtype: str) -> None:
     values = edges(dtype)
-    wanted = [plain.integer_unary(kind, a, dtype) for a in values]
-    check(both(f'%r = unary %a {{kind = "{kind}"}} : {dtype}[{len(values)}]', dtype, (dtype, values)), wanted, values)
-    assert wanted == [folded(ops.Unary(kind=kind), dtype, TileType(DTYPES[dtype]), a) for a in values]
+    expected = [plain.integer_unary(kind, a, dtype) for a in values]
+    check(both(f'%r = unary %a {{kind = "{kind}"}} : {dtype}[{len(values)}]', dtype, (dtype, values)), expected, values)
+    assert expected == [folded(ops.Unary(kind=kind), dtype, TileType(DTYPES[dtype]), a) for a in values]
 
 
 @pytest.mark.parametrize("dtype", plain.FLOATS)
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "div", "min", "max"])
 def test_float_operations(kind: str, dtype: str) -> None:
     left, right = pairs(dtype)
-    wanted = [plain.float_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
+    expected = [plain.float_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
     text = f'%r = binary %a, %b {{kind = "{kind}"}} : {dtype}[{len(left)}]'
-    check(both(text, dtype, (dtype, left), (dtype, right)), wanted, left, right)
+    check(both(text, dtype, (dtype, left), (dtype, right)), expected, left, right)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), in_turn(ops.COMPARE_KINDS, [*INTEGERS, *plain.FLOATS]))
 def test_comparisons(kind: str, dtype: str) -> None:
     left, right = pairs(dtype)
-    wanted = [plain.compare(kind, a, b) for a, b in zip(left, right, strict=True)]
+    expected = [plain.compare(kind, a, b) for a, b in zip(left, right, strict=True)]
     text = f'%r = compare %a, %b {{kind = "{kind}"}} : bool[{len(left)}]'
-    check(both(text, "bool", (dtype, left), (dtype, right)), wanted, left, right)
+    check(both(text, "bool", (dtype, left), (dtype, right)), expected, left, right)
     if dtype in plain.BITS:
-        made = [folded(ops.Compare(kind=kind), dtype, TileType(boolean), a, b) for a, b in zip(left, right, strict=True)]
-        assert [bool(x) for x in made] == wanted
+        results = [folded(ops.Compare(kind=kind), dtype, TileType(boolean), a, b) for a, b in zip(left, right, strict=True)]
+        assert [bool(x) for x in results] == expected
 
 
 @pytest.mark.parametrize(("target", "source"), in_turn([*INTEGERS, *plain.FLOATS, "bool"], [*INTEGERS, *plain.FLOATS, "bool"]))
 def test_casts(source: str, target: str) -> None:
     values = edges(source)
-    wanted = [plain.cast(value, target) for value in values]
-    check(both(f"%r = cast %a : {target}[{len(values)}]", target, (source, values)), wanted, values)
+    expected = [plain.cast(value, target) for value in values]
+    check(both(f"%r = cast %a : {target}[{len(values)}]", target, (source, values)), expected, values)
     if source not in plain.FLOATS and target not in plain.FLOATS and source != target:
-        made = [folded(ops.Cast(), source, TileType(DTYPES[target]), value) for value in values]
-        assert made == [int(x) for x in wanted]
+        results = [folded(ops.Cast(), source, TileType(DTYPES[target]), value) for value in values]
+        assert results == [int(x) for x in expected]
 
 
 @pytest.mark.parametrize("target", ["f8e4m3", "f8e5m2"])
 @pytest.mark.parametrize("source", ["f32", "f16", "bf16"])
 def test_casts_to_8_bit_floats_stay_finite(source: str, target: str) -> None:
-    values, most = edges(source), {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target]
-    wanted = [float(np.float32(value).clip(-most, most).astype(NUMPY[target])) for value in values]
-    assert max(wanted[1:]) == most and math.isnan(wanted[0])
-    check(both(f"%r = cast %a : {target}[{len(values)}]", target, (source, values)), wanted, values)
+    values, limit = edges(source), {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target]
+    expected = [float(np.float32(value).clip(-limit, limit).astype(NUMPY[target])) for value in values]
+    assert max(expected[1:]) == limit and math.isnan(expected[0])
+    check(both(f"%r = cast %a : {target}[{len(values)}]", target, (source, values)), expected, values)
 
 
 @pytest.mark.parametrize(
@@ -180,41 +180,44 @@ def test_casts_to_8_bit_floats_stay_finite(source: str, target: str) -> None:
 )
 def test_functions_are_total(kind: str) -> None:
     values = edges("f32")
-    first, second = both(f'%r = unary %a {{kind = "{kind}"}} : f32[{len(values)}]', "f32", ("f32", values))
-    assert math.isnan(first[0]) and math.isnan(second[0])
-    np.testing.assert_allclose(first, second, rtol=1e-5, atol=2.0**-126)
+    interpreted, executed = both(f'%r = unary %a {{kind = "{kind}"}} : f32[{len(values)}]', "f32", ("f32", values))
+    assert math.isnan(interpreted[0]) and math.isnan(executed[0])
+    np.testing.assert_allclose(interpreted, executed, rtol=1e-5, atol=2.0**-126)
 
 
 def test_powers_are_by_logarithms() -> None:
     left, right = [0.0, math.inf, -1.0, 2.0, 0.0, 1.0, math.nan], [0.0, 0.0, 2.0, 3.0, 2.0, math.inf, 0.0]
-    wanted = [math.nan, math.nan, math.nan, 8.0, 0.0, math.nan, math.nan]
-    check(both(f'%r = binary %a, %b {{kind = "pow"}} : f32[{len(left)}]', "f32", ("f32", left), ("f32", right)), wanted)
+    expected = [math.nan, math.nan, math.nan, 8.0, 0.0, math.nan, math.nan]
+    check(both(f'%r = binary %a, %b {{kind = "pow"}} : f32[{len(left)}]', "f32", ("f32", left), ("f32", right)), expected)
 
 
-AWKWARD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0, SMALLEST["f32"]])
+SPECIAL_FLOATS = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0, SMALLEST["f32"]])
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(["argmax", "argmin", "max", "min"]))
 def test_reductions_of_any_floats(data: st.DataObject, kind: str) -> None:
     extent = data.draw(st.sampled_from([1, 2, 7, 33, 64, 256, 512]))
-    few = data.draw(st.lists(AWKWARD, min_size=1, max_size=4))
-    values = [data.draw(st.sampled_from(few)) for _ in range(min(extent, 16))]
+    choices = data.draw(st.lists(SPECIAL_FLOATS, min_size=1, max_size=4))
+    values = [data.draw(st.sampled_from(choices)) for _ in range(min(extent, 16))]
     values = (values * extent)[:extent]
     target = "i32" if kind.startswith("arg") else "f32"
-    wanted = plain.arg(kind, values) if target == "i32" else plain.extreme(kind, values)
+    expected = plain.arg(kind, values) if target == "i32" else plain.extreme(kind, values)
     text = f'%s = reduce %a {{kind = "{kind}", axis = 0}} : {target}\n  %r = broadcast %s : {target}[64]'
-    check(both(text, f"{target}[64]", ("f32", values)), [wanted] * 64)
+    check(both(text, f"{target}[64]", ("f32", values)), [expected] * 64)
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(INTEGERS), kind=st.sampled_from(["floordiv", "mod", "shl", "shr"]))
 def test_divisions_and_shifts_of_any_integers(data: st.DataObject, dtype: str, kind: str) -> None:
-    any_value = st.one_of(st.sampled_from(edges(dtype)), st.integers(*plain.ends(dtype)))
+    any_value = st.one_of(st.sampled_from(edges(dtype)), st.integers(*plain.limits(dtype)))
     left, right = (data.draw(st.lists(any_value, min_size=32, max_size=32)) for _ in range(2))
-    wanted = [plain.integer_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
+    expected = [plain.integer_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
     check(
-        both(f'%r = binary %a, %b {{kind = "{kind}"}} : {dtype}[32]', dtype, (dtype, left), (dtype, right)), wanted, left, right
+        both(f'%r = binary %a, %b {{kind = "{kind}"}} : {dtype}[32]', dtype, (dtype, left), (dtype, right)),
+        expected,
+        left,
+        right,
     )
 
 
@@ -228,7 +231,7 @@ def test_constants_on_the_right(kind: str, dtype: str) -> None:
         check(both(text, dtype, (dtype, values)), [plain.integer_binary(kind, a, right, dtype) for a in values], values)
 
 
-def test_the_oracle_knows_python() -> None:
+def test_the_oracle_agrees_with_python() -> None:
     """For operands in range, the oracle is Python's own arithmetic."""
     for a, b in itertools.product(range(-9, 10), repeat=2):
         if b:

@@ -70,7 +70,7 @@ def names(values: list[SsaValue]) -> list[str]:
 @pytest.mark.parametrize("grid", [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(1, 4)], ids=str)
 @pytest.mark.parametrize("depth", [16, 48])
 def test_products_cover_the_tile_once(grid: WarpGrid, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, columns, one = 64, 64, WarpGrid(1, 1)
+    rows, columns, single_warp = 64, 64, WarpGrid(1, 1)
     values = [
         Value(TileType(bf16, (rows, depth))),
         Value(TileType(bf16, (depth, columns))),
@@ -83,15 +83,19 @@ def test_products_cover_the_tile_once(grid: WarpGrid, depth: int, monkeypatch: p
         mma_sync.operand_b(depth, columns, grid),
         mma_sync.accumulator(rows, columns, grid),
     )
-    fragments = mma_sync.operand_a(16, 16, one), mma_sync.operand_b(16, 8, one), mma_sync.accumulator(16, 8, one)
-    done: list[tuple[int, int, int]] = []
+    fragments = (
+        mma_sync.operand_a(16, 16, single_warp),
+        mma_sync.operand_b(16, 8, single_warp),
+        mma_sync.accumulator(16, 8, single_warp),
+    )
+    multiplied: list[tuple[int, int, int]] = []
 
     def multiply(out: object, a: list[SsaValue], b: list[SsaValue], c: list[SsaValue], dtype: DType) -> list[SsaValue]:
-        a_at = origin(layouts[0], names(a), fragments[0])
-        b_at = origin(layouts[1], names(b), fragments[1])
-        c_at = origin(layouts[2], names(c), fragments[2])
-        assert (a_at[0], b_at[1], a_at[1]) == (*c_at, b_at[0])
-        done.append((*c_at, a_at[1]))
+        a_origin = origin(layouts[0], names(a), fragments[0])
+        b_origin = origin(layouts[1], names(b), fragments[1])
+        c_origin = origin(layouts[2], names(c), fragments[2])
+        assert (a_origin[0], b_origin[1], a_origin[1]) == (*c_origin, b_origin[0])
+        multiplied.append((*c_origin, a_origin[1]))
         return c
 
     monkeypatch.setattr(mma_sync, "pack", lambda out, low, high, dtype: SsaValue(f"{low.name} {high.name}", mlir.i32))
@@ -101,7 +105,7 @@ def test_products_cover_the_tile_once(grid: WarpGrid, depth: int, monkeypatch: p
         context.assign(value, [SsaValue(str(i), storage(value.tile.dtype)) for i in range(layout.num_registers)])
     products.lower_mma(context, op)
     expected = (rows // grid.rows // 16) * (columns // grid.columns // 8) * (depth // 16)
-    assert len(done) == len(set(done)) == expected
+    assert len(multiplied) == len(set(multiplied)) == expected
     assert context.registers(op.result) == context.registers(values[2])
 
 
@@ -124,8 +128,8 @@ def test_copy_of_a_box_reads_these_elements(batch: int, row: int, column: int, w
         context.assign(tensor, [context.bind(1 << 20, GLOBAL)])
         context.assign(buffer, [context.bind(4096, SHARED)])
         context.assign(stage, [context.bind(2)])
-        for value, at in zip(offsets, (batch, row, column), strict=True):
-            context.assign(value, [context.bind(at, mlir.i64 if wide else mlir.i32)])
+        for value, position in zip(offsets, (batch, row, column), strict=True):
+            context.assign(value, [context.bind(position, mlir.i64 if wide else mlir.i32)])
         staging.lower_async_copy(context, op)
         for target, source, size in context.copies:
             memory.update({target + i: source + i for i in range(size)})
@@ -134,8 +138,8 @@ def test_copy_of_a_box_reads_these_elements(batch: int, row: int, column: int, w
     for r in range(16):
         for c in range(32):
             if 0 <= batch < extents[0] and row + r < extents[1] and column + c < extents[2]:
-                at = (1 << 20) + 2 * (batch * strides[0] + (row + r) * strides[1] + column + c)
-                expected.update({start + type.offset(r, c) + i: at + i for i in range(2)})
+                position = (1 << 20) + 2 * (batch * strides[0] + (row + r) * strides[1] + column + c)
+                expected.update({start + type.offset(r, c) + i: position + i for i in range(2)})
     assert memory == expected
 
 

@@ -25,7 +25,7 @@ from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, TARGETS, Target
 
-WORDS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos,
+IMPORTS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos,
     exp, exp2, f8e4m3, f8e5m2, f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, max,
     maximum, min, minimum, rsqrt, scatter, sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values,
     where"""
@@ -37,7 +37,7 @@ def compiled(folder: Path, signature: str, body: str) -> Callable[[], Function]:
     path = folder / "k.py"
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     path.write_text(
-        f'"""One operation."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n@tilec.kernel\ndef k({signature}):\n{lines}\n'
+        f'"""One operation."""\nimport tilec\nfrom tilec import ({IMPORTS})\n\n\n@tilec.kernel\ndef k({signature}):\n{lines}\n'
     )
 
     def make() -> Function:
@@ -177,10 +177,10 @@ TYPES_OF |= {name: np.dtype(dtype) for name, dtype in EIGHT_BITS.items()}
 @pytest.mark.parametrize("other", ["f32", "f16", "bf16", "i32"])
 def test_casts_of_8_bit_floats(dtype: str, other: str, tmp_path: Path) -> None:
     # Every finite value.
-    every = np.arange(120, dtype=np.uint8).view(EIGHT_BITS[dtype]).reshape(SHAPE)
-    every = np.where(np.isfinite(every.astype(np.float32)), every, 0).astype(EIGHT_BITS[dtype])
-    found = elementwise(tmp_path, dtype, other, f"astype(a, {other})", every)
-    np.testing.assert_array_equal(found, every.astype(np.float32).astype(TYPES_OF[other]))
+    values = np.arange(120, dtype=np.uint8).view(EIGHT_BITS[dtype]).reshape(SHAPE)
+    values = np.where(np.isfinite(values.astype(np.float32)), values, 0).astype(EIGHT_BITS[dtype])
+    found = elementwise(tmp_path, dtype, other, f"astype(a, {other})", values)
+    np.testing.assert_array_equal(found, values.astype(np.float32).astype(TYPES_OF[other]))
     limit = float(ml_dtypes.finfo(EIGHT_BITS[dtype]).max)
     a = (RANDOM.normal(size=SHAPE) * 100).astype(TYPES_OF[other])
     if other != "i32":
@@ -202,8 +202,8 @@ def test_arithmetic_of_8_bit_floats_rounds_once(expression: str, dtype: str, tmp
 def test_8_bit_floats_become_machine_code(target: Target, tmp_path: Path) -> None:
     signature = "x: In[f8e4m3, 64], out: Out[f8e5m2, 65]"
     body = "grid(1)\na = load(x, 0, shape=65, pad=1.5)\nstore(out, 0, astype(a * 2 + 1, f8e5m2))"
-    made = lower(prepare(compiled(tmp_path, signature, body)(), target), target)
-    ptx = to_ptx(made.mlir, target)
+    lowered = lower(prepare(compiled(tmp_path, signature, body)(), target), target)
+    ptx = to_ptx(lowered.mlir, target)
     assert "cvt.rn.f16x2.e4m3x2" in ptx and "cvt.rn.satfinite.e5m2x2.f32" in ptx
     assert assemble(ptx, target).resources.spill_bytes == 0
 
@@ -225,14 +225,14 @@ REDUCTIONS = itertools.product((1, 4), REDUCE, ("f32", "i32", "bf16"))
 def test_reductions(reduced: tuple[int, str, str], place: tuple[tuple[int, ...], int], tmp_path: Path) -> None:
     (warps, kind, dtype), (shape, axis) = reduced, place
     a = RANDOM.integers(-6, 6, shape).astype(TYPES[dtype])  # many ties; exact sums
-    kept = shape[:axis] + shape[axis + 1 :] or (1,)
+    result_shape = shape[:axis] + shape[axis + 1 :] or (1,)
     target = "i32" if kind.startswith("arg") else dtype
     dims, zeros = (", ".join(map(str, s)) for s in (shape, (0,) * len(shape)))
-    signature = f"x: In[{dtype}, {dims}], out: Out[{target}, {', '.join(map(str, kept))}]"
-    body = f"grid(1)\na = load(x, ({zeros},), shape={shape})\nstore(out, ({'0, ' * len(kept)}), {kind}(a, axis={axis}))"
+    signature = f"x: In[{dtype}, {dims}], out: Out[{target}, {', '.join(map(str, result_shape))}]"
+    body = f"grid(1)\na = load(x, ({zeros},), shape={shape})\nstore(out, ({'0, ' * len(result_shape)}), {kind}(a, axis={axis}))"
     if len(shape) == 1:
         body = body.replace(f"{kind}(a, axis=0))", f"full((1,), {kind}(a, axis=0), {target}))")
-    out = np.full(kept, 99).astype(TYPES[target])
+    out = np.full(result_shape, 99).astype(TYPES[target])
     run(compiled(tmp_path, signature, body), {"x": a, "out": out}, warps)
     np.testing.assert_array_equal(out.reshape(-1), REDUCE[kind](a, axis).reshape(-1))
 
@@ -248,14 +248,14 @@ def test_gather_reads_each_index_or_the_padding(dtype: str, tmp_path: Path) -> N
     )
     out = np.zeros(SHAPE, x.dtype)
     run(compiled(tmp_path, signature, body), {"x": x, "r": rows, "c": columns, "out": out})
-    inside = (rows >= 0) & (rows < 5) & (columns >= 0) & (columns < 24)
-    np.testing.assert_array_equal(out, np.where(inside, x[rows.clip(0, 4), columns.clip(0, 23)], 7).astype(x.dtype))
+    in_bounds = (rows >= 0) & (rows < 5) & (columns >= 0) & (columns < 24)
+    np.testing.assert_array_equal(out, np.where(in_bounds, x[rows.clip(0, 4), columns.clip(0, 23)], 7).astype(x.dtype))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
-def test_scatter_writes_each_index_inside(dtype: str, tmp_path: Path) -> None:
+def test_scatter_writes_each_index_in_bounds(dtype: str, tmp_path: Path) -> None:
     x = RANDOM.integers(0, 100, (48,)).astype(TYPES[dtype])
-    places = RANDOM.permutation(64)[:48].astype(np.int32) - 8
+    indices = RANDOM.permutation(64)[:48].astype(np.int32) - 8
     signature = f"x: In[{dtype}, 48], p: In[i32, 48], out: Out[{dtype}, 40]"
     body = (
         "grid(1)\nv = load(x, 0, shape=48)\ni = load(p, 0, shape=48)\n"
@@ -263,9 +263,9 @@ def test_scatter_writes_each_index_inside(dtype: str, tmp_path: Path) -> None:
     )
     out = np.full(40, -1).astype(x.dtype)
     expected = out.copy()
-    inside = (places >= 0) & (places < 40)
-    expected[places[inside]] = x[inside]
-    run(compiled(tmp_path, signature, body), {"x": x, "p": places, "out": out})
+    in_bounds = (indices >= 0) & (indices < 40)
+    expected[indices[in_bounds]] = x[in_bounds]
+    run(compiled(tmp_path, signature, body), {"x": x, "p": indices, "out": out})
     np.testing.assert_array_equal(out, expected)
 
 

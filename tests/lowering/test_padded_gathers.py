@@ -47,7 +47,7 @@ def text(place: str, dtype: str = "f32", access: str = "In", dims: str = "N", ot
     return HEAD + PICK.format(place=place, dtype=dtype, access=access, dims=dims, other=other)
 
 
-ASKED = {
+CONDITIONAL = {
     "as said": text("where(i > 2, i, N)"),
     "integers": text("where(i > 2, i, N)", "i32"),
     "places that may lie outside": text("where(i % 2 == 0, i - 5, N)"),
@@ -56,7 +56,7 @@ ASKED = {
     "steps": text("where(i > 2, i + (arange(64) * 3 + 1), N)"),
     "steps first": text("where(i > 2, arange(64) + i, N)"),
 }
-NOT_ASKED = {
+UNCONDITIONAL = {
     "all": text("i - 5"),
     "a place inside": text("where(i > 2, i, N - 1)"),
     "the other way round": text("where(i > 2, N, i)"),
@@ -67,7 +67,7 @@ NOT_ASKED = {
     "steps on several axes": text("(i % 3 + arange(64), arange(64) + i)", dims="N, 16"),
     "several axes": text("(where(i > 2, i % 3, N), where(i > 2, i, N))", dims="N, 16"),
 }
-CASES = ASKED | NOT_ASKED
+CASES = CONDITIONAL | UNCONDITIONAL
 
 
 def kernel(folder: Path, source: str) -> Function:
@@ -77,25 +77,25 @@ def kernel(folder: Path, source: str) -> Function:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_asked_for_is_told_from_places(name: str, tmp_path: Path) -> None:
+def test_the_condition_of_a_gather_is_separated_from_its_indices(name: str, tmp_path: Path) -> None:
     function = prepare(kernel(tmp_path, CASES[name]), SM_90A, Overrides(warps=1))
     (gather,) = [op for op in function.body.walk() if isinstance(op, Gather)]
-    asked, places = _condition_and_indices(gather)
-    assert (asked is not None) == (name in ASKED)
-    assert len(places) == len(gather.indices) and (places == gather.indices) == (name not in ASKED)
+    condition, indices = _condition_and_indices(gather)
+    assert (condition is not None) == (name in CONDITIONAL)
+    assert len(indices) == len(gather.indices) and (indices == gather.indices) == (name not in CONDITIONAL)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_words_that_stay_as_they_are_come_under_a_predicate(name: str, tmp_path: Path) -> None:
+def test_words_of_unwritten_tensors_are_loaded_under_a_predicate(name: str, tmp_path: Path) -> None:
     text = lower(prepare(kernel(tmp_path, CASES[name]), SM_90A, Overrides(warps=1)), SM_90A).mlir
     assert ("@$2 ld.global" in text) == (name not in ("halves", "of what is written"))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_element_is_the_interpreters(name: str, tmp_path: Path) -> None:
+def test_each_element_agrees_with_the_interpreter(name: str, tmp_path: Path) -> None:
     plain, function = (kernel(tmp_path, CASES[name]) for _ in range(2))
     function = prepare(function, SM_90A, Overrides(warps=2))
-    made = lower(function, SM_90A)
+    lowered = lower(function, SM_90A)
     random = np.random.default_rng(3)
     for length in (1, 5, 40):
         extents = {"N": length, "M": 4}
@@ -106,10 +106,10 @@ def test_each_element_is_the_interpreters(name: str, tmp_path: Path) -> None:
             arrays[parameter.name] = random.integers(0, 30, shape).astype(
                 {"f16": np.float16, "i32": np.int32}.get(str(type_.dtype), np.float32)
             )
-        wanted = {key: array.copy() for key, array in arrays.items()}
-        run(plain, wanted, {})
-        launch(function, made, arrays, dict(extents))
-        assert (arrays["out"] == wanted["out"]).all(), (length, arrays)
+        expected = {key: array.copy() for key, array in arrays.items()}
+        run(plain, expected, {})
+        launch(function, lowered, arrays, dict(extents))
+        assert (arrays["out"] == expected["out"]).all(), (length, arrays)
 
 
 STEPS = {
@@ -123,26 +123,26 @@ STEPS = {
 
 
 @pytest.mark.parametrize("steps", STEPS)
-def test_the_largest_step_is_known_of_what_the_text_makes(steps: str, tmp_path: Path) -> None:
+def test_the_largest_step_is_known_for_steps_that_the_kernel_computes(steps: str, tmp_path: Path) -> None:
     function = prepare(kernel(tmp_path, text(f"where(i > 2, i + ({steps}), N)")), SM_90A, Overrides(warps=1))
     (gather,) = [op for op in function.body.walk() if isinstance(op, Gather)]
-    (place,) = _condition_and_indices(gather)[1]
-    assert isinstance(place.owner, Binary)
-    assert _largest_element(place.owner.operands[1]) == STEPS[steps]
+    (index,) = _condition_and_indices(gather)[1]
+    assert isinstance(index.owner, Binary)
+    assert _largest_element(index.owner.operands[1]) == STEPS[steps]
 
 
 @pytest.mark.parametrize("start", [2147483647, 2147483600, -40, -1, 5])
 @pytest.mark.parametrize("place", ["i + arange(64)", "arange(64) * 3 + i", "i + arange(64) * 67108864"])
-def test_a_step_past_the_largest_number_lies_in_no_tensor(start: int, place: str, tmp_path: Path) -> None:
+def test_a_step_past_the_largest_i32_is_out_of_bounds(start: int, place: str, tmp_path: Path) -> None:
     """The bounds check uses the position as i32, although the address is a 64-bit sum."""
     function = prepare(kernel(tmp_path, text(place)), SM_90A, Overrides(warps=1))
     x, out = np.arange(40, dtype=np.float32), np.zeros(64, np.float32)
     take = np.full(64, start, np.int32)
     launch(function, lower(function, SM_90A), {"x": x, "take": take, "out": out}, {"N": 40})
     i, lanes = take.astype(np.int64), np.arange(64)
-    at = {"i + arange(64)": i + lanes, "arange(64) * 3 + i": lanes * 3 + i}.get(place, i + lanes * 67108864)
-    at = (at + 2**31) % 2**32 - 2**31
-    assert (out == np.where((at >= 0) & (at < 40), x[np.clip(at, 0, 39)], 7)).all()
+    position = {"i + arange(64)": i + lanes, "arange(64) * 3 + i": lanes * 3 + i}.get(place, i + lanes * 67108864)
+    position = (position + 2**31) % 2**32 - 2**31
+    assert (out == np.where((position >= 0) & (position < 40), x[np.clip(position, 0, 39)], 7)).all()
 
 
 @pytest.mark.parametrize("name", ["places that may lie outside", "another extent", "several axes"])

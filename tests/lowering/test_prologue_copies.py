@@ -31,9 +31,9 @@ CASES: list[Any] = [
 def test_the_emulator_finds_nothing_and_agrees(name: str, wanted: Any, extents: tuple[int, int, int]) -> None:
     kernel = made(name, "bf16", 16, 64, stages=STAGES, **wanted)
     for seed in (0, 1):
-        report, found, right = emulated(kernel, extents, seed)
+        report, found, expected = emulated(kernel, extents, seed)
         assert report.clean, str(report.faults[0])
-        assert not differs(found, right)
+        assert not differs(found, expected)
 
 
 COPY = re.compile(r"\tcp\.async\.bulk\.tensor[^;]*;\n")
@@ -41,13 +41,13 @@ WAIT = re.compile(r"\tgriddepcontrol\.wait;\n")
 EXTENTS = (16, 64, 264)
 
 
-def test_activations_copied_in_front_of_the_wait_are_found() -> None:
+def test_activations_copied_before_the_wait_are_found() -> None:
     """Moves the wait past the next copy, which is that of the first stage's activations."""
     kernel = made("matmul_few", "bf16", 16, 64, stages=STAGES)
     wait = list(WAIT.finditer(kernel.ptx))[-1]
-    following = COPY.search(kernel.ptx, wait.end())
-    assert following is not None
-    ptx = kernel.ptx[: wait.start()] + kernel.ptx[wait.end() : following.end()] + wait[0] + kernel.ptx[following.end() :]
+    next_copy = COPY.search(kernel.ptx, wait.end())
+    assert next_copy is not None
+    ptx = kernel.ptx[: wait.start()] + kernel.ptx[wait.end() : next_copy.end()] + wait[0] + kernel.ptx[next_copy.end() :]
     report = emulated(kernel, EXTENTS, 0, ptx)[0]
     assert {fault.kind for fault in report.faults} == {"dependency"}
 
@@ -62,14 +62,14 @@ def test_weights_that_are_not_resident_are_found() -> None:
 def test_a_consumer_that_does_not_wait_is_found() -> None:
     """It stores to memory that earlier kernels may still read."""
     kernel = made("matmul_few", "bf16", 16, 64, stages=STAGES)
-    first = WAIT.search(kernel.ptx)
-    assert first is not None
-    report = emulated(kernel, EXTENTS, 0, kernel.ptx[: first.start()] + kernel.ptx[first.end() :])[0]
+    first_wait = WAIT.search(kernel.ptx)
+    assert first_wait is not None
+    report = emulated(kernel, EXTENTS, 0, kernel.ptx[: first_wait.start()] + kernel.ptx[first_wait.end() :])[0]
     assert {fault.kind for fault in report.faults} == {"dependency"}
 
 
 @pytest.mark.parametrize(("wanted", "places"), [({}, "wl"), ({"next": "before"}, "lw")])
-def test_each_role_waits_and_lets_the_next_kernel_come(wanted: Any, places: str) -> None:
+def test_each_role_waits_and_launches_dependents(wanted: Any, places: str) -> None:
     mlir = made("matmul_few", "bf16", 16, 64, stages=STAGES, **wanted).lowered.mlir
     found = "".join("w" if one == "wait" else "l" for one in re.findall(r"griddepcontrol\.(wait|launch_dependents);", mlir))
     assert found == 2 * places

@@ -51,15 +51,15 @@ def warps_of(seed: int) -> int:
 def test_no_program_races(batch: int, tmp_path: Path) -> None:
     for seed in range(batch, PROGRAMS, BATCHES):
         arrays, scalars = arrays_of(seed)
-        wanted = {name: array.copy() for name, array in arrays.items()}
-        run(kernel(tmp_path, seed), wanted, scalars)
+        expected = {name: array.copy() for name, array in arrays.items()}
+        run(kernel(tmp_path, seed), expected, scalars)
         function = prepare(kernel(tmp_path, seed), SM_90A, Overrides(warps=warps_of(seed)))
         try:
             launch(function, lower(function, SM_90A), arrays, dict(scalars))
         except AssertionError as error:
             pytest.fail(f"seed {seed}: {error}\n{source(seed)}")
         for name, array in arrays.items():
-            assert (array == wanted[name]).all(), f"seed {seed}: {name}\n{source(seed)}"
+            assert (array == expected[name]).all(), f"seed {seed}: {name}\n{source(seed)}"
 
 
 def test_without_the_pass_there_are_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def held(a: In[E, M, K], b: In[E, N, K], out: Out[E, M, N], *, E: Const, BM: Con
 @pytest.mark.parametrize(
     ("target", "tile"), [(SM_90A, (256, 64, 256)), (SM_120A, (128, 192, 256)), (SM_120A, (256, 64, 128))], ids=str
 )
-def test_a_held_operand_and_its_stages_fit(tmp_path: Path, target: Target, tile: tuple[int, int, int]) -> None:
+def test_a_register_operand_and_its_stages_fit(tmp_path: Path, target: Target, tile: tuple[int, int, int]) -> None:
     path = tmp_path / "kernels_src" / "held.py"
     path.parent.mkdir()
     path.write_text(SOURCE)

@@ -22,7 +22,7 @@ from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, TARGETS, Target
 
 Shape = tuple[int, ...]
-WORDS = "In, Out, arange, astype, bf16, bid, f32, grid, i32, load, permute, reshape, store, sum, where"
+IMPORTS = "In, Out, arange, astype, bf16, bid, f32, grid, i32, load, permute, reshape, store, sum, where"
 
 
 def kernel(folder: Path, source: Shape, target: Shape, body: str, dtype: str = "f32") -> Function:
@@ -30,7 +30,7 @@ def kernel(folder: Path, source: Shape, target: Shape, body: str, dtype: str = "
     origins = "0, " * len(source), "0, " * len(target)
     lines = [
         '"""A tile under another shape."""',
-        f"import tilec\nfrom tilec import {WORDS}\n\n\n@tilec.kernel",
+        f"import tilec\nfrom tilec import {IMPORTS}\n\n\n@tilec.kernel",
         f"def k(x: In[{dtype}, {', '.join(map(str, source))}], out: Out[{dtype}, {', '.join(map(str, target))}]):",
         f"    grid(1)\n    v = load(x, ({origins[0]}), shape={source})",
         *(f"    {line}" for line in body.splitlines()),
@@ -53,7 +53,7 @@ def computed(folder: Path, source: Shape, target: Shape, body: str, warps: int, 
     return lowered.dynamic_shared_bytes > 0, out
 
 
-def counted(shape: Shape) -> Array:
+def enumerated(shape: Shape) -> Array:
     return (np.arange(prod(shape)) % 251).reshape(shape)
 
 
@@ -74,7 +74,7 @@ MOVED = [((6, 64), (2, 3, 64)), ((96,), (32, 3)), ((5, 7), (7, 5)), ((3, 40), (1
 def test_axes_split_and_join_in_registers(source: Shape, target: Shape, warps: int, tmp_path: Path) -> None:
     # The sum keeps the reshape from folding into a view of the load.
     shared, out = computed(tmp_path, source, target, f"v = reshape(v + 1, {target}) * 2", warps)
-    assert (out == (counted(source).reshape(target) + 1) * 2).all()
+    assert (out == (enumerated(source).reshape(target) + 1) * 2).all()
     assert not shared
 
 
@@ -82,7 +82,7 @@ def test_axes_split_and_join_in_registers(source: Shape, target: Shape, warps: i
 @pytest.mark.parametrize(("source", "target"), MOVED)
 def test_reshapes_of_any_extents(source: Shape, target: Shape, dtype: str, tmp_path: Path) -> None:
     _, out = computed(tmp_path, source, target, f"v = reshape(v, {target})", 2, dtype)
-    assert (out == counted(source).reshape(target)).all()
+    assert (out == enumerated(source).reshape(target)).all()
 
 
 def test_a_split_needs_shared_memory_only_where_digits_do_not_divide(tmp_path: Path) -> None:
@@ -94,25 +94,25 @@ def test_a_split_needs_shared_memory_only_where_digits_do_not_divide(tmp_path: P
 def test_permutations(source: Shape, axes: tuple[int, ...], tmp_path: Path) -> None:
     target = tuple(source[axis] for axis in axes)
     _, out = computed(tmp_path, source, target, f"v = permute(v, {axes}) + 1", 2)
-    assert (out == counted(source).transpose(axes) + 1).all()
+    assert (out == enumerated(source).transpose(axes) + 1).all()
 
 
-def test_a_permuted_reshape_meets_a_plain_one(tmp_path: Path) -> None:
+def test_a_permuted_reshape_is_combined_with_a_plain_tile(tmp_path: Path) -> None:
     body = "w = reshape(permute(reshape(v, (16, 32)), (1, 0)), (512,))\nv = where(arange(512) % 2 == 0, w, v)"
     _, out = computed(tmp_path, (512,), (512,), body, 4)
-    plain = counted((512,))
+    plain = enumerated((512,))
     assert (out == np.where(np.arange(512) % 2 == 0, plain.reshape(16, 32).T.reshape(512), plain)).all()
 
 
 def test_conditions_are_reshaped_too(tmp_path: Path) -> None:
     body = "big = reshape(v > 100, (5, 6))\nv = where(big, 1, 0)"
     _, out = computed(tmp_path, (30,), (5, 6), body, 1, "i32")
-    assert (out == (counted((5, 6)) > 100)).all()
+    assert (out == (enumerated((5, 6)) > 100)).all()
 
 
 def test_a_reduction_over_one_half_of_a_split_axis(tmp_path: Path) -> None:
     _, out = computed(tmp_path, (4, 128), (4, 2), "v = sum(reshape(v, (4, 2, 64)), axis=2)", 2)
-    assert (out == counted((4, 128)).reshape(4, 2, 64).sum(axis=2)).all()
+    assert (out == enumerated((4, 128)).reshape(4, 2, 64).sum(axis=2)).all()
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)

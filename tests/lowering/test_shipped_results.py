@@ -21,11 +21,11 @@ PIPELINED = {"matmul", "flash_attention", "decode_attention"}  # with as many st
 CASES = [case for case in CASES if case[0] in PIPELINED or case[1] == SM_90A]
 
 
-def of_threads(name: str, target: Target, size: dict[str, float | str]) -> Function:
+def without_tma(name: str, target: Target, size: dict[str, float | str]) -> Function:
     """The kernel without TMA copies, which this machine cannot run; the emulator runs those (`test_tensor_copies.py`)."""
-    made = shipped.prepared(name, target, size)
-    copied = any(isinstance(op, TensorCopy) for op in made.body.walk())
-    return shipped.as_chosen(name, target, size) if copied else made
+    prepared = shipped.prepared(name, target, size)
+    uses_tma = any(isinstance(op, TensorCopy) for op in prepared.body.walk())
+    return shipped.as_chosen(name, target, size) if uses_tma else prepared
 
 
 ROUNDINGS = {"rotary_decode_attention": 8}
@@ -50,9 +50,9 @@ def test_lowered_code_computes_the_reference(name: str, target: Target, size: di
     function = shipped.load(name, size)
     env = launch_values(function, size)
     arrays = make_arrays(function, env)
-    wanted = expected(function, {name: array.copy() for name, array in arrays.items()}, env)
-    launch(function, lower(of_threads(name, target, size), target), arrays, env)
-    for parameter, values in wanted.items():
+    references = expected(function, {name: array.copy() for name, array in arrays.items()}, env)
+    launch(function, lower(without_tma(name, target, size), target), arrays, env)
+    for parameter, values in references.items():
         rounding = 2.0**-7 if function.constants.get("E") == "bf16" else 1e-3
         assert_close(arrays[parameter], values, rounding * ROUNDINGS.get(name, 1))
 
@@ -61,9 +61,9 @@ def test_every_shipped_kernel_is_run() -> None:
     assert SIZES.keys() == set(shipped.NAMES)
 
 
-def damaged(name: str, target: Target, size: dict[str, float | str], old: str, new: str) -> None:
+def run_damaged(name: str, target: Target, size: dict[str, float | str], old: str, new: str) -> None:
     """Runs a kernel whose code has `old` replaced by `new`."""
-    lowered = lower(of_threads(name, target, size), target)
+    lowered = lower(without_tma(name, target, size), target)
     assert old in lowered.mlir
     function = shipped.load(name, size)
     env = launch_values(function, size)
@@ -91,14 +91,16 @@ PROXY = 'llvm.inline_asm has_side_effects "fence.proxy.async.shared::cta;", "~{m
         ("add", SM_90A, {"N": 2048}, "alignment = 16", "alignment = 32", "a misaligned access"),
     ],
 )
-def test_the_machine_notices(name: str, target: Target, size: dict[str, float | str], old: str, new: str, said: str) -> None:
+def test_the_machine_detects_damaged_code(
+    name: str, target: Target, size: dict[str, float | str], old: str, new: str, said: str
+) -> None:
     with pytest.raises(AssertionError, match=said):
-        damaged(name, target, size, old, new)
+        run_damaged(name, target, size, old, new)
 
 
 def test_an_accumulator_is_not_used_before_its_product_is_done() -> None:
     """The wait is moved to the next barrier. On this machine the last product has not started by then."""
-    lowered = lower(of_threads("matmul", SM_90A, CUBE), SM_90A)
+    lowered = lower(without_tma("matmul", SM_90A, CUBE), SM_90A)
     function = shipped.load("matmul", CUBE)
     env = launch_values(function, CUBE)
     arrays = make_arrays(function, env)

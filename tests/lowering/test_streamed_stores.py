@@ -64,7 +64,7 @@ def test_whole_words_are_streamed(dtype: str, block: int, vector: str, tmp_path:
     assert not PLAIN.search(text)
 
 
-def test_parts_of_words_are_not(tmp_path: Path) -> None:
+def test_partial_words_are_not_streamed(tmp_path: Path) -> None:
     text = lower(kernel(tmp_path, "f16", 256), SM_90A).mlir  # at the edge, each element is stored separately
     assert STREAMED.search(text) and PLAIN.search(text)
 
@@ -77,14 +77,14 @@ def test_other_schedules_stream_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 8, 255, 256, 300])
 @pytest.mark.parametrize("dtype", ["f16", "f32", "i64", "i8"])
-def test_all_elements_arrive(dtype: str, length: int, tmp_path: Path) -> None:
+def test_all_elements_are_stored(dtype: str, length: int, tmp_path: Path) -> None:
     kinds = {"f16": np.float16, "f32": np.float32, "i64": np.int64, "i8": np.int8}
     function = kernel(tmp_path, dtype, 128)
     arrays: dict[str, Array] = {"x": np.arange(length).astype(kinds[dtype]), "out": np.zeros(length, kinds[dtype])}
-    wanted = {name: array.copy() for name, array in arrays.items()}
-    run(load_kernel(tmp_path / "k.py", {}, root=tmp_path), wanted, {})
+    expected = {name: array.copy() for name, array in arrays.items()}
+    run(load_kernel(tmp_path / "k.py", {}, root=tmp_path), expected, {})
     launch(function, lower(function, SM_90A), arrays, {"N": length})
-    assert (arrays["out"] == wanted["out"]).all()
+    assert (arrays["out"] == expected["out"]).all()
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)

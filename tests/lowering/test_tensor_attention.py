@@ -38,16 +38,16 @@ CASES: list[Any] = [
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (128, 128), (192, 64), (64, 256)])
-def test_descriptors_and_copies_lay_out_panels_alike(rows: int, columns: int) -> None:
+def test_descriptors_and_copies_agree_on_the_layout_of_swizzle_atoms(rows: int, columns: int) -> None:
     """Every element of a K step of 16 is read where a copy stores it, for operands whose rows run along M or N, and along K."""
     type_ = SharedType(bf16, (rows, columns), 1, columns // 64)
     for k in range(0, columns, 16):
-        added = wgmma.descriptor_offset(k, type_.panel_bytes, False, bf16)
-        found = element_addresses(Descriptor.read(wgmma.fields() + (BASE >> 4) + added), rows, 2, False)
+        increment = wgmma.descriptor_offset(k, type_.panel_bytes, False, bf16)
+        found = element_addresses(Descriptor.read(wgmma.fields() + (BASE >> 4) + increment), rows, 2, False)
         assert (found == [[BASE + type_.offset(row, k + depth) for depth in range(16)] for row in range(rows)]).all()
     for k in range(0, rows, 16):
-        described = wgmma.fields(type_.panel_bytes) + (BASE >> 4) + wgmma.descriptor_offset(k, type_.panel_bytes, True, bf16)
-        found = element_addresses(Descriptor.read(described), columns, 2, True)
+        descriptor = wgmma.fields(type_.panel_bytes) + (BASE >> 4) + wgmma.descriptor_offset(k, type_.panel_bytes, True, bf16)
+        found = element_addresses(Descriptor.read(descriptor), columns, 2, True)
         assert (found == [[BASE + type_.offset(k + depth, column) for depth in range(16)] for column in range(columns)]).all()
 
 
@@ -57,23 +57,23 @@ def test_descriptors_and_copies_lay_out_panels_alike(rows: int, columns: int) ->
 def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, lengths: Any, seeds: tuple[int, ...]) -> None:
     kernel = made(*sizes, **wanted)
     for seed in seeds:
-        report, found, right = emulated(kernel, lengths, seed)
+        report, found, expected = emulated(kernel, lengths, seed)
         assert report.clean, str(report.faults[0])
-        assert not differs(found, right)
+        assert not differs(found, expected)
 
 
 @pytest.mark.campaign
-def test_the_second_product_runs_beside_what_follows_from_the_first() -> None:
+def test_the_second_product_overlaps_with_the_softmax_of_the_first() -> None:
     """In the loop's machine code both products are issued and the first is waited for. Then come the exponentials of all scores
     of a thread, and after them the wait for the second product."""
     kernel = made("bf16", 128, 128, consumers=2, stages=2)
     assert [role.registers for role in kernel.schedule.roles] == [232, 40]
     assembled = assemble(kernel.ptx, SM_90A)
     assert assembled.resources.spill_bytes == 0 and not assembled.one_by_one
-    words = re.findall(r"\b(HGMMA|MUFU\.EX2|WARPGROUP\.DEPBAR\.LE gsb0, 0x[01])", disassemble(assembled.cubin))
-    runs = [(word, len(list(same))) for word, same in groupby(words)]
+    opcodes = re.findall(r"\b(HGMMA|MUFU\.EX2|WARPGROUP\.DEPBAR\.LE gsb0, 0x[01])", disassemble(assembled.cubin))
+    runs = [(opcode, len(list(same))) for opcode, same in groupby(opcodes)]
     body = runs[runs.index(("HGMMA", 16)) :]
-    assert [word for word, _ in body[:4]] == [
+    assert [opcode for opcode, _ in body[:4]] == [
         "HGMMA",
         "WARPGROUP.DEPBAR.LE gsb0, 0x1",
         "MUFU.EX2",
@@ -83,14 +83,16 @@ def test_the_second_product_runs_beside_what_follows_from_the_first() -> None:
 
 
 def test_threads_with_fewer_registers_wait_for_each_product() -> None:
-    few = made("bf16", 192, 128, consumers=3, stages=2)
-    more = made("bf16", 128, 128, consumers=2, stages=2)
-    counts = [sum(isinstance(op, HeldGroupMma) for op in kernel.prepared.body.walk()) for kernel in (few, more)]
+    three_consumers = made("bf16", 192, 128, consumers=3, stages=2)
+    two_consumers = made("bf16", 128, 128, consumers=2, stages=2)
+    counts = [
+        sum(isinstance(op, HeldGroupMma) for op in kernel.prepared.body.walk()) for kernel in (three_consumers, two_consumers)
+    ]
     assert counts == [1, 2]
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_wait_that_is_left_out_is_refused(number: int) -> None:
+def test_a_missing_wait_is_refused(number: int) -> None:
     """Removes the wait for the register-resident operand, for the first iteration's keys, in the loop for keys and values, and
     for the last values; also starts a loop at another slot than the copies do."""
     function = parse_function(print_function(made("bf16", 64, 64, 64, stages=2).prepared))

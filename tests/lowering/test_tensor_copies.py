@@ -54,16 +54,16 @@ def kind(case: Any) -> tuple[str, ...]:
 def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents: Any, seeds: tuple[int, ...]) -> None:
     kernel = made(*sizes, **wanted)
     for seed in seeds:
-        report, found, right = emulated(kernel, extents, seed)
+        report, found, expected = emulated(kernel, extents, seed)
         assert report.clean, str(report.faults[0])
-        assert (found == right).all()
+        assert (found == expected).all()
 
 
-def test_turns_of_consumers_end_where_the_next_turn_is_not_in_i32() -> None:
+def test_iterations_of_pingpong_consumers_end_where_the_next_one_is_not_in_i32() -> None:
     """A block may process 2^31 - 1 tiles; as a signed i32, the iteration after the last would be negative."""
     wanted = {"stages": 2, "persistent": True}
-    shared, each = made("bf16", 64, 64, **wanted), made("bf16", 64, 64, **wanted, order="pingpong")
-    assert [kernel.lowered.mlir.count("scf.for unsigned") for kernel in (shared, each)] == [0, 2]
+    shared, pingpong = made("bf16", 64, 64, **wanted), made("bf16", 64, 64, **wanted, order="pingpong")
+    assert [kernel.lowered.mlir.count("scf.for unsigned") for kernel in (shared, pingpong)] == [0, 2]
 
 
 MISTAKES = {
@@ -83,12 +83,12 @@ MISTAKES = {
 def test_a_mistake_in_a_copy_of_fewer_rows_is_found(mistake: str) -> None:
     """For each operand, in a loop that passes over its ring more than once."""
     kernel = made("bf16", 64, 64, stages=2, early=0)
-    pattern, right = MISTAKES[mistake]
-    places = list(re.finditer(pattern, kernel.ptx))
-    assert len(places) >= 2
-    for place in places:
-        wrong = kernel.ptx[: place.start()] + place.expand(right) + kernel.ptx[place.end() :]
-        assert any(not emulated(kernel, (rows, 72, 392), 0, wrong)[0].clean for rows in (72, 104, 40, 64)), place[0]
+    pattern, replacement = MISTAKES[mistake]
+    matches = list(re.finditer(pattern, kernel.ptx))
+    assert len(matches) >= 2
+    for match in matches:
+        ptx = kernel.ptx[: match.start()] + match.expand(replacement) + kernel.ptx[match.end() :]
+        assert any(not emulated(kernel, (rows, 72, 392), 0, ptx)[0].clean for rows in (72, 104, 40, 64)), match[0]
 
 
 @pytest.mark.parametrize("rows", [17, 33, 49])
@@ -97,8 +97,8 @@ def test_a_box_of_one_row_too_few_is_found(rows: int) -> None:
     kernel = made("bf16", 64, 64, stages=2)
     ptx, count = re.subn(rf"(setp\.lt\.s32 \t%p\d+, %r\d+, ){rows}(;\s+selp\.b64)", rf"\g<1>{rows + 1}\2", kernel.ptx)
     assert count == 2
-    for inside in (rows - 1, rows):
-        assert emulated(kernel, (inside, 64, 200), 0)[0].clean
+    for rows_in_bounds in (rows - 1, rows):
+        assert emulated(kernel, (rows_in_bounds, 64, 200), 0)[0].clean
     assert emulated(kernel, (rows - 1, 64, 200), 0, ptx)[0].clean
     report = emulated(kernel, (rows, 64, 200), 0, ptx)[0]
     assert {fault.kind for fault in report.faults} == {"uninitialised"}
@@ -127,43 +127,43 @@ def k(a: In[bf16, M, K], b: In[bf16, 64, K], c: In[f32, M, 64], w: In[f32, 64, 6
 '''
 
 
-def test_what_threads_exchange_before_the_loop_leaves_the_ring_alone(tmp_path: Path) -> None:
+def test_layout_conversions_before_the_loop_do_not_reuse_the_ring(tmp_path: Path) -> None:
     """The ring is being filled meanwhile. After the loop, scratch may reuse its bytes."""
     path = tmp_path / "k.py"
     path.write_text(SCALED)
-    made = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", stages=2))
-    (roles,) = [op for op in made.body.ops if isinstance(op, Roles)]
-    stages = [op for op in made.body.ops if isinstance(op, SharedAlloc)]
+    prepared = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", stages=2))
+    (roles,) = [op for op in prepared.body.ops if isinstance(op, Roles)]
+    stages = [op for op in prepared.body.ops if isinstance(op, SharedAlloc)]
     scratch = [op.offset for op in roles.regions[0].walk() if isinstance(op, SharedAlloc)]
     end = max(op.offset + op.bytes for op in stages)
     assert [offset >= end for offset in scratch] == [True, True, True, False, False]
 
 
 @pytest.mark.campaign
-def test_one_value_that_several_threads_keep_is_no_race_behind_a_barrier_of_the_role(tmp_path: Path) -> None:
+def test_replicated_stores_are_no_race_after_a_barrier_of_the_role(tmp_path: Path) -> None:
     """Without the barrier it is a race."""
     path = tmp_path / "k.py"
     path.write_text(SCALED)
     function = load_kernel(path, {}, root=tmp_path)
     lowered = lower(prepare(function, SM_90A, Overrides(copy="tma", stages=2)), SM_90A)
-    described, ptx = manifest(load_kernel(path, {}, root=tmp_path), lowered, SM_90A), to_ptx(lowered.mlir, SM_90A)
+    kernel_manifest, ptx = manifest(load_kernel(path, {}, root=tmp_path), lowered, SM_90A), to_ptx(lowered.mlir, SM_90A)
     random = np.random.default_rng(0)
     m, k = 65, 136
     shapes = {"a": (m, k), "b": (64, k), "c": (m, 64), "w": (64, 64), "out": (m, 64)}
-    held = {
+    arrays = {
         name: random.integers(-2, 3, shape).astype(ml_dtypes.bfloat16 if name in "ab" else np.float32)
         for name, shape in shapes.items()
     }
     flat = {
-        name: array.reshape(-1).view(np.uint16) if name in "ab" else array.reshape(-1).copy() for name, array in held.items()
+        name: array.reshape(-1).view(np.uint16) if name in "ab" else array.reshape(-1).copy() for name, array in arrays.items()
     }
-    report = emulate(ptx, described, flat, {"M": m, "K": k}, seed=1)
+    report = emulate(ptx, kernel_manifest, flat, {"M": m, "K": k}, seed=1)
     assert report.clean, str(report.faults[0])
-    run(load_kernel(path, {}, root=tmp_path), held, {})
-    assert (report.tensors["out"].reshape(m, 64) == held["out"]).all()
-    met, count = re.subn(r"^\s*bar(rier)?\.sync(\.aligned)?\s+1, 128;", "", ptx, flags=re.MULTILINE)
+    run(load_kernel(path, {}, root=tmp_path), arrays, {})
+    assert (report.tensors["out"].reshape(m, 64) == arrays["out"]).all()
+    without_barrier, count = re.subn(r"^\s*bar(rier)?\.sync(\.aligned)?\s+1, 128;", "", ptx, flags=re.MULTILINE)
     assert count
-    assert not emulate(met, described, flat, {"M": m, "K": k}, seed=1).clean
+    assert not emulate(without_barrier, kernel_manifest, flat, {"M": m, "K": k}, seed=1).clean
 
 
 @pytest.mark.parametrize(
@@ -174,20 +174,20 @@ def test_one_value_that_several_threads_keep_is_no_race_behind_a_barrier_of_the_
     ],
     ids=str,
 )  # fmt: skip
-def test_products_run_beside_each_other(sizes: Any, wanted: Any) -> None:
+def test_products_are_not_serialized(sizes: Any, wanted: Any) -> None:
     """A missing wait is detected: here, an accumulator is read before its product is complete."""
     ptx = made(*sizes, **wanted).ptx
     assert not assemble(ptx, SM_90A).one_by_one
     assert assemble(ptx.replace("wgmma.wait_group.sync.aligned 0;", ""), SM_90A).one_by_one
 
 
-def test_the_schedule_is_told() -> None:
+def test_the_schedule_is_reported() -> None:
     schedule = made("bf16", 128, 256).schedule
     assert str(schedule) == "8 warps consumer; 4 warps producer; wgmma by tma, 4 stages"
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
-def test_the_stages_of_persistent_blocks_are_kept_from_tile_to_tile() -> None:
+def test_the_stages_of_persistent_blocks_are_kept_across_tiles() -> None:
     """Scratch for layout conversions takes no bytes of the ring, which is filled for the next tile meanwhile; no other block
     runs on the same SM."""
     kernel = made("bf16", 128, 256, persistent=True)
@@ -222,7 +222,7 @@ def k(a: In[bf16, 64, K], b: In[bf16, 64, K], out: Out[bf16, B, 64, 64]):
 '''
 
 
-def test_blocks_of_two_axes_take_one_tile_each(tmp_path: Path) -> None:
+def test_blocks_of_two_axes_process_one_tile_each(tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     path.write_text(PAIRS.replace("GRID", "grid(B, 1)").replace("NUMBER", "1.0"))
     with pytest.raises(CompileError, match="a grid of 2 axes") as refused:
@@ -231,7 +231,7 @@ def test_blocks_of_two_axes_take_one_tile_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["num_blocks(0)", "bid(0)"])
-def test_what_the_text_calls_blocks_are_tiles(tmp_path: Path, number: str) -> None:
+def test_blocks_of_the_source_are_tiles(tmp_path: Path, number: str) -> None:
     """Also in loops."""
     path = tmp_path / "k.py"
     path.write_text(PAIRS.replace("GRID", "grid(B)").replace("NUMBER", f"astype({number}, f32)"))
@@ -260,7 +260,7 @@ def test_machine_code_copies_boxes_and_multiplies_from_shared_memory() -> None:
     assert not any(name.startswith("LDGSTS") for name in used)
 
 
-def test_copies_in_front_of_the_wait_for_earlier_kernels_are_found() -> None:
+def test_copies_before_the_grid_dependency_wait_are_found() -> None:
     """For copies of both operands, and for stores of the result."""
     kernel = made("bf16", 64, 64, stages=2)
     report = emulated(kernel, (8, 8, 8), 0, kernel.ptx.replace("griddepcontrol.wait;", ""))[0]

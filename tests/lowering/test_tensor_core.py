@@ -47,7 +47,7 @@ def test_copy_puts_each_element_where_loads_look(shape: tuple[int, int], threads
 
 
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (56, 48), (-8, 0), (60, 96), (3, -16), (0, 64)])
-def test_padded_copy_reads_only_inside(row: int, column: int) -> None:
+def test_padded_copy_reads_only_in_bounds(row: int, column: int) -> None:
     type, extents, threads = SharedType(bf16, (16, 64), 1), (61, 75), 64
     copied = 0
     for index in range(threads):
@@ -61,14 +61,14 @@ def test_padded_copy_reads_only_inside(row: int, column: int) -> None:
         box = cp_async.Box(thread.bind((row * 80 + column) * 2, GLOBAL), thread.bind(160, i64), edges)
         cp_async.async_copy(thread, box, type, thread.bind(0, SHARED), thread.bind(index), threads, 16)
         for _, source, size in thread.copies:
-            at_row, at_column = source // 160, source % 160 // 2
+            tensor_row, tensor_column = source // 160, source % 160 // 2
             if size:
-                assert 0 <= at_row < extents[0] and at_column + size // 2 <= extents[1]
+                assert 0 <= tensor_row < extents[0] and tensor_column + size // 2 <= extents[1]
             copied += size // 2
-    inside = [
+    in_bounds = [
         (r, c) for r in range(row, row + 16) for c in range(column, column + 64) if 0 <= r < extents[0] and 0 <= c < extents[1]
     ]
-    assert copied == len(inside)
+    assert copied == len(in_bounds)
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -78,9 +78,9 @@ def test_padded_copy_reads_only_inside(row: int, column: int) -> None:
 def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: WarpGrid, step: int) -> None:
     tile = (64, 16) if side == "a" else (16, 64)
     layout = mma_sync.operand_a(*tile, grid) if side == "a" else mma_sync.operand_b(*tile, grid)
-    whole = (64, 32) if side == "a" else (32, 64)
-    type = SharedType(bf16, (whole[1], whole[0]) if transposed else whole, 1)
-    where = {type.offset(r, c): (r, c) for r in range(type.shape[0]) for c in range(type.shape[1])}
+    matrix_shape = (64, 32) if side == "a" else (32, 64)
+    type = SharedType(bf16, (matrix_shape[1], matrix_shape[0]) if transposed else matrix_shape, 1)
+    coordinates_at = {type.offset(r, c): (r, c) for r in range(type.shape[0]) for c in range(type.shape[1])}
     origin = (0, step) if side == "a" else (step, 0)
     for warp in range(grid.count):
         lanes: list[Thread] = []
@@ -101,7 +101,7 @@ def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: Warp
                     for half in range(2):
                         r, c = (lane % 4 * 2 + half, lane >> 2) if trans else (lane >> 2, lane % 4 * 2 + half)
                         # Row r of the matrix is the 16 bytes at the address of lane r in this group of eight.
-                        found = where[rows[r]]
+                        found = coordinates_at[rows[r]]
                         found = (found[0], found[1] + c)
                         expected = layout.coordinates(register + half, lane, warp)
                         expected = (expected[0] + origin[0], expected[1] + origin[1])

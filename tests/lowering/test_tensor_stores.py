@@ -47,9 +47,9 @@ CASES: list[Any] = [
 def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents: Any, seeds: tuple[int, ...]) -> None:
     kernel = made(*sizes, **wanted, store="tma")
     for seed in seeds:
-        report, found, right = emulated(kernel, extents, seed)
+        report, found, expected = emulated(kernel, extents, seed)
         assert report.clean, str(report.faults[0])
-        assert (found == right).all()
+        assert (found == expected).all()
 
 
 MISTAKES = {
@@ -61,13 +61,13 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("mistake", "tile"), campaign.in_turn(MISTAKES, [(64, 80), (64, 256)], 2))
-def test_what_orders_copies_and_threads_is_missed_where_it_is_not_there(mistake: str, tile: tuple[int, int]) -> None:
+def test_missing_synchronization_of_copies_and_threads_is_found(mistake: str, tile: tuple[int, int]) -> None:
     """Removes each of them, one at a time."""
     kernel, extents = _persistent(tile), (136, 2 * tile[1] + 8, 72)
     _, tail = kernel.ptx.split("wgmma.wait_group.sync.aligned 0;", 1)  # after the product
-    places = list(re.finditer(MISTAKES[mistake], tail))
-    assert places
-    for match in places:
+    matches = list(re.finditer(MISTAKES[mistake], tail))
+    assert matches
+    for match in matches:
         ptx = kernel.ptx.removesuffix(tail) + tail[: match.start()] + tail[match.end() :]
         report, _, _ = emulated(kernel, extents, 0, ptx)
         assert not report.clean, match[0]
@@ -77,7 +77,7 @@ def _persistent(tile: tuple[int, int]) -> Made:
     return made("bf16", *tile, stages=2 if tile[1] < 256 else 4, persistent=True, store="tma")
 
 
-def test_the_code_is_that_of_stmatrix_and_of_copies() -> None:
+def test_the_code_uses_stmatrix_and_tensor_copies() -> None:
     kernel = made("bf16", 128, 128, stages=3, persistent=True, store="tma")
     assembled = assemble(kernel.ptx, SM_90A)
     assert not assembled.one_by_one
@@ -85,14 +85,14 @@ def test_the_code_is_that_of_stmatrix_and_of_copies() -> None:
     assert "STSM" in code and "UTMASTG" in code and not re.search(r"\bSTG\b", code)
 
 
-def test_maps_of_the_result_are_told() -> None:
+def test_maps_of_the_result_are_reported() -> None:
     """One for each width of a sub-tile."""
     maps = made("bf16", 128, 160, stages=3, store="tma").lowered.tensor_maps
     expected = [TensorMapSpec("out", (128, 64), 128), TensorMapSpec("out", (128, 32), 64)]
     assert [one for one in maps if one.tensor == "out"] == expected
 
 
-def test_the_schedule_is_told() -> None:
+def test_the_schedule_is_reported() -> None:
     schedule = made("bf16", 128, 128, stages=3, store="tma").schedule
     assert str(schedule) == "8 warps consumer; 4 warps producer; wgmma by tma, 3 stages; stored by tma"
     assert Schedule.from_json(schedule.to_json()) == schedule
@@ -111,14 +111,14 @@ def test_parts_are_all_columns_in_order(columns: int) -> None:
     [((128, 256), 3, [16384] * 4), ((128, 256), 4, [16384] * 2), ((128, 160), 4, [16384, 16384, 8192])],
     ids=str,
 )
-def test_scratch_is_as_much_as_has_room(tile: tuple[int, int], stages: int, pieces: list[int]) -> None:
+def test_scratch_uses_the_available_bytes(tile: tuple[int, int], stages: int, pieces: list[int]) -> None:
     kernel = made("bf16", *tile, stages=stages, persistent=True, store="tma")
     (roles,) = [op for op in kernel.prepared.body.ops if isinstance(op, Roles)]
     assert [op.bytes for op in roles.regions[0].walk() if isinstance(op, SharedAlloc)] == pieces
     assert kernel.lowered.dynamic_shared_bytes <= SM_90A.max_shared_bytes
 
 
-def test_stages_are_chosen_so_that_scratch_has_room() -> None:
+def test_stages_are_chosen_so_that_scratch_fits() -> None:
     """Scratch has the size of one sub-tile instead of the tile, so one more stage fits."""
     shared, stored = (
         choose(source("bf16", 128, 256), SM_90A, Overrides(copy="tma", persistent=True, store=store))
@@ -127,7 +127,7 @@ def test_stages_are_chosen_so_that_scratch_has_room() -> None:
     assert [one.pipelines[0].stages for one in (shared, stored)] == [3, 4]
 
 
-def test_of_one_tile_it_takes_bytes_of_the_ring() -> None:
+def test_a_store_of_one_tile_reuses_bytes_of_the_ring() -> None:
     kernel = made("bf16", 128, 128, stages=3, store="tma")
     assert kernel.lowered.dynamic_shared_bytes == made("bf16", 128, 128, stages=3).lowered.dynamic_shared_bytes
     ops = [type(op) for op in kernel.prepared.body.walk()]
@@ -171,7 +171,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize(("edits", "wanted", "said"), REFUSED, ids=[said[:30] for _, _, said in REFUSED])
-def test_what_cannot_be_stored_so_is_refused(tmp_path: Path, edits: Any, wanted: dict[str, Any], said: str) -> None:
+def test_unsupported_stores_are_refused(tmp_path: Path, edits: Any, wanted: dict[str, Any], said: str) -> None:
     text = TEXT
     for old, new in edits:
         assert old in text
@@ -183,7 +183,7 @@ def test_what_cannot_be_stored_so_is_refused(tmp_path: Path, edits: Any, wanted:
     assert "E0809" in str(caught.value) and said in str(caught.value)
 
 
-def test_unchanged_the_kernel_is_taken(tmp_path: Path) -> None:
+def test_the_unchanged_kernel_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(TEXT)
     function = load_kernel(tmp_path / "k.py", {}, root=tmp_path)
     assert any(isinstance(op, TensorStore) for op in prepare(function, SM_90A, Overrides(copy="tma", store="tma")).body.walk())

@@ -37,9 +37,9 @@ def lowered(kind: str) -> str:
 
 def planted(mlir: str, pattern: str, replacement: str) -> str:
     """The text with its first match of a pattern replaced."""
-    made, count = re.subn(pattern, replacement, mlir, count=1, flags=re.MULTILINE)
+    mutated, count = re.subn(pattern, replacement, mlir, count=1, flags=re.MULTILINE)
     assert count, pattern
-    return made
+    return mutated
 
 
 @pytest.mark.parametrize("kind", ["add", "floordiv", "mod", "shl", "shr", "min"])
@@ -127,7 +127,7 @@ def test_a_number_that_is_no_name_is_read_on_every_line(allowed: str, refused: s
         total.check(FLOATS.replace("LINE", f"{allowed}\n{refused}"))
 
 
-def right(kind: str, *before: str, mark: str = "") -> str:
+def module_with_right_operand(kind: str, *before: str, mark: str = "") -> str:
     """A division or shift of `%b` by `%d`."""
     return FLOATS.replace("LINE", "\n".join([*before, f"%9 = llvm.{kind} %b, %d{mark} : i32"]).replace("%d", "%8"))
 
@@ -144,7 +144,7 @@ def constant(name: str, value: int) -> str:
     ],
 )  # fmt: skip
 def test_constants_on_the_right(kind: str, value: int, allowed: bool) -> None:
-    text = right(kind, constant("%8", value))
+    text = module_with_right_operand(kind, constant("%8", value))
     if allowed:
         total.check(text)
         return
@@ -160,19 +160,19 @@ AMOUNT = [constant("%1", 32), constant("%2", 0), '%3 = llvm.icmp "ult" %b, %1 : 
 
 @pytest.mark.parametrize(("kind", "guard"), [("udiv", UNSIGNED), ("srem", SIGNED), ("shl", AMOUNT)])
 def test_guards_must_fit(kind: str, guard: list[str]) -> None:
-    total.check(right(kind, *guard))
-    total.check(right(kind, mark=" {tilec.proven}"))
-    for kinds in {"udiv", "srem", "shl"} - {kind}:
-        if (kind, kinds) != ("srem", "udiv"):
+    total.check(module_with_right_operand(kind, *guard))
+    total.check(module_with_right_operand(kind, mark=" {tilec.proven}"))
+    for other_kind in {"udiv", "srem", "shl"} - {kind}:
+        if (kind, other_kind) != ("srem", "udiv"):
             with pytest.raises(VerifyError):
-                total.check(right(kinds, *guard))
+                total.check(module_with_right_operand(other_kind, *guard))
     for number, line in enumerate(guard):
         faults = [line.replace("constant(", "constant(7"), line.replace('"eq"', '"ne"').replace('"ult"', '"slt"')]
         faults.append(re.sub(r"select (%\d), (%\w), (%\w)", r"select \1, \3, \2", line))
         for fault in faults:
             if fault != line and not (kind != "shl" and fault == constant("%2", 71)):  # any divisor except 0 and -1 is safe
                 with pytest.raises(VerifyError):
-                    total.check(right(kind, *guard[:number], fault, *guard[number + 1 :]))
+                    total.check(module_with_right_operand(kind, *guard[:number], fault, *guard[number + 1 :]))
 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
@@ -186,7 +186,7 @@ def test_noalias_is_what_the_contract_enforces(name: str) -> None:
         for other in tensors:
             if left is not other and not left.access is other.access is Access.IN:
                 assert frozenset((left.name, other.name)) in pairs
-    head = next(line for line in lower(shipped.prepared(name, SM_90A), SM_90A).mlir.splitlines() if "llvm.func" in line)
+    signature = next(line for line in lower(shipped.prepared(name, SM_90A), SM_90A).mlir.splitlines() if "llvm.func" in line)
     for parameter in tensors:
         promise = "llvm.noalias, llvm.readonly" if parameter.access is Access.IN else "llvm.noalias"
-        assert f"%{parameter.name}: !llvm.ptr<1> {{{promise}}}" in head
+        assert f"%{parameter.name}: !llvm.ptr<1> {{{promise}}}" in signature

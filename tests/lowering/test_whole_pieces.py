@@ -82,8 +82,8 @@ def layouts() -> list[tuple[tuple[int, ...], Layout]]:
     for shape, layout in list(found):
         size = int(np.prod(shape))
         for other in ((size,), (size // 4, 4), (4, size // 4), (size // 8, 8)):
-            same = reshaped(layout, shape, other) if int(np.prod(other)) == size else None
-            found += [(other, same)] if same is not None else []
+            same_elements = reshaped(layout, shape, other) if int(np.prod(other)) == size else None
+            found += [(other, same_elements)] if same_elements is not None else []
         if len(shape) == 2:
             found.append((shape[::-1], with_axes(layout, {0: 1, 1: 0}, 2)))
     assert sum(layout.wraps(shape) for shape, layout in found) > 20
@@ -98,9 +98,9 @@ def test_a_vector_begins_at_a_multiple_of_its_width_and_wraps_as_a_whole() -> No
         if width == 1 or shape[-1] % width:
             continue
         for first, lane, warp in product(range(0, layout.num_registers, width), range(32), range(warps)):
-            places = [layout.coordinates(first + step, lane, warp) for step in range(width)]
-            assert {place[:-1] for place in places} == {places[0][:-1]}
-            columns = [place[-1] % shape[-1] for place in places]
+            coordinates = [layout.coordinates(first + step, lane, warp) for step in range(width)]
+            assert {coordinate[:-1] for coordinate in coordinates} == {coordinates[0][:-1]}
+            columns = [coordinate[-1] % shape[-1] for coordinate in coordinates]
             assert columns == list(range(columns[0], columns[0] + width)) and columns[0] % width == 0, (shape, str(layout))
             checked += 1
     assert checked > 10000
@@ -111,8 +111,8 @@ def test_between_multiples_of_a_power_of_two_is_no_end() -> None:
     bits = 8  # exhaustive for a small width, which stands for 64
     for width in (1, 2, 4, 8, 16):
         for start, extent in product(range(0, 2**bits, width), range(0, 2 ** (bits - 1), width)):
-            inside = {(start + step) % 2**bits < extent for step in range(width)}
-            assert len(inside) == 1
+            in_bounds = {(start + step) % 2**bits < extent for step in range(width)}
+            assert len(in_bounds) == 1
     assert len({(4 + step) % 256 < 6 for step in range(4)}) == 2  # an extent between two multiples
     assert len({(2 + step) % 256 < 4 for step in range(4)}) == 2  # a position between two multiples
 
@@ -120,7 +120,7 @@ def test_between_multiples_of_a_power_of_two_is_no_end() -> None:
 # Which accesses the rule applies to
 
 
-def said(function: Function) -> set[tuple[bool, int]]:
+def bounds_checked_accesses(function: Function) -> set[tuple[bool, int]]:
     """`whole` and `vector` of the accesses that need a bounds check."""
     return {(op.whole, op.vector) for op in function.body.walk() if isinstance(op, Load | Store) and op.clipped}
 
@@ -134,13 +134,13 @@ def element_accesses(function: Function) -> int:
     )
 
 
-APART = "N, D, Strides[S, 1]"
+STRIDED = "N, D, Strides[S, 1]"
 WHOLE = {
     "a promise": (text(), 16),
     "an extent": (text(promise="pass", dims="N, 72"), 16),
     "a wider box than the tensor": (text(columns=128), 16),
     "a box that wraps": (text(rows=16, columns=1000), 16),
-    "rows apart": (text(dims=APART, promise="requires(D % 8 == 0 and S % 8 == 0)"), 16),
+    "rows apart": (text(dims=STRIDED, promise="requires(D % 8 == 0 and S % 8 == 0)"), 16),
     "a wide offset": (text(index="i64"), 16),
     "bytes": (text("i8", promise="requires(D % 16 == 0)", offset="at * 16"), 16),
     "an extent of halves": (text(promise="pass", dims="N, 68"), 8),
@@ -148,8 +148,8 @@ WHOLE = {
     "halves between": (text(offset="at * 8 + 4"), 8),
 }
 NOT_WHOLE = {
-    "rows apart that end anywhere": text(dims=APART, promise="requires(S % 8 == 0)"),
-    "rows apart that end at half a vector": text(dims=APART, promise="requires(D % 4 == 0 and S % 8 == 0)"),
+    "rows apart that end anywhere": text(dims=STRIDED, promise="requires(S % 8 == 0)"),
+    "rows apart that end at half a vector": text(dims=STRIDED, promise="requires(D % 4 == 0 and S % 8 == 0)"),
     "rows apart of an extent that is none": text(dims="N, 70, Strides[S, 1]", promise="requires(S % 8 == 0)"),
 }
 ELEMENTS = {"no promise": text(promise="pass"), "any offset": text(offset="at")}
@@ -159,27 +159,29 @@ ELEMENTS = {"no promise": text(promise="pass"), "any offset": text(offset="at")}
 def test_rows_that_end_at_a_vector_are_moved_by_vectors(name: str, tmp_path: Path) -> None:
     source, vector = WHOLE[name]
     function = prepare(kernel(tmp_path, source), SM_90A, Overrides(warps=2))
-    assert said(function) == {(True, vector)}
+    assert bounds_checked_accesses(function) == {(True, vector)}
     assert element_accesses(function) == 0
 
 
 @pytest.mark.parametrize("name", NOT_WHOLE)
-def test_at_the_edge_others_are_moved_by_elements(name: str, tmp_path: Path) -> None:
+def test_other_rows_are_moved_by_elements_at_the_edge(name: str, tmp_path: Path) -> None:
     function = prepare(kernel(tmp_path, NOT_WHOLE[name]), SM_90A, Overrides(warps=2))
-    assert said(function) == {(False, 16)}
+    assert bounds_checked_accesses(function) == {(False, 16)}
     assert element_accesses(function) > 0
 
 
 @pytest.mark.parametrize("name", ELEMENTS)
-def test_what_begins_anywhere_has_no_vectors(name: str, tmp_path: Path) -> None:
+def test_boxes_at_any_offset_have_no_vectors(name: str, tmp_path: Path) -> None:
     function = prepare(kernel(tmp_path, ELEMENTS[name]), SM_90A, Overrides(warps=2))
-    assert {vector for _, vector in said(function)} == {2}
+    assert {vector for _, vector in bounds_checked_accesses(function)} == {2}
 
 
 # The accessed elements
 
 
-def moved(plain: Function, made: tuple[Function, Lowered], extents: dict[str, int], at: int, row: int, dtype: str) -> None:
+def check_launch(
+    plain: Function, lowered: tuple[Function, Lowered], extents: dict[str, int], at: int, row: int, dtype: str
+) -> None:
     """One launch on the block machine, compared with the interpreter."""
     random = np.random.default_rng(at + 100)
     kinds = {"f16": np.float16, "f32": np.float32, "i8": np.int8}
@@ -189,14 +191,18 @@ def moved(plain: Function, made: tuple[Function, Lowered], extents: dict[str, in
         if parameter.access is not None
     }
     # The row stride is `S`: the gaps between rows are in the launch's arrays but not in the interpreter's.
-    room = {name: (*shape[:-1], max(shape[-1], extents["S"])) if name != "seen" else shape for name, shape in shapes.items()}
-    arrays: dict[str, Array] = {name: random.integers(0, 99, shape).astype(kinds[dtype]) for name, shape in room.items()}
-    wanted = {name: array.copy() for name, array in arrays.items()}
+    stored_shapes = {
+        name: (*shape[:-1], max(shape[-1], extents["S"])) if name != "seen" else shape for name, shape in shapes.items()
+    }
+    arrays: dict[str, Array] = {
+        name: random.integers(0, 99, shape).astype(kinds[dtype]) for name, shape in stored_shapes.items()
+    }
+    expected = {name: array.copy() for name, array in arrays.items()}
     scalars = {"at": at, "row": row}
-    run(plain, {name: array[:, : shapes[name][-1]] for name, array in wanted.items()}, scalars)
-    launch(*made, arrays, {**scalars, **extents})
+    run(plain, {name: array[:, : shapes[name][-1]] for name, array in expected.items()}, scalars)
+    launch(*lowered, arrays, {**scalars, **extents})
     for name, array in arrays.items():
-        assert (array == wanted[name]).all(), (name, extents, scalars)
+        assert (array == expected[name]).all(), (name, extents, scalars)
 
 
 EDGES = {
@@ -207,21 +213,21 @@ EDGES = {
     "f16 by halves": (text(columns=16, promise="requires(D % 4 == 0)", offset="at * 4"), 4),
     "f16 at any extent": (text(columns=16, promise="pass"), 3),
     "f16 at any offset": (text(columns=16, offset="at"), 8),
-    "f16 apart, of any extent": (text(columns=32, dims=APART, promise="requires(S % 8 == 0)"), 5),
-    "f16 apart, of vectors": (text(columns=32, dims=APART, promise="requires(D % 8 == 0 and S % 8 == 0)"), 8),
+    "f16 apart, of any extent": (text(columns=32, dims=STRIDED, promise="requires(S % 8 == 0)"), 5),
+    "f16 apart, of vectors": (text(columns=32, dims=STRIDED, promise="requires(D % 8 == 0 and S % 8 == 0)"), 8),
 }
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_edges_are_as_the_interpreter_has_them(name: str, tmp_path: Path) -> None:
+def test_edges_agree_with_the_interpreter(name: str, tmp_path: Path) -> None:
     """Boxes before a row, across its start, inside, across its end and after it."""
     source, step = EDGES[name]
     plain, function = (kernel(tmp_path, source) for _ in range(2))
     function = prepare(function, SM_90A, Overrides(warps=1))
-    made = function, lower(function, SM_90A)
+    lowered = function, lower(function, SM_90A)
     for extent, at, row in product((step, 2 * step, 5 * step), (-3, -1, 0, 1, 2, 4, 6), (-1, 0, 1)):
         extents = {"N": 3, "D": extent, "S": (-(-extent // 8) + 1) * 8 if "apart" in name else extent}
-        moved(plain, made, extents, at, row, name.partition(",")[0].partition(" ")[0])
+        check_launch(plain, lowered, extents, at, row, name.partition(",")[0].partition(" ")[0])
 
 
 @pytest.mark.parametrize(("name", "at"), [("a promise", -1), ("a promise", 8), ("a promise", 9), ("a box that wraps", 1)])

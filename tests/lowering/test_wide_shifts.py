@@ -28,7 +28,7 @@ VALUES = (5, -5, -1, 2**63 - 1, -(2**63), 3 << 61, 0, -(2**40) + 1)
 AMOUNTS = (0, 1, 33, 63, 64, -1, 2**32, -(2**63))
 
 
-def shifted(folder: Path, word: str) -> list[tuple[int, int, int]]:
+def shift_results(folder: Path, word: str) -> list[tuple[int, int, int]]:
     """A value, an amount and the result, for all pairs."""
     path = folder / "k.py"
     path.write_text(TEXT.format(word=word), encoding="utf-8")
@@ -40,11 +40,11 @@ def shifted(folder: Path, word: str) -> list[tuple[int, int, int]]:
 
 
 def test_a_shift_to_the_right_keeps_the_sign_for_every_amount(tmp_path: Path) -> None:
-    for value, amount, result in shifted(tmp_path, ">>"):
+    for value, amount, result in shift_results(tmp_path, ">>"):
         assert result == value >> (amount if 0 <= amount < 64 else 63), (value, amount)
 
 
 def test_a_shift_to_the_left_drops_the_bits_that_leave_the_width(tmp_path: Path) -> None:
-    for value, amount, result in shifted(tmp_path, "<<"):
+    for value, amount, result in shift_results(tmp_path, "<<"):
         wide = value << amount if 0 <= amount < 64 else 0
         assert result == (wide + 2**63) % 2**64 - 2**63, (value, amount)

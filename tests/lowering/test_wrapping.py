@@ -92,13 +92,13 @@ SHAPES = ((100, 3), (100, 4), (180, 1), (180, 3), (1000, 3), (1000, 4))
 CASES = [(name, *shape) for name in KERNELS for shape in SHAPES]
 
 
-def here(case: tuple[str, int, int]) -> bool:
+def in_default_run(case: tuple[str, int, int]) -> bool:
     """In the default run each kernel gets two shapes, round-robin."""
     name, *shape = case
     return (list(KERNELS).index(name) + SHAPES.index(tuple(shape))) % 3 == 0
 
 
-@pytest.mark.parametrize(("name", "extent", "warps"), chosen(CASES, here))
+@pytest.mark.parametrize(("name", "extent", "warps"), chosen(CASES, in_default_run))
 def test_machines_agree(name: str, extent: int, warps: int) -> None:
     extent = {100: 40, 180: 60, 1000: 100}[extent] if name == "square" else extent
     dims = {"N": 3, "M": extent} if name == "masked" else {"N": 2}
@@ -122,8 +122,10 @@ def test_a_copy_is_read_before_its_element_is_written(tmp_path: Path) -> None:
         barrier_check.check(function)
 
 
-def test_only_what_may_lie_past_the_end_is_asked_for(tmp_path: Path) -> None:
+def test_only_vectors_that_may_pass_the_end_are_predicated(tmp_path: Path) -> None:
     """1000 elements on 64 threads of 8: the first of a thread's two vectors is always in bounds, the second is stored as 2 x 16
     bytes."""
-    some, none = (lower(prepare(kernel(tmp_path, UPDATE, n), SM_90A, Overrides(warps=2)), SM_90A).mlir for n in (1000, 1024))
-    assert some.count("scf.if") == none.count("scf.if") + 2
+    wrapping, exact = (
+        lower(prepare(kernel(tmp_path, UPDATE, n), SM_90A, Overrides(warps=2)), SM_90A).mlir for n in (1000, 1024)
+    )
+    assert wrapping.count("scf.if") == exact.count("scf.if") + 2

@@ -46,26 +46,26 @@ class Thread(Builder):
 
     def _compute(self, text: str) -> int:
         name, rest = text.split(" ", 1) if "(" not in text.split(" ")[0] else text.split("(", 1)
-        of = [self.values[n] for n in re.findall(r"%\d+", rest)]
-        short = name.removeprefix("llvm.").removesuffix("")
-        if short.startswith("mlir.constant"):
+        operands = [self.values[n] for n in re.findall(r"%\d+", rest)]
+        opcode = name.removeprefix("llvm.").removesuffix("")
+        if opcode.startswith("mlir.constant"):
             return int(re.search(r"(-?\d+) :", rest)[1])
-        if short in _BINARY:
-            return _BINARY[short](of[0], of[1])
-        if short == "icmp":
-            return int(_COMPARE[re.search(r'"(\w+)"', rest)[1]](of[0], of[1]))
-        if short == "select":
-            return of[1] if of[0] else of[2]
-        if short in ("zext", "sext", "trunc"):
-            return of[0]
-        if short == "getelementptr":
-            fixed = re.search(r"\[(-?\d+)\]", rest)
-            return of[0] + (int(fixed[1]) if fixed else of[1])
-        if short == "call_intrinsic":
+        if opcode in _BINARY:
+            return _BINARY[opcode](operands[0], operands[1])
+        if opcode == "icmp":
+            return int(_COMPARE[re.search(r'"(\w+)"', rest)[1]](operands[0], operands[1]))
+        if opcode == "select":
+            return operands[1] if operands[0] else operands[2]
+        if opcode in ("zext", "sext", "trunc"):
+            return operands[0]
+        if opcode == "getelementptr":
+            immediate = re.search(r"\[(-?\d+)\]", rest)
+            return operands[0] + (int(immediate[1]) if immediate else operands[1])
+        if opcode == "call_intrinsic":
             instruction = re.search(r'"llvm\.nvvm\.([\w.]+)"', rest)[1]
-            self.matrices.append((instruction, of[0]))
+            self.matrices.append((instruction, operands[0]))
             return 0
-        if short == "extractvalue":
+        if opcode == "extractvalue":
             return 0
         raise AssertionError(text)
 
@@ -75,10 +75,10 @@ class Thread(Builder):
         elif text == "}":
             self.guards.pop()
         elif "cp.async" in text:
-            of = [self.values[n] for n in re.findall(r"%\d+", text)]
+            operands = [self.values[n] for n in re.findall(r"%\d+", text)]
             vector = int(re.search(r"global\.(\d+)|\], (\d+)", text).expand(r"\1\2"))
-            size = vector if len(of) == 2 else vector * of[2] if "inline_asm" in text else of[2]
+            size = vector if len(operands) == 2 else vector * operands[2] if "inline_asm" in text else operands[2]
             if all(self.guards):
-                self.copies.append((of[0], of[1], size))
+                self.copies.append((operands[0], operands[1], size))
         else:
             raise AssertionError(text)

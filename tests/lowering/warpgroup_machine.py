@@ -39,27 +39,31 @@ class Warpgroups:
         state: dict[int, Array] = {}
         self.group.append(lambda: state.update({i: operands[i].copy() for i in range(count)}))
         for statement in (part.strip() for part in text.strip("{} ").split(";")):
-            name, _, rest = statement.partition(" ")
-            words = [word.strip() for word in rest.split(",")]
+            name, _, operand_text = statement.partition(" ")
+            arguments = [argument.strip() for argument in operand_text.split(",")]
             if name in ("", ".reg", "mov.u32", "setp.ne.u32"):
-                assert name != "setp.ne.u32" or words == ["p", "t", "0"]
+                assert name != "setp.ne.u32" or arguments == ["p", "t", "0"]
             elif name == "mov.b64":
-                registers[words[0]] = registers[words[1]]
+                registers[arguments[0]] = registers[arguments[1]]
             elif name == "add.s64":
-                registers[words[0]] = registers[words[1]] + int(words[2])
+                registers[arguments[0]] = registers[arguments[1]] + int(arguments[2])
             elif name == "wgmma.fence.sync.aligned":
                 self.fenced = True
             elif name == "wgmma.commit_group.sync.aligned":
                 self.groups.append(self.group)
                 self.group = []
             else:
-                found = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(\w+)\.(\w+)", name)
-                assert found and self.fenced, statement
-                match = re.fullmatch(r"\{(.*)\}, (\w+), (\w+), p, 1, 1, 0, 0", rest)
-                assert match and found[2] == found[3], statement
-                places = [int(word.strip(" $")) for word in match[1].split(",")]
-                assert len(places) == int(found[1]) // 2
-                self.group.append(self._product(state, places, registers[match[2]], registers[match[3]], ELEMENTS[found[2]]))
+                instruction = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(\w+)\.(\w+)", name)
+                assert instruction and self.fenced, statement
+                operand_match = re.fullmatch(r"\{(.*)\}, (\w+), (\w+), p, 1, 1, 0, 0", operand_text)
+                assert operand_match and instruction[2] == instruction[3], statement
+                accumulators = [int(argument.strip(" $")) for argument in operand_match[1].split(",")]
+                assert len(accumulators) == int(instruction[1]) // 2
+                self.group.append(
+                    self._product(
+                        state, accumulators, registers[operand_match[2]], registers[operand_match[3]], ELEMENTS[instruction[2]]
+                    )
+                )
         self.groups[-1].append(lambda: [results[i].__setitem__(slice(None), state[i]) for i in range(count)] and None)
         return results
 
@@ -69,28 +73,30 @@ class Warpgroups:
             for run in self.groups.pop(0):
                 run()
 
-    def _product(self, state: dict[int, Array], places: list[int], a: Array, b: Array, element: np.dtype) -> Callable[[], None]:
-        columns = 2 * len(places)
+    def _product(
+        self, state: dict[int, Array], accumulators: list[int], a: Array, b: Array, element: np.dtype
+    ) -> Callable[[], None]:
+        columns = 2 * len(accumulators)
         lane, warp = np.arange(128) % 32, np.arange(128) // 32
 
         def run() -> None:
             for first in range(0, self.threads, 128):
-                mine = slice(first, first + 128)
-                left, right = self._matrix(a[mine], 64, element), self._matrix(b[mine], columns, element)
+                group_threads = slice(first, first + 128)
+                left, right = self._matrix(a[group_threads], 64, element), self._matrix(b[group_threads], columns, element)
                 product = left.astype(np.float64) @ right.astype(np.float64).T
-                for i, place in enumerate(places):
+                for i, accumulator in enumerate(accumulators):
                     row = 16 * warp + lane // 4 + (8 if i % 4 >= 2 else 0)
                     column = 8 * (i // 4) + 2 * (lane % 4) + i % 2
-                    state[place][mine] += product[row, column].astype(np.float32)
+                    state[accumulator][group_threads] += product[row, column].astype(np.float32)
 
         return run
 
-    def _matrix(self, described: Array, rows: int, element: np.dtype) -> Array:
+    def _matrix(self, descriptors: Array, rows: int, element: np.dtype) -> Array:
         """Rows of 16 elements at a descriptor that all threads of the warpgroup share (PTX ISA, "Matrix Descriptor Format")."""
-        (text,) = {int(value) & (1 << 64) - 1 for value in described}
-        assert text >> 62 == 1 and not text >> 49 & 7, "the 128-byte swizzle from a multiple of 1024 bytes"
-        start, stride = (text & 0x3FFF) << 4, (text >> 32 & 0x3FFF) << 4
+        (descriptor,) = {int(value) & (1 << 64) - 1 for value in descriptors}
+        assert descriptor >> 62 == 1 and not descriptor >> 49 & 7, "the 128-byte swizzle from a multiple of 1024 bytes"
+        start, stride = (descriptor & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
         row = np.arange(rows)[:, None]
-        places = start + row // 8 * stride + row % 8 * 128 + np.arange(32)
-        swizzled = places ^ (places >> 7 & 7) << 4
+        addresses = start + row // 8 * stride + row % 8 * 128 + np.arange(32)
+        swizzled = addresses ^ (addresses >> 7 & 7) << 4
         return np.ascontiguousarray(self.read(swizzled)).view(element)

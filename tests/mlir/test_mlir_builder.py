@@ -35,7 +35,7 @@ from tilec.mlir.types import (
 )
 
 PACKAGE = Path(tilec.__file__).parent
-JUDGES = ("lowering/total.py", "codegen/legality.py", "codegen/ptx.py")
+CHECKERS = ("lowering/total.py", "codegen/legality.py", "codegen/ptx.py")
 """Files that parse code and so name operations: the rule of lowered code, and the gate on LLVM IR."""
 OPERATION = re.compile(r"(?<![\w.])(?:!?llvm|nvvm|scf)\.\w")
 
@@ -94,7 +94,7 @@ MISTAKES: dict[str, Callable[[Builder], object]] = {
     "%x of i32 is no condition": lambda out: out.choose(value(i32), lambda: value(f32), lambda: value(f32)),
     "a branch makes (f32), or (i32)": lambda out: out.choose(value(i1), lambda: value(f32), lambda: value(i32)),
     "a branch makes (f32), or ()": lambda out: out.branch(value(i1), lambda: [value(f32)], list[SsaValue]),
-    "a loop is bounded by %x of i64": lambda out: out.loop(value(i64), 8, 1, [], lambda _, held: held),
+    "a loop is bounded by %x of i64": lambda out: out.loop(value(i64), 8, 1, [], lambda _, carried: carried),
     "a loop carries (f32), and a turn (i32)": lambda out: out.loop(value(i32), 8, 1, [value(f32)], lambda index, _: [index]),
     "no integers of 24 bits": lambda _: integer(24),
     "`f64` is no float": lambda _: floating("f64"),
@@ -114,7 +114,7 @@ def test_types_exist_once() -> None:
     assert integer(16) is i16 and floating("f16") is f16
 
 
-def test_what_changes_nothing_is_not_written() -> None:
+def test_operations_with_a_neutral_operand_are_not_written() -> None:
     out, x = Builder(), value(i32)
     assert [out.add(x, 0), out.mul(x, 1), out.shl(x, 0), out.lshr(x, 0), out.udiv(x, 1)] == [x] * 5
     assert out.offset(value(SHARED), 0) == value(SHARED)
@@ -122,77 +122,77 @@ def test_what_changes_nothing_is_not_written() -> None:
 
 
 def test_a_constant_is_written_once_where_it_is_in_scope() -> None:
-    kept: list[SsaValue] = []
+    constants: list[SsaValue] = []
 
-    def turn(out: Builder) -> SsaValue:
-        assert out.constant(7) == kept[0]
-        kept.append(out.float_constant(0x3F800000))
-        assert out.float_constant(0x3F800000) == kept[-1]
-        return kept[-1]
+    def use_constants(out: Builder) -> SsaValue:
+        assert out.constant(7) == constants[0]
+        constants.append(out.float_constant(0x3F800000))
+        assert out.float_constant(0x3F800000) == constants[-1]
+        return constants[-1]
 
     def write(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
-        kept.append(out.constant(7))
-        assert out.constant(7) == kept[0] != out.constant(7, i64)
+        constants.append(out.constant(7))
+        assert out.constant(7) == constants[0] != out.constant(7, i64)
         assert (len(out.lines), out.operations) == (2, 3)
         assert out.zero(vector(2, i32)) != out.zero(vector(4, i32)) == out.zero(vector(4, i32))
-        inside = out.compare("slt", number, kept[0])
-        chosen = out.choose(inside, lambda: turn(out), lambda: turn(out))
-        (looped,) = out.loop(kept[0], number, 1, [chosen], lambda index, held: [turn(out)])
-        with out.where(inside):
-            out.store(turn(out), pointer)
-        out.either(inside, lambda: out.store(turn(out), pointer), lambda: out.store(turn(out), pointer))
+        condition = out.compare("slt", number, constants[0])
+        selected = out.choose(condition, lambda: use_constants(out), lambda: use_constants(out))
+        (result,) = out.loop(constants[0], number, 1, [selected], lambda index, carried: [use_constants(out)])
+        with out.where(condition):
+            out.store(use_constants(out), pointer)
+        out.either(condition, lambda: out.store(use_constants(out), pointer), lambda: out.store(use_constants(out), pointer))
         with out.where(None):
-            turn(out)
-        out.store(looped, pointer)
-        assert turn(out) == kept[-2]  # nothing was emitted since
+            use_constants(out)
+        out.store(result, pointer)
+        assert use_constants(out) == constants[-2]  # nothing was emitted since
 
     text = module(write)
     assert text.count("constant(7 : i32)") == 1
-    assert len(set(kept)) == 1 + 7  # a region does not reuse values of another
+    assert len(set(constants)) == 1 + 7  # a region does not reuse values of another
     assert "define ptx_kernel" in to_llvm_ir(text)
 
 
 def _every_operation(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
     wide = out.extended(number, i64, signed=True)
-    at = out.offset(pointer, wide)
+    address = out.offset(pointer, wide)
     shared = out.offset(out.dynamic_shared(), out.special_register("tid.x"))
     number = out.bit_or(out.bit_xor(out.bit_and(number, 7), 3), out.sub(number, out.urem(number, 5)))
     number = out.integer("sdiv", number, number, proven=True)
     low = out.bitcast(out.trunc(number, i16), f16)
-    grown = out.float_op("fmul", out.fpext(low, f32), out.float_constant(0x7F800000), contract=True)
-    grown = out.negated(out.float_function("floor", grown))
-    pair = out.packed([low, out.fptrunc(grown, f16)], vector(2, f16))
-    number = out.select(out.float_compare("uno", grown, grown), out.bitcast(pair, i32), out.zext(out.truth(True), i32))
-    (nearest,) = out.inline_ptx("cvt.rzi.s32.f32 $0, $1;", "=r,f", [grown], [i32])
-    words = out.inline_ptx("ld.global.nc.v2.b32 {$0, $1}, [$2];", "=r,=r,l", [at], [i32, i32])
-    (best,) = out.intrinsic("maximumnum.f32", [grown, out.integer_to_float(words[1], f32, signed=False)], [f32])
-    out.instruction("cp.async.ca.shared.global.4", [shared, out.pointer_to(out.address(at, i64), GLOBAL)])
+    single = out.float_op("fmul", out.fpext(low, f32), out.float_constant(0x7F800000), contract=True)
+    single = out.negated(out.float_function("floor", single))
+    pair = out.packed([low, out.fptrunc(single, f16)], vector(2, f16))
+    number = out.select(out.float_compare("uno", single, single), out.bitcast(pair, i32), out.zext(out.truth(True), i32))
+    (nearest,) = out.inline_ptx("cvt.rzi.s32.f32 $0, $1;", "=r,f", [single], [i32])
+    words = out.inline_ptx("ld.global.nc.v2.b32 {$0, $1}, [$2];", "=r,=r,l", [address], [i32, i32])
+    (best,) = out.intrinsic("maximumnum.f32", [single, out.integer_to_float(words[1], f32, signed=False)], [f32])
+    out.instruction("cp.async.ca.shared.global.4", [shared, out.pointer_to(out.address(address, i64), GLOBAL)])
     out.commit_group()
     out.wait_group(0)
     out.barrier()
     out.named_barrier(1, 64)
-    inside = out.compare("slt", number, nearest)
-    held = out.choose_all(inside, lambda: [best, words[0]], lambda: [out.shuffle(best, 4), words[1]])
-    one = out.choose(inside, lambda: out.load(at, f32, alignment=4, invariant=True), lambda: held[0])
-    chosen = out.branch(inside, lambda: [one], lambda: [grown])
-    assert out.branch(inside, list[SsaValue], list[SsaValue]) == []
+    condition = out.compare("slt", number, nearest)
+    values = out.choose_all(condition, lambda: [best, words[0]], lambda: [out.shuffle(best, 4), words[1]])
+    loaded = out.choose(condition, lambda: out.load(address, f32, alignment=4, invariant=True), lambda: values[0])
+    chosen = out.branch(condition, lambda: [loaded], lambda: [single])
+    assert out.branch(condition, list[SsaValue], list[SsaValue]) == []
     total_, count = out.loop(
         out.constant(0),
         number,
         2,
-        [chosen[0], held[1]],
-        lambda index, h: [out.float_op("fadd", h[0], one), out.add(h[1], index)],
+        [chosen[0], values[1]],
+        lambda index, h: [out.float_op("fadd", h[0], loaded), out.add(h[1], index)],
     )
-    (alone,) = out.loop(out.constant(0), 8, 1, [count], lambda index, h: [out.shl(h[0], 1)])
+    (final,) = out.loop(out.constant(0), 8, 1, [count], lambda index, h: [out.shl(h[0], 1)])
     assert out.loop(out.constant(0), 8, number, [], lambda index, h: h) == []
-    with out.where(inside):
+    with out.where(condition):
         out.store(out.extract(pair, 1), out.offset(pointer, 8), alignment=2)
     with out.where(None):
-        out.atomic_update("umax", pointer, alone)
-    out.either(inside, lambda: out.store(total_, shared), lambda: out.store(out.zero(vector(4, i32)), pointer, alignment=16))
+        out.atomic_update("umax", pointer, final)
+    out.either(condition, lambda: out.store(total_, shared), lambda: out.store(out.zero(vector(4, i32)), pointer, alignment=16))
 
 
-def test_every_operation_is_taken_by_the_rule_and_by_mlir() -> None:
+def test_every_operation_is_accepted_by_the_rule_and_by_mlir() -> None:
     """Methods that are not called explicitly here are found by name."""
     text = module(_every_operation)
     total.check(text)
@@ -203,7 +203,7 @@ def test_every_operation_is_taken_by_the_rule_and_by_mlir() -> None:
 
 
 @pytest.mark.campaign
-def test_one_place_writes_mlir() -> None:
+def test_only_one_folder_writes_mlir() -> None:
     """Only the builder's modules name an operation, an attribute or a type of MLIR outside of prose."""
     writers: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
@@ -212,4 +212,4 @@ def test_one_place_writes_mlir() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
                 writers |= {path.relative_to(PACKAGE).as_posix()} if OPERATION.search(node.value) else set()
-    assert writers - set(JUDGES) == {f"mlir/{name}.py" for name in ("builder", "module", "types", "writer")}
+    assert writers - set(CHECKERS) == {f"mlir/{name}.py" for name in ("builder", "module", "types", "writer")}
