@@ -147,7 +147,7 @@ def test_errors_name_their_location(line: str, column: int, words: str) -> None:
     assert (caught.value.message, caught.value.line, caught.value.column) == (words, 4, column)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_syntax_is_named() -> None:
     with pytest.raises(ParseError, match=r"^1:1: expected `kernel`, found the end of the text$"):
         parse_function("")
     with pytest.raises(ParseError, match=r"^2:1: expected `strides`, found `grid`$"):

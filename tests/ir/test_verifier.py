@@ -328,9 +328,9 @@ def test_a_use_before_its_definition() -> None:
 def test_a_use_outside_of_the_region() -> None:
     function = small_function()
     inner = function.body.ops[2].regions[0].ops[0].result
-    late = ops.Unary(kind="neg", operands=[inner])
-    late.define(inner.type)
-    function.body.ops.append(late)
+    use = ops.Unary(kind="neg", operands=[inner])
+    use.define(inner.type)
+    function.body.ops.append(use)
     with pytest.raises(VerifyError, match="operand i32 is used where it is not defined"):
         verify(function)
 

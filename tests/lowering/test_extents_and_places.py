@@ -84,7 +84,7 @@ def test_a_scalar_in_an_extent_has_the_sign_of_its_dtype(dtype: str, tmp_path: P
 def test_coordinates_of_a_tile_of_one_thread_need_no_thread_index() -> None:
     context = Context(Kernel(1).function)
     before = len(context.lines)
-    coordinates = TileCoordinates(context, Layout(2, (), (), ()), (1, 1)).own
+    coordinates = TileCoordinates(context, Layout(2, (), (), ()), (1, 1)).thread_origin
     assert len(coordinates) == 2
     assert {line.partition(" = ")[2] for line in context.lines[before:]} == {"llvm.mlir.constant(0 : i32) : i32"}
 

@@ -83,8 +83,8 @@ def async_copy(out: Builder, box: Box, type: SharedType, stage: SsaValue, thread
             fixed_row = 0
         byte = out.mul(chunk, vector)
         target = out.offset(stage, shared_offset(out, type, row, byte))
-        own_row = out.udiv(thread, per_row) if aligned else row
-        source = _source(out, box, own_row, fixed_row, byte)
+        thread_row = out.udiv(thread, per_row) if aligned else row
+        source = _source(out, box, thread_row, fixed_row, byte)
         if box.edges is None:
             with _first_threads(out, thread, threads, total - first):
                 _copy(out, target, source, vector, None)

@@ -113,7 +113,7 @@ def start(
     """Issue the MMA of `tiles` x 64 rows of `left` with all of `right` into `accumulators`, as one wgmma group; with
     `zero_init` the accumulators start at zero. One inline PTX text, so that nothing is scheduled between the fence and its
     MMAs."""
-    results, others = (
+    results, other_operands = (
         len(accumulators),
         [value for value in (*left.a_registers, left.matrix_descriptor, right.matrix_descriptor) if value is not None],
     )
@@ -124,7 +124,7 @@ def start(
     statements = [
         ".reg .pred p; .reg .b32 t; .reg .b64 b; .reg .b64 a<" + str(tiles) + ">;",
         "mov.u32 t, 1; setp.ne.u32 p, t, 0;",
-        f"mov.b64 b, ${first + len(others) - 1};",
+        f"mov.b64 b, ${first + len(other_operands) - 1};",
     ]
     statements += [".reg .pred none; setp.eq.u32 none, t, 0;"] if zero_init else []
     if not num_a_registers:
@@ -149,7 +149,7 @@ def start(
                 f"{shape} {{{accumulator_registers}}}, {a}, b, {'none' if zero_init and not k else 'p'}, 1, 1, {transpose};"
             )
     statements.append("wgmma.commit_group.sync.aligned;")
-    return _through(out, "{ " + " ".join(statements) + " }", [] if zero_init else accumulators, results, others)
+    return _through(out, "{ " + " ".join(statements) + " }", [] if zero_init else accumulators, results, other_operands)
 
 
 def descriptor_offset(k: int, panel_bytes: int, mn_major: bool, dtype: DType) -> int:
@@ -173,9 +173,9 @@ def wait(out: Builder, accumulators: list[SsaValue], pending: int, before: list[
     return _through(out, f"{text}wgmma.wait_group.sync.aligned {pending};", accumulators, len(accumulators), before)
 
 
-def _through(out: Builder, text: str, registers: list[SsaValue], count: int, others: list[SsaValue]) -> list[SsaValue]:
+def _through(out: Builder, text: str, registers: list[SsaValue], count: int, other_operands: list[SsaValue]) -> list[SsaValue]:
     """Inline PTX with `count` f32 results: `registers` updated in place, or new registers if there are none."""
     tied = [str(i) for i in range(len(registers))]
-    constraint_letters = ["l" if value.type is i64 else "f" if value.type is f32 else "r" for value in others]
+    constraint_letters = ["l" if value.type is i64 else "f" if value.type is f32 else "r" for value in other_operands]
     constraints = ",".join([*["=f"] * count, *tied, *constraint_letters, "~{memory}"])
-    return out.inline_ptx(text, constraints, [*registers, *others], [f32] * count, side_effects=True)
+    return out.inline_ptx(text, constraints, [*registers, *other_operands], [f32] * count, side_effects=True)

@@ -16,7 +16,9 @@ from tilec.ir.core import Function, Value
 from tilec.ir.text.printer import print_function
 from tilec.ir.types import DTYPES, DType, TensorType, TileType
 
-_FIRST_FLOAT: Final = {size: next(one for one in DTYPES.values() if one.is_float and one.bits == size) for size in (32, 16, 8)}
+_FIRST_FLOAT: Final = {
+    size: next(dtype for dtype in DTYPES.values() if dtype.is_float and dtype.bits == size) for size in (32, 16, 8)
+}
 
 
 def claims(function: Function) -> str:

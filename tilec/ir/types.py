@@ -172,13 +172,13 @@ class SharedType:
 
     def offset(self, row: int, column: int) -> int:
         """Byte offset of an element in its stage, for copies and loads alike."""
-        panel, column = divmod(column, self.width)
-        chunk, rest = divmod(column * self.dtype.bytes, 16)
+        atom, column = divmod(column, self.width)
+        chunk, byte = divmod(column * self.dtype.bytes, 16)
         return (
-            panel * self.panel_bytes
+            atom * self.panel_bytes
             + row * self.pitch
             + ((chunk ^ ((row >> self.swizzle_shift) & self.swizzle_mask)) << 4)
-            + rest
+            + byte
         )
 
     def __str__(self) -> str:

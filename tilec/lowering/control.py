@@ -27,7 +27,7 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
     factor, step, remainder = _unrolling(op)
-    words = [_words(context, initial, len(registers)) for initial, registers in zip(op.initial, start, strict=True)]
+    words = [_carried_words(context, initial, len(registers)) for initial, registers in zip(op.initial, start, strict=True)]
 
     def packed(values: list[list[SsaValue]]) -> list[list[SsaValue]]:
         return [word.pack(registers) if word else registers for word, registers in zip(words, values, strict=True)]
@@ -55,7 +55,7 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
         context.assign(value, registers)
 
 
-def _words(context: Context, value: Value, registers: int) -> Words | None:
+def _carried_words(context: Context, value: Value, registers: int) -> Words | None:
     """The words in which a loop carries a value; None if it is carried element by element. Integers are not packed: if only low
     bits of a result are used, LLVM leaves the rest of a word undefined."""
     dtype = value.tile.dtype

@@ -38,7 +38,7 @@ def lower_put(context: Context, op: Put) -> None:
     assert layout is not None
     registers = context.registers(value)
     if tile.dtype.kind == "b":
-        registers = [context.zext(one, i8) for one in registers]
+        registers = [context.zext(register, i8) for register in registers]
     pointer = context.scratch(scratch, _scratch_bytes(tile, op.steps))
     context.assign(scratch, [pointer])
     coordinates = TileCoordinates(context, layout, tile.shape)
@@ -70,7 +70,7 @@ def _pointers(
 ) -> list[SsaValue]:  # fmt: skip
     """Shared address of each register's element."""
     base = None
-    for coordinate, step in zip(coordinates.own, steps, strict=True):
+    for coordinate, step in zip(coordinates.thread_origin, steps, strict=True):
         part = context.mul(coordinate, step * size)
         base = part if base is None else context.add(base, part)
     pointer = scratch if base is None else context.offset(scratch, base)

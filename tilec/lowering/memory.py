@@ -35,7 +35,7 @@ from tilec.lowering.atomics import float_extremum
 from tilec.lowering.context import Context, literal
 from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.rules import lowers
-from tilec.lowering.words import Words, load_one, load_where, store_vector
+from tilec.lowering.words import Words, load_element, load_predicated, store_vector
 from tilec.mlir.types import SsaValue, i1, i8, i64
 
 
@@ -61,20 +61,20 @@ def lower_load(context: Context, op: Load) -> None:
 
     def element(register: int) -> SsaValue:
         pointer = box.pointer(register)
-        load = partial(load_one, context, pointer, dtype, path)
+        load = partial(load_element, context, pointer, dtype, path)
         return context.choose(box.element_in_bounds(register), load, lambda: pad)
 
-    def access(register: int, outside: list[SsaValue]) -> list[SsaValue]:
+    def access(register: int, padding: list[SsaValue]) -> list[SsaValue]:
         def load_words() -> list[SsaValue]:
             return words.load(box.pointer(register), path)
 
-        return context.choose_all(box.element_in_bounds(register), load_words, lambda: outside)
+        return context.choose_all(box.element_in_bounds(register), load_words, lambda: padding)
 
     def load_elements_in_bounds() -> list[SsaValue]:
         if not no_partial_access:
             return words.pack([element(register) for register in range(layout.num_registers)])
-        outside = words.pack([pad] * width)
-        return [word for register in range(0, layout.num_registers, width) for word in access(register, outside)]
+        padding = words.pack([pad] * width)
+        return [word for register in range(0, layout.num_registers, width) for word in access(register, padding)]
 
     context.assign(op.result, words.elements(context.choose_all(box.all_in_bounds(), load_box, load_elements_in_bounds)))
 
@@ -122,14 +122,14 @@ def lower_gather(context: Context, op: Gather) -> None:
     for register in range(layout.num_registers):
         coordinates = [values[register] for values in indices]
         if op.pad is None:
-            out.append(load_one(context, _element_pointer(context, op.source, coordinates), dtype, path))
+            out.append(load_element(context, _element_pointer(context, op.source, coordinates), dtype, path))
             continue
         in_bounds = _element_in_bounds(context, op.source, coordinates)
         in_bounds = _conjunction(context, context.registers(condition)[register] if condition else None, in_bounds)
         assert in_bounds is not None
         pad = literal(context, op.pad, dtype)
         out.append(
-            load_where(
+            load_predicated(
                 context,
                 in_bounds,
                 _element_pointer(context, op.source, [part[register] for part in address_indices]),
@@ -150,7 +150,7 @@ def _address_indices(context: Context, index: Value) -> list[SsaValue]:
     if isinstance(owner, Binary) and owner.kind == "add" and index.tile.dtype == i32:
         for common, addends in (owner.operands, owner.operands[::-1]):
             if common.layout == addends.layout == index.layout and 0 <= _largest_element(addends) < 1 << 31:
-                pairs = zip(*(_as_i64(context, one, context.registers(one)) for one in (common, addends)), strict=True)
+                pairs = zip(*(_as_i64(context, tile, context.registers(tile)) for tile in (common, addends)), strict=True)
                 return [context.add(base, addend) for base, addend in pairs]
     return _as_i64(context, index, context.registers(index))
 
@@ -167,7 +167,7 @@ def _largest_element(steps: Value) -> int:
         case Broadcast() | Relayout() | Reshape():
             return _largest_element(owner.operands[0])
         case Binary(kind="add" | "mul"):
-            left, right = (_largest_element(one) for one in owner.operands)
+            left, right = (_largest_element(operand) for operand in owner.operands)
             return -1 if left < 0 or right < 0 else left + right if owner.kind == "add" else left * right
         case _:
             return -1
@@ -233,7 +233,7 @@ class _Box:
         self.coordinates = TileCoordinates(context, layout, shape)
         self.first = [
             context.add(offset, context.zext(coordinate, i64))
-            for offset, coordinate in zip(self.offsets, self.coordinates.own, strict=True)
+            for offset, coordinate in zip(self.offsets, self.coordinates.thread_origin, strict=True)
         ]
         self.base = _element_pointer(context, tensor, self.first)
         self.wrapped: dict[

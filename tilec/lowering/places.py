@@ -19,7 +19,7 @@ class TileCoordinates:
 
     def __init__(self, context: Context, layout: Layout, shape: tuple[int, ...]) -> None:
         self.context, self.layout, self.shape = context, layout, shape
-        self._own: list[SsaValue] | None = None
+        self._thread_origin: list[SsaValue] | None = None
         self._past_end: dict[tuple[int, int], SsaValue] = {}
         self._shifts: dict[tuple[int, int, int, Type], SsaValue] = {}
         self._max_offset, self._alignment = [0] * len(shape), list(shape)
@@ -33,12 +33,12 @@ class TileCoordinates:
                     self.past_end(axis, step)
 
     @property
-    def own(self) -> list[SsaValue]:
+    def thread_origin(self) -> list[SsaValue]:
         """Coordinates of this thread's register 0 (i32), before wrapping."""
-        if self._own is None:
+        if self._thread_origin is None:
             zero = [] if self.layout.lanes else [self.context.constant(0)] * len(self.shape)
-            self._own = zero or self.context.thread_coordinates(self.layout)
-        return self._own
+            self._thread_origin = zero or self.context.thread_coordinates(self.layout)
+        return self._thread_origin
 
     def steps(self, register: int) -> tuple[int, ...]:
         """Distance of a register from register 0 on each axis, before wrapping."""
@@ -54,7 +54,7 @@ class TileCoordinates:
         step -= step % self._alignment[axis]
         if (axis, step) not in self._past_end:
             limit = self.context.constant(max(0, extent - step))
-            self._past_end[axis, step] = self.context.compare("uge", self.own[axis], limit)
+            self._past_end[axis, step] = self.context.compare("uge", self.thread_origin[axis], limit)
         return self._past_end[axis, step]
 
     def is_copy(self, register: int) -> SsaValue | None:
@@ -73,7 +73,7 @@ class TileCoordinates:
     def coordinate(self, register: int, axis: int) -> SsaValue:
         """Coordinate of a register's element on an axis, i32."""
         step = self.steps(register)[axis]
-        coordinate = self.context.add(self.own[axis], step)
+        coordinate = self.context.add(self.thread_origin[axis], step)
         shift = self.shift(axis, step, 1, i32)
         return self.context.add(coordinate, shift) if shift else coordinate
 

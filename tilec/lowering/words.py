@@ -74,17 +74,17 @@ def _load_text(
     return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.PROLOGUE)
 
 
-def load_where(
-    context: Context, inside: SsaValue, pointer: SsaValue, pad: SsaValue, dtype: DType, path: Path
+def load_predicated(
+    context: Context, in_bounds: SsaValue, pointer: SsaValue, pad: SsaValue, dtype: DType, path: Path
 ) -> SsaValue:  # fmt: skip
-    """An element if `inside`, else `pad`. A 32-bit word that this kernel does not write is loaded by one predicated
+    """An element if `in_bounds`, else `pad`. A 32-bit word that this kernel does not write is loaded by one predicated
     instruction: a branch per element prevents sharing of address computations and issuing the loads together."""
     raw = _memory_type(dtype)
     if path is Path.WRITTEN or raw not in (i32, f32):
-        return context.choose(inside, lambda: load_one(context, pointer, dtype, path), lambda: pad)
+        return context.choose(in_bounds, lambda: load_element(context, pointer, dtype, path), lambda: pad)
     constraint = "r" if raw is i32 else "f"
     text = f"@$2 ld.global{'.nc' if path is Path.CONSTANT else ''}.b32 $0, [$1];"
-    operands = [pointer, inside, pad]
+    operands = [pointer, in_bounds, pad]
     return context.inline_ptx(text, f"={constraint},l,b,0", operands, [raw], side_effects=path is Path.PROLOGUE)[0]
 
 
@@ -96,7 +96,7 @@ def _from_memory(context: Context, value: SsaValue, dtype: DType) -> SsaValue:
     return context.compare("ne", value, context.constant(0, i8)) if dtype.kind == "b" else value
 
 
-def load_one(context: Context, pointer: SsaValue, dtype: DType, path: Path) -> SsaValue:
+def load_element(context: Context, pointer: SsaValue, dtype: DType, path: Path) -> SsaValue:
     loaded = context.load(pointer, _memory_type(dtype), alignment=dtype.bytes, invariant=path is Path.CONSTANT)
     return _from_memory(context, loaded, dtype)
 

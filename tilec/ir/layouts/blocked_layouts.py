@@ -28,17 +28,17 @@ def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
     exact = _spread(shape, warps, vector, frozenset())
     outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
     not_powers_of_two = [axis for axis, extent in enumerate(shape) if extent & (extent - 1)]
-    best, least = exact, exact.num_registers
+    best, fewest = exact, exact.num_registers
     for count in range(1, len(not_powers_of_two) + 1):
         for axes in combinations(not_powers_of_two, count):
             few_registers, max_ratio = (FEW_REGISTERS, 3 / 4) if axes == (outermost,) else (FEW_INNER_REGISTERS, 1 / 2)
             layout = _spread(shape, warps, vector, frozenset(axes))
             if (
                 exact.num_registers > few_registers
-                and layout.num_registers < least
+                and layout.num_registers < fewest
                 and layout.num_registers <= max_ratio * exact.num_registers
             ):
-                best, least = layout, layout.num_registers
+                best, fewest = layout, layout.num_registers
     return best
 
 

@@ -23,7 +23,7 @@ def interval(op: SharedAlloc | Ring) -> tuple[int, int]:
 
 def taken_bytes(function: Function) -> dict[Op, int]:
     """For every operation, the end of the allocated bytes of dynamic shared memory while it runs."""
-    return {op: max((interval(one)[1] for one in live), default=0) for op, live in live_shared(function).items()}
+    return {op: max((interval(allocation)[1] for allocation in live), default=0) for op, live in live_shared(function).items()}
 
 
 def live_shared(function: Function) -> dict[Op, tuple[SharedAlloc | Ring, ...]]:
@@ -33,9 +33,9 @@ def live_shared(function: Function) -> dict[Op, tuple[SharedAlloc | Ring, ...]]:
     return found
 
 
-def scratch_offset(taken: int) -> int:
-    """Where scratch begins after `taken` allocated bytes."""
-    return (taken + 127) // 128 * 128
+def scratch_offset(allocated: int) -> int:
+    """Where scratch begins after `allocated` bytes."""
+    return (allocated + 127) // 128 * 128
 
 
 def shared_bytes(function: Function) -> int:
