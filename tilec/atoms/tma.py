@@ -105,7 +105,7 @@ def copy_stage(
                 coordinates[row_axis - 1] = out.add(coordinates[row_axis - 1], sub_tile)
             coordinates[row_axis] = out.add(coordinates[row_axis], row) if row else coordinates[row_axis]
             coordinates[-1] = out.add(coordinates[-1], atom * stage.width) if atom else coordinates[-1]
-            _copy(out, map_, out.offset(target, atom * stage.panel_bytes + first * box.swizzle), coordinates, full)
+            _copy(out, map_, out.offset(target, atom * stage.atom_bytes + first * box.swizzle), coordinates, full)
 
 
 def store_box(out: Builder, map_: SsaValue, origin: list[SsaValue], source: SsaValue) -> None:

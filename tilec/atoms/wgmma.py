@@ -79,7 +79,7 @@ class Left:
     of 64 rows."""
 
     matrix_descriptor: SsaValue | None = None
-    panel_bytes: int = 0
+    atom_bytes: int = 0
     a_registers: tuple[SsaValue, ...] = ()
 
 
@@ -88,7 +88,7 @@ class Right:
     """Operand B: a descriptor, the bytes of a sub-tile, and whether it is MN-major (`mn_major`)."""
 
     matrix_descriptor: SsaValue
-    panel_bytes: int
+    atom_bytes: int
     mn_major: bool = False
 
 
@@ -134,8 +134,8 @@ def start(
     for k in range(0, depth, K):
         if k:
             increments = [
-                descriptor_offset(k, operand.panel_bytes, mn_major, dtype)
-                - descriptor_offset(k - K, operand.panel_bytes, mn_major, dtype)
+                descriptor_offset(k, operand.atom_bytes, mn_major, dtype)
+                - descriptor_offset(k - K, operand.atom_bytes, mn_major, dtype)
                 for operand, mn_major in ((left, False), (right, right.mn_major))
             ]
             statements += [] if num_a_registers else [f"add.s64 a{tile}, a{tile}, {increments[0]};" for tile in range(tiles)]
@@ -152,12 +152,12 @@ def start(
     return _through(out, "{ " + " ".join(statements) + " }", [] if zero_init else accumulators, results, other_operands)
 
 
-def descriptor_offset(k: int, panel_bytes: int, mn_major: bool, dtype: DType) -> int:
+def descriptor_offset(k: int, atom_bytes: int, mn_major: bool, dtype: DType) -> int:
     """The descriptor increment for offset `k` along K."""
     if mn_major:
         return k * GROUP_ROW_BYTES // _UNIT
     atom, byte = divmod(k * dtype.bytes, GROUP_ROW_BYTES)
-    return (atom * panel_bytes + byte) // _UNIT
+    return (atom * atom_bytes + byte) // _UNIT
 
 
 def wait(out: Builder, accumulators: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:

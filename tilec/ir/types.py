@@ -157,14 +157,14 @@ class SharedType:
         return padded * 16
 
     @property
-    def panel_bytes(self) -> int:
+    def atom_bytes(self) -> int:
         """Bytes of one of the `panels`, padding included, a multiple of 128."""
         return (self.shape[0] * self.pitch + 127) // 128 * 128
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of one matrix."""
-        return self.panels * self.panel_bytes
+        return self.panels * self.atom_bytes
 
     @property
     def bytes(self) -> int:
@@ -175,7 +175,7 @@ class SharedType:
         atom, column = divmod(column, self.width)
         chunk, byte = divmod(column * self.dtype.bytes, 16)
         return (
-            atom * self.panel_bytes
+            atom * self.atom_bytes
             + row * self.pitch
             + ((chunk ^ ((row >> self.swizzle_shift) & self.swizzle_mask)) << 4)
             + byte

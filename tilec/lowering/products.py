@@ -45,7 +45,7 @@ def lower_group_mma(context: Context, op: GroupMma) -> None:
     a, b = (wgmma.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
     group = context.lshr(context.thread(), 7)
     a = wgmma.advance_descriptor(context, a, context.mul(group, wgmma.GROUP_M * tiles))
-    operands = wgmma.Left(a, left.panel_bytes), wgmma.Right(b, right.panel_bytes)
+    operands = wgmma.Left(a, left.atom_bytes), wgmma.Right(b, right.atom_bytes)
     _start(context, op, operands, tiles, left.shape[1])
 
 
@@ -55,8 +55,8 @@ def lower_held_group_mma(context: Context, op: HeldGroupMma) -> None:
     a, right = op.operands[0], op.operands[1].shared
     tiles = a.tile.shape[0] // wgmma.GROUP_M // (context.threads // 128)
     ((buffer, stage),) = op.reads
-    b = wgmma.descriptor(context, stage_pointer(context, buffer, stage), right.panel_bytes)
-    operands = wgmma.Left(a_registers=tuple(context.registers(a))), wgmma.Right(b, right.panel_bytes, mn_major=True)
+    b = wgmma.descriptor(context, stage_pointer(context, buffer, stage), right.atom_bytes)
+    operands = wgmma.Left(a_registers=tuple(context.registers(a))), wgmma.Right(b, right.atom_bytes, mn_major=True)
     _start(context, op, operands, tiles, right.shape[0])
 
 
