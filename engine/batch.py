@@ -26,9 +26,9 @@ from engine.sampling import SamplingParams, settings
 from tilec.step.step import BATCHES, OutputMode
 
 
-def _named(numbers: Sequence[int]) -> str:
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} or {last}"
+def _listed(numbers: Sequence[int]) -> str:
+    *rest, last = map(str, numbers)
+    return f"{', '.join(rest)} or {last}"
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class Batch:
 
     def __init__(self, backend: Backend, sequences: int) -> None:
         if sequences not in BATCHES:
-            raise UsageError(f"a batch has {_named(BATCHES)} sequences, not {sequences}", fix="places may stay free")
+            raise UsageError(f"a batch has {_listed(BATCHES)} sequences, not {sequences}", fix="places may stay free")
         self._backend, self.sequences = backend, sequences
         self._steps = backend.batch_steps(sequences)
         self._state = _State([None] * sequences)

@@ -148,17 +148,17 @@ class PrefillSteps:
         ]
         unchecked = [entry for entry in keyed if entry[2] not in self._numbers]
         found = {op.name: self._launches.bundled_kernel(op) for _, op, _ in unchecked}
-        whole = verify_extents(reduced, [op for _, op, _ in unchecked], lambda op: found[op.name].manifest)
-        whole = whole and all(_uses(found[op.name].manifest) == self._uses[kind] for kind, op, _ in unchecked)
+        covers_whole = verify_extents(reduced, [op for _, op, _ in unchecked], lambda op: found[op.name].manifest)
+        covers_whole = covers_whole and all(_uses(found[op.name].manifest) == self._uses[kind] for kind, op, _ in unchecked)
         self._verify(
-            reduced, output_mode, whole and all(self._numbers[key].whole for _, _, key in keyed if key in self._numbers)
+            reduced, output_mode, covers_whole and all(self._numbers[key].whole for _, _, key in keyed if key in self._numbers)
         )
         for kind, op, key in unchecked:
             series = self._series_of(kind, found[op.name])
-            self._numbers[key] = _CheckedKind(series, self._launches.numbers(reduced, op, series), whole)
-        known = {key[0]: self._numbers[key] for _, _, key in keyed}
-        order = [(known[number].series, index) for number, index in self._order[output_mode]]
-        return Prepared(tuple([(entry.series, entry.numbers) for entry in known.values()]), tuple(order))
+            self._numbers[key] = _CheckedKind(series, self._launches.numbers(reduced, op, series), covers_whole)
+        checked_kinds = {key[0]: self._numbers[key] for _, _, key in keyed}
+        order = [(checked_kinds[number].series, index) for number, index in self._order[output_mode]]
+        return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order))
 
     def _form(self, output_mode: OutputMode, layers: int) -> Form:
         return self._step.form("prefill", output_mode, tokens=self.largest, layers=min(self._step.layers, layers))

@@ -137,8 +137,8 @@ class InputValues:
 
     def sent(self, values: Mapping[str, Any]) -> None:
         """Record that the host set inputs, each to one integer or to one per element."""
-        for name, given in values.items():
-            elements: Iterable[Any] = given if hasattr(given, "__len__") else (given,)
+        for name, value in values.items():
+            elements: Iterable[Any] = value if hasattr(value, "__len__") else (value,)
             self._intervals[name] = [(int(element), int(element)) for element in elements]
 
     def enqueue(self, step: Replay) -> None:

@@ -114,13 +114,15 @@ def verify_extents(graph: StepGraph, ops: Iterable[Op], contract: Callable[[Op],
     """Check the rules `views`, `shapes`, `rows` and `values` for some operations of a step; returns whether their views cover
     whole buffers. If they do, all other rules but `memory` follow from the same operations on the same whole buffers at other
     extents."""
-    state, whole = _Step(graph), True
+    state, covers_whole = _Step(graph), True
     for op in ops:
         indexed = state.indexed_contract(contract(op))
         spans = state.spans(op, indexed)
         state.extents(op, indexed)
-        whole = whole and all(spans[name] == (0, state.elements[view.buffer]) for name, view in op.tensors.items())
-    return whole
+        covers_whole = covers_whole and all(
+            spans[name] == (0, state.elements[view.buffer]) for name, view in op.tensors.items()
+        )
+    return covers_whole
 
 
 def verify_captured(graph: StepGraph, allocations: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> None:

@@ -43,7 +43,7 @@ def alone(backend: InterpreterBackend, ids: list[int], count: int, sampling: Sam
 
 @pytest.mark.campaign
 def test_sequences_are_added_and_removed_and_each_generates_as_if_alone(backend: InterpreterBackend) -> None:
-    wanted = [alone(backend, ids, 5) for ids in PROMPTS]
+    expected = [alone(backend, ids, 5) for ids in PROMPTS]
     with Batch(backend, 2) as batch:
         first, token = batch.add(PROMPTS[0])
         assert (first, batch.free) == (0, 1)
@@ -64,9 +64,9 @@ def test_sequences_are_added_and_removed_and_each_generates_as_if_alone(backend:
             generated[2].append(tokens[third])
             generated[1].append(tokens[second])
         assert batch.length(third) == len(PROMPTS[2]) + 4
-    assert generated[0] == wanted[0]
-    assert generated[1][:5] == wanted[1]
-    assert generated[2] == wanted[2]
+    assert generated[0] == expected[0]
+    assert generated[1][:5] == expected[1]
+    assert generated[2] == expected[2]
 
 
 def test_logits_depend_neither_on_other_sequences_nor_on_the_row(backend: InterpreterBackend) -> None:
@@ -88,14 +88,14 @@ def test_logits_depend_neither_on_other_sequences_nor_on_the_row(backend: Interp
 
 @pytest.mark.campaign
 def test_sampled_and_greedy_sequences_in_one_batch(backend: InterpreterBackend) -> None:
-    wanted = [alone(backend, PROMPTS[0], 3, SAMPLED), alone(backend, PROMPTS[1], 3)]
+    expected = [alone(backend, PROMPTS[0], 3, SAMPLED), alone(backend, PROMPTS[1], 3)]
     with Batch(backend, 2) as batch:
         added = [batch.add(PROMPTS[0], SAMPLED), batch.add(PROMPTS[1])]
         generated = {row: [token] for row, token in added}
         for _ in range(2):
             for row, token in batch.step().items():
                 generated[row].append(token)
-    assert list(generated.values()) == wanted
+    assert list(generated.values()) == expected
 
 
 def test_a_full_cache_is_refused_and_other_sequences_continue(backend: InterpreterBackend) -> None:

@@ -134,9 +134,9 @@ def test_repetitions_are_the_outer_loop_and_prompts_stay() -> None:
 
 def test_different_tokens_in_repetitions_are_reported() -> None:
     backend = TimedBackend(tokens=[5, 6, 5, 5])
-    (one, two), _ = measure(backend, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)
-    assert one.repeatable
-    assert not two.repeatable
+    (first, second), _ = measure(backend, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)
+    assert first.repeatable
+    assert not second.repeatable
 
 
 def test_a_generation_that_is_too_short() -> None:

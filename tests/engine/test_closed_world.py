@@ -53,16 +53,16 @@ def shapes(op: Op) -> dict[str, tuple[int, ...]]:
     return {name: view.shape for name, view in op.tensors.items()}
 
 
-def artifact_of(build: BuildFile, kernel: str, wanted: dict[str, Constant], target: Target) -> str:
+def artifact_of(build: BuildFile, kernel: str, constants: dict[str, Constant], target: Target) -> str:
     """The one artifact of a kernel with these constants."""
     fitting = [
         artifact_name(entry.name, values)
         for entry in build.entries
         if entry.name == kernel and target in entry.among(None)
         for values in entry.specialisations()
-        if all(values.get(name) == value for name, value in wanted.items())
+        if all(values.get(name) == value for name, value in constants.items())
     ]
-    assert len(fitting) == 1, (kernel, wanted, fitting)
+    assert len(fitting) == 1, (kernel, constants, fitting)
     return fitting[0]
 
 

@@ -134,7 +134,7 @@ def test_lengths_that_do_not_fit_are_refused(backend: tuple[OneSequence, FakeDri
     with pytest.raises(GraphError, match=r"`layers.0.act` is larger than that of 2048 tokens"):
         prefill.prepared(33, 0, "argmax")
     monkeypatch.undo()
-    series = next(one for (kind, _), one in prefill._series.items() if kind[1] == "add_rms_norm")
+    series = next(candidate for (kind, _), candidate in prefill._series.items() if kind[1] == "add_rms_norm")
     graph = loaded.step.graph("prefill", tokens=4000)
     op = next(op for op in graph.ops if op.kernel == "add_rms_norm")
     with pytest.raises(DeviceError, match=r"overlaps|reaches beyond what was checked"):

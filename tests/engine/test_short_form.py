@@ -41,10 +41,10 @@ def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
     folder = tmp_path_factory.mktemp("tiny") / "model"
     config = write_tiny_model(folder)
-    made = InterpreterBackend()
-    made.load(config, WeightPlan.for_model(config, folder, "bf16"), 40)
-    yield made
-    made.close()
+    loaded = InterpreterBackend()
+    loaded.load(config, WeightPlan.for_model(config, folder, "bf16"), 40)
+    yield loaded
+    loaded.close()
 
 
 def set_short_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
@@ -125,8 +125,8 @@ def test_logits_and_caches_of_both_forms(backend: InterpreterBackend, monkeypatc
         first, last = (backend.cache(f"k_cache.{layer}")[: 2 * len(PROMPT)].copy() for layer in (0, 1))
         values = backend.cache("v_cache.0")[: 2 * len(PROMPT)].copy()
         results.append((logits, first, values, last))
-    (long, *long_caches), (short, *short_caches) = results
-    assert np.sqrt(np.mean((short - long) ** 2)) < TOLERANCE * long.std()
+    (long_logits, *long_caches), (short_logits, *short_caches) = results
+    assert np.sqrt(np.mean((short_logits - long_logits) ** 2)) < TOLERANCE * long_logits.std()
     assert (long_caches[0] == short_caches[0]).all()
     assert (long_caches[1] == short_caches[1]).all()  # before any attention: bit for bit
     assert np.abs(long_caches[2].astype(float) - short_caches[2].astype(float)).max() < 0.1
@@ -144,13 +144,18 @@ def test_a_batch_uses_the_short_form_if_all_its_sequences_are_short(
             steps = batch._steps  # pyright: ignore[reportPrivateUsage]
             run = steps.run
             monkeypatch.setattr(
-                steps, "run", lambda output_mode, short, run=run, forms=forms: (forms.append(short), run(output_mode, short))
+                steps,
+                "run",
+                lambda output_mode, short_logits, run=run, forms=forms: (
+                    forms.append(short_logits),
+                    run(output_mode, short_logits),
+                ),
             )
             rows = [batch.add(ids)[0] for ids in (PROMPT[:2], [*PROMPT, 7])]
             logits_by_step = [batch.logits({rows[0]: token, rows[1]: token + 1}) for token in PROMPT[:4]]
             results.append(np.array([[logits[row] for row in rows] for logits in logits_by_step]))
         assert forms == expected
-    long, mixed, short = results
-    for other in (mixed, short):
-        assert np.sqrt(np.mean((other - long) ** 2)) < TOLERANCE * long.std()
-    assert (mixed[:2] == short[:2]).all()  # one and the same form
+    long_logits, mixed_logits, short_logits = results
+    for other in (mixed_logits, short_logits):
+        assert np.sqrt(np.mean((other - long_logits) ** 2)) < TOLERANCE * long_logits.std()
+    assert (mixed_logits[:2] == short_logits[:2]).all()  # one and the same form

@@ -33,20 +33,20 @@ class SmallStep:
         for i in range(4):
             graph.buffer(f"b{i}", "f32", (ALIGNED_ELEMENTS * rng.randint(1, 2),), Kind.ACTIVATION)
         graph.buffer("y", "f32", (4,), Kind.OUTPUT)
-        whole: list[str] = []
+        complete: list[str] = []
         for i in range(rng.randint(2, 5)):
-            source = rng.choice(whole) if whole else None
+            source = rng.choice(complete) if complete else None
             out = rng.choice([name for name in graph.buffers if name not in (source, "y")])
             half = graph.buffers[out].shape[0] // 2
             reads = [graph.view(source)] if source else []
-            update = out in whole and rng.random() < 0.5
+            update = out in complete and rng.random() < 0.5
             cls.add(graph, f"{i}", reads, [View(out, (half,))], [])  # one half, then the other
             cls.add(graph, f"{i}.again", reads, [View(out, (half,), half)], [])
             if update:
                 cls.add(graph, f"{i}.update", reads, [], [graph.view(out)])
             cls.add(graph, f"{i}.served", [graph.view(out)], [graph.view("y")], [])
-            whole = [*whole, out] if out not in whole else whole
-        cls.add(graph, "last", [graph.view(name) for name in whole], [graph.view("y")], [])
+            complete = [*complete, out] if out not in complete else complete
+        cls.add(graph, "last", [graph.view(name) for name in complete], [graph.view("y")], [])
         return cls(graph, dict(plan_memory(graph).offsets))
 
     @staticmethod

@@ -239,12 +239,12 @@ def test_damaged_headers_are_refused(tmp_path: Path, kind: str) -> None:
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
     arrays = tensors(UNTIED)
-    whole = packed(entries(arrays), data_of(arrays))
-    data_begin = len(whole) - len(data_of(arrays))
-    for length in [0, 1, 7, 8, 9, data_begin - 1, data_begin, data_begin + 1, len(whole) - 177, len(whole) - 1]:
-        (tmp_path / "model.safetensors").write_bytes(whole[:length])
+    content = packed(entries(arrays), data_of(arrays))
+    data_begin = len(content) - len(data_of(arrays))
+    for length in [0, 1, 7, 8, 9, data_begin - 1, data_begin, data_begin + 1, len(content) - 177, len(content) - 1]:
+        (tmp_path / "model.safetensors").write_bytes(content[:length])
         assert "is truncated" in refusal(tmp_path), length
-    (tmp_path / "model.safetensors").write_bytes(whole + b"\0")
+    (tmp_path / "model.safetensors").write_bytes(content + b"\0")
     assert "has 1 bytes after the last tensor" in refusal(tmp_path)
 
 
@@ -309,14 +309,14 @@ def test_dummy_weights_are_the_same_however_they_are_taken() -> None:
     config = replace(UNTIED, hidden_size=512, vocab_size=4200)  # embeddings of more than two blocks
     weights = dummy_weights(config, "bf16", 7)
     names = [destination.name for destination in weights.destinations]
-    whole = {name: weights.array(name).tobytes() for name in names}
+    bytes_by_name = {name: weights.array(name).tobytes() for name in names}
     with ThreadPoolExecutor(4) as pool:
         again = dummy_weights(config, "bf16", 7)
         order = random.Random(0).sample(names, len(names))
-        assert list(pool.map(lambda name: joined(again, name, 100_002) == whole[name], order)) == [True] * len(names)
-    assert dummy_weights(config, "bf16", 8).array(LAST).tobytes() != whole[LAST]
-    assert whole[LAST] != whole["model.embed_tokens.weight"]  # of the same shape
-    assert whole[LAST][:1000] != whole[LAST][2 << 20 :][:1000]  # another block
+        assert list(pool.map(lambda name: joined(again, name, 100_002) == bytes_by_name[name], order)) == [True] * len(names)
+    assert dummy_weights(config, "bf16", 8).array(LAST).tobytes() != bytes_by_name[LAST]
+    assert bytes_by_name[LAST] != bytes_by_name["model.embed_tokens.weight"]  # of the same shape
+    assert bytes_by_name[LAST][:1000] != bytes_by_name[LAST][2 << 20 :][:1000]  # another block
     merged = weights.array("model.layers.1.self_attn.qkv_proj.weight")
     assert merged[24:36].tobytes() == weights.tensor("model.layers.1.self_attn.k_proj.weight").tobytes()
 

@@ -103,7 +103,7 @@ class Form:
 
 def _depends(expressions: Iterable[Expression]) -> bool:
     """Whether any of the expressions depends on a length."""
-    return any(one.names & LENGTHS for one in expressions)
+    return any(expression.names & LENGTHS for expression in expressions)
 
 
 def resolved_ops(

@@ -135,7 +135,7 @@ class Step:
                 pending.append(declared)
                 continue
             for layer in range(self.layers if pending else 0):
-                yield from (self._weight(one, layer) for one in pending)
+                yield from (self._weight(weight, layer) for weight in pending)
             pending = []
             if declared is not None and not (self.tied and declared.name in self.declaration.tied):
                 yield self._weight(declared, 0)

@@ -162,7 +162,7 @@ class Report:
         found = data.get("cells")
         if not isinstance(found, list) or not found:
             raise ValueError("`cells` is no list, or empty")
-        cells = [_cell(_object(one, f"cells[{number}]")) for number, one in enumerate(cast("list[object]", found))]
+        cells = [_cell(_object(entry, f"cells[{number}]")) for number, entry in enumerate(cast("list[object]", found))]
         machine, model, policy = (_object(data.get(name), name) for name in ("machine", "model", "policy"))
         for record, name in ((machine, "gpu"), (model, "name"), (model, "dtype"), (policy, "what")):
             _text(record, name)
