@@ -74,7 +74,7 @@ class Engine:
         random weights replace the files'. `progress` is called with the bytes of weights loaded so far and the total. Raises
         an `EngineError`: see `engine.errors`.
         """
-        if backend == "interpreter" and any(one is not None for one in (bundle, device, bundle_digest, trust)):
+        if backend == "interpreter" and any(option is not None for option in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
         config = ModelConfig.read(path)
         generation = GenerationConfig.read(path, config)
@@ -132,12 +132,12 @@ class Engine:
         for ids outside the vocabulary or a prompt longer than the cache."""
         if max_new_tokens < 1:
             raise UsageError(f"max-new-tokens is {max_new_tokens}, and must be positive")
-        room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
+        limit = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
         sequence = self._sequence = self.backend.begin()
         with device_errors():
             self.backend.prefill(sequence, ids, sampling)
             token = self.backend.token()
-            following = self.backend.stream_tokens(sequence, token, room - 1) if room > 1 else iter(())
+            following = self.backend.stream_tokens(sequence, token, limit - 1) if limit > 1 else iter(())
             while token not in self.generation.eos_token_id:
                 yield token
                 token = next(following, None)
@@ -158,16 +158,16 @@ class Engine:
         """Generated text in pieces that never split a character. Ends before the first of the strings `stop`, and when another
         generation begins. See `tokens` and `generate_ids` for the rest."""
         ids = self.tokens(prompt, thinking=thinking, tools=tools, allow_control_tokens=allow_control_tokens)
-        stream, end = Detokenizer(self.text), StopStrings(stop)
+        stream, stop_strings = Detokenizer(self.text), StopStrings(stop)
         for token in self.generate_ids(ids, max_new_tokens, sampling=sampling):
-            piece = end.push(stream.push(token))
+            piece = stop_strings.push(stream.push(token))
             if piece:
                 yield piece
-            if end.found:
+            if stop_strings.found:
                 return
-        rest = end.push(stream.finish()) + end.finish()
-        if rest:
-            yield rest
+        remaining = stop_strings.push(stream.finish()) + stop_strings.finish()
+        if remaining:
+            yield remaining
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits of the prompt's last token, (vocab,); UsageError as in `generate_ids`."""

@@ -1,13 +1,13 @@
 """Batched generation: a step processes one token of each sequence and reads the weights once for all of them.
 
     with Batch(backend, 8) as batch:
-        place, token = batch.add(prompt)          prefill a new sequence and choose its first token
-        tokens = batch.step()                     {place: its next token}, for every sequence
-        batch.remove(place)                       end a sequence; the others are unaffected
+        row, token = batch.add(prompt)            prefill a new sequence and choose its first token
+        tokens = batch.step()                     {row: its next token}, for every sequence
+        batch.remove(row)                         end a sequence; the others are unaffected
 
-Sequences are added and removed between steps; a scheduler decides when. A `place` is a row of the batch: the row of a sequence
-in every input and output, and its part of the caches. A row without a sequence is computed in every step as well, and writes
-nothing but slot 0 of its own cache.
+Sequences are added and removed between steps; a scheduler decides when. A `row` of the batch is the row of a sequence in every
+input and output, and its part of the caches. A row without a sequence is computed in every step as well, and writes nothing but
+slot 0 of its own cache.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from engine.backends.backend import Backend
 from engine.errors import ModelError, UsageError
 from engine.sampling import SamplingParams, settings
-from tilec.step.step import BATCHES, Head
+from tilec.step.step import BATCHES, OutputMode
 
 
-def _named(numbers: Sequence[int]) -> str:
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} or {last}"
+def _listed(numbers: Sequence[int]) -> str:
+    *rest, last = map(str, numbers)
+    return f"{', '.join(rest)} or {last}"
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class _State:
     members: list[_Member | None]
     changed: bool = True
     launched: int = 0
-    waiting: deque[_Launched] = field(default_factory=deque[_Launched])
+    in_flight: deque[_Launched] = field(default_factory=deque[_Launched])
 
 
 class Batch:
@@ -68,7 +68,7 @@ class Batch:
 
     def __init__(self, backend: Backend, sequences: int) -> None:
         if sequences not in BATCHES:
-            raise UsageError(f"a batch has {_named(BATCHES)} sequences, not {sequences}", fix="places may stay free")
+            raise UsageError(f"a batch has {_listed(BATCHES)} sequences, not {sequences}", fix="places may stay free")
         self._backend, self.sequences = backend, sequences
         self._steps = backend.batch_steps(sequences)
         self._state = _State([None] * sequences)
@@ -89,9 +89,9 @@ class Batch:
         """Number of rows without a sequence."""
         return self._state.members.count(None)
 
-    def length(self, place: int) -> int:
+    def length(self, row: int) -> int:
         """Tokens of a sequence in the cache, those of enqueued steps included."""
-        return self._member(place).length
+        return self._member(row).length
 
     def add(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> tuple[int, int]:
         """Prefill a prompt; returns the row of the new sequence and its first generated token. `sampling` None is greedy; else
@@ -99,19 +99,19 @@ class Batch:
         state = self._state
         if None not in state.members:
             raise UsageError(f"all {self.sequences} places of the batch are taken", fix="remove a sequence that has ended")
-        place = state.members.index(None)
+        row = state.members.index(None)
         sequence = self._backend.begin()
         self._backend.prefill(sequence, ids, sampling)
         token = self._backend.token()
-        self._steps.adopt(place, len(ids))
-        state.members[place] = _Member(len(ids), token, sampling, len(ids) - 1)
+        self._steps.adopt(row, len(ids))
+        state.members[row] = _Member(len(ids), token, sampling, len(ids) - 1)
         state.changed = True
-        return place, token
+        return row, token
 
-    def remove(self, place: int) -> None:
+    def remove(self, row: int) -> None:
         """End a sequence. Its tokens in enqueued steps are dropped."""
-        self._member(place)
-        self._state.members[place] = None
+        self._member(row)
+        self._state.members[row] = None
         self._state.changed = True
 
     def step(self, *, ahead: bool = True) -> dict[int, int]:
@@ -121,70 +121,72 @@ class Batch:
         state = self._state
         if not any(state.members):
             raise UsageError("the batch has no sequence", fix="add one")
-        found: dict[int, int] = {}
-        while not found:
-            most = self._steps.ahead if ahead else 0
-            while not state.waiting or (len(state.waiting) <= most and self._full() is None):
+        tokens_by_row: dict[int, int] = {}
+        while not tokens_by_row:
+            limit = self._steps.ahead if ahead else 0
+            while not state.in_flight or (len(state.in_flight) <= limit and self._full_row() is None):
                 self._launch()
-            step = state.waiting.popleft()
+            step = state.in_flight.popleft()
             tokens = self._tokens(step)
-            for place, member in enumerate(step.members):
-                if member is not None and member is state.members[place]:
-                    found[place] = self._in_vocabulary(int(tokens[place]))
-        return found
+            for row, member in enumerate(step.members):
+                if member is not None and member is state.members[row]:
+                    tokens_by_row[row] = self._in_vocabulary(int(tokens[row]))
+        return tokens_by_row
 
     def logits(self, tokens: Mapping[int, int]) -> dict[int, NDArray[np.float32]]:
         """Process a given token of every sequence; returns the logits after it, (vocab,), by row. UsageError unless `tokens`
         has exactly one token for each sequence."""
         state = self._state
-        held = {place: member for place, member in enumerate(state.members) if member is not None}
-        if tokens.keys() != held.keys() or not held:
-            raise UsageError(f"tokens are for places {sorted(tokens)}, and sequences have {sorted(held)}")
-        for place, member in held.items():
-            if not 0 <= tokens[place] < self._backend.config.vocab_size:
-                raise UsageError(f"token {tokens[place]} is not in the vocabulary of {self._backend.config.vocab_size}")
+        members = {row: member for row, member in enumerate(state.members) if member is not None}
+        if tokens.keys() != members.keys() or not members:
+            raise UsageError(f"tokens are for places {sorted(tokens)}, and sequences have {sorted(members)}")
+        for row, member in members.items():
+            if not 0 <= tokens[row] < self._backend.config.vocab_size:
+                raise UsageError(f"token {tokens[row]} is not in the vocabulary of {self._backend.config.vocab_size}")
             if member.length >= self._backend.max_seq_len:
-                raise self._refuse_full(place)
-        for step in state.waiting:
-            self._forget(step)
-        state.waiting.clear()
-        for place, member in held.items():
-            member.token = tokens[place]
+                raise self._refuse_full(row)
+        for step in state.in_flight:
+            self._undo(step)
+        state.in_flight.clear()
+        for row, member in members.items():
+            member.token = tokens[row]
         self._send()
         self._steps.run("logits", self._is_short())
-        for member in held.values():
+        for member in members.values():
             member.length += 1
         state.changed = True  # a step with logits does not write the inputs of the next one
-        found = self._steps.logits()
-        return {place: found[place] for place in held}
+        all_logits = self._steps.logits()
+        return {row: all_logits[row] for row in members}
 
-    def _member(self, place: int) -> _Member:
-        member = self._state.members[place] if 0 <= place < self.sequences else None
+    def _member(self, row: int) -> _Member:
+        member = self._state.members[row] if 0 <= row < self.sequences else None
         if member is None:
-            raise UsageError(f"place {place} of the batch has no sequence")
+            raise UsageError(f"place {row} of the batch has no sequence")
         return member
 
-    def _full(self) -> int | None:
+    def _full_row(self) -> int | None:
         """A row whose sequence fills its cache, or None."""
-        most = self._backend.max_seq_len
-        return next((place for place, one in enumerate(self._state.members) if one is not None and one.length >= most), None)
+        limit = self._backend.max_seq_len
+        return next(
+            (row for row, member in enumerate(self._state.members) if member is not None and member.length >= limit), None
+        )
 
-    def _refuse_full(self, place: int) -> UsageError:
-        what = f"the sequence at place {place} fills the {self._backend.max_seq_len} tokens of its cache"
+    def _refuse_full(self, row: int) -> UsageError:
+        what = f"the sequence at place {row} fills the {self._backend.max_seq_len} tokens of its cache"
         return UsageError(what, fix="remove it, or raise --max-seq-len")
 
     def _launch(self) -> None:
         """Enqueue a step; UsageError if a sequence fills its cache."""
-        state, full = self._state, self._full()
+        state, full = self._state, self._full_row()
         if full is not None:
             raise self._refuse_full(full)
         if state.changed:
-            for step in state.waiting:
+            for step in state.in_flight:
                 self._tokens(step)
             self._send()
-        self._steps.run(self._head(), self._is_short())
+        self._steps.run(self._output_mode(), self._is_short())
         self._steps.fetch(state.launched)
-        state.waiting.append(_Launched(state.launched, tuple(state.members)))
+        state.in_flight.append(_Launched(state.launched, tuple(state.members)))
         state.launched += 1
         for member in state.members:
             if member is not None:
@@ -199,7 +201,7 @@ class Batch:
                     member.token = int(token)
         return step.tokens
 
-    def _forget(self, step: _Launched) -> None:
+    def _undo(self, step: _Launched) -> None:
         """Undo the lengths of an enqueued step: later steps write the same slots of the cache again."""
         for member in step.members:
             if member is not None:
@@ -207,37 +209,39 @@ class Batch:
 
     def _is_short(self) -> bool:
         """Whether the next step uses the variant for short context."""
-        return self._backend.step.is_short(1 + max(one.length for one in self._state.members if one is not None))
+        return self._backend.step.is_short(1 + max(member.length for member in self._state.members if member is not None))
 
-    def _head(self) -> Head:
-        return "sample" if any(one is not None and one.sampling is not None for one in self._state.members) else "argmax"
+    def _output_mode(self) -> OutputMode:
+        return (
+            "sample" if any(member is not None and member.sampling is not None for member in self._state.members) else "argmax"
+        )
 
     def _send(self) -> None:
         """Set the next step's inputs: ids, lengths and which rows are active."""
         members = self._state.members
-        lengths = np.array([0 if one is None else one.length for one in members], np.int32)
-        ids = np.array([0 if one is None else one.token for one in members], np.int32)
-        going = np.array([one is not None for one in members], np.int32)
-        for one in members:
-            if one is not None:
-                self._in_vocabulary(one.token)
+        lengths = np.array([0 if member is None else member.length for member in members], np.int32)
+        ids = np.array([0 if member is None else member.token for member in members], np.int32)
+        active = np.array([member is not None for member in members], np.int32)
+        for member in members:
+            if member is not None:
+                self._in_vocabulary(member.token)
         self._steps.send({
-            "ids": ids, "positions": lengths, "batch.slots": lengths, "batch.lengths": lengths + 1, "batch.going": going,
+            "ids": ids, "positions": lengths, "batch.slots": lengths, "batch.lengths": lengths + 1, "batch.going": active,
         })  # fmt: skip
-        if self._head() == "sample":
+        if self._output_mode() == "sample":
             self._steps.set(self._settings())
         self._state.changed = False
 
     def _settings(self) -> dict[str, NDArray[Any]]:
         """Sampling parameters by row. A greedy row has `top_k` 1, so its only candidate is the most likely token."""
         most_likely = SamplingParams(top_k=1)
-        rows = [
+        settings_by_row = [
             settings(most_likely, 0, self._slots)
-            if one is None or one.sampling is None
-            else settings(one.sampling, one.start, self._slots)
-            for one in self._state.members
+            if member is None or member.sampling is None
+            else settings(member.sampling, member.start, self._slots)
+            for member in self._state.members
         ]
-        return {f"batch.{name}": np.array([row[name] for row in rows]) for name in rows[0]}
+        return {f"batch.{name}": np.array([values[name] for values in settings_by_row]) for name in settings_by_row[0]}
 
     def _in_vocabulary(self, token: int) -> int:
         if not 0 <= token < self._backend.config.vocab_size:

@@ -79,11 +79,11 @@ def command(
     chosen = {name: value for name, value in values.items() if value is not None}
     _check_sampling(sample, device_argmax, chosen, seed)
     text = _read_stdin() if prompt == "-" else argument_text(prompt)
-    given: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
-    began = time.perf_counter()
+    prompt_input: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
+    start = time.perf_counter()
     with _load(model, bundle, backend, max_seq_len, seed if dummy_weights else None, bundle_digest, trust) as engine:
         loaded = time.perf_counter()
-        ids = engine.tokens(given, thinking=thinking, allow_control_tokens=allow_control_tokens)
+        ids = engine.tokens(prompt_input, thinking=thinking, allow_control_tokens=allow_control_tokens)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
         if as_json:
             arrivals = [(token, time.perf_counter()) for token in engine.generate_ids(ids, max_new_tokens, sampling=sampling)]
@@ -91,14 +91,14 @@ def command(
             found = [token for token, _ in arrivals]
             first = arrivals[0][1] if arrivals else ended
             record: dict[str, Any] = {
-                "text": engine.text.decode(found), "ids": found, "prompt_tokens": len(ids), "load_seconds": loaded - began,
+                "text": engine.text.decode(found), "ids": found, "prompt_tokens": len(ids), "load_seconds": loaded - start,
                 "kernel_load_seconds": engine.backend.kernel_seconds, "first_token_seconds": first - loaded,
                 "generate_seconds": ended - loaded,
             }  # fmt: skip
             click.echo(json.dumps(record, ensure_ascii=_only_ascii()))
         else:
             pieces = engine.generate(
-                given, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling,
+                prompt_input, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling,
                 allow_control_tokens=allow_control_tokens,
             )  # fmt: skip
             _print(pieces, stream)
@@ -127,8 +127,8 @@ def _check_backend(
     backend: BackendName, bundle: str | None, profile: bool, digest: str | None, trust: str | None
 ) -> None:  # fmt: skip
     """UsageError for options that the backend does not support."""
-    given = {"--bundle": bundle, "--bundle-digest": digest, "--trust": trust}
-    option = next((name for name, value in given.items() if value is not None), None)
+    options = {"--bundle": bundle, "--bundle-digest": digest, "--trust": trust}
+    option = next((name for name, value in options.items() if value is not None), None)
     if backend == "interpreter" and option is not None:
         raise UsageError(f"{option} changes nothing with --backend interpreter", fix="leave it out")
     if backend == "interpreter" and profile:
@@ -180,12 +180,12 @@ def _load(
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
+    command_line = sys.argv[1:] if arguments is None else arguments
     try:
-        if words[:1] == ["graph"]:
-            graph_command.main(words[1:], prog_name="python -m engine graph", standalone_mode=False)
+        if command_line[:1] == ["graph"]:
+            graph_command.main(command_line[1:], prog_name="python -m engine graph", standalone_mode=False)
         else:
-            command.main(words, prog_name="python -m engine", standalone_mode=False)
+            command.main(command_line, prog_name="python -m engine", standalone_mode=False)
     except click.exceptions.Abort:
         return fail(Interrupted("interrupted"))
     except click.ClickException as error:

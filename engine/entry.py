@@ -23,7 +23,7 @@ PACKAGES: Final = {
 }  # fmt: skip
 """The requirement to install for each package that the engine imports; `tilec[compiler]` for others."""
 
-SOON: Final = 0.01
+RERAISE_DELAY: Final = 0.01
 """Seconds until a lost Ctrl-C is raised again."""
 
 
@@ -33,7 +33,7 @@ def enter(module: str) -> int:
     signal.signal(signal.SIGINT, end_at_once)
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # None in a process that was started without stdout
         return fail(EngineError("the answer cannot be written: stdout is closed"))
-    spell_everything()
+    escape_unencodable()
     try:
         importlib.import_module("tilec.diagnostics.visible").guard_streams()
         run = importlib.import_module(module).run
@@ -43,9 +43,9 @@ def enter(module: str) -> int:
     except ModuleNotFoundError as error:
         status = fail(missing(error))
     except OSError as error:  # from writes that the command does not make itself
-        gone = isinstance(error, BrokenPipeError)  # the reader of the output closed the pipe on purpose
-        said = EngineError(f"the answer cannot be written: {error.strerror or error}")
-        status = EngineError.exit_code if gone else fail(said)
+        reader_closed = isinstance(error, BrokenPipeError)  # the reader of the output closed the pipe on purpose
+        failure = EngineError(f"the answer cannot be written: {error.strerror or error}")
+        status = EngineError.exit_code if reader_closed else fail(failure)
     except KeyboardInterrupt:  # between two lines of `run`
         status = fail(Interrupted())
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -60,7 +60,7 @@ def enter(module: str) -> int:
     return status
 
 
-def spell_everything() -> None:
+def escape_unencodable() -> None:
     """Let stdout escape characters that its encoding lacks, so that output never stops in the middle."""
     reconfigure: Any = getattr(sys.stdout, "reconfigure", None)  # absent if a test replaced stdout
     if reconfigure is not None:
@@ -97,9 +97,9 @@ def fail(error: EngineError) -> int:
 def raise_lost_interrupt(lost: Any) -> None:
     """Replacement for `sys.unraisablehook`. Python prints and drops the KeyboardInterrupt of a Ctrl-C that arrives in a
     finalizer or while the lock of an imported module is released (backends are imported on demand). This hook raises it again
-    after `SOON`."""
+    after `RERAISE_DELAY`."""
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, SOON)
+    signal.setitimer(signal.ITIMER_REAL, RERAISE_DELAY)

@@ -48,14 +48,14 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not _real(self.temperature) or not 0 < _plain(self.temperature) <= sys.float_info.max:
+        if not _is_real(self.temperature) or not 0 < _python_number(self.temperature) <= sys.float_info.max:
             what = f"temperature is {self.temperature!r}, not a positive number"
             raise UsageError(what, fix="leave sampling out for the most likely token")
-        if not _whole(self.top_k) or not 1 <= self.top_k <= TOP_K_LIMIT:
+        if not _is_integer(self.top_k) or not 1 <= self.top_k <= TOP_K_LIMIT:
             raise UsageError(f"top-k is {self.top_k!r}, not a whole number from 1 to {TOP_K_LIMIT}")
-        if not _real(self.top_p) or not 0 < self.top_p <= 1:
+        if not _is_real(self.top_p) or not 0 < self.top_p <= 1:
             raise UsageError(f"top-p is {self.top_p!r}, not a number above 0 and at most 1")
-        if not _whole(self.seed) or not 0 <= self.seed < SEED_LIMIT:
+        if not _is_integer(self.seed) or not 0 <= self.seed < SEED_LIMIT:
             raise UsageError(f"the seed is {self.seed!r}, not a whole number from 0 to 2^64 - 1")
 
 
@@ -83,8 +83,8 @@ def uniform(seed: int, step: int) -> float:
 def uniforms(seed: int, count: int) -> NDArray[np.float32]:
     """`uniform` of the first `count` steps."""
     steps = np.arange(count, dtype=np.uint64)
-    nothing = np.zeros_like(steps)
-    words: Any = philox4x32((steps & WORD, steps >> 32, nothing, nothing), (int(seed) & WORD, int(seed) >> 32))[0]
+    zeros = np.zeros_like(steps)
+    words: Any = philox4x32((steps & WORD, steps >> 32, zeros, zeros), (int(seed) & WORD, int(seed) >> 32))[0]
     return ((words >> 8) / (1 << 24)).astype(np.float32)
 
 
@@ -107,18 +107,18 @@ def merge_top_k(values: NDArray[Any], indices: NDArray[Any], top_k: int) -> tupl
     `values` and `indices` have the same shape, such as (blocks, k); a negative index or a value of -inf is padding. UsageError
     if a value is NaN or +inf, or if no candidate is left.
     """
-    flat, places = np.asarray(values, np.float32).ravel(), np.asarray(indices, np.int64).ravel()
-    if flat.shape != places.shape:
-        raise ValueError(f"{flat.size} values and {places.size} indices")
-    real = (places >= 0) & ~np.isneginf(flat)
-    flat, places = flat[real], places[real]
-    if not np.isfinite(flat).all() or not flat.size:
+    flat_values, flat_indices = np.asarray(values, np.float32).ravel(), np.asarray(indices, np.int64).ravel()
+    if flat_values.shape != flat_indices.shape:
+        raise ValueError(f"{flat_values.size} values and {flat_indices.size} indices")
+    valid = (flat_indices >= 0) & ~np.isneginf(flat_values)
+    flat_values, flat_indices = flat_values[valid], flat_indices[valid]
+    if not np.isfinite(flat_values).all() or not flat_values.size:
         raise UsageError("the logits are not finite, so no token can be drawn", fix="check the weights")
-    if flat.size > top_k:  # everything equal to the k-th stays, so that ties go to the lower index
-        bound = np.partition(flat, flat.size - top_k)[flat.size - top_k]
-        flat, places = flat[flat >= bound], places[flat >= bound]
-    order = np.lexsort((places, -flat))[:top_k]
-    return flat[order], places[order]
+    if flat_values.size > top_k:  # everything equal to the k-th stays, so that ties go to the lower index
+        bound = np.partition(flat_values, flat_values.size - top_k)[flat_values.size - top_k]
+        flat_values, flat_indices = flat_values[flat_values >= bound], flat_indices[flat_values >= bound]
+    order = np.lexsort((flat_indices, -flat_values))[:top_k]
+    return flat_values[order], flat_indices[order]
 
 
 def keep_top_p(probabilities: NDArray[np.float64], top_p: float) -> int:
@@ -129,15 +129,15 @@ def keep_top_p(probabilities: NDArray[np.float64], top_p: float) -> int:
 
 def sample(values: NDArray[Any], indices: NDArray[Any], params: SamplingParams, step: int) -> int:
     """The token of a step, from candidates in the layout of `topk_blocks`; see `merge_top_k`. Deterministic."""
-    logits, places = merge_top_k(values, indices, params.top_k)
+    logits, tokens = merge_top_k(values, indices, params.top_k)
     with np.errstate(over="ignore"):  # with a tiny temperature all but the greatest become -inf
         scaled = (logits.astype(np.float64) - float(logits[0])) / params.temperature
     weights: NDArray[np.float64] = np.exp(scaled)
     probabilities = weights / weights.sum()
-    kept = keep_top_p(probabilities, params.top_p)
-    reached: NDArray[np.float64] = np.cumsum(probabilities[:kept])
-    drawn = int(np.count_nonzero(reached <= uniform(params.seed, step) * reached[-1]))
-    return int(places[min(drawn, kept - 1)])
+    count = keep_top_p(probabilities, params.top_p)
+    cumulative: NDArray[np.float64] = np.cumsum(probabilities[:count])
+    choice = int(np.count_nonzero(cumulative <= uniform(params.seed, step) * cumulative[-1]))
+    return int(tokens[min(choice, count - 1)])
 
 
 def sample_logits(logits: NDArray[np.float32], params: SamplingParams, step: int) -> int:
@@ -145,16 +145,16 @@ def sample_logits(logits: NDArray[np.float32], params: SamplingParams, step: int
     return sample(logits, np.arange(logits.size), params, step)
 
 
-def _plain(value: Any) -> int | float:
+def _python_number(value: Any) -> int | float:
     """A NumPy scalar as a Python number, so that no comparison is made in its narrower dtype."""
     return value.item() if hasattr(value, "item") else value
 
 
-def _real(value: object) -> bool:
+def _is_real(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, numbers.Real)
 
 
-def _whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     if isinstance(value, bool):
         return False
     try:

@@ -8,25 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import UsageError
-from tilec.step.step import Head
+from tilec.step.step import OutputMode
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`length`: tokens in the cache, each in the slot of its position. `head`: output mode, how tokens are chosen."""
+    """`length`: tokens in the cache, each in the slot of its position. `output_mode`: output mode, how tokens are chosen."""
 
     length: int = 0
-    head: Head = "argmax"
-    _answer: int = 0
+    output_mode: OutputMode = "argmax"
+    _generation: int = 0
 
     def begin(self) -> int:
         """End the generation before; returns the number of the new one, which invalidates iterators of the older one."""
-        self._answer += 1
-        return self._answer
+        self._generation += 1
+        return self._generation
 
     def is_current(self, number: int) -> bool:
         """Whether no generation has begun since `number`."""
-        return number == self._answer
+        return number == self._generation
 
     def check(self, number: int) -> None:
         """UsageError if another generation has begun since `number`."""

@@ -24,18 +24,18 @@ INTERRUPTED = 130
 def begin(package: str) -> None:
     """Clean `sys.path` if `package` is the running program (`python -m package`, or a script of that name). If its modules are
     still to be imported, also make Ctrl-C end the program at once, unless SIGINT is ignored."""
-    words = sys.argv
-    if words[:1] == ["-m"]:  # `sys.argv` while Python looks for the module to run
-        if not _names(sys.orig_argv[-len(words)], package):
+    arguments = sys.argv
+    if arguments[:1] == ["-m"]:  # `sys.argv` while Python looks for the module to run
+        if not _names_module(sys.orig_argv[-len(arguments)], package):
             return
         if SIGNAL.getsignal(SIGNAL.SIGINT) is SIGNAL.default_int_handler:
             SIGNAL.signal(SIGNAL.SIGINT, end_at_once)
         if not sys.flags.safe_path:
             del sys.path[0]
-    elif not words or os.path.basename(words[0]) != package:
+    elif not arguments or os.path.basename(arguments[0]) != package:
         return
-    given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
-    entries = given.split(os.pathsep) if given else []
+    python_path = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
+    entries = python_path.split(os.pathsep) if python_path else []
     absolute = {os.path.abspath(entry) for entry in entries if os.path.isabs(entry)}
     relative = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - absolute
     sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and entry not in relative]
@@ -49,7 +49,7 @@ def end_at_once(*_: object) -> None:
         os._exit(INTERRUPTED)
 
 
-def _names(word: str, package: str) -> bool:
+def _names_module(argument: str, package: str) -> bool:
     """Whether a word of Python's command line (`package`, `-mpackage` or `-Pmpackage`) names the package or a module of it."""
-    module = word if not word.startswith("-") else word[word.find("m") + 1 :]
+    module = argument if not argument.startswith("-") else argument[argument.find("m") + 1 :]
     return module == package or module.startswith(package + ".")

@@ -24,7 +24,7 @@ from engine.sampling import SamplingParams, settings
 from engine.sequence import Sequence, check_room
 from tilec.artifact.records import Manifest
 from tilec.step.graph import Op
-from tilec.step.step import CHUNK_TOKENS, Head, Step
+from tilec.step.step import CHUNK_TOKENS, OutputMode, Step
 
 
 class Backend(ABC):
@@ -67,14 +67,14 @@ class Backend(ABC):
         with `sampling` one drawn with the seed's first random number."""
         self._check_open()
         check_room(sequence.length, len(ids), self.max_seq_len)
-        sequence.head = "argmax" if sampling is None else "sample"
+        sequence.output_mode = "argmax" if sampling is None else "sample"
         if sampling is not None:
             self._set(settings(sampling, sequence.length + len(ids) - 1, self._slots))
-        self._take_in(sequence, ids, sequence.head)
+        self._prefill_chunks(sequence, ids, sequence.output_mode)
 
     def prompt_logits(self, sequence: Sequence, ids: Tokens[int]) -> NDArray[np.float32]:
         """Prefill a prompt and return the logits of its last token, (vocab,)."""
-        self._take_in(sequence, ids, "logits")
+        self._prefill_chunks(sequence, ids, "logits")
         return self._logits()
 
     def decode(self, sequence: Sequence, token: int) -> int:
@@ -90,33 +90,33 @@ class Backend(ABC):
 
     def token(self) -> int:
         """The token that the last step chose; waits for it. ModelError if its logits were not finite."""
-        return self._in_vocabulary(self._chosen())
+        return self._in_vocabulary(self._last_token())
 
     def stream_tokens(self, sequence: Sequence, token: int, limit: int) -> Iterator[int]:
         """Process `token`, yield the next token, process that one, and so on, `limit` times at most. Tokens are chosen by the
         output mode set in `prefill`; the n-th token after the prompt uses the n-th random number."""
-        answer, head = sequence.begin(), sequence.head
+        generation, output_mode = sequence.begin(), sequence.output_mode
         start, launched = sequence.length, 0
-        waiting: deque[int] = deque()
+        in_flight: deque[int] = deque()
         self._send(sequence, token)
         try:
-            for given in range(limit):
-                sequence.check(answer)
-                while launched < min(given + 1 + self.ahead, limit) and (
-                    launched <= given or start + launched < self.max_seq_len
+            for yielded in range(limit):
+                sequence.check(generation)
+                while launched < min(yielded + 1 + self.ahead, limit) and (
+                    launched <= yielded or start + launched < self.max_seq_len
                 ):
                     if launched:
                         check_room(sequence.length, 1, self.max_seq_len)
-                    self._run_decode(head, self._is_short(start + launched))
+                    self._run_decode(output_mode, self._is_short(start + launched))
                     self._fetch(launched)
-                    waiting.append(launched)
+                    in_flight.append(launched)
                     launched += 1
                     sequence.length = start + launched
-                yield self._in_vocabulary(self._fetched(waiting.popleft()))
+                yield self._in_vocabulary(self._fetched(in_flight.popleft()))
         finally:
             # Steps that were enqueued ahead and not consumed are dropped: later steps write their slots of the cache again.
-            if sequence.is_current(answer):
-                sequence.length = start + launched - len(waiting)
+            if sequence.is_current(generation):
+                sequence.length = start + launched - len(in_flight)
 
     @abstractmethod
     def batch_steps(self, sequences: int) -> BatchSteps:
@@ -132,19 +132,19 @@ class Backend(ABC):
         """Number of slots of the cache."""
         return self.step.graph("decode", "sample", layers=1).buffers["uniforms"].shape[1]
 
-    def _take_in(self, sequence: Sequence, ids: Tokens[int], head: Head) -> None:
-        """Prefill a prompt chunk by chunk; only the last chunk has the output mode `head`."""
+    def _prefill_chunks(self, sequence: Sequence, ids: Tokens[int], output_mode: OutputMode) -> None:
+        """Prefill a prompt chunk by chunk; only the last chunk has the output mode `output_mode`."""
         self._check_open()
         sequence.begin()
         check_room(sequence.length, len(ids), self.max_seq_len)
         self._check_vocabulary(ids)
-        for begin in range(0, len(ids), self.chunk_tokens):
-            chunk = list(ids[begin : begin + self.chunk_tokens])
+        for start in range(0, len(ids), self.chunk_tokens):
+            chunk = list(ids[start : start + self.chunk_tokens])
             past, last = sequence.length, len(chunk) - 1
-            places = np.arange(past, past + len(chunk), dtype=np.int32)
-            given = {"ids": chunk, "positions": places, "slots": places, "lengths": past + len(chunk)}
-            given |= {"last": last, "draw": past + last}
-            self._run_chunk(given, len(chunk), past, head if begin + len(chunk) == len(ids) else "none")
+            positions = np.arange(past, past + len(chunk), dtype=np.int32)
+            inputs = {"ids": chunk, "positions": positions, "slots": positions, "lengths": past + len(chunk)}
+            inputs |= {"last": last, "draw": past + last}
+            self._run_chunk(inputs, len(chunk), past, output_mode if start + len(chunk) == len(ids) else "none")
             sequence.length += len(chunk)
 
     def _is_short(self, length: int) -> bool:
@@ -182,9 +182,9 @@ class Backend(ABC):
     def _set(self, values: dict[str, Any]) -> None:
         """Set the inputs that stay the same for all steps of a generation."""
 
-    def _set_decode(self, token: int, place: int) -> None:
-        """Set the inputs of a decode step, of either variant, for `token` in slot `place`."""
-        inputs = {"ids": token, "positions": place, "slots": place, "lengths": place + 1}
+    def _set_decode(self, token: int, slot: int) -> None:
+        """Set the inputs of a decode step, of either variant, for `token` in slot `slot`."""
+        inputs = {"ids": token, "positions": slot, "slots": slot, "lengths": slot + 1}
         self._inputs_known.sent(inputs)
         self._set_inputs(inputs)
 
@@ -193,11 +193,11 @@ class Backend(ABC):
         """Set all inputs of a decode step."""
 
     @abstractmethod
-    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
+    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         """Run a prefill step."""
 
     @abstractmethod
-    def _run_decode(self, head: Head, short: bool) -> None:
+    def _run_decode(self, output_mode: OutputMode, short: bool) -> None:
         """Run or enqueue a decode step on its current inputs, after `_inputs_known` allows it; `short` selects the variant for
         short context (`Step.graph`)."""
 
@@ -210,7 +210,7 @@ class Backend(ABC):
         """The token of step `number`; waits for it."""
 
     @abstractmethod
-    def _chosen(self) -> int:
+    def _last_token(self) -> int:
         """The token of the last step."""
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """The batch interface of a backend: memory for several sequences, and steps that process one token of each.
 
-`engine.batch` keeps track of the sequences and their tokens; the backend owns their memory. The `place` of a sequence is its
+`engine.batch` keeps track of the sequences and their tokens; the backend owns their memory. The `row` of a sequence is its
 row in every input and output, and its part of every cache.
 """
 
@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.step.step import Head
+from tilec.step.step import OutputMode
 
 INPUTS: Final = ("ids", "positions", "batch.slots", "batch.lengths", "batch.going")
 """Inputs set before steps, (sequences,) i32 each. A step that chooses tokens updates them on the device for the next step."""
 
-HEADS: Final[tuple[Head, ...]] = ("argmax", "sample", "logits")
+OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("argmax", "sample", "logits")
 """Output modes of a batch step."""
 
 
@@ -31,8 +31,8 @@ class BatchSteps(ABC):
     sequences: int
 
     @abstractmethod
-    def adopt(self, place: int, length: int) -> None:
-        """Copy the first `length` slots of the backend's own cache, which a prefill wrote, to row `place` of the batch."""
+    def adopt(self, row: int, length: int) -> None:
+        """Copy the first `length` slots of the backend's own cache, which a prefill wrote, to row `row` of the batch."""
 
     @abstractmethod
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
@@ -43,7 +43,7 @@ class BatchSteps(ABC):
         """Set the inputs of the next step, all of `INPUTS`."""
 
     @abstractmethod
-    def run(self, head: Head, short: bool) -> None:
+    def run(self, output_mode: OutputMode, short: bool) -> None:
         """Run or enqueue a step on its current inputs; `short` selects the variant for short context (`Step.graph`)."""
 
     @abstractmethod

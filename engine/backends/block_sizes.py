@@ -26,9 +26,9 @@ SLOTS: Final = 64
 
 def block_sizes(op: Op) -> dict[str, Constant]:
     """All constants of an operation: those it sets itself, and those chosen here for its kernel."""
-    chosen = CHOICES.get(op.kernel)
+    choose = CHOICES.get(op.kernel)
     shapes = {name: view.shape for name, view in op.tensors.items()}
-    return {**(chosen(shapes) if chosen is not None else {}), **op.constants}
+    return {**(choose(shapes) if choose is not None else {}), **op.constants}
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -66,8 +66,8 @@ def _matmul_silu_mul(shapes: Shapes) -> dict[str, Constant]:
     """As `_matmul`, for a kernel whose tile has its columns twice (gate and up)."""
     rows, inner = shapes["a"]
     sizes = {"BM": 1 << (rows - 1).bit_length(), "BN": shapes["b"][1], "BK": inner}
-    most = {"BM": MATMUL_TILE, "BN": MATMUL_TILE // 2, "BK": MATMUL_TILE}
-    return {**{name: min(size, most[name]) for name, size in sizes.items()}, "GROUP": 1}
+    limits = {"BM": MATMUL_TILE, "BN": MATMUL_TILE // 2, "BK": MATMUL_TILE}
+    return {**{name: min(size, limits[name]) for name, size in sizes.items()}, "GROUP": 1}
 
 
 def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:

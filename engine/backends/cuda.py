@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from engine.backends.backend import Backend
 from engine.backends.cuda_batch import CudaBatch
 from engine.backends.device_memory import DeviceMemory, InputBlock
-from engine.backends.launches import Launches, said
-from engine.backends.prompts import Prompts
+from engine.backends.launches import Launches, launch_message
+from engine.backends.prompts import PrefillSteps
 from engine.backends.token_ring import TokenRing
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
@@ -34,7 +34,7 @@ from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, Op, StepGraph
-from tilec.step.step import HEADS, Head, Step
+from tilec.step.step import OUTPUT_MODES, OutputMode, Step
 
 PACK_AGAIN: Final = "pack the bundle of this model"
 
@@ -59,7 +59,7 @@ class CudaBackend(Backend):
         try:
             self.device = Device() if device is None else device
         except LaunchError as error:
-            raise DeviceError(said(error)) from None
+            raise DeviceError(launch_message(error)) from None
         if bundle.arch != self.device.architecture:
             what = f"is for {bundle.arch}, and {self.device.name} is {self.device.architecture}"
             raise BundleRefused(
@@ -70,8 +70,8 @@ class CudaBackend(Backend):
         self.stream = self.driver.create_stream()
         self.memory = DeviceMemory(self.driver, self.stream)
         self.launches = Launches(bundle, self.device)
-        self._prompts: tuple[Prompts, ...] = ()
-        self._captured: dict[tuple[Head, bool], CapturedStep] = {}
+        self._prefills: tuple[PrefillSteps, ...] = ()
+        self._captured: dict[tuple[OutputMode, bool], CapturedStep] = {}
         self._batches: list[CudaBatch] = []
         self._inputs: dict[str, InputBlock] = {}
         self._tokens: TokenRing | None = None
@@ -87,14 +87,16 @@ class CudaBackend(Backend):
         memory, driver = self.memory, self.driver
         decode, logits = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
-        self._prompts = tuple(Prompts(self.step, largest, self.launches) for largest in lengths)
-        forms = [self.step.graph("decode", head, short=short) for head in HEADS[:3] for short in (False, True)]
-        arena = max(*(prompts.memory.size for prompts in self._prompts), *(plan_memory(graph).size for graph in forms))
+        self._prefills = tuple(PrefillSteps(self.step, length, self.launches) for length in lengths)
+        graphs = [
+            self.step.graph("decode", output_mode, short=short) for output_mode in OUTPUT_MODES[:3] for short in (False, True)
+        ]
+        arena = max(*(prefill.memory.size for prefill in self._prefills), *(plan_memory(graph).size for graph in graphs))
         memory.require(weights.bytes + sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE)) + arena)
-        for destination in weights.destinations:
-            memory.add(destination.name, destination.bytes)
+        for weight in weights.destinations:
+            memory.add(weight.name, weight.bytes)
         driver.synchronize(self.stream)  # pool memory is usable from other streams once its allocation is done
-        upload = Upload(driver, weights, {name: pointer for name, (pointer, _) in memory.places.items()}, progress)
+        upload = Upload(driver, weights, {name: pointer for name, (pointer, _) in memory.allocations.items()}, progress)
         try:
             for buffer in decode.of_kind(Kind.CACHE):
                 memory.add_zeroed(buffer)
@@ -105,22 +107,22 @@ class CudaBackend(Backend):
                 memory.add(buffer.name, buffer.bytes)
             self._inputs = {
                 "decode": InputBlock(memory, decode.of_kind(Kind.INPUT)),
-                "prefill": InputBlock(memory, self._prompts[-1].whole.of_kind(Kind.INPUT)),
+                "prefill": InputBlock(memory, self._prefills[-1].whole.of_kind(Kind.INPUT)),
                 "settings": InputBlock(memory, decode.of_kind(Kind.SETTING)),
             }
             self._tokens = TokenRing(memory, "token", 1)
             for short in {self.step.is_short(1), self.step.is_short(max_seq_len)}:  # while the weights are uploaded
                 self.captured_step("argmax", short)
-            for prompts in self._prompts:
-                places = self._places(prompts.whole)
-                prompts.place({name: pointer for name, (pointer, _) in places.items()}, self._arena[0])
+            for prefill in self._prefills:
+                allocations = self._allocations(prefill.whole)
+                prefill.bind({name: pointer for name, (pointer, _) in allocations.items()}, self._arena[0])
             upload.wait()
         finally:
             upload.close()
 
     def contract(self, op: Op) -> Manifest:
         """The manifest of an operation's artifact."""
-        return self.launches.described(op).manifest
+        return self.launches.bundled_kernel(op).manifest
 
     @property
     def kernel_seconds(self) -> float:
@@ -130,7 +132,7 @@ class CudaBackend(Backend):
     def run_uncaptured(self, sequence: Sequence, token: int) -> int:
         """Process one token by launching every kernel of the step from the host, without a graph; returns the next token. The
         launches equal those of `decode`, for comparison."""
-        step = self.captured_step(sequence.head, self._is_short(sequence.length))
+        step = self.captured_step(sequence.output_mode, self._is_short(sequence.length))
         self._send(sequence, token)
         self._inputs_known.enqueue(step.replay)
         for plan in step.plans:
@@ -138,13 +140,13 @@ class CudaBackend(Backend):
         sequence.length += 1
         return self.token()
 
-    def captured_step(self, head: Head, short: bool = False) -> CapturedStep:
+    def captured_step(self, output_mode: OutputMode, short: bool = False) -> CapturedStep:
         """The decode step in an output mode, or its variant for short context; captured on first use."""
         self._check_open()
-        if (head, short) not in self._captured:
-            graph = self.step.graph("decode", head, short=short)
-            self._captured[head, short] = self.captured(graph, self._places(graph), self._arena)
-        return self._captured[head, short]
+        if (output_mode, short) not in self._captured:
+            graph = self.step.graph("decode", output_mode, short=short)
+            self._captured[output_mode, short] = self.captured(graph, self._allocations(graph), self._arena)
+        return self._captured[output_mode, short]
 
     def time_launches(self, plans: Tokens[Plan], repeats: int, filled: int) -> float:
         """Mean seconds of a graph of these launches in order, over `repeats` runs after a warm-up run. The launches read the
@@ -154,11 +156,11 @@ class CudaBackend(Backend):
         try:
             self.driver.launch_graph(executable, self.stream)
             self.driver.synchronize(self.stream)
-            began = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(repeats):
                 self.driver.launch_graph(executable, self.stream)
             self.driver.synchronize(self.stream)
-            return (time.perf_counter() - began) / repeats
+            return (time.perf_counter() - start) / repeats
         finally:
             self.driver.destroy_graph(executable)
 
@@ -191,20 +193,20 @@ class CudaBackend(Backend):
         bundle = self.bundle
         try:
             step = model_step(self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers)
-            asked = {(weight.name, weight.shape) for weight in step.weights()}
+            needed = {(weight.name, weight.shape) for weight in step.weights()}
         except StepError as error:
             raise BundleRefused(f"its step does not fit the model: {error}", where=bundle.path, fix=PACK_AGAIN) from None
-        given = {(one.name, one.shape) for one in weights.destinations}
-        if asked != given:
-            name = min(asked ^ given)[0]
+        available = {(destination.name, destination.shape) for destination in weights.destinations}
+        if needed != available:
+            name = min(needed ^ available)[0]
             raise BundleRefused(f"its step asks for other weights: `{name}`", where=bundle.path, fix=PACK_AGAIN)
         return step
 
     def _destroy_steps(self) -> None:
         while self._captured:
             self.driver.destroy_graph(self._captured.popitem()[1].executable)
-        for prompts in self._prompts:
-            prompts.forget()
+        for prefill in self._prefills:
+            prefill.forget()
 
     @property
     def _closed(self) -> bool:
@@ -216,18 +218,18 @@ class CudaBackend(Backend):
     def _set_inputs(self, inputs: dict[str, int]) -> None:
         self._inputs["decode"].send(**inputs)
 
-    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
+    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         self._inputs["prefill"].send(**inputs)
-        prompts = next(one for one in self._prompts if tokens <= one.largest)
-        prepared = prompts.prepared(tokens, past, head)
+        prefill = next(candidate for candidate in self._prefills if tokens <= candidate.largest)
+        prepared = prefill.prepared(tokens, past, output_mode)
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream
-        for place, (series, index) in enumerate(prepared.launches):
-            series.launch(index, stream, overlap=place > 0)
+        for number, (series, index) in enumerate(prepared.launches):
+            series.launch(index, stream, overlap=number > 0)
 
-    def _run_decode(self, head: Head, short: bool) -> None:
-        step = self.captured_step(head, short)
+    def _run_decode(self, output_mode: OutputMode, short: bool) -> None:
+        step = self.captured_step(output_mode, short)
         self._inputs_known.enqueue(step.replay)
         self.driver.launch_graph(step.executable, self.stream)
 
@@ -237,8 +239,8 @@ class CudaBackend(Backend):
     def _fetched(self, number: int) -> int:
         return int(self._ring.fetched(number)[0])
 
-    def _chosen(self) -> int:
-        return int(self._ring.now()[0])
+    def _last_token(self) -> int:
+        return int(self._ring.latest()[0])
 
     @property
     def _ring(self) -> TokenRing:
@@ -249,23 +251,23 @@ class CudaBackend(Backend):
         """Launches as an executable graph. The first launch does not overlap earlier work, as the verifier assumes."""
         self.driver.begin_capture(self.stream)
         try:
-            for place, plan in enumerate(plans):
-                plan.launch(self.stream, overlap=place > 0)
+            for number, plan in enumerate(plans):
+                plan.launch(self.stream, overlap=number > 0)
         finally:
             executable = self.driver.end_capture(self.stream)
         return executable
 
-    def captured(self, graph: StepGraph, places: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
-        """A verified step as a CUDA graph, with the contract of every launch checked. `places` are pointer and bytes of every
-        buffer that outlives the step, `arena` pointer and bytes of the memory for activations."""
+    def captured(self, graph: StepGraph, allocations: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
+        """A verified step as a CUDA graph, with the contract of every launch checked. `allocations` are pointer and bytes of
+        every buffer that outlives the step, `arena` pointer and bytes of the memory for activations."""
         memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
         if memory.size > arena[1]:
             raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {arena[1]}")
-        pointers = {name: pointer for name, (pointer, _) in places.items()}
+        pointers = {name: pointer for name, (pointer, _) in allocations.items()}
         pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
         plans = tuple(self.launches.plans(graph, pointers))
-        verify_captured(graph, places, arena)
+        verify_captured(graph, allocations, arena)
         return CapturedStep(graph, plans, self.capture(plans), replay)
 
     def batch_steps(self, sequences: int) -> CudaBatch:
@@ -274,18 +276,18 @@ class CudaBackend(Backend):
         self._batches.append(CudaBatch(self, sequences))
         return self._batches[-1]
 
-    def _places(self, graph: StepGraph) -> dict[str, tuple[int, int]]:
+    def _allocations(self, graph: StepGraph) -> dict[str, tuple[int, int]]:
         """Pointer and bytes of every buffer that outlives a step."""
-        return self.memory.places | self._inputs[graph.name].places | self._inputs["settings"].places
+        return self.memory.allocations | self._inputs[graph.name].allocations | self._inputs["settings"].allocations
 
     def _logits(self) -> NDArray[np.float32]:
-        return self.read_floats(self.memory.places["logits"][0], self.config.vocab_size)
+        return self.read_floats(self.memory.allocations["logits"][0], self.config.vocab_size)
 
     def read_floats(self, pointer: int, count: int) -> NDArray[np.float32]:
         """`count` floats of the model's dtype from the device, after all enqueued work."""
-        held = np.empty(count, np.uint16)
-        self.driver.copy_to_host(held.ctypes.data, pointer, held.nbytes, self.stream)
+        raw = np.empty(count, np.uint16)
+        self.driver.copy_to_host(raw.ctypes.data, pointer, raw.nbytes, self.stream)
         self.driver.synchronize(self.stream)
         if self.dtype == "f16":
-            return held.view(np.float16).astype(np.float32)
-        return (held.astype(np.uint32) << 16).view(np.float32)
+            return raw.view(np.float16).astype(np.float32)
+        return (raw.astype(np.uint32) << 16).view(np.float32)

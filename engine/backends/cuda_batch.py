@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.batch_steps import HEADS, BatchSteps
+from engine.backends.batch_steps import OUTPUT_MODES, BatchSteps
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.token_ring import TokenRing
 from engine.errors import BundleRefused
@@ -17,7 +17,7 @@ from engine.graph.integers import InputValues
 from engine.graph.plan import plan_memory
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind
-from tilec.step.step import Head
+from tilec.step.step import OutputMode
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CapturedStep, CudaBackend
@@ -33,8 +33,8 @@ class CudaBatch(BatchSteps):
         self._stream, self.closed = backend.stream, False
         try:
             self._graphs = {
-                (head, short): backend.step.graph("batch", head, tokens=sequences, short=short)
-                for head in HEADS
+                (output_mode, short): backend.step.graph("batch", output_mode, tokens=sequences, short=short)
+                for output_mode in OUTPUT_MODES
                 for short in (False, True)
             }
         except StepError as error:
@@ -43,7 +43,7 @@ class CudaBatch(BatchSteps):
         self._caches = [buffer for buffer in buffers.values() if buffer.kind is Kind.CACHE]
         arena = max(plan_memory(graph).size for graph in self._graphs.values())
         self._memory = memory = DeviceMemory(self._driver, backend.stream)
-        self._captured: dict[tuple[Head, bool], CapturedStep] = {}
+        self._captured: dict[tuple[OutputMode, bool], CapturedStep] = {}
         self._inputs: list[InputBlock] = []
         self._inputs_known = InputValues()
         self._tokens: TokenRing | None = None
@@ -64,21 +64,23 @@ class CudaBatch(BatchSteps):
             self.close()
             raise
 
-    def captured_step(self, head: Head, short: bool = False) -> CapturedStep:
+    def captured_step(self, output_mode: OutputMode, short: bool = False) -> CapturedStep:
         """The step in an output mode, or its variant for short context; captured on first use."""
-        if (head, short) not in self._captured:
-            places = self._backend.memory.places | self._memory.places
+        if (output_mode, short) not in self._captured:
+            allocations = self._backend.memory.allocations | self._memory.allocations
             for block in self._inputs:
-                places |= block.places
-            self._captured[head, short] = self._backend.captured(self._graphs[head, short], places, self._arena)
-        return self._captured[head, short]
+                allocations |= block.allocations
+            self._captured[output_mode, short] = self._backend.captured(
+                self._graphs[output_mode, short], allocations, self._arena
+            )
+        return self._captured[output_mode, short]
 
-    def adopt(self, place: int, length: int) -> None:
+    def adopt(self, row: int, length: int) -> None:
         for buffer in self._caches:
-            slots = buffer.bytes // self.sequences
-            source, _ = self._backend.memory.places[buffer.name.removeprefix("batch.")]
-            target = self._memory.places[buffer.name][0] + place * slots
-            self._driver.copy_on_device(target, source, length * (slots // buffer.shape[1]), self._stream)
+            row_bytes = buffer.bytes // self.sequences
+            source, _ = self._backend.memory.allocations[buffer.name.removeprefix("batch.")]
+            target = self._memory.allocations[buffer.name][0] + row * row_bytes
+            self._driver.copy_on_device(target, source, length * (row_bytes // buffer.shape[1]), self._stream)
 
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
         self._inputs[1].send(**values)
@@ -87,8 +89,8 @@ class CudaBatch(BatchSteps):
         self._inputs_known.sent(inputs)
         self._inputs[0].send(**inputs)
 
-    def run(self, head: Head, short: bool) -> None:
-        step = self.captured_step(head, short)
+    def run(self, output_mode: OutputMode, short: bool) -> None:
+        step = self.captured_step(output_mode, short)
         self._inputs_known.enqueue(step.replay)
         self._driver.launch_graph(step.executable, self._stream)
 
@@ -105,7 +107,7 @@ class CudaBatch(BatchSteps):
 
     def logits(self) -> NDArray[np.float32]:
         vocabulary = self._backend.config.vocab_size
-        pointer, _ = self._memory.places["batch.logits"]
+        pointer, _ = self._memory.allocations["batch.logits"]
         return self._backend.read_floats(pointer, self.sequences * vocabulary).reshape(self.sequences, vocabulary)
 
     def close(self) -> None:

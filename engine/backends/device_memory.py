@@ -23,7 +23,7 @@ class DeviceMemory:
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self.driver, self.stream = driver, stream
-        self.places: dict[str, tuple[int, int]] = {}
+        self.allocations: dict[str, tuple[int, int]] = {}
         """Pointer and size in bytes of each buffer."""
         self._owned: list[int] = []
 
@@ -40,31 +40,31 @@ class DeviceMemory:
         """DeviceError unless `size` bytes and `RESERVE_BYTES` are free. Called before anything is loaded."""
         free, total = self.driver.memory()
         if size + RESERVE_BYTES > free:
-            needed, have = (size + RESERVE_BYTES) / 1e9, free / 1e9
-            what = f"the model needs {needed:.1f} GB of device memory and {have:.1f} of {total / 1e9:.1f} GB are free"
+            needed_gb, free_gb = (size + RESERVE_BYTES) / 1e9, free / 1e9
+            what = f"the model needs {needed_gb:.1f} GB of device memory and {free_gb:.1f} of {total / 1e9:.1f} GB are free"
             raise DeviceError(what, fix="shorten --max-seq-len, or take a smaller model")
 
     def add(self, name: str, size: int) -> None:
         """Allocate a buffer of `size` bytes; its contents are undefined."""
-        self.places[name] = (self.allocate(size), size)
+        self.allocations[name] = (self.allocate(size), size)
 
     def add_zeroed(self, buffer: Buffer) -> None:
         """Allocate and zero a cache. Attention multiplies unfilled slots by zero, so they must contain finite numbers."""
         self.add(buffer.name, buffer.bytes)
-        self.driver.fill(self.places[buffer.name][0], 0, buffer.bytes, self.stream)
+        self.driver.fill(self.allocations[buffer.name][0], 0, buffer.bytes, self.stream)
 
     def add_array(self, name: str, array: NDArray[Any]) -> None:
         """Allocate a buffer and copy `array` into it."""
-        held = np.ascontiguousarray(array)
-        self.add(name, held.nbytes)
-        self.driver.copy_to_device(self.places[name][0], held.ctypes.data, held.nbytes, self.stream)
+        contiguous = np.ascontiguousarray(array)
+        self.add(name, contiguous.nbytes)
+        self.driver.copy_to_device(self.allocations[name][0], contiguous.ctypes.data, contiguous.nbytes, self.stream)
         self.driver.synchronize(self.stream)
 
     def close(self) -> None:
         """Free all allocations; idempotent."""
         while self._owned:
             self.driver.free(self._owned.pop(), self.stream)
-        self.places.clear()
+        self.allocations.clear()
 
 
 class InputBlock:
@@ -74,18 +74,18 @@ class InputBlock:
         self.driver, self.stream = memory.driver, memory.stream
         offsets: dict[str, tuple[int, int]] = {}
         self.size = 0
-        made = list(buffers)
-        for buffer in made:
+        buffer_list = list(buffers)
+        for buffer in buffer_list:
             offsets[buffer.name] = (self.size, buffer.bytes)
             self.size += -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
         self._device = memory.allocate(self.size)
-        self.places = {name: (self._device + offset, size) for name, (offset, size) in offsets.items()}
+        self.allocations = {name: (self._device + offset, size) for name, (offset, size) in offsets.items()}
         """Pointer and size in bytes of each input on the device."""
         self._host = self.driver.allocate_host(self.size)
         self._copied, self._sent = self.driver.create_event(), False
         ctypes.memset(self._host, 0, self.size)
         self._arrays: dict[str, NDArray[Any]] = {}
-        for buffer in made:
+        for buffer in buffer_list:
             raw = (ctypes.c_uint8 * buffer.bytes).from_address(self._host + offsets[buffer.name][0])
             self._arrays[buffer.name] = np.ctypeslib.as_array(raw).view(np.float32 if buffer.dtype == "f32" else np.int32)
 

@@ -37,7 +37,7 @@ from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
 from tilec.shipped import project_folder
 from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
-from tilec.step.step import Head
+from tilec.step.step import OutputMode
 
 KERNELS: Final = project_folder() / "kernels_src"
 """The folder of the kernels' sources: next to the compiler, or in its package."""
@@ -83,9 +83,9 @@ class InterpreterBackend(Backend):
         self._kernels = kernels
         self._load_seconds = 0.0
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
-        self._held: dict[str, Array] = {}  # all buffers except inputs and activations
+        self._buffers: dict[str, Array] = {}  # all buffers except inputs and activations
         self._inputs: dict[str, Array] = {}  # of decode steps; each step writes those of the next, of either variant
-        self._decodes: dict[tuple[Head, bool], PlannedStep] = {}
+        self._decodes: dict[tuple[OutputMode, bool], PlannedStep] = {}
         self._contracts: dict[int, Contract] = {}  # by `id` of a kernel; `_functions` keeps all kernels alive
 
     def load(
@@ -95,23 +95,23 @@ class InterpreterBackend(Backend):
         decode steps. ModelError if the kernels do not support its sizes."""
         self.config, self.max_seq_len = config, max_seq_len
         self.step = model_step(config, max_seq_len, dtype)
-        done = 0
+        loaded = 0
         for destination in weights.destinations:
-            self._held[destination.name] = weights.array(destination.name)
-            done += destination.bytes
+            self._buffers[destination.name] = weights.array(destination.name)
+            loaded += destination.bytes
             if progress is not None:
-                progress(done, weights.bytes)
-        drawn, whole = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
-        for buffer in (*drawn.buffers.values(), *whole.of_kind(Kind.OUTPUT)):
+                progress(loaded, weights.bytes)
+        sample_graph, logits_graph = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
+        for buffer in (*sample_graph.buffers.values(), *logits_graph.of_kind(Kind.OUTPUT)):
             if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT):
-                self._held[buffer.name] = self.zeros(buffer)
-        slots, head_dim = drawn.buffers["rope_table"].shape
-        self._held["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
+                self._buffers[buffer.name] = self.zeros(buffer)
+        slots, head_dim = sample_graph.buffers["rope_table"].shape
+        self._buffers["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         chunks = [self.planned(self.step.graph("prefill", tokens=tokens)) for tokens in lengths]
         for tokens, chunk in zip(lengths, chunks, strict=True):
             chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
-        self._inputs = {buffer.name: self.zeros(buffer) for buffer in drawn.of_kind(Kind.INPUT)}
+        self._inputs = {buffer.name: self.zeros(buffer) for buffer in sample_graph.of_kind(Kind.INPUT)}
         self._set_decode(0, 0)
         for planned in (*chunks, self._decode_step("argmax", False), self._decode_step("argmax", True)):
             self.run_step(planned, block_order=())  # no block runs; this checks only the contracts
@@ -123,24 +123,24 @@ class InterpreterBackend(Backend):
 
     @property
     def _closed(self) -> bool:
-        return not self._held
+        return not self._buffers
 
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            self._held[name][...] = value
+            self._buffers[name][...] = value
 
     def _set_inputs(self, inputs: dict[str, int]) -> None:
         for name, value in inputs.items():
             self._inputs[name][...] = value
 
-    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
-        planned = self.planned(self.step.graph("prefill", head, tokens=tokens, past=past))
+    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
+        planned = self.planned(self.step.graph("prefill", output_mode, tokens=tokens, past=past))
         for name, array in planned.inputs.items():
             array[...] = inputs[name]
         self.run_step(planned)
 
-    def _run_decode(self, head: Head, short: bool) -> None:
-        planned = self._decode_step(head, short)
+    def _run_decode(self, output_mode: OutputMode, short: bool) -> None:
+        planned = self._decode_step(output_mode, short)
         self._inputs_known.enqueue(planned.replay)
         self.run_step(planned)
 
@@ -148,51 +148,51 @@ class InterpreterBackend(Backend):
         pass
 
     def _fetched(self, number: int) -> int:
-        return self._chosen()  # steps run synchronously
+        return self._last_token()  # steps run synchronously
 
-    def _chosen(self) -> int:
-        return int(self._held["token"][0])
+    def _last_token(self) -> int:
+        return int(self._buffers["token"][0])
 
     def _logits(self) -> NDArray[np.float32]:
-        return self._held["logits"][0].astype(np.float32)
+        return self._buffers["logits"][0].astype(np.float32)
 
     def _release(self) -> None:
         self._decodes.clear()
-        self._held.clear()
+        self._buffers.clear()
 
-    def _decode_step(self, head: Head, short: bool) -> PlannedStep:
-        if (head, short) not in self._decodes:
-            self._decodes[head, short] = self.planned(self.step.graph("decode", head, short=short), self._inputs)
-        return self._decodes[head, short]
+    def _decode_step(self, output_mode: OutputMode, short: bool) -> PlannedStep:
+        if (output_mode, short) not in self._decodes:
+            self._decodes[output_mode, short] = self.planned(self.step.graph("decode", output_mode, short=short), self._inputs)
+        return self._decodes[output_mode, short]
 
     def batch_steps(self, sequences: int) -> InterpreterBatch:
         return InterpreterBatch(self, sequences)
 
     def cache(self, name: str) -> Array:
         """A cache of the backend's own sequence, (slots, heads, elements)."""
-        return self._held[name]
+        return self._buffers[name]
 
     def zeros(self, buffer: Buffer) -> Array:
         """A zeroed array for a buffer."""
         return np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype])
 
-    def planned(self, graph: StepGraph, held: Mapping[str, Array] | None = None) -> PlannedStep:
-        """Verify a step; allocate its activations and the inputs that are not in `held`; specialise every kernel."""
-        given = self._held | dict(held or {})
+    def planned(self, graph: StepGraph, existing: Mapping[str, Array] | None = None) -> PlannedStep:
+        """Verify a step; allocate its activations and the inputs that are not in `existing`; specialise every kernel."""
+        arrays = self._buffers | dict(existing or {})
         memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
         arena = np.empty(memory.size, np.uint8)
-        inputs = {buffer.name: given.get(buffer.name, self.zeros(buffer)) for buffer in graph.of_kind(Kind.INPUT)}
-        flat = {name: array.reshape(-1) for name, array in (given | inputs).items()}
+        inputs = {buffer.name: arrays.get(buffer.name, self.zeros(buffer)) for buffer in graph.of_kind(Kind.INPUT)}
+        flat = {name: array.reshape(-1) for name, array in (arrays | inputs).items()}
         for buffer in graph.of_kind(Kind.ACTIVATION):
-            begin = memory.offsets[buffer.name]
-            flat[buffer.name] = arena[begin : begin + buffer.bytes].view(NUMPY_TYPES[buffer.dtype])
+            offset = memory.offsets[buffer.name]
+            flat[buffer.name] = arena[offset : offset + buffer.bytes].view(NUMPY_TYPES[buffer.dtype])
 
-        def seen(view: View) -> Array:
+        def array_of(view: View) -> Array:
             return flat[view.buffer][view.offset : view.offset + view.elements].reshape(view.shape)
 
         ops = tuple(
-            PlannedOp(op, self._function(op), {name: seen(view) for name, view in op.tensors.items()}) for op in graph.ops
+            PlannedOp(op, self._function(op), {name: array_of(view) for name, view in op.tensors.items()}) for op in graph.ops
         )
         return PlannedStep(inputs, arena, ops, replay)
 
@@ -208,24 +208,26 @@ class InterpreterBackend(Backend):
         constants = block_sizes(op)
         key = (op.kernel, frozenset(constants.items()))
         if key not in self._functions:
-            began = time.perf_counter()
+            start = time.perf_counter()
             try:
                 path = self._kernels / f"{op.kernel}.py"
                 self._functions[key] = frontend.load_kernel(path, constants, root=self._kernels.parent)
             except CompileError as error:
                 what = f"operation `{op.name}`: {error.diagnostics[0].message}"
                 raise ModelError(what, fix=f"the kernel `{op.kernel}` does not take this model's sizes") from None
-            self._load_seconds += time.perf_counter() - began
+            self._load_seconds += time.perf_counter() - start
         return self._functions[key]
 
     def run_step(self, planned: PlannedStep, block_order: Iterable[Sequence[int]] | None = None) -> None:
         """Run a step on its current inputs; of each grid only the blocks of `block_order`, or all if None."""
         planned.arena[...] = POISON
-        for one in planned.ops:
+        for planned_op in planned.ops:
             try:
-                run(one.function, one.arrays, one.op.scalars, block_order=block_order)
+                run(planned_op.function, planned_op.arrays, planned_op.op.scalars, block_order=block_order)
             except InterpreterError as error:
-                raise ModelError(f"operation `{one.op.name}`: {error}", fix="take a model that the kernels allow") from None
+                raise ModelError(
+                    f"operation `{planned_op.op.name}`: {error}", fix="take a model that the kernels allow"
+                ) from None
 
 
 def kernel_contract(function: Function) -> Contract:

@@ -25,7 +25,7 @@ from tilec.step.expressions import StepError
 from tilec.step.graph import ITEM_BYTES, Constant, Op, StepGraph
 
 
-def said(error: LaunchError) -> str:
+def launch_message(error: LaunchError) -> str:
     """The message of a refused launch with its code at the end, for a line that already begins with `error:`."""
     return f"{str(error).removeprefix(f'error[{error.code}]: ')} ({error.code})"
 
@@ -37,29 +37,29 @@ class Launches:
         self.bundle, self.device = bundle, device
         self.load_seconds = 0.0
         """Seconds spent on finding and loading kernels so far."""
-        self._found: dict[Any, BundledKernel] = {}
+        self._bundled_kernels: dict[Any, BundledKernel] = {}
         self._kernels: dict[str, Kernel] = {}
 
-    def described(self, op: Op) -> BundledKernel:
+    def bundled_kernel(self, op: Op) -> BundledKernel:
         """The bundle's kernel for an operation, at the constants that the step sets or the tuning chooses. BundleRefused if the
         bundle has no such kernel, or several."""
         if op.kernel not in self.bundle.tuning.choices:
             return self.find(op, op.constants)
         try:
-            chosen = self.bundle.tuning.constants(op.kernel, {name: view.shape for name, view in op.tensors.items()})
+            constants = self.bundle.tuning.constants(op.kernel, {name: view.shape for name, view in op.tensors.items()})
         except (StepError, KeyError, IndexError) as error:
             raise BundleRefused(f"operation `{op.name}`: {error}", fix="pack the bundle of this model") from None
-        return self.find(op, chosen | dict(op.constants))
+        return self.find(op, constants | dict(op.constants))
 
     def find(self, op: Op, constants: Mapping[str, Constant]) -> BundledKernel:
         """The bundle's kernel for an operation at these constants."""
         key = (op.kernel, frozenset(constants.items()))
-        if key not in self._found:
+        if key not in self._bundled_kernels:
             try:
-                self._found[key] = self.bundle.find(op.kernel, **constants)
+                self._bundled_kernels[key] = self.bundle.find(op.kernel, **constants)
             except BundleError as error:
                 raise BundleRefused(f"operation `{op.name}`: {error.message}", fix="pack the bundle of this model") from None
-        return self._found[key]
+        return self._bundled_kernels[key]
 
     def plans(self, graph: StepGraph, pointers: Mapping[str, int]) -> Iterator[Plan]:
         """Every launch of a step in order, its contract checked; `pointers` are the addresses of all buffers. DeviceError names
@@ -74,15 +74,15 @@ class Launches:
         self._kernels.clear()
 
     def series(
-        self, graph: StepGraph, ops: Sequence[Op], pointers: Mapping[str, int], found: BundledKernel
+        self, graph: StepGraph, ops: Sequence[Op], pointers: Mapping[str, int], bundled: BundledKernel
     ) -> Series:  # fmt: skip
         """Launches of one kernel for operations that differ only in their buffers."""
         arguments = [self._arguments(graph, op, pointers) for op in ops]
-        kernel = self._kernel(ops[0], found)
+        kernel = self._kernel(ops[0], bundled)
         try:
             return Series(kernel, arguments, self._values(graph, ops[0], kernel))
         except LaunchError as error:
-            raise DeviceError(f"operation `{ops[0].name}`: {said(error)}") from None
+            raise DeviceError(f"operation `{ops[0].name}`: {launch_message(error)}") from None
 
     def numbers(self, graph: StepGraph, op: Op, series: Series) -> Numbers:
         """The launch parameters of a series for an operation with other extents."""
@@ -90,14 +90,14 @@ class Launches:
         try:
             return series.at(shapes, op.scalars, self._values(graph, op, series.kernel))
         except LaunchError as error:
-            raise DeviceError(f"operation `{op.name}`: {said(error)}") from None
+            raise DeviceError(f"operation `{op.name}`: {launch_message(error)}") from None
 
     def _plan(self, graph: StepGraph, op: Op, pointers: Mapping[str, int]) -> Plan:
-        kernel = self._kernel(op, self.described(op))
+        kernel = self._kernel(op, self.bundled_kernel(op))
         try:
             return kernel.plan(self._arguments(graph, op, pointers), values=self._values(graph, op, kernel))
         except LaunchError as error:
-            raise DeviceError(f"operation `{op.name}`: {said(error)}") from None
+            raise DeviceError(f"operation `{op.name}`: {launch_message(error)}") from None
 
     def _arguments(self, graph: StepGraph, op: Op, pointers: Mapping[str, int]) -> dict[str, Any]:
         arguments: dict[str, Any] = dict(op.scalars)
@@ -109,21 +109,21 @@ class Launches:
 
     def _values(self, graph: StepGraph, op: Op, kernel: Kernel) -> dict[str, ValueBounds]:
         """Bounds of integer tensors, from the graph, for the kernel's value checks."""
-        found: dict[str, ValueBounds] = {}
+        bounds: dict[str, ValueBounds] = {}
         for check in kernel.manifest.value_checks:
             buffer = graph.buffers[op.tensors[check.tensor].buffer]
             if buffer.low is not None and buffer.high is not None:
-                found[check.tensor] = ValueBounds(buffer.low, buffer.high, buffer.distinct)
-        return found
+                bounds[check.tensor] = ValueBounds(buffer.low, buffer.high, buffer.distinct)
+        return bounds
 
-    def _kernel(self, op: Op, found: BundledKernel) -> Kernel:
-        if found.name not in self._kernels:
-            began = time.perf_counter()
+    def _kernel(self, op: Op, bundled: BundledKernel) -> Kernel:
+        if bundled.name not in self._kernels:
+            start = time.perf_counter()
             try:
-                self._kernels[found.name] = self.bundle.load(found, self.device)
+                self._kernels[bundled.name] = self.bundle.load(bundled, self.device)
             except BundleError as error:
                 raise BundleRefused(f"operation `{op.name}`: {error.message}", fix="pack the bundle of this model") from None
             except (LaunchError, DriverError) as error:
-                raise DeviceError(f"operation `{op.name}`: {said(error)}") from None
-            self.load_seconds += time.perf_counter() - began
-        return self._kernels[found.name]
+                raise DeviceError(f"operation `{op.name}`: {launch_message(error)}") from None
+            self.load_seconds += time.perf_counter() - start
+        return self._kernels[bundled.name]

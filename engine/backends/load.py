@@ -47,7 +47,7 @@ def load_on_gpu(
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
-        opened = _found(config, device, digest, trust)
+        opened = _find_bundle(config, device, digest, trust)
     else:
         try:
             opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
@@ -72,7 +72,7 @@ def load_on_gpu(
     return backend
 
 
-def _found(config: Any, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
+def _find_bundle(config: Any, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
     """An open bundle for a model and a device; BundleRefused if there is none."""
     from tilec.ship.finder import find_bundle  # late: callers that name a bundle do not pay for the import
 
@@ -87,7 +87,9 @@ def _check_model(bundle: Bundle, config: Any) -> None:
     """BundleRefused if a signed bundle is for another model. A policy grants a key the right to sign for certain sizes; a valid
     signature for one model says nothing about another."""
     for name in SIZES if bundle.signed is not None else ():
-        said, wanted = bundle.config.get(name), getattr(config, name)
-        if type(said) is not int or said != wanted:
-            what = f"is signed for a model whose `{name}` is {'not said' if said is None else said}, and this one's is {wanted}"
+        signed, its = bundle.config.get(name), getattr(config, name)
+        if type(signed) is not int or signed != its:
+            what = (
+                f"is signed for a model whose `{name}` is {'not said' if signed is None else signed}, and this one's is {its}"
+            )
             raise BundleRefused(what, where=bundle.path, fix="name the bundle of this model, or none to have one looked for")

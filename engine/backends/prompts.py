@@ -8,8 +8,8 @@ Why a prompt of a new length needs few checks, for lengths of one form (`Step.pr
    operation. The whole step is verified once at the largest chunk. Another length has the same operations on the same buffers
    (`tilec.step.form`); if its views also cover their buffers whole, only the extents of each kind remain to be checked.
 3. Launches that differ only in the layer are a `Series`: checked one by one at the largest chunk, at once for other extents.
-4. The checks of a kind depend on its extents, scalars, constants and the facts about its buffers (`_Given`). If these occurred
-   with an earlier length, nothing remains to be checked.
+4. The checks of a kind depend on its extents, scalars, constants and the facts about its buffers (`_CheckInputs`). If these
+   occurred with an earlier length, nothing remains to be checked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tilec.runtime.series import Numbers, Series
 from tilec.step.form import Form
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.requests import requests
-from tilec.step.step import ALL_KINDS, ALL_PAIRS, HEADS, Head, Step
+from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
-REMEMBERED: Final = 32
+CACHED_STEPS: Final = 32
 """Number of prepared steps that are cached, so that a repeated prompt length needs no checks."""
 
-KINDS_REMEMBERED: Final = 2048
+CACHED_KINDS: Final = 2048
 """Number of cached launch parameters, one per kind and extents: those of some hundred lengths."""
 
 _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
@@ -43,7 +43,7 @@ _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
 _Kind = tuple[str, str, tuple[str, ...]]
 """Name, kernel and buffers of an operation, with `*` for the layer. Operations of one kind differ only in the layer."""
 
-_Given = tuple[Any, ...]
+_CheckInputs = tuple[Any, ...]
 """Everything that the checks of an operation of a kind depend on."""
 
 _Uses = list[tuple[str, str, bool]]
@@ -59,7 +59,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CheckedKind:
     """A checked kind of operation: its series, the launch parameters, and whether its views cover their buffers whole and it
     uses them as at the largest chunk."""
 
@@ -68,47 +68,51 @@ class _Known:
     whole: bool
 
 
-class Prompts:
+class PrefillSteps:
     """The prefill steps of a model of at most `tokens` tokens that have the form of `tokens`."""
 
     def __init__(self, step: Step, tokens: int, launches: Launches) -> None:
         self._step, self.largest, self._launches = step, tokens, launches
-        self._graphs: dict[Head, StepGraph] = {head: step.graph("prefill", head, tokens=tokens) for head in HEADS}
-        self.whole = _together(self._graphs.values())
+        self._graphs: dict[OutputMode, StepGraph] = {
+            output_mode: step.graph("prefill", output_mode, tokens=tokens) for output_mode in OUTPUT_MODES
+        }
+        self.whole = _union(self._graphs.values())
         """Union of the steps in all output modes, at the largest chunk."""
         self.memory = plan_memory(self.whole)
         self._members: dict[_Kind, list[Op]] = {}
         for op in self.whole.ops:
             self._members.setdefault(_kind(op), []).append(op)
         self._kind_numbers = {kind: number for number, kind in enumerate(self._members)}
-        places = {_touched(op): place for ops in self._members.values() for place, op in enumerate(ops)}
+        indices = {_operation_key(op): index for ops in self._members.values() for index, op in enumerate(ops)}
         self._order = {
-            head: tuple((self._kind_numbers[_kind(op)], places[_touched(op)]) for op in graph.ops)
-            for head, graph in self._graphs.items()
+            output_mode: tuple((self._kind_numbers[_kind(op)], indices[_operation_key(op)]) for op in graph.ops)
+            for output_mode, graph in self._graphs.items()
         }
-        self._bytes = {_starred(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
+        self._bytes = {_any_layer(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
         self._pointers: dict[str, int] = {}
         self._series: dict[tuple[_Kind, str], Series] = {}
-        self._forms: dict[Head, tuple[Form, tuple[_Kind, ...]]] = {}
+        self._forms: dict[OutputMode, tuple[Form, tuple[_Kind, ...]]] = {}
         self._uses: dict[_Kind, _Uses] = {}
-        self._seen_whole: dict[Head, bool] = {}
-        self._numbers: dict[tuple[int, _Given], _Known] = {}
-        self._kept: OrderedDict[tuple[int, int, Head], Prepared] = OrderedDict()
+        self._covers_whole: dict[OutputMode, bool] = {}
+        self._numbers: dict[tuple[int, _CheckInputs], _CheckedKind] = {}
+        self._cached: OrderedDict[tuple[int, int, OutputMode], Prepared] = OrderedDict()
 
-    def place(self, pointers: Mapping[str, int], arena: int) -> None:
+    def bind(self, pointers: Mapping[str, int], arena: int) -> None:
         """Set the addresses of buffers, verify the largest chunk in every output mode, and load the kernels for every
         length."""
         self._pointers = {**pointers, **{name: arena + offset for name, offset in self.memory.offsets.items()}}
         for graph in self._graphs.values():
-            alive = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
-            verify(graph, MemoryPlan(alive, self.memory.size), self._contract)
+            offsets = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
+            verify(graph, MemoryPlan(offsets, self.memory.size), self._contract)
         self._uses = {kind: _uses(self._contract(ops[0])) for kind, ops in self._members.items()}
-        for head in HEADS:
-            form = self._form(head, ALL_KINDS)
-            few = form.at(self.largest)
-            self._seen_whole[head] = verify_extents(few, few.ops, self._contract)
-            first = {_kind(op): one for op, one in reversed(list(zip(few.ops, form.placed, strict=True)))}
-            self._forms[head] = form.only(tuple(first.values())), tuple(first)
+        for output_mode in OUTPUT_MODES:
+            form = self._form(output_mode, ALL_KINDS)
+            reduced = form.at(self.largest)
+            self._covers_whole[output_mode] = verify_extents(reduced, reduced.ops, self._contract)
+            first_of_kind = {
+                _kind(op): resolved_ops for op, resolved_ops in reversed(list(zip(reduced.ops, form.resolved_ops, strict=True)))
+            }
+            self._forms[output_mode] = form.only(tuple(first_of_kind.values())), tuple(first_of_kind)
         by_name: dict[tuple[str, str], list[_Kind]] = {}
         for kind in self._members:
             by_name.setdefault((f"prefill_{kind[0].rpartition('.')[2]}", kind[1]), []).append(kind)
@@ -118,51 +122,56 @@ class Prompts:
 
     def forget(self) -> None:
         """Drop prepared steps; they are prepared again on demand."""
-        self._kept.clear()
+        self._cached.clear()
         self._numbers.clear()
 
-    def prepared(self, tokens: int, past: int, head: Head) -> Prepared:
+    def prepared(self, tokens: int, past: int, output_mode: OutputMode) -> Prepared:
         """The step of a chunk; GraphError or DeviceError if a check fails."""
-        key = (tokens, past, head)
-        found = self._kept.pop(key, None)
+        key = (tokens, past, output_mode)
+        found = self._cached.pop(key, None)
         if found is None:
-            found = self._prepare(tokens, past, head)
-        self._kept[key] = found
-        if len(self._kept) > REMEMBERED:
-            self._kept.popitem(last=False)
+            found = self._prepare(tokens, past, output_mode)
+        self._cached[key] = found
+        if len(self._cached) > CACHED_STEPS:
+            self._cached.popitem(last=False)
         return found
 
-    def _prepare(self, tokens: int, past: int, head: Head) -> Prepared:
+    def _prepare(self, tokens: int, past: int, output_mode: OutputMode) -> Prepared:
         """Check one operation of each kind; the result is valid for all layers."""
-        form, kinds = self._forms[head]
-        few = form.at(tokens, past)
-        if len(self._numbers) > KINDS_REMEMBERED:
+        form, kinds = self._forms[output_mode]
+        reduced = form.at(tokens, past)
+        if len(self._numbers) > CACHED_KINDS:
             self._numbers.clear()
-        keyed = [(kind, op, (self._kind_numbers[kind], _given(few, op))) for kind, op in zip(kinds, few.ops, strict=True)]
-        fresh = [one for one in keyed if one[2] not in self._numbers]
-        found = {op.name: self._launches.described(op) for _, op, _ in fresh}
-        whole = verify_extents(few, [op for _, op, _ in fresh], lambda op: found[op.name].manifest)
-        whole = whole and all(_uses(found[op.name].manifest) == self._uses[kind] for kind, op, _ in fresh)
-        self._verify(few, head, whole and all(self._numbers[key].whole for _, _, key in keyed if key in self._numbers))
-        for kind, op, key in fresh:
+        keyed = [
+            (kind, op, (self._kind_numbers[kind], _check_inputs(reduced, op)))
+            for kind, op in zip(kinds, reduced.ops, strict=True)
+        ]
+        unchecked = [entry for entry in keyed if entry[2] not in self._numbers]
+        found = {op.name: self._launches.bundled_kernel(op) for _, op, _ in unchecked}
+        covers_whole = verify_extents(reduced, [op for _, op, _ in unchecked], lambda op: found[op.name].manifest)
+        covers_whole = covers_whole and all(_uses(found[op.name].manifest) == self._uses[kind] for kind, op, _ in unchecked)
+        self._verify(
+            reduced, output_mode, covers_whole and all(self._numbers[key].whole for _, _, key in keyed if key in self._numbers)
+        )
+        for kind, op, key in unchecked:
             series = self._series_of(kind, found[op.name])
-            self._numbers[key] = _Known(series, self._launches.numbers(few, op, series), whole)
-        known = {key[0]: self._numbers[key] for _, _, key in keyed}
-        order = [(known[number].series, place) for number, place in self._order[head]]
-        return Prepared(tuple([(one.series, one.numbers) for one in known.values()]), tuple(order))
+            self._numbers[key] = _CheckedKind(series, self._launches.numbers(reduced, op, series), covers_whole)
+        checked_kinds = {key[0]: self._numbers[key] for _, _, key in keyed}
+        order = [(checked_kinds[number].series, index) for number, index in self._order[output_mode]]
+        return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order))
 
-    def _form(self, head: Head, layers: int) -> Form:
-        return self._step.form("prefill", head, tokens=self.largest, layers=min(self._step.layers, layers))
+    def _form(self, output_mode: OutputMode, layers: int) -> Form:
+        return self._step.form("prefill", output_mode, tokens=self.largest, layers=min(self._step.layers, layers))
 
-    def _verify(self, few: StepGraph, head: Head, whole: bool) -> None:
+    def _verify(self, reduced: StepGraph, output_mode: OutputMode, whole: bool) -> None:
         """GraphError unless the whole step of this length is valid and needs no more memory than the largest chunk. `whole`:
         the views of every kind cover their buffers whole, and the extents were verified."""
-        for buffer in few.of_kind(Kind.ACTIVATION):
-            if buffer.bytes > self._bytes.get(_starred(buffer.name), 0):
+        for buffer in reduced.of_kind(Kind.ACTIVATION):
+            if buffer.bytes > self._bytes.get(_any_layer(buffer.name), 0):
                 what = f"buffer `{buffer.name}` is larger than that of {self.largest} tokens"
                 raise GraphError(what, where="step `prefill`")
-        if not (whole and self._seen_whole[head]):
-            verify_operations(self._form(head, ALL_PAIRS).at(few.tokens), self._contract)
+        if not (whole and self._covers_whole[output_mode]):
+            verify_operations(self._form(output_mode, ALL_PAIRS).at(reduced.tokens), self._contract)
 
     def _series_of(self, kind: _Kind, found: BundledKernel) -> Series:
         """The series of a kind with a kernel."""
@@ -172,44 +181,44 @@ class Prompts:
         return self._series[key]
 
     def _contract(self, op: Op) -> Manifest:
-        return self._launches.described(op).manifest
+        return self._launches.bundled_kernel(op).manifest
 
 
-def _together(graphs: Iterable[StepGraph]) -> StepGraph:
+def _union(graphs: Iterable[StepGraph]) -> StepGraph:
     """A graph with the union of the operations, each once, in an order consistent with every graph. The graphs have a common
     prefix."""
     first, *others = graphs
-    whole = StepGraph(first.name, first.tokens, dict(first.buffers), list(first.ops))
-    seen = {_touched(op) for op in whole.ops}
+    union = StepGraph(first.name, first.tokens, dict(first.buffers), list(first.ops))
+    seen = {_operation_key(op) for op in union.ops}
     for graph in others:
-        whole.buffers |= graph.buffers
-        whole.ops += [op for op in graph.ops if _touched(op) not in seen]
-        seen |= {_touched(op) for op in graph.ops}
-    return whole
+        union.buffers |= graph.buffers
+        union.ops += [op for op in graph.ops if _operation_key(op) not in seen]
+        seen |= {_operation_key(op) for op in graph.ops}
+    return union
 
 
 def _uses(contract: Manifest) -> _Uses:
     return [(spec.name, spec.access, spec.resident) for spec in contract.tensors]
 
 
-def _given(graph: StepGraph, op: Op) -> _Given:
+def _check_inputs(graph: StepGraph, op: Op) -> _CheckInputs:
     buffers = graph.buffers
-    seen = [(view.shape, view.offset, buffers[view.buffer]) for view in op.tensors.values()]
+    views = [(view.shape, view.offset, buffers[view.buffer]) for view in op.tensors.values()]
     return (
-        *[(shape, offset, like.shape, like.low, like.high, like.distinct) for shape, offset, like in seen],
+        *[(shape, offset, buffer.shape, buffer.low, buffer.high, buffer.distinct) for shape, offset, buffer in views],
         *op.scalars.values(), *op.constants.values(),
     )  # fmt: skip
 
 
-def _touched(op: Op) -> _Kind:
+def _operation_key(op: Op) -> _Kind:
     return op.name, op.kernel, tuple(view.buffer for view in op.tensors.values())
 
 
 def _kind(op: Op) -> _Kind:
-    name, kernel, buffers = _touched(op)
-    return _starred(name), kernel, tuple(map(_starred, buffers))
+    name, kernel, buffers = _operation_key(op)
+    return _any_layer(name), kernel, tuple(map(_any_layer, buffers))
 
 
 @cache
-def _starred(name: str) -> str:
+def _any_layer(name: str) -> str:
     return _NUMBER.sub(".*", name)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.backends.device_memory import DeviceMemory
 
-PLACES: Final = 4
+SLOTS: Final = 4
 """Host slots; more than there are steps in flight."""
 TOKEN_BYTES: Final = 4
 
@@ -22,11 +22,11 @@ class TokenRing:
 
     def __init__(self, memory: DeviceMemory, name: str, count: int) -> None:
         self._driver, self._stream, self._count = memory.driver, memory.stream, count
-        self._device, self._size = memory.places[name][0], count * TOKEN_BYTES
+        self._device, self._size = memory.allocations[name][0], count * TOKEN_BYTES
         self._events: list[Any] = []
-        self._host = self._driver.allocate_host(PLACES * self._size)
+        self._host = self._driver.allocate_host(SLOTS * self._size)
         try:
-            for _ in range(PLACES):
+            for _ in range(SLOTS):
                 self._events.append(self._driver.create_event())
         except BaseException:
             self.close()
@@ -34,20 +34,20 @@ class TokenRing:
 
     def fetch(self, number: int) -> None:
         """Enqueue the copy of a step's tokens; call it directly after the step was enqueued."""
-        place = number % PLACES
-        self._driver.copy_to_host(self._host + place * self._size, self._device, self._size, self._stream)
-        self._driver.record_event(self._events[place], self._stream)
+        slot = number % SLOTS
+        self._driver.copy_to_host(self._host + slot * self._size, self._device, self._size, self._stream)
+        self._driver.record_event(self._events[slot], self._stream)
 
     def fetched(self, number: int) -> NDArray[np.int32]:
         """A step's tokens, (count,); waits for the copy."""
-        self._driver.wait_event(self._events[number % PLACES])
-        return self._held(number % PLACES)
+        self._driver.wait_event(self._events[number % SLOTS])
+        return self._read_slot(number % SLOTS)
 
-    def now(self) -> NDArray[np.int32]:
+    def latest(self) -> NDArray[np.int32]:
         """The tokens of the last step, (count,). No fetched step may be outstanding."""
         self._driver.copy_to_host(self._host, self._device, self._size, self._stream)
         self._driver.synchronize(self._stream)
-        return self._held(0)
+        return self._read_slot(0)
 
     def close(self) -> None:
         """Free events and host memory; idempotent. No copy may be in flight."""
@@ -58,6 +58,6 @@ class TokenRing:
             while self._events:
                 releases.callback(self._driver.destroy_event, self._events.pop())
 
-    def _held(self, place: int) -> NDArray[np.int32]:
-        held = (ctypes.c_int32 * self._count).from_address(self._host + place * self._size)
-        return np.ctypeslib.as_array(held).copy()
+    def _read_slot(self, slot: int) -> NDArray[np.int32]:
+        tokens = (ctypes.c_int32 * self._count).from_address(self._host + slot * self._size)
+        return np.ctypeslib.as_array(tokens).copy()

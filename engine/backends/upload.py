@@ -70,7 +70,7 @@ class Upload:
         try:
             for _ in range(2):
                 staging.append((driver.allocate_host(STAGING_BYTES), driver.create_event()))
-            turn = 0
+            chunk_number = 0
             while not self._stopped.is_set():
                 with self._lock:
                     if not self._names:
@@ -79,13 +79,13 @@ class Upload:
                 for offset, chunk in self._weights.chunks(name, STAGING_BYTES):
                     if self._stopped.is_set():
                         break
-                    place, free = staging[turn % 2]
-                    if turn >= 2:
-                        driver.wait_event(free)
-                    ctypes.memmove(place, np.frombuffer(chunk, np.uint8).ctypes.data, chunk.nbytes)
-                    driver.copy_to_device(self._pointers[name] + offset, place, chunk.nbytes, stream)
-                    driver.record_event(free, stream)
-                    turn += 1
+                    buffer, copied = staging[chunk_number % 2]
+                    if chunk_number >= 2:
+                        driver.wait_event(copied)
+                    ctypes.memmove(buffer, np.frombuffer(chunk, np.uint8).ctypes.data, chunk.nbytes)
+                    driver.copy_to_device(self._pointers[name] + offset, buffer, chunk.nbytes, stream)
+                    driver.record_event(copied, stream)
+                    chunk_number += 1
                     self._advance(chunk.nbytes)
             driver.synchronize(stream)
         except BaseException:
@@ -94,9 +94,9 @@ class Upload:
                 driver.synchronize(stream)  # enqueued copies still read the staging buffers
             raise
         finally:
-            for place, free in staging:
-                driver.destroy_event(free)
-                driver.free_host(place)
+            for buffer, copied in staging:
+                driver.destroy_event(copied)
+                driver.free_host(buffer)
             driver.destroy_stream(stream)
 
     def _advance(self, size: int) -> None:

@@ -24,10 +24,10 @@ def open_file(path: Path, absent: str, *, links: bool = False) -> BinaryIO:
     """The file at `path`, open for reading. `absent` is the suggestion if there is no regular file. `links` follows symbolic
     links to any target, for files that the user names explicitly."""
     try:
-        place = path.resolve(strict=True)
+        resolved = path.resolve(strict=True)
         if not links:
-            _refuse_escape(path, place)
-        handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+            _refuse_escape(path, resolved)
+        handle = os.open(resolved, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             regular = stat.S_ISREG(os.fstat(handle).st_mode)
         except BaseException:
@@ -47,15 +47,15 @@ def read_bytes(path: Path, limit_bytes: int, absent: str, *, links: bool = False
     """The contents of a file of at most `limit_bytes`; ModelError for a longer one, and as in `open_file`."""
     try:
         with open_file(path, absent, links=links) as file:
-            found = file.read(limit_bytes + 1)
+            data = file.read(limit_bytes + 1)
     except OSError as error:
         raise _unreadable(path, error) from None
-    if len(found) > limit_bytes:
+    if len(data) > limit_bytes:
         raise ModelError(f"is over {limit_bytes} bytes", where=path, fix=DOWNLOAD_AGAIN)
-    return found
+    return data
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether the path exists, as any kind of file. A dangling link counts as existing: it is damage, not absence. ModelError
     if the folder cannot be searched."""
     try:
@@ -67,15 +67,15 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def _refuse_escape(path: Path, place: Path) -> None:
-    """ModelError unless `place`, the resolved `path`, is in the folder of `path` or in the blobs of its cache."""
+def _refuse_escape(path: Path, resolved: Path) -> None:
+    """ModelError unless `resolved`, the resolved `path`, is in the folder of `path` or in the blobs of its cache."""
     folder = path.parent.resolve(strict=True)
-    within = [folder]
+    allowed_folders = [folder]
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
-        within.append(folder.parent.parent / "blobs")
-    if not any(place.is_relative_to(root) for root in within):
+        allowed_folders.append(folder.parent.parent / "blobs")
+    if not any(resolved.is_relative_to(root) for root in allowed_folders):
         raise ModelError("is a link to a file outside its folder", where=path, fix="put the file itself there")
-    if not place.is_file():  # check before opening: opening a device can have side effects
+    if not resolved.is_file():  # check before opening: opening a device can have side effects
         raise ModelError("is not a regular file", where=path, fix=DOWNLOAD_AGAIN)
 
 

@@ -33,21 +33,21 @@ def parse_object(text: bytes, where: Path, what: str) -> dict[str, object]:
         raise ValueError(f"{name} is no JSON number")
 
     def refuse_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        parsed = dict(pairs)
+        if len(parsed) < len(pairs):
             seen: set[str] = set()
             name = next(key for key, _ in pairs if key in seen or seen.add(key))  # `add` returns None
             raise ValueError(f"the key {show(name)} is there twice")
-        return found
+        return parsed
 
     try:
-        found: object = json.loads(text.decode("utf-8"), parse_constant=refuse_constant, object_pairs_hook=refuse_twice)
+        parsed: object = json.loads(text.decode("utf-8"), parse_constant=refuse_constant, object_pairs_hook=refuse_twice)
     except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8, too many digits; RecursionError: nesting
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ModelError(f"{what} is not valid JSON ({reason})", where=where, fix="download the file again") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"{what} is {show(found)}, not a JSON object", where=where, fix="download the file again")
-    return cast("dict[str, object]", found)
+    if not isinstance(parsed, dict):
+        raise ModelError(f"{what} is {show(parsed)}, not a JSON object", where=where, fix="download the file again")
+    return cast("dict[str, object]", parsed)
 
 
 def read_object(path: Path, limit_bytes: int, absent: str, *, links: bool = False) -> dict[str, object]:

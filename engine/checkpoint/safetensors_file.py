@@ -121,12 +121,12 @@ def _tensor(name: str, entry: object, path: Path, data_begin: int) -> Tensor:
         raise ModelError(f"tensor {show(name)}: {what}", where=path, fix=AGAIN)
 
     def sizes(key: str, longest: int) -> tuple[int, ...]:
-        found = fields.get(key)
-        numbers = cast("list[object]", found) if isinstance(found, list) else [None]
-        whole = [number for number in numbers if type(number) is int and 0 <= number < 1 << 63]
-        if len(whole) < len(numbers) or len(numbers) > longest:
-            refuse(f"its {key} is {show(cast('object', found))}, not a list of at most {longest} sizes")
-        return tuple(whole)
+        value = fields.get(key)
+        numbers = cast("list[object]", value) if isinstance(value, list) else [None]
+        valid = [number for number in numbers if type(number) is int and 0 <= number < 1 << 63]
+        if len(valid) < len(numbers) or len(numbers) > longest:
+            refuse(f"its {key} is {show(cast('object', value))}, not a list of at most {longest} sizes")
+        return tuple(valid)
 
     if not isinstance(entry, dict):
         refuse(f"its entry is {show(entry)}, not an object")
@@ -140,6 +140,6 @@ def _tensor(name: str, entry: object, path: Path, data_begin: int) -> Tensor:
         refuse(f"its data_offsets {list(offsets)} are not the first byte and the byte after the last")
     begin, end = offsets
     if end - begin != prod(shape) * ITEM_BYTES[dtype]:
-        wanted = f"{dtype} of shape {list(shape)} takes {prod(shape) * ITEM_BYTES[dtype]}"
-        refuse(f"its data_offsets span {end - begin} bytes, and {wanted}")
+        expected = f"{dtype} of shape {list(shape)} takes {prod(shape) * ITEM_BYTES[dtype]}"
+        refuse(f"its data_offsets span {end - begin} bytes, and {expected}")
     return Tensor(name, dtype, shape, data_begin + begin, data_begin + end)

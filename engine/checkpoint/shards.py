@@ -49,9 +49,9 @@ def _open_shards(root: Path, index: Path) -> dict[str, SafetensorsFile]:
         raise ModelError(
             f"`weight_map` is {show(cast('object', weight_map))}, not an object of file names", where=index, fix=AGAIN
         )
-    said = cast("dict[str, object]", weight_map)
+    shard_of = cast("dict[str, object]", weight_map)
     shards: dict[str, SafetensorsFile] = {}
-    for name, shard in said.items():
+    for name, shard in shard_of.items():
         if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
             what = f"tensor {show(name)} is said to be in {show(shard)}, which is no name of a safetensors file of this folder"
             raise ModelError(what, where=index, fix=AGAIN)
@@ -64,10 +64,10 @@ def _open_shards(root: Path, index: Path) -> dict[str, SafetensorsFile]:
             raise ModelError(f"tensor {show(name)} is not in {show(shard)}, where it is said to be", where=index, fix=AGAIN)
     for shard, file in shards.items():
         for name in file.tensors:
-            if said.get(name) != shard:
-                other = f"says it is in {show(said[name])}" if name in said else "does not name it"
-                raise ModelError(f"holds tensor {show(name)}, and {INDEX_FILE} {other}", where=file.path, fix=AGAIN)
-    return {name: shards[cast("str", shard)] for name, shard in said.items()}
+            if shard_of.get(name) != shard:
+                claim = f"says it is in {show(shard_of[name])}" if name in shard_of else "does not name it"
+                raise ModelError(f"holds tensor {show(name)}, and {INDEX_FILE} {claim}", where=file.path, fix=AGAIN)
+    return {name: shards[cast("str", shard)] for name, shard in shard_of.items()}
 
 
 def _what_to_do(root: Path) -> str:

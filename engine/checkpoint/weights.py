@@ -101,10 +101,10 @@ class Weights(ABC):
         if limit_bytes < ITEM_BYTES:
             raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
         for piece in self._by_name[name].pieces:
-            done = piece.offset
+            offset = piece.offset
             for part in self._parts(piece, limit_bytes // ITEM_BYTES):
-                yield done, part.view(np.uint8).data.toreadonly()
-                done += part.nbytes
+                yield offset, part.view(np.uint8).data.toreadonly()
+                offset += part.nbytes
 
     def array(self, name: str) -> NDArray[Any]:
         """A whole destination, read-only, in the NumPy dtype of `dtype`; a view of the file if possible."""
@@ -112,9 +112,9 @@ class Weights(ABC):
         first = destination.pieces[0]
         if len(destination.pieces) == 1:
             return self._whole(first).reshape(destination.shape)
-        merged = np.concatenate([self._whole(piece) for piece in destination.pieces]).reshape(destination.shape)
-        merged.flags.writeable = False
-        return merged
+        concatenated = np.concatenate([self._whole(piece) for piece in destination.pieces]).reshape(destination.shape)
+        concatenated.flags.writeable = False
+        return concatenated
 
     def tensor(self, name: str) -> NDArray[Any]:
         """A checkpoint tensor by its own name, before concatenation; otherwise as `array`."""
@@ -129,9 +129,9 @@ class Weights(ABC):
     def _whole(self, piece: Piece) -> NDArray[Any]:
         """All elements of a piece, flat and read-only."""
         parts = list(self._parts(piece, piece.elements))
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        whole.flags.writeable = False
-        return whole
+        elements = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        elements.flags.writeable = False
+        return elements
 
     @abstractmethod
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
@@ -180,11 +180,11 @@ class WeightPlan(Weights):
 
     def _refuse_extra(self, config: ModelConfig) -> None:
         extra = [name for name in self._files if name not in self._pieces]
-        head = "lm_head.weight"
-        if config.tie_word_embeddings and head in extra:  # tied models may store lm_head too; transformers ignores it
-            file = self._files[head]
-            self._refuse_misfit(file, Piece(head, (config.vocab_size, config.hidden_size), 0), convert=True)
-            extra.remove(head)
+        lm_head = "lm_head.weight"
+        if config.tie_word_embeddings and lm_head in extra:  # tied models may store lm_head too; transformers ignores it
+            file = self._files[lm_head]
+            self._refuse_misfit(file, Piece(lm_head, (config.vocab_size, config.hidden_size), 0), convert=True)
+            extra.remove(lm_head)
         if extra:
             more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
             what = f"tensor {show(extra[0])}{more} is not one of a Qwen3 model of {config.num_hidden_layers} layers"
@@ -193,18 +193,18 @@ class WeightPlan(Weights):
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
         file = self._files[piece.name]
         data = file.data(piece.name)
-        stored = FILE_DTYPES[file.tensors[piece.name].dtype]
+        file_dtype = FILE_DTYPES[file.tensors[piece.name].dtype]
         for begin in range(0, len(data), limit * ITEM_BYTES):
-            part = np.frombuffer(data[begin : begin + limit * ITEM_BYTES], NUMPY_TYPES[stored])
-            yield part if stored == self.dtype else self._converted(part, file, piece.name)
+            part = np.frombuffer(data[begin : begin + limit * ITEM_BYTES], NUMPY_TYPES[file_dtype])
+            yield part if file_dtype == self.dtype else self._converted(part, file, piece.name)
 
     def _converted(self, part: NDArray[Any], file: SafetensorsFile, name: str) -> NDArray[Any]:
         """Elements rounded to the other dtype; ModelError if a finite one overflows."""
         exact = part.astype(np.float32)
         with np.errstate(over="ignore"):
             rounded = exact.astype(NUMPY_TYPES[self.dtype])
-        lost = np.isfinite(exact) & ~np.isfinite(rounded.astype(np.float32))
-        if lost.any():
-            what = f"tensor {show(name)} holds {float(exact[lost][0]):g}, which {self.dtype} cannot hold"
+        overflowed = np.isfinite(exact) & ~np.isfinite(rounded.astype(np.float32))
+        if overflowed.any():
+            what = f"tensor {show(name)} holds {float(exact[overflowed][0]):g}, which {self.dtype} cannot hold"
             raise ModelError(what, where=file.path, fix="ask for the dtype of the file")
         return rounded

@@ -27,15 +27,15 @@ def draw(graph: StepGraph) -> str:
 
 def _line(graph: StepGraph, plan: MemoryPlan, ends: dict[str, int], position: int, op: Op) -> str:
     constants = ", ".join(f"{name}={value}" for name, value in op.constants.items())
-    touched: list[str] = []
+    operands: list[str] = []
     for parameter, view in op.tensors.items():
         buffer = graph.buffers[view.buffer]
         shape = "x".join(map(str, view.shape))
-        place = f" @{plan.offsets[buffer.name]}" if buffer.kind is Kind.ACTIVATION else ""
+        address = f" @{plan.offsets[buffer.name]}" if buffer.kind is Kind.ACTIVATION else ""
         start = f" from {view.offset}" if view.offset else ""
         end = "!" if ends.get(buffer.name) == position else ""
-        touched.append(f"{parameter}={MARKS[buffer.kind]}{buffer.name} {buffer.dtype} {shape}{start}{place}{end}")
-    return f"{position:4} {op.name}: {op.kernel}[{constants}]({'; '.join(touched)})"
+        operands.append(f"{parameter}={MARKS[buffer.kind]}{buffer.name} {buffer.dtype} {shape}{start}{address}{end}")
+    return f"{position:4} {op.name}: {op.kernel}[{constants}]({'; '.join(operands)})"
 
 
 def _totals(graph: StepGraph, plan: MemoryPlan) -> Iterator[str]:

@@ -5,8 +5,8 @@ A buffer may have bounds (`low`, `high`, `distinct`). They are satisfied wheneve
 - The host sets inputs, settings and tables within their bounds.
 - Every kernel that writes a buffer with bounds promises (`ensures`, proven with the kernel) that what it writes is within them.
   A kernel that promises an increment, such as a position one larger than before, stays within them only for some inputs. The
-  host tracks those: it knows what it set, and what each step adds. So a step records what it writes to its inputs (`Left`), and
-  `InputValues` refuses to enqueue a step whose inputs could be out of bounds.
+  host tracks those: it knows what it set, and what each step adds. So a step records what it writes to its inputs
+  (`WrittenValues`), and `InputValues` refuses to enqueue a step whose inputs could be out of bounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GraphError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class WrittenValues:
     """What a step writes to an input, elementwise: the sum of the inputs `above` before the step, plus an integer in
     [`low`, `high`)."""
 
@@ -48,10 +48,10 @@ class Replay:
 
     name: str
     inputs: tuple[Buffer, ...] = ()
-    left: tuple[Left, ...] = ()
+    written_values: tuple[WrittenValues, ...] = ()
 
 
-def misread(op: Op, buffer: Buffer, check: ValueCheck, low: int | None, high: int | None) -> str | None:
+def bounds_violation(op: Op, buffer: Buffer, check: ValueCheck, low: int | None, high: int | None) -> str | None:
     """Why a buffer's bounds do not satisfy a kernel's check of a tensor, which requires [`low`, `high`) for the shapes of the
     operation; None if they do."""
     if buffer.kind is Kind.CACHE or (buffer.kind in (Kind.ACTIVATION, Kind.OUTPUT) and buffer.low is None):
@@ -67,9 +67,9 @@ def misread(op: Op, buffer: Buffer, check: ValueCheck, low: int | None, high: in
     return None
 
 
-def left(
+def written_values(
     graph: StepGraph, op: Op, parameter: str, promises: Sequence[Promised], refuse: Callable[[str], GraphError]
-) -> Left | None:  # fmt: skip
+) -> WrittenValues | None:  # fmt: skip
     """What an operation writes to the buffer of `parameter`; None if that has no bounds. `refuse` makes the error for a buffer
     that could end up out of bounds."""
     view = op.tensors[parameter]
@@ -83,41 +83,45 @@ def left(
             f"holds {buffer.low} to {buffer.high - 1}, and `{op.kernel}` writes it as `{parameter}` and promises nothing: it "
             f"has no `ensures({parameter}, ...)`"
         )
-    whole = _is_whole(graph, op, parameter)
-    if buffer.distinct and prod(buffer.shape) > 1 and not (whole and any(promise.distinct for promise, _, _ in promises)):
+    is_whole = _is_whole(graph, op, parameter)
+    if buffer.distinct and prod(buffer.shape) > 1 and not (is_whole and any(promise.distinct for promise, _, _ in promises)):
         raise refuse(f"holds distinct integers, and `{op.kernel}` does not promise that `{parameter}` does")
-    found = [one for one in promises if one[1] is not None and one[2] is not None]
-    ranges = [_range(graph, op, promise, low, high) for promise, low, high in found if low is not None and high is not None]
-    if any(one is not None and buffer.low <= one[0] and one[1] < buffer.high for one in ranges):
-        return Left(buffer.name, (), buffer.low, buffer.high)
-    counted = [one for one in found if one[0].above and whole and _of_inputs(graph, op, one[0])]
-    if buffer.kind is not Kind.INPUT or not counted:
-        known = [f"{one[0]} to {one[1]}" for one in ranges if one is not None]
-        what = f"leaves {known[0]}" if known else "promises what no shape gives, or what is above integers without bounds"
+    bounded = [candidate for candidate in promises if candidate[1] is not None and candidate[2] is not None]
+    ranges = [_range(graph, op, promise, low, high) for promise, low, high in bounded if low is not None and high is not None]
+    if any(candidate is not None and buffer.low <= candidate[0] and candidate[1] < buffer.high for candidate in ranges):
+        return WrittenValues(buffer.name, (), buffer.low, buffer.high)
+    relative = [candidate for candidate in bounded if candidate[0].above and is_whole and _of_inputs(graph, op, candidate[0])]
+    if buffer.kind is not Kind.INPUT or not relative:
+        allowed_ranges = [f"{candidate[0]} to {candidate[1]}" for candidate in ranges if candidate is not None]
+        what = (
+            f"leaves {allowed_ranges[0]}"
+            if allowed_ranges
+            else "promises what no shape gives, or what is above integers without bounds"
+        )
         raise refuse(f"holds {buffer.low} to {buffer.high - 1}, and `{op.kernel}` writes it as `{parameter}` and {what}")
-    promise, low, high = counted[0]
+    promise, low, high = relative[0]
     assert low is not None
     assert high is not None
-    return Left(buffer.name, tuple(op.tensors[name].buffer for name in promise.above), low, high)
+    return WrittenValues(buffer.name, tuple(op.tensors[name].buffer for name in promise.above), low, high)
 
 
 def _range(graph: StepGraph, op: Op, promise: ValuePromise, low: int, high: int) -> Interval | None:
     """The least and the greatest integer that a promise allows; None if it is relative to a buffer without bounds."""
     least, greatest = low, high - 1
     for name in promise.above:
-        below = graph.buffers[op.tensors[name].buffer]
-        if below.low is None or below.high is None or below.kind is Kind.CACHE:
+        base = graph.buffers[op.tensors[name].buffer]
+        if base.low is None or base.high is None or base.kind is Kind.CACHE:
             return None
-        least, greatest = least + below.low, greatest + below.high - 1
+        least, greatest = least + base.low, greatest + base.high - 1
     return least, greatest
 
 
 def _of_inputs(graph: StepGraph, op: Op, promise: ValuePromise) -> bool:
     """Whether a promise is relative to whole inputs with bounds, which the host tracks. It does not track inputs without
     bounds, because any kernel may write those."""
-    below = [graph.buffers[op.tensors[name].buffer] for name in promise.above]
-    counted = all(one.kind is Kind.INPUT and one.low is not None and one.high is not None for one in below)
-    return counted and all(_is_whole(graph, op, name) for name in promise.above)
+    bases = [graph.buffers[op.tensors[name].buffer] for name in promise.above]
+    tracked = all(base.kind is Kind.INPUT and base.low is not None and base.high is not None for base in bases)
+    return tracked and all(_is_whole(graph, op, name) for name in promise.above)
 
 
 def _is_whole(graph: StepGraph, op: Op, parameter: str) -> bool:
@@ -129,37 +133,37 @@ class InputValues:
     """What the host knows about the integers in the inputs of steps: what it set, and what later steps wrote."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[Interval]] = {}
+        self._intervals: dict[str, list[Interval]] = {}
 
     def sent(self, values: Mapping[str, Any]) -> None:
         """Record that the host set inputs, each to one integer or to one per element."""
-        for name, given in values.items():
-            every: Iterable[Any] = given if hasattr(given, "__len__") else (given,)
-            self._known[name] = [(int(value), int(value)) for value in every]
+        for name, value in values.items():
+            elements: Iterable[Any] = value if hasattr(value, "__len__") else (value,)
+            self._intervals[name] = [(int(element), int(element)) for element in elements]
 
     def enqueue(self, step: Replay) -> None:
         """Record that a step is enqueued on the current inputs. GraphError if an input could be out of bounds."""
-        known = self._known
+        intervals = self._intervals
         for buffer in step.inputs:
-            held = known.get(buffer.name)
-            if held is None:
+            current = intervals.get(buffer.name)
+            if current is None:
                 raise _refuse(step, buffer, "was never set")
             assert buffer.low is not None
             assert buffer.high is not None
-            least, greatest = min(one[0] for one in held), max(one[1] for one in held)
+            least, greatest = min(written[0] for written in current), max(written[1] for written in current)
             if least < buffer.low or greatest >= buffer.high:
-                some = f"{least}" if least == greatest else f"{least} to {greatest}"
-                raise _refuse(step, buffer, f"holds {some}, and the step takes {buffer.low} to {buffer.high - 1}")
+                shown = f"{least}" if least == greatest else f"{least} to {greatest}"
+                raise _refuse(step, buffer, f"holds {shown}, and the step takes {buffer.low} to {buffer.high - 1}")
         after = {
-            one.buffer: [
-                (sum(each[0] for each in below) + one.low, sum(each[1] for each in below) + one.high - 1)
-                for below in zip(*(known[name] for name in one.above), strict=True)
+            written.buffer: [
+                (sum(each[0] for each in below) + written.low, sum(each[1] for each in below) + written.high - 1)
+                for below in zip(*(intervals[name] for name in written.above), strict=True)
             ]
-            if one.above
-            else [(one.low, one.high - 1)] * len(known[one.buffer])
-            for one in step.left
+            if written.above
+            else [(written.low, written.high - 1)] * len(intervals[written.buffer])
+            for written in step.written_values
         }
-        known.update(after)
+        intervals.update(after)
 
 
 def _refuse(step: Replay, buffer: Buffer, what: str) -> GraphError:

@@ -23,32 +23,34 @@ class MemoryPlan:
 def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
     """First and last operation (positions, both inclusive) that use each activation. A launch may read one buffer while it
     writes another, so all buffers of an operation are live there."""
-    found: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     for position, op in enumerate(graph.ops):
         for view in op.tensors.values():
             if graph.buffers[view.buffer].kind is Kind.ACTIVATION:
-                first, _ = found.get(view.buffer, (position, position))
-                found[view.buffer] = (first, position)
-    return found
+                first, _ = ranges.get(view.buffer, (position, position))
+                ranges[view.buffer] = (first, position)
+    return ranges
 
 
 def plan_memory(graph: StepGraph) -> MemoryPlan:
     """Place buffers largest first, each at the lowest offset where it overlaps no buffer that is live at the same time
     (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, greedy by size); deterministic."""
-    alive = lifetimes(graph)
+    live_ranges = lifetimes(graph)
     offsets: dict[str, int] = {}
-    placed: list[list[str]] = [[] for _ in graph.ops]  # buffers that are live at each operation
-    for name in sorted(alive, key=lambda name: (-graph.buffers[name].bytes, name)):
-        size, (first, last) = _rounded(graph.buffers[name].bytes), alive[name]
-        meets = {other for others in placed[first : last + 1] for other in others}
-        place = 0
-        for begin, end in sorted((offsets[other], offsets[other] + _rounded(graph.buffers[other].bytes)) for other in meets):
-            if begin - place >= size:
+    live_at: list[list[str]] = [[] for _ in graph.ops]  # buffers that are live at each operation
+    for name in sorted(live_ranges, key=lambda name: (-graph.buffers[name].bytes, name)):
+        size, (first, last) = _rounded(graph.buffers[name].bytes), live_ranges[name]
+        overlapping = {other for live_names in live_at[first : last + 1] for other in live_names}
+        candidate = 0
+        for begin, end in sorted(
+            (offsets[other], offsets[other] + _rounded(graph.buffers[other].bytes)) for other in overlapping
+        ):
+            if begin - candidate >= size:
                 break
-            place = max(place, end)
-        offsets[name] = place
-        for others in placed[first : last + 1]:
-            others.append(name)
+            candidate = max(candidate, end)
+        offsets[name] = candidate
+        for live_names in live_at[first : last + 1]:
+            live_names.append(name)
     size = max((offset + _rounded(graph.buffers[name].bytes) for name, offset in offsets.items()), default=0)
     return MemoryPlan(offsets, size)
 

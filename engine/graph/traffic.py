@@ -57,8 +57,8 @@ def _rows(
     for check in contract.value_checks:
         for axis, dim in enumerate(spec.dims):
             if check.tensor != spec.name and check.low.constant == 0 and dim.op == "sym" and dim == check.high:
-                rows, beside = prod(op.tensors[check.tensor].shape), prod(view.shape[:axis])  # one row of each sequence
-                return beside * view.shape[axis], rows, check.distinct or rows == beside
+                rows, outer = prod(op.tensors[check.tensor].shape), prod(view.shape[:axis])  # one row of each sequence
+                return outer * view.shape[axis], rows, check.distinct or rows == outer
     if graph.buffers[view.buffer].kind is not Kind.CACHE:
         return 1, 1, False
     *_, heads, width = view.shape
@@ -73,5 +73,7 @@ def traffic(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest
 def streamed(graph: StepGraph, filled: int, contracts: Contracts) -> tuple[int, int]:
     """Bytes of weights, tables and caches that a whole step reads, and that it writes: DRAM traffic that the L2 cache cannot
     save. Their sum over the bandwidth is a lower bound of a step's time."""
-    every = [moved for op in graph.ops for moved in moves(graph, op, filled, contracts(op)) if moved.buffer.kind in STREAMED]
-    return sum(moved.read for moved in every), sum(moved.written for moved in every)
+    all_moved = [
+        moved for op in graph.ops for moved in moves(graph, op, filled, contracts(op)) if moved.buffer.kind in STREAMED
+    ]
+    return sum(moved.read for moved in all_moved), sum(moved.written for moved in all_moved)

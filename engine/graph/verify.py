@@ -35,17 +35,17 @@ from itertools import pairwise
 from math import prod
 from typing import Final
 
-from engine.graph.integers import GraphError, Left, Promised, Replay, left, misread
+from engine.graph.integers import GraphError, Promised, Replay, WrittenValues, bounds_violation, written_values
 from engine.graph.plan import ALIGNMENT, MemoryPlan
 from tilec.artifact.records import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, ValuePromise
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES
 from tilec.step.graph import Buffer, Kind, Op, StepGraph, View
 
-MADE: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
+UNINITIALIZED: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 """Kinds that are uninitialized when a step begins."""
 
-FIXED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.SETTING})
+READ_ONLY: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.SETTING})
 """Kinds that a step must not write."""
 
 SHARED: Final = frozenset({Kind.WEIGHT, Kind.TABLE})
@@ -71,12 +71,12 @@ class Bounds:
     """Value checks and promises of a kernel with their bounds for an operation's shapes, None if the shapes do not give
     them."""
 
-    asked: tuple[tuple[ValueCheck, int | None, int | None], ...]
+    required: tuple[tuple[ValueCheck, int | None, int | None], ...]
     promised: tuple[Promised, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _IndexedContract:
     """A contract by parameter. It keeps the contract alive, because it is looked up by `id`."""
 
     contract: Contract | Manifest
@@ -89,9 +89,11 @@ def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contra
     """Raise GraphError at the first broken rule; it names the operation and the buffer. Returns what the host must track when
     it enqueues the step again without setting its inputs."""
     state = _verified(graph, contract)
-    _verify_memory(graph, memory, state.alive)
-    inputs = tuple(one for one in graph.of_kind(Kind.INPUT) if one.low is not None and one.high is not None)
-    return Replay(graph.name, inputs, tuple(one for one in state.left if graph.buffers[one.buffer].kind is Kind.INPUT))
+    _verify_memory(graph, memory, state.lifetimes)
+    inputs = tuple(buffer for buffer in graph.of_kind(Kind.INPUT) if buffer.low is not None and buffer.high is not None)
+    return Replay(
+        graph.name, inputs, tuple(buffer for buffer in state.written_values if graph.buffers[buffer.buffer].kind is Kind.INPUT)
+    )
 
 
 def verify_operations(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -> None:
@@ -104,7 +106,7 @@ def _verified(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -
     state = _Step(graph)
     for position, op in enumerate(graph.ops):
         state.operation(position, op, contract(op))
-    state.ends()
+    state.finish()
     return state
 
 
@@ -112,31 +114,33 @@ def verify_extents(graph: StepGraph, ops: Iterable[Op], contract: Callable[[Op],
     """Check the rules `views`, `shapes`, `rows` and `values` for some operations of a step; returns whether their views cover
     whole buffers. If they do, all other rules but `memory` follow from the same operations on the same whole buffers at other
     extents."""
-    state, whole = _Step(graph), True
+    state, covers_whole = _Step(graph), True
     for op in ops:
-        known = state.known_of(contract(op))
-        spans = state.spans(op, known)
-        state.extents(op, known)
-        whole = whole and all(spans[name] == (0, state.elements[view.buffer]) for name, view in op.tensors.items())
-    return whole
+        indexed = state.indexed_contract(contract(op))
+        spans = state.spans(op, indexed)
+        state.extents(op, indexed)
+        covers_whole = covers_whole and all(
+            spans[name] == (0, state.elements[view.buffer]) for name, view in op.tensors.items()
+        )
+    return covers_whole
 
 
-def verify_captured(graph: StepGraph, places: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> None:
-    """Raise GraphError unless every buffer of a captured step has device memory of its own. `places` are (pointer, bytes) of
-    buffers that outlive the step, `arena` of the activations' memory."""
+def verify_captured(graph: StepGraph, allocations: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> None:
+    """Raise GraphError unless every buffer of a captured step has device memory of its own. `allocations` are (pointer, bytes)
+    of buffers that outlive the step, `arena` of the activations' memory."""
     ranges = [(*arena, "the arena")]
     for buffer in graph.buffers.values():
         if buffer.kind is Kind.ACTIVATION:
             continue
-        if buffer.name not in places:
+        if buffer.name not in allocations:
             raise _refuse(graph, buffer.name, "has no memory that outlives the graph")
-        pointer, size = places[buffer.name]
+        pointer, size = allocations[buffer.name]
         if size < buffer.bytes:
             raise _refuse(graph, buffer.name, f"has {size} bytes of memory, and needs {buffer.bytes}")
         ranges.append((pointer, buffer.bytes, buffer.name))
     ranges.sort()
-    for (begin, size, name), (following, _, other) in pairwise(ranges):
-        if begin + size > following:
+    for (begin, size, name), (next_begin, _, other) in pairwise(ranges):
+        if begin + size > next_begin:
             raise _refuse(graph, other, f"shares memory with {name}")
 
 
@@ -150,104 +154,106 @@ class _Step:
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
-        self.known: dict[int, _Known] = {}
+        self.indexed: dict[int, _IndexedContract] = {}
         self.bounds: dict[object, Bounds] = {}  # layers are alike, so shapes are checked once per kind of launch
         self.elements = {name: prod(buffer.shape) for name, buffer in graph.buffers.items()}
-        self.alive: dict[str, tuple[int, int]] = {}
+        self.lifetimes: dict[str, tuple[int, int]] = {}
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
         self.written: dict[str, list[tuple[int, int]]] = {}
         self.last_read: dict[str, int] = {}
         self.changed: set[str] = set()  # buffers that operations have written
-        self.left: list[Left] = []  # for buffers with bounds
-        self.made: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and the access
+        self.written_values: list[WrittenValues] = []  # for buffers with bounds
+        self.writes: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and the access
 
-    def known_of(self, contract: Contract | Manifest) -> _Known:
+    def indexed_contract(self, contract: Contract | Manifest) -> _IndexedContract:
         """A contract by parameter; cached."""
-        known = self.known.get(id(contract))
-        if known is None:
-            known = self.known[id(contract)] = _Known(
+        indexed = self.indexed.get(id(contract))
+        if indexed is None:
+            indexed = self.indexed[id(contract)] = _IndexedContract(
                 contract,
                 {spec.name: spec for spec in contract.tensors},
                 {spec.name: spec for spec in contract.scalars},
                 tuple(spec.name for spec in contract.scalars if not DTYPES[spec.dtype].is_float),
             )
-        return known
+        return indexed
 
-    def spans(self, op: Op, known: _Known) -> dict[str, tuple[int, int]]:
+    def spans(self, op: Op, indexed: _IndexedContract) -> dict[str, tuple[int, int]]:
         """The element range of each view of an operation; checks the rules `views` and `rows`."""
-        specs = known.specs
-        if op.tensors.keys() != specs.keys() or op.scalars.keys() != known.scalars.keys():
-            raise self._wrong_parameters(op, known.contract)
+        specs = indexed.specs
+        if op.tensors.keys() != specs.keys() or op.scalars.keys() != indexed.scalars.keys():
+            raise self._wrong_parameters(op, indexed.contract)
         spans = {name: self._view(op, specs[name], view) for name, view in op.tensors.items()}
         if self.graph.sequences > 1:
             self._rows(op, specs)
         return spans
 
-    def extents(self, op: Op, known: _Known) -> None:
+    def extents(self, op: Op, indexed: _IndexedContract) -> None:
         """Check the rules `shapes` and `values`."""
-        integers = tuple(self._integer(op, name) for name in known.integers)
-        key = (id(known.contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
+        integers = tuple(self._integer(op, name) for name in indexed.integers)
+        key = (id(indexed.contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
         bounds = self.bounds.get(key)
         if bounds is None:
-            bounds = self.bounds[key] = self._bounds(op, known, integers)
-        for check, low, high in bounds.asked:
+            bounds = self.bounds[key] = self._bounds(op, indexed, integers)
+        for check, low, high in bounds.required:
             buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
-            broken = misread(op, buffer, check, low, high)
-            if broken is not None:
-                raise self._refuse(op, buffer, broken)
+            violation = bounds_violation(op, buffer, check, low, high)
+            if violation is not None:
+                raise self._refuse(op, buffer, violation)
         for name, view in op.tensors.items():
-            if known.specs[name].access != "in":
-                promised = [one for one in bounds.promised if one[0].tensor == name]
+            if indexed.specs[name].access != "in":
+                promised = [promise for promise in bounds.promised if promise[0].tensor == name]
                 buffer = self.graph.buffers[view.buffer]
-                found = left(self.graph, op, name, promised, lambda what, buffer=buffer: self._refuse(op, buffer, what))
-                if found is not None:
-                    self.left.append(found)
+                written = written_values(
+                    self.graph, op, name, promised, lambda what, buffer=buffer: self._refuse(op, buffer, what)
+                )
+                if written is not None:
+                    self.written_values.append(written)
 
     def operation(self, position: int, op: Op, contract: Contract | Manifest) -> None:
         """Check the next operation and update the state."""
-        known = self.known_of(contract)
-        specs, buffers = known.specs, self.graph.buffers
-        spans = self.spans(op, known)
-        made: list[tuple[str, str]] = []
+        indexed = self.indexed_contract(contract)
+        specs, buffers = indexed.specs, self.graph.buffers
+        spans = self.spans(op, indexed)
+        writes: list[tuple[str, str]] = []
         for name, view in op.tensors.items():  # an operation reads all its inputs before it writes
             access = specs[name].access
             if access not in READS | WRITES:
                 raise self._refuse(op, buffers[view.buffer], f"is `{access}`, which a step has no rule for")
-            if specs[name].resident and (buffers[view.buffer].kind in MADE or view.buffer in self.changed):
+            if specs[name].resident and (buffers[view.buffer].kind in UNINITIALIZED or view.buffer in self.changed):
                 what = f"is `{name}`, which `{op.kernel}` reads before earlier operations are complete"
                 raise self._refuse(op, buffers[view.buffer], what)
             if access in READS:
                 self._reads(position, op, view.buffer, spans[name])
             if access in WRITES:
-                made.append((view.buffer, access))
-        if not made:
+                writes.append((view.buffer, access))
+        if not writes:
             name = next((view.buffer for view in op.tensors.values()), "")
             raise _refuse(self.graph, name, f"is read for nothing: `{op.kernel}` writes no buffer", op.name)
-        self.made.append(made)
+        self.writes.append(writes)
         for name, view in op.tensors.items():
             if specs[name].access in WRITES:
                 self._writes(position, op, name, view.buffer, spans)
             if buffers[view.buffer].kind is Kind.ACTIVATION:
-                first, _ = self.alive.get(view.buffer, (position, position))
-                self.alive[view.buffer] = (first, position)
-        self.extents(op, known)
+                first, _ = self.lifetimes.get(view.buffer, (position, position))
+                self.lifetimes[view.buffer] = (first, position)
+        self.extents(op, indexed)
 
-    def ends(self) -> None:
+    def finish(self) -> None:
         """Check the rules on whole steps after the last operation."""
         buffers = self.graph.buffers
         for buffer in buffers.values():
             if buffer.kind is Kind.OUTPUT and not self._covered(buffer.name, (0, self.elements[buffer.name])):
                 raise _refuse(self.graph, buffer.name, "is an output that no operation writes whole")
-        for position, (op, made) in enumerate(zip(self.graph.ops, self.made, strict=True)):
+        for position, (op, writes) in enumerate(zip(self.graph.ops, self.writes, strict=True)):
             unread = [
                 (name, access)
-                for name, access in made
+                for name, access in writes
                 if buffers[name].kind is Kind.ACTIVATION and self.last_read.get(name, 0) <= position
             ]
-            if len(unread) < len(made):
+            if len(unread) < len(writes):
                 # An `inout` buffer may have been read before its update. The last operation of a step that only fills the cache
                 # leaves queries unread.
-                last = position == len(self.made) - 1 and any(buffers[name].kind is Kind.CACHE for name, _ in made)
+                last = position == len(self.writes) - 1 and any(buffers[name].kind is Kind.CACHE for name, _ in writes)
                 unread = [] if last else [(name, access) for name, access in unread if access == "out"]
             if unread:
                 raise self._refuse(op, buffers[unread[0][0]], "is written for nothing: no later operation reads it")
@@ -256,9 +262,9 @@ class _Step:
         return _refuse(self.graph, buffer.name, what, op.name)
 
     def _wrong_parameters(self, op: Op, manifest: Contract | Manifest) -> GraphError:
-        wanted = {spec.name for spec in (*manifest.tensors, *manifest.scalars)}
-        name = min(wanted ^ (op.tensors.keys() | op.scalars.keys()), default="")
-        what = "is not given" if name in wanted else "is unknown to the kernel"
+        expected = {spec.name for spec in (*manifest.tensors, *manifest.scalars)}
+        name = min(expected ^ (op.tensors.keys() | op.scalars.keys()), default="")
+        what = "is not given" if name in expected else "is unknown to the kernel"
         return GraphError(
             f"operation `{op.name}`: parameter `{name}` of `{op.kernel}` {what}", where=f"step `{self.graph.name}`"
         )
@@ -269,8 +275,8 @@ class _Step:
         if buffer is None:
             raise _refuse(self.graph, view.buffer, "is not one of the step", op.name)
         if buffer.dtype != spec.dtype or len(view.shape) != len(spec.dims):
-            wanted = f"{spec.dtype} of rank {len(spec.dims)}"
-            raise self._refuse(op, buffer, f"is {buffer.dtype} of rank {len(view.shape)}, and `{spec.name}` takes {wanted}")
+            expected = f"{spec.dtype} of rank {len(spec.dims)}"
+            raise self._refuse(op, buffer, f"is {buffer.dtype} of rank {len(view.shape)}, and `{spec.name}` takes {expected}")
         if spec.strides is not None:
             raise self._refuse(op, buffer, f"is row-major, and `{spec.name}` of `{op.kernel}` has strides")
         if min(view.shape, default=1) < 1:
@@ -305,58 +311,63 @@ class _Step:
         return value
 
     def _reads(self, position: int, op: Op, name: str, span: tuple[int, int]) -> None:
-        if self.graph.buffers[name].kind in MADE and not self._covered(name, span):
+        if self.graph.buffers[name].kind in UNINITIALIZED and not self._covered(name, span):
             raise self._refuse(op, self.graph.buffers[name], "is read before it is written")
         self.last_read[name] = position
 
     def _writes(self, position: int, op: Op, parameter: str, name: str, spans: Mapping[str, tuple[int, int]]) -> None:
         buffer = self.graph.buffers[name]
         self.changed.add(name)
-        if buffer.kind in FIXED:
+        if buffer.kind in READ_ONLY:
             raise self._refuse(op, buffer, f"is a {buffer.kind.value}, and is written")
         if buffer.kind is Kind.INPUT and self.last_use[name] != position:
             raise self._refuse(op, buffer, "is an input that a later operation uses, and is written")
         begin, end = span = spans[parameter]
-        for other, seen in op.tensors.items():
-            if seen.buffer == name and other != parameter and spans[other][0] < end and begin < spans[other][1]:
+        for other, other_view in op.tensors.items():
+            if other_view.buffer == name and other != parameter and spans[other][0] < end and begin < spans[other][1]:
                 raise self._refuse(op, buffer, f"is written as `{parameter}`, and is `{other}` too")
-        if buffer.kind in MADE and not self._covered(name, span):
+        if buffer.kind in UNINITIALIZED and not self._covered(name, span):
             self.written[name] = _merged([*self.written.get(name, []), span])
 
     def _covered(self, name: str, span: tuple[int, int]) -> bool:
         begin, end = span
         return any(first <= begin and end <= last for first, last in self.written.get(name, ()))
 
-    def _bounds(self, op: Op, known: _Known, integers: tuple[int, ...]) -> Bounds:
+    def _bounds(self, op: Op, indexed: _IndexedContract, integers: tuple[int, ...]) -> Bounds:
         """Value checks and promises of the contract, after all extents and launch checks are verified against the shapes. Dims
         that no tensor has on their own, and launch checks that need them, are left to the loader."""
-        dims = dict(zip(known.integers, integers, strict=True))
-        for name, spec in known.specs.items():
+        dims = dict(zip(indexed.integers, integers, strict=True))
+        for name, spec in indexed.specs.items():
             for dim, extent in zip(spec.dims, op.tensors[name].shape, strict=True):
                 if dim.op == "sym":
                     dims.setdefault(dim.name, extent)
-        for name, spec in known.specs.items():
+        for name, spec in indexed.specs.items():
             for axis, (dim, extent) in enumerate(zip(spec.dims, op.tensors[name].shape, strict=True)):
-                wanted = _value(dim, dims)
-                if wanted is not None and wanted != extent:
+                expected = _value(dim, dims)
+                if expected is not None and expected != extent:
                     buffer = self.graph.buffers[op.tensors[name].buffer]
-                    given = str(wanted) if dim.op == "const" else f"{dim} = {wanted}"
+                    described = str(expected) if dim.op == "const" else f"{dim} = {expected}"
                     raise self._refuse(
-                        op, buffer, f"has extent {extent} on axis {axis} of `{name}`, and `{op.kernel}` takes {given}"
+                        op, buffer, f"has extent {extent} on axis {axis} of `{name}`, and `{op.kernel}` takes {described}"
                     )
-        for check in known.contract.launch_checks:
+        for check in indexed.contract.launch_checks:
             if _value(check.condition, dims) == 0:
-                given = ", ".join(f"{name} = {dims[name]}" for name in dict.fromkeys(check.condition.symbols()))
+                described = ", ".join(f"{name} = {dims[name]}" for name in dict.fromkeys(check.condition.symbols()))
                 raise _refuse(
-                    self.graph, self._limiting(op, known, check), f"breaks `{check.text}` of `{op.kernel}`: {given}", op.name
+                    self.graph,
+                    self._limiting(op, indexed, check),
+                    f"breaks `{check.text}` of `{op.kernel}`: {described}",
+                    op.name,
                 )
-        asked = tuple((one, _value(one.low, dims), _value(one.high, dims)) for one in known.contract.value_checks)
-        return Bounds(asked, tuple((one, _value(one.low, dims), _value(one.high, dims)) for one in known.contract.promises))
+        required = tuple((entry, _value(entry.low, dims), _value(entry.high, dims)) for entry in indexed.contract.value_checks)
+        return Bounds(
+            required, tuple((entry, _value(entry.low, dims), _value(entry.high, dims)) for entry in indexed.contract.promises)
+        )
 
-    def _limiting(self, op: Op, known: _Known, check: LaunchCheck) -> str:
+    def _limiting(self, op: Op, indexed: _IndexedContract, check: LaunchCheck) -> str:
         """The buffer that determines the last dim in a condition: limits are written on the right."""
         for symbol in reversed(list(check.condition.symbols())):
-            for name, spec in known.specs.items():
+            for name, spec in indexed.specs.items():
                 if any(dim.op == "sym" and dim.name == symbol for dim in spec.dims):
                     return op.tensors[name].buffer
         return next(iter(op.tensors.values())).buffer
@@ -374,23 +385,23 @@ def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Sorted intervals, with overlapping and adjacent ones merged."""
     if len(parts) == 1:
         return parts
-    made: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for begin, end in sorted(parts):
-        if made and begin <= made[-1][1]:
-            made[-1] = (made[-1][0], max(end, made[-1][1]))
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            made.append((begin, end))
-    return made
+            merged.append((begin, end))
+    return merged
 
 
-def _verify_memory(graph: StepGraph, memory: MemoryPlan, alive: Mapping[str, tuple[int, int]]) -> None:
+def _verify_memory(graph: StepGraph, memory: MemoryPlan, lifetimes: Mapping[str, tuple[int, int]]) -> None:
     """Check the rule `memory`: each activation against those that are still live at its first use."""
     for name in memory.offsets:
         if name not in graph.buffers or graph.buffers[name].kind is not Kind.ACTIVATION:
             raise _refuse(graph, name, "has a place in the arena, and is no activation of the step")
-    still: list[tuple[int, int, int, str]] = []  # last operation, first byte, end byte, name
-    for name in sorted(alive, key=lambda name: alive[name]):
-        buffer, (first, last) = graph.buffers[name], alive[name]
+    live: list[tuple[int, int, int, str]] = []  # last operation, first byte, end byte, name
+    for name in sorted(lifetimes, key=lambda name: lifetimes[name]):
+        buffer, (first, last) = graph.buffers[name], lifetimes[name]
         op = graph.ops[first].name
         begin = memory.offsets.get(name)
         if begin is None:
@@ -398,8 +409,8 @@ def _verify_memory(graph: StepGraph, memory: MemoryPlan, alive: Mapping[str, tup
         end = begin + buffer.bytes
         if begin < 0 or begin % ALIGNMENT or end > memory.size:
             raise _refuse(graph, name, f"lies at [{begin}, {end}) of an arena of {memory.size} bytes", op)
-        still = [other for other in still if other[0] >= first]
-        for _, other_begin, other_end, other in still:
+        live = [other for other in live if other[0] >= first]
+        for _, other_begin, other_end, other in live:
             if other_begin < end and begin < other_end:
                 raise _refuse(graph, name, f"shares bytes with `{other}`, which is still needed", op)
-        still.append((last, begin, end, name))
+        live.append((last, begin, end, name))

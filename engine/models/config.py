@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final, NoReturn, cast
 
-from engine.checkpoint.folder_file import is_there
+from engine.checkpoint.folder_file import path_exists
 from engine.checkpoint.json_file import read_object, show
 from engine.errors import ModelError
 
@@ -110,14 +110,14 @@ class GenerationConfig:
         main = Path(folder) / CONFIG_FILE
         path = Path(folder) / GENERATION_FILE
         model_keys = _Keys(main, read_object(main, LIMIT_BYTES, "give the folder that holds config.json"))
-        there = is_there(path)
-        keys = _Keys(path, read_object(path, LIMIT_BYTES, "mend the link") if there else {})
-        stops = model_keys if keys.get("eos_token_id") is None else keys
+        present = path_exists(path)
+        keys = _Keys(path, read_object(path, LIMIT_BYTES, "mend the link") if present else {})
+        stop_keys = model_keys if keys.get("eos_token_id") is None else keys
         return cls(
-            eos_token_id=stops.tokens("eos_token_id", config.vocab_size),
+            eos_token_id=stop_keys.tokens("eos_token_id", config.vocab_size),
             do_sample=keys.flag("do_sample", cls().do_sample),
-            temperature=keys.number("temperature", 0.0, math.inf, cls().temperature, lowest_too=True),
-            top_p=keys.number("top_p", 0.0, 1.0, cls().top_p, highest_too=True),
+            temperature=keys.number("temperature", 0.0, math.inf, cls().temperature, lowest_included=True),
+            top_p=keys.number("top_p", 0.0, 1.0, cls().top_p, highest_included=True),
             top_k=keys.integer("top_k", 0, HIGHEST["vocab_size"], cls().top_k),
         )
 
@@ -133,10 +133,10 @@ class _Keys:
     def get(self, key: str) -> object:
         return self.values.get(key)
 
-    def refuse(self, key: str, wanted: str, fix: str = "") -> NoReturn:
+    def refuse(self, key: str, expected: str, fix: str = "") -> NoReturn:
         what = "is absent" if key not in self.values else f"is {show(self.values[key])}"
         fix = fix or "mend it, or download the file again"
-        raise ModelError(f"`{self.prefix}{key}` {what}, and must be {wanted}", where=self.path, fix=fix)
+        raise ModelError(f"`{self.prefix}{key}` {what}, and must be {expected}", where=self.path, fix=fix)
 
     def integer(self, key: str, lowest: int, highest: int, default: int | None = None) -> int:
         value = self.get(key)
@@ -153,17 +153,17 @@ class _Keys:
         highest: float,
         default: float | None = None,
         *,
-        lowest_too: bool = False,
-        highest_too: bool = False,
+        lowest_included: bool = False,
+        highest_included: bool = False,
     ) -> float:
         value = self.get(key)
         if value is None and default is not None:
             return default
         number = float(value) if type(value) is float or (type(value) is int and value.bit_length() < 1000) else math.nan
-        inside = lowest < number < highest or (lowest_too and number == lowest) or (highest_too and number == highest)
+        inside = lowest < number < highest or (lowest_included and number == lowest) or (highest_included and number == highest)
         if not inside:
-            low = f"at least {lowest:g}" if lowest_too else f"above {lowest:g}"
-            high = "finite" if highest == math.inf else f"{'at most' if highest_too else 'below'} {highest:g}"
+            low = f"at least {lowest:g}" if lowest_included else f"above {lowest:g}"
+            high = "finite" if highest == math.inf else f"{'at most' if highest_included else 'below'} {highest:g}"
             self.refuse(key, f"a number {low} and {high}")
         return number
 
@@ -193,9 +193,9 @@ def _refuse_other_models(keys: _Keys) -> None:
         keys.refuse("model_type", what, OTHER_MODEL)
     architectures = keys.get("architectures")
     if architectures is not None and architectures != ["Qwen3ForCausalLM"]:
-        named = cast("list[object]", architectures) if isinstance(architectures, list) else []
-        if len(named) == 1:
-            _Keys(keys.path, {"architectures[0]": named[0]}).refuse("architectures[0]", '"Qwen3ForCausalLM"', OTHER_MODEL)
+        names = cast("list[object]", architectures) if isinstance(architectures, list) else []
+        if len(names) == 1:
+            _Keys(keys.path, {"architectures[0]": names[0]}).refuse("architectures[0]", '"Qwen3ForCausalLM"', OTHER_MODEL)
         keys.refuse("architectures", '["Qwen3ForCausalLM"]', OTHER_MODEL)
     for key in ("num_experts", "quantization_config"):
         if keys.get(key) is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration, read_declaration
-from tilec.step.step import Head, Step
+from tilec.step.step import OutputMode, Step
 
 FAMILY: Final = "qwen3"
 
@@ -68,10 +68,10 @@ def model_step(
 
 
 def step(
-    config: Shape, tokens: int, max_seq_len: int, dtype: str = "bf16", *, past: int = 0, head: Head = "argmax",
+    config: Shape, tokens: int, max_seq_len: int, dtype: str = "bf16", *, past: int = 0, output_mode: OutputMode = "argmax",
     decode: bool | None = None,
 ) -> StepGraph:  # fmt: skip
     """The graph of the engine's own step for `tokens` tokens after `past` tokens. `decode` selects the mode; None means decode
     for one token, otherwise prefill."""
     mode = "decode" if (tokens == 1 if decode is None else decode) else "prefill"
-    return model_step(config, max_seq_len, dtype).graph(mode, head, tokens=tokens, past=past)
+    return model_step(config, max_seq_len, dtype).graph(mode, output_mode, tokens=tokens, past=past)

@@ -45,7 +45,7 @@ class ChatTemplate:
         if len(source) > SOURCE_LIMIT:
             what = f"the chat template has {len(source)} characters, over {SOURCE_LIMIT}"
             raise ModelError(what, where=where, fix="download the file again")
-        reply = self._ask({"source": source})
+        reply = self._request({"source": source})
         if "error" in reply:
             self._refuse(reply, ModelError, "does not parse", "download the file again")
         self._roles = frozenset(str(word) for word in reply["words"])
@@ -77,7 +77,7 @@ class ChatTemplate:
             "messages": messages, "tools": tools or None, "documents": None, "add_generation_prompt": add_generation_prompt,
             "enable_thinking": thinking,
         }  # fmt: skip
-        reply = self._ask({"source": self._source, "values": values, "tokens": list(tokens), "mark": self._mark})
+        reply = self._request({"source": self._source, "values": values, "tokens": list(tokens), "mark": self._mark})
         if "error" in reply:
             self._refuse(reply, UsageError, "cannot render the messages", "")
         text, marked = str(reply["text"]), reply["marked"]
@@ -89,9 +89,9 @@ class ChatTemplate:
             ends.append(ends[-1] + len(piece))
         return Rendered(text, tuple(ends[1:]))
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
-            return SHARED.ask(request)
+            return SHARED.send_request(request)
         except TemplateEnded as error:
             raise ModelError(f"the chat template {error}", where=self.where, fix="take that of a Qwen3 model") from None
 
@@ -101,6 +101,6 @@ class ChatTemplate:
             "output": f"writes over {OUTPUT_LIMIT} characters",
         }
         if reply["error"] in limits:
-            said = f"the chat template {limits[reply['error']]}"
-            raise ModelError(said, where=self.where, fix="take that of a Qwen3 model")
+            problem = f"the chat template {limits[reply['error']]}"
+            raise ModelError(problem, where=self.where, fix="take that of a Qwen3 model")
         raise kind(f"the chat template {what}: {reply['message']}", where=self.where, fix=fix)

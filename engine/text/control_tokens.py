@@ -25,56 +25,58 @@ class ControlTokens:
     """The control tokens of a tokenizer, and a tokenizer without them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._whole: Any = tokenizer  # the library's methods are not fully typed
-        self.ids: dict[str, int] = {str(token): number for number, token in self._whole.get_added_tokens_decoder().items()}
-        self._numbers = frozenset(self.ids.values())
+        self._tokenizer: Any = tokenizer  # the library's methods are not fully typed
+        self.ids: dict[str, int] = {
+            str(token): token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
+        }
+        self._control_ids = frozenset(self.ids.values())
         self._longest_first = sorted(self.ids, key=len, reverse=True)
-        bare: Any = Tokenizer(self._whole.model)  # shares the vocabulary
-        if self._whole.normalizer is not None:
-            bare.normalizer = self._whole.normalizer
-        bare.pre_tokenizer = self._whole.pre_tokenizer
-        self._bare = bare
+        plain: Any = Tokenizer(self._tokenizer.model)  # shares the vocabulary
+        if self._tokenizer.normalizer is not None:
+            plain.normalizer = self._tokenizer.normalizer
+        plain.pre_tokenizer = self._tokenizer.pre_tokenizer
+        self._text_tokenizer = plain
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; every spelled control token is recognized."""
-        return list(self._encoding(self._whole, text).ids)
+        return list(self._encoding(self._tokenizer, text).ids)
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a text without control tokens; UsageError if the vocabulary allows no such ids."""
-        ids = list(self._encoding(self._bare, text).ids)
-        if not self._numbers.isdisjoint(ids):
+        ids = list(self._encoding(self._text_tokenizer, text).ids)
+        if not self._control_ids.isdisjoint(ids):
             raise UsageError("the text spells a control token that the vocabulary has no other ids for", fix="leave it out")
         return ids
 
     def encode_written(self, text: str, written: Sequence[int]) -> tuple[list[int] | None, bool]:
         """Token ids of a text with control tokens exactly at the character positions `written` (ascending), None if there is no
         control token at one of them; and whether the tokenizer finds exactly these on its own."""
-        whole = self._encoding(self._whole, text)
-        if self._found(whole, text) == list(written):
-            return list(whole.ids), True
+        encoding = self._encoding(self._tokenizer, text)
+        if self._control_positions(encoding, text) == list(written):
+            return list(encoding.ids), True
         ids: list[int] = []
-        done = 0
+        end = 0
         for begin in written:
             token = next((token for token in self._longest_first if text.startswith(token, begin)), None)
-            if token is None or begin < done:
+            if token is None or begin < end:
                 return None, False
-            ids += [*self.encode_text(text[done:begin]), self.ids[token]]
-            done = begin + len(token)
-        return ids + self.encode_text(text[done:]), False
+            ids += [*self.encode_text(text[end:begin]), self.ids[token]]
+            end = begin + len(token)
+        return ids + self.encode_text(text[end:]), False
 
     def among(self, ids: Sequence[int]) -> list[int]:
         """The ids in `ids` that are control tokens."""
-        return [number for number in ids if number in self._numbers]
+        return [token_id for token_id in ids if token_id in self._control_ids]
 
-    def _found(self, encoding: Any, text: str) -> list[int]:
+    def _control_positions(self, encoding: Any, text: str) -> list[int]:
         """The character positions of the control tokens in an encoding; -1 for one whose span does not spell it."""
-        found: list[int] = []
-        if self._numbers.isdisjoint(encoding.ids):
-            return found
-        for number, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if number in self._numbers:
-                found.append(begin if self.ids.get(text[begin:end]) == number else -1)
-        return found
+        positions: list[int] = []
+        if self._control_ids.isdisjoint(encoding.ids):
+            return positions
+        for token_id, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token_id in self._control_ids:
+                positions.append(begin if self.ids.get(text[begin:end]) == token_id else -1)
+        return positions
 
     def _encoding(self, tokenizer: Any, text: str) -> Any:
         """The library's encoding of a text. UsageError for an unpaired surrogate, Python's representation of command-line bytes

@@ -42,20 +42,20 @@ def plain_messages(messages: Sequence[Message], roles: Collection[str]) -> list[
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError("the messages are not a list", fix="give a list of messages with `role` and `content`")
-    found = [_message(message, number, roles) for number, message in enumerate(messages, 1)]
-    check_size(sum(map(_characters, found)))
-    return found
+    plain = [_message(message, number, roles) for number, message in enumerate(messages, 1)]
+    check_size(sum(map(_characters, plain)))
+    return plain
 
 
 def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any]:
     """Validated JSON schemas of functions; UsageError if one is not an object."""
-    found: list[Any] = []
+    plain: list[Any] = []
     for number, tool in enumerate(tools or (), 1):
         if not isinstance(tool, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"tool {number} is not an object", fix="give the JSON schema of a function")
-        found.append(_plain(tool, f"tool {number}"))
-    check_size(sum(map(_characters, found)))
-    return found
+        plain.append(_plain(tool, f"tool {number}"))
+    check_size(sum(map(_characters, plain)))
+    return plain
 
 
 def check_size(characters: int) -> None:
@@ -68,25 +68,25 @@ def _message(message: object, number: int, roles: Collection[str]) -> dict[str, 
     where = f"message {number}"
     if not isinstance(message, Mapping):
         _refuse(where, "it is not an object", "give `role` and `content`")
-    found = cast("dict[str, Any]", _plain(cast("Mapping[Any, Any]", message), where))
-    role = found.get("role")
+    plain = cast("dict[str, Any]", _plain(cast("Mapping[Any, Any]", message), where))
+    role = plain.get("role")
     if role is None:
         _refuse(where, "it has no `role`", f"give one of {', '.join(ROLES)}")
     if not isinstance(role, str) or not ROLE_FORM.fullmatch(role) or (role not in ROLES and role not in roles):
         _refuse(where, f"its role is {show(role)}", f"give one of {', '.join(ROLES)}")
-    calls = found.get("tool_calls")
+    calls = plain.get("tool_calls")
     if calls is not None:
         if role != "assistant":
             _refuse(where, f"a message of the role {role} has no `tool_calls`", "give them to the assistant's")
         _check_calls(calls, where)
-    thoughts = found.get("reasoning_content")
+    thoughts = plain.get("reasoning_content")
     if thoughts is not None and (role != "assistant" or not isinstance(thoughts, str)):
         _refuse(where, "`reasoning_content` is a text in an assistant's message", "leave it out elsewhere")
-    if found.get("content") is not None:
-        found["content"] = _content(found["content"], where)
+    if plain.get("content") is not None:
+        plain["content"] = _content(plain["content"], where)
     elif not calls:
-        _refuse(where, f"its `content` {'is null' if 'content' in found else 'is absent'}", "give a text")
-    return found
+        _refuse(where, f"its `content` {'is null' if 'content' in plain else 'is absent'}", "give a text")
+    return plain
 
 
 def _content(content: object, where: str) -> str:
@@ -115,10 +115,10 @@ def _check_calls(calls: object, where: str) -> None:
     for number, call in enumerate(cast("list[object]", calls), 1):
         fields = cast("dict[str, object]", call) if isinstance(call, dict) else {}
         function = fields.get("function", fields)
-        named = cast("dict[str, object]", function) if isinstance(function, dict) else {}
-        if not isinstance(named.get("name"), str):
+        function_fields = cast("dict[str, object]", function) if isinstance(function, dict) else {}
+        if not isinstance(function_fields.get("name"), str):
             _refuse(where, f"tool call {number} has no `name`", "give the function's name and its arguments")
-        if not isinstance(named.get("arguments"), str | dict):
+        if not isinstance(function_fields.get("arguments"), str | dict):
             _refuse(where, f"the `arguments` of tool call {number} are neither an object nor a text", "give an object")
 
 
@@ -140,9 +140,9 @@ def _plain(value: object, where: str, depth: int = 0) -> Any:
         return float(value)
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value)
-        lost = next((key for key in items if not isinstance(key, str)), None)
-        if lost is not None:
-            _refuse(where, f"a key of it is of type {type(lost).__name__}", "give keys that are texts")
+        bad_key = next((key for key in items if not isinstance(key, str)), None)
+        if bad_key is not None:
+            _refuse(where, f"a key of it is of type {type(bad_key).__name__}", "give keys that are texts")
         return {str.__str__(cast("str", key)): _plain(item, where, depth + 1) for key, item in items.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, where, depth + 1) for item in cast("Iterable[object]", value)]

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from jinja2 import nodes
 
-PASSES_ARGUMENTS_ON: Final = frozenset({"join", "default", "d", "replace", "indent", "format"})
+FILTERS_THAT_WRITE: Final = frozenset({"join", "default", "d", "replace", "indent", "format"})
 """Filters that write their arguments."""
 
 METHODS_THAT_WRITE: Final = frozenset({"join", "format"})
@@ -33,7 +33,7 @@ def mark_template(template: nodes.Template, tokens: Sequence[str], mark: str) ->
     return template
 
 
-def words(template: nodes.Template) -> list[str]:
+def template_strings(template: nodes.Template) -> list[str]:
     """The strings of 1 to 32 characters in a template's expressions."""
     values = {constant.value for constant in template.find_all(nodes.Const) if isinstance(constant.value, str)}
     return sorted(value for value in values if 0 < len(value) <= 32)
@@ -69,7 +69,7 @@ def _writing_children(node: Any) -> list[nodes.Node]:
             return [node.node]
         case nodes.Getitem() | nodes.Getattr():
             return [node.node]
-        case nodes.Filter() if node.name not in PASSES_ARGUMENTS_ON:
+        case nodes.Filter() if node.name not in FILTERS_THAT_WRITE:
             return [node.node] if node.node is not None else []
         case nodes.Pair():
             return [node.value]

@@ -30,7 +30,7 @@ WALL_SECONDS: Final = 60.0
 REPLY_LIMIT: Final = 32 * OUTPUT_LIMIT
 """Maximum bytes of a reply: two texts with up to 12 bytes per character."""
 
-KEPT_VARIABLES: Final = ("TZ", "LD_LIBRARY_PATH")
+INHERITED_VARIABLES: Final = ("TZ", "LD_LIBRARY_PATH")
 """Environment variables that the process inherits."""
 
 PACKAGES: Final = ("jinja2", "markupsafe")
@@ -54,17 +54,17 @@ class TemplateProcess:
         with self._lock:
             self._running()
 
-    def ask(self, request: dict[str, Any], *, wall_seconds: float = WALL_SECONDS) -> dict[str, Any]:
+    def send_request(self, request: dict[str, Any], *, wall_seconds: float = WALL_SECONDS) -> dict[str, Any]:
         """The reply to a request; TemplateEnded if there is none."""
         text = json.dumps(request | {"cpu_seconds": self.cpu_seconds}).encode()
         with self._lock:
             process = self._running()
             try:
-                reply = _exchange(process, len(text).to_bytes(8, "little") + text, time.monotonic() + wall_seconds)
+                reply = _send_and_receive(process, len(text).to_bytes(8, "little") + text, time.monotonic() + wall_seconds)
             except BaseException as error:  # a late reply must not be read as the reply to the next request
                 status = self._end()
                 if isinstance(error, EOFError | BrokenPipeError):
-                    raise TemplateEnded(_why(status, self.cpu_seconds)) from None
+                    raise TemplateEnded(_exit_reason(status, self.cpu_seconds)) from None
                 if isinstance(error, TimeoutError):
                     raise TemplateEnded(f"took over {wall_seconds:g} seconds") from None
                 raise
@@ -83,7 +83,7 @@ class TemplateProcess:
         if self._process is not None and self._owner == os.getpid():
             self._end()
         command = [sys.executable, "-I", "-S", str(Path(template_worker.__file__).resolve()), *_search_path()]
-        environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", env=environment,
@@ -112,23 +112,23 @@ class TemplateProcess:
 
 def _search_path() -> list[str]:
     """Folders of the packages that the process imports; MissingPackage if one is not installed."""
-    found = [str(Path(__file__).resolve().parents[2])]
+    folders = [str(Path(__file__).resolve().parents[2])]
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise MissingPackage(f"the package `{name}` is not installed", fix="pip install 'tilec[engine]'")
-        found.append(str(Path(spec.origin).resolve().parent.parent))
-    return list(dict.fromkeys(found))
+        folders.append(str(Path(spec.origin).resolve().parent.parent))
+    return list(dict.fromkeys(folders))
 
 
-def _exchange(process: subprocess.Popen[bytes], request: bytes, deadline: float) -> bytes:
+def _send_and_receive(process: subprocess.Popen[bytes], request: bytes, deadline: float) -> bytes:
     """Send a request and wait for its reply; EOFError, BrokenPipeError or TimeoutError if there is none."""
     send, receive = cast("IO[bytes]", process.stdin).fileno(), cast("IO[bytes]", process.stdout).fileno()
     os.set_blocking(send, False)
-    rest = memoryview(request)
-    while rest:
+    unsent = memoryview(request)
+    while unsent:
         _wait(send, selectors.EVENT_WRITE, deadline)
-        rest = rest[os.write(send, rest) :]
+        unsent = unsent[os.write(send, unsent) :]
     size = int.from_bytes(_receive(receive, 8, deadline), "little")
     if size > REPLY_LIMIT:
         raise EOFError
@@ -136,14 +136,14 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes, deadline: float)
 
 
 def _receive(handle: int, size: int, deadline: float) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
+    received = bytearray()
+    while len(received) < size:
         _wait(handle, selectors.EVENT_READ, deadline)
-        part = os.read(handle, min(size - len(parts), 1 << 20))
-        if not part:
+        chunk = os.read(handle, min(size - len(received), 1 << 20))
+        if not chunk:
             raise EOFError
-        parts += part
-    return bytes(parts)
+        received += chunk
+    return bytes(received)
 
 
 def _wait(handle: int, event: int, deadline: float) -> None:
@@ -153,7 +153,7 @@ def _wait(handle: int, event: int, deadline: float) -> None:
             raise TimeoutError
 
 
-def _why(status: int | None, cpu_seconds: float) -> str:
+def _exit_reason(status: int | None, cpu_seconds: float) -> str:
     """What an exit status of the process says about the template."""
     if status == -signal.SIGPROF:
         return f"took over {cpu_seconds:g} seconds"

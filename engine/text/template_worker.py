@@ -31,7 +31,7 @@ OUTPUT_LIMIT: Final = (1 << 22) + (1 << 18)
 """Maximum characters that a template may write: a prompt of maximum size, plus room for the template's own text. A tokenizer
 may make a token of each; 16 million tokens took 3 GiB."""
 
-KEPT: Final = 8
+CACHED_TEMPLATES: Final = 8
 """Number of cached compiled templates."""
 
 
@@ -59,11 +59,11 @@ def environment() -> Any:
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    made.filters["tojson"] = to_json
-    words: Any = made.globals
-    words |= {"raise_exception": refuse, "strftime_now": now}
-    return made
+    jinja_environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    jinja_environment.filters["tojson"] = to_json
+    global_names: Any = jinja_environment.globals
+    global_names |= {"raise_exception": refuse, "strftime_now": now}
+    return jinja_environment
 
 
 class Worker:
@@ -73,12 +73,12 @@ class Worker:
         self._environment = environment()
         self._compiled: dict[tuple[str, ...], Any] = {}
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def reply(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to one request."""
         try:
             plain = self._template(request["source"])
             if "values" not in request:
-                return {"words": self._words(request["source"])}
+                return {"words": self._template_strings(request["source"])}
         except Exception as error:  # Jinja's errors, and SyntaxError, RecursionError, OverflowError of its generated code
             return self._failed("parse", error)
         try:
@@ -103,10 +103,10 @@ class Worker:
         except Exception:  # the template may inspect marked strings in unforeseen ways
             return None
 
-    def _words(self, source: str) -> list[str]:
-        from engine.text.template_marks import words
+    def _template_strings(self, source: str) -> list[str]:
+        from engine.text.template_marks import template_strings
 
-        return words(self._environment.parse(source))
+        return template_strings(self._environment.parse(source))
 
     def _template(self, source: str, *marks: str) -> Any:
         """The compiled template; `marks` (a mark, then tokens) selects the marked variant."""
@@ -117,7 +117,7 @@ class Worker:
                 from engine.text.template_marks import mark_template
 
                 tree = mark_template(tree, marks[1:], marks[0])
-            while len(self._compiled) >= KEPT:
+            while len(self._compiled) >= CACHED_TEMPLATES:
                 del self._compiled[next(iter(self._compiled))]
             self._compiled[key] = self._environment.from_string(tree)
         return self._compiled[key]
@@ -149,7 +149,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         try:
             request = json.loads(text)
             signal.setitimer(signal.ITIMER_PROF, request.get("cpu_seconds", CPU_SECONDS))
-            reply = json.dumps(worker.answer(request)).encode()
+            reply = json.dumps(worker.reply(request)).encode()
         except MemoryError:
             reply = b'{"error": "memory"}'
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from tokenizers import Tokenizer
 
-from engine.checkpoint.folder_file import DOWNLOAD_AGAIN, is_there, read_bytes
+from engine.checkpoint.folder_file import DOWNLOAD_AGAIN, path_exists, read_bytes
 from engine.checkpoint.json_file import read_object
 from engine.errors import ModelError, UsageError
 from engine.text.chat_template import ChatTemplate, Rendered
@@ -27,13 +27,13 @@ CONFIG_BYTES: Final = 1 << 23
 """Maximum bytes of tokenizer_config.json; Qwen3's has ten thousand."""
 
 REPLACEMENT: Final = "\ufffd"
-OPEN: Final = 3
+MAX_INCOMPLETE: Final = 3
 """Maximum replacement characters at the end of a text that further bytes may complete to one character: all but the last of its
 at most four bytes."""
 WINDOW: Final = 16
-KEPT: Final = 8
-"""Maximum number of tokens decoded together (`WINDOW`), and the number kept when it is exceeded (`KEPT`): the last three may be
-part of a character, the first three may be the rest of another. Each token has at least one byte."""
+KEPT_TOKENS: Final = 8
+"""Maximum number of tokens decoded together (`WINDOW`), and the number kept when it is exceeded (`KEPT_TOKENS`): the last three
+may be part of a character, the first three may be the rest of another. Each token has at least one byte."""
 
 
 class Text:
@@ -47,13 +47,13 @@ class Text:
         self.tokenizer = tokenizer
         self.template = template
         self._control = ControlTokens(tokenizer)
-        self._special = frozenset(one for one, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+        self._special = frozenset(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Text:
         """The tokenizer of a model folder; ModelError if a file is absent or damaged."""
         path = Path(folder) / TOKENIZER_FILE
-        if not is_there(path):
+        if not path_exists(path):
             raise ModelError("the tokenizer is missing", where=path, fix=ABSENT)
         SHARED.start()  # starts in parallel to reading the tokenizer
         return cls(read_tokenizer(path), _read_template(Path(folder)))
@@ -87,16 +87,16 @@ class Text:
         """
         if self.template is None:
             raise UsageError("the model has no chat template", fix="use --raw-prompt")
-        given, schemas = self.template.plain(messages, tools)
+        plain, schemas = self.template.plain(messages, tools)
         tokens = () if allow_control_tokens else tuple(self._control.ids)
-        rendered = self.template.rendered(given, schemas, tokens, thinking=thinking)
+        rendered = self.template.rendered(plain, schemas, tokens, thinking=thinking)
         if allow_control_tokens:
             return self._control.encode(rendered.text)
-        ids, alone = (
+        ids, exact = (
             (None, False) if rendered.written is None else self._control.encode_written(rendered.text, rendered.written)
         )
-        if ids is None or (not alone and self._assembles(given, schemas, thinking)):
-            if self._spells_none([given, schemas]) and self._same_control_tokens(rendered.text, given, schemas, thinking):
+        if ids is None or (not exact and self._assembles(plain, schemas, thinking)):
+            if self._spells_none([plain, schemas]) and self._same_control_tokens(rendered.text, plain, schemas, thinking):
                 return self._control.encode(rendered.text)
             what = "the chat template writes control tokens in pieces, and they cannot be told from those of the messages"
             raise UsageError(what, where=self.template.where, fix="allow those of the messages too: --allow-control-tokens")
@@ -106,7 +106,7 @@ class Text:
         """Whether the template assembles control tokens from several strings, such as `'<|' + role + '|>'`. Then they remain
         control tokens after every text of the messages is replaced."""
         try:
-            rendered = self._hollow_rendering(messages, tools, thinking)
+            rendered = self._placeholder_rendering(messages, tools, thinking)
         except UsageError:  # the template needs other messages; what it did not mark stays text
             return False
         return rendered.written is None or not self._control.encode_written(rendered.text, rendered.written)[1]
@@ -114,16 +114,18 @@ class Text:
     def _same_control_tokens(self, text: str, messages: list[dict[str, Any]], tools: list[Any], thinking: bool) -> bool:
         """Whether a rendered text has the same control tokens as a rendering without the texts of the messages."""
         try:
-            hollow = self._hollow_rendering(messages, tools, thinking).text
+            placeholder_text = self._placeholder_rendering(messages, tools, thinking).text
         except UsageError:
             return False
-        return self._control.among(self._control.encode(text)) == self._control.among(self._control.encode(hollow))
+        return self._control.among(self._control.encode(text)) == self._control.among(self._control.encode(placeholder_text))
 
-    def _hollow_rendering(self, messages: list[dict[str, Any]], tools: list[Any], thinking: bool) -> Rendered:
+    def _placeholder_rendering(self, messages: list[dict[str, Any]], tools: list[Any], thinking: bool) -> Rendered:
         """The conversation with `x` in place of every text except the roles."""
         assert self.template is not None
-        hollow = [{key: value if key == "role" else _hollow(value) for key, value in message.items()} for message in messages]
-        return self.template.rendered(hollow, _hollow(tools), tuple(self._control.ids), thinking=thinking)
+        placeholders = [
+            {key: value if key == "role" else _placeholder(value) for key, value in message.items()} for message in messages
+        ]
+        return self.template.rendered(placeholders, _placeholder(tools), tuple(self._control.ids), thinking=thinking)
 
     def _spells_none(self, value: Any) -> bool:
         """Whether no text in a value contains the first character of a control token."""
@@ -154,33 +156,33 @@ class Detokenizer:
     def __init__(self, text: Text) -> None:
         self._text = text
         self._ids: list[int] = []
-        self._given = 0  # characters of the decoded `_ids` that were returned
+        self._returned = 0  # characters of the decoded `_ids` that were returned
 
     def push(self, token: int) -> str:
         """The text that became certain with this token; often empty, never part of a character."""
         if self._text.is_silent(token):
             return ""
         self._ids.append(token)
-        now = self._text.decode(self._ids)
-        end = now[-OPEN:]
-        certain = len(now) - len(end) + len(end.rstrip(REPLACEMENT))
-        piece = now[self._given : certain]
-        self._given = max(self._given, certain)
+        decoded = self._text.decode(self._ids)
+        tail = decoded[-MAX_INCOMPLETE:]
+        certain = len(decoded) - len(tail) + len(tail.rstrip(REPLACEMENT))
+        piece = decoded[self._returned : certain]
+        self._returned = max(self._returned, certain)
         if len(self._ids) > WINDOW:
-            self._shorten(now)
+            self._shorten(decoded)
         return piece
 
     def _shorten(self, now: str) -> None:
         """Drop all but the last tokens. Text not yet returned is at the end, so it is at the end of what the kept tokens decode
         to. If a decoder violates that, the text is dropped rather than kept forever."""
-        self._ids = self._ids[-KEPT:]
-        rest, held = self._text.decode(self._ids), now[self._given :]
-        self._given = len(rest) - (len(held) if rest.endswith(held) else 0)
+        self._ids = self._ids[-KEPT_TOKENS:]
+        kept, pending = self._text.decode(self._ids), now[self._returned :]
+        self._returned = len(kept) - (len(pending) if kept.endswith(pending) else 0)
 
     def finish(self) -> str:
         """The remaining text; bytes that never formed a character are replacement characters."""
-        now = self._text.decode(self._ids)
-        piece, self._given = now[self._given :], len(now)
+        decoded = self._text.decode(self._ids)
+        piece, self._returned = decoded[self._returned :], len(decoded)
         return piece
 
 
@@ -193,26 +195,26 @@ class StopStrings:
         if "" in strings:
             raise UsageError("a stop string is empty", fix="leave it out")
         self._strings = tuple(strings)
-        self._held = ""
+        self._pending = ""
         self.found = False
 
     def push(self, piece: str) -> str:
         """The text in which no stop string can begin any more; empty after a stop string was found."""
         if self.found:
             return ""
-        text = self._held + piece
-        ends = [(text.find(string) + len(string), text.find(string)) for string in self._strings if string in text]
-        if ends:
-            self.found, self._held = True, ""
-            return text[: min(ends)[1]]
-        keep = max((self._overlap(text, string) for string in self._strings), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        text = self._pending + piece
+        matches = [(text.find(string) + len(string), text.find(string)) for string in self._strings if string in text]
+        if matches:
+            self.found, self._pending = True, ""
+            return text[: min(matches)[1]]
+        held_back = max((self._overlap(text, string) for string in self._strings), default=0)
+        self._pending = text[len(text) - held_back :]
+        return text[: len(text) - held_back]
 
     def finish(self) -> str:
         """The text held back so far, at the end of the text."""
-        rest, self._held = self._held, ""
-        return rest
+        held_back, self._pending = self._pending, ""
+        return held_back
 
     @staticmethod
     def _overlap(text: str, string: str) -> int:
@@ -220,24 +222,24 @@ class StopStrings:
         return next((size for size in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:size])), 0)
 
 
-def _hollow(value: Any) -> Any:
+def _placeholder(value: Any) -> Any:
     """A copy of a value with every string replaced by `x`."""
     if isinstance(value, str):
         return "x"
     if isinstance(value, dict):
-        return {key: _hollow(item) for key, item in cast("dict[str, Any]", value).items()}
-    return [_hollow(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+        return {key: _placeholder(item) for key, item in cast("dict[str, Any]", value).items()}
+    return [_placeholder(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _read_template(folder: Path) -> ChatTemplate | None:
     path = folder / TEMPLATE_FILE
-    if is_there(path):
+    if path_exists(path):
         try:
             return ChatTemplate(read_bytes(path, TEMPLATE_BYTES, "download it again").decode("utf-8"), str(path))
         except UnicodeDecodeError as error:
             raise ModelError(f"cannot be read: {error}", where=path, fix=DOWNLOAD_AGAIN) from None
     path = folder / TOKENIZER_CONFIG_FILE
-    if not is_there(path):
+    if not path_exists(path):
         return None
     source = read_object(path, CONFIG_BYTES, "download tokenizer_config.json of the model").get("chat_template")
     if source is None:

@@ -47,7 +47,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     component that Qwen3's tokenizer lacks."""
     text = read_bytes(path, LIMIT_BYTES, ABSENT)
     if sha256(text).hexdigest() != PUBLISHED:
-        _vet(path, parse_object(text, path, "is no tokenizer: the file"))
+        _check_components(path, parse_object(text, path, "is no tokenizer: the file"))
     with library_errors(f"{path}: is no tokenizer", ModelError):
         tokenizer: Tokenizer = Tokenizer.from_buffer(text)
         tokenizer.no_padding()
@@ -67,11 +67,11 @@ def library_errors(what: str, kind: type[EngineError]) -> Generator[None]:
         raise kind(f"{what}: {lines[0]}", fix=DOWNLOAD_AGAIN if kind is ModelError else "") from None
 
 
-def _vet(path: Path, file: dict[str, object]) -> None:
+def _check_components(path: Path, file: dict[str, object]) -> None:
     """ModelError unless every component of the file is one of Qwen3's tokenizer."""
 
-    def refuse(part: str, value: object, wanted: str) -> NoReturn:
-        what = f"is no tokenizer that the engine takes: its {part} is {show(value)}, and must be {wanted}"
+    def refuse(part: str, value: object, expected: str) -> NoReturn:
+        what = f"is no tokenizer that the engine takes: its {part} is {show(value)}, and must be {expected}"
         raise ModelError(what, where=path, fix="take the tokenizer.json of a Qwen3 model")
 
     for name in ("padding", "truncation"):  # ignored later, but the library parses them first
@@ -85,8 +85,8 @@ def _vet(path: Path, file: dict[str, object]) -> None:
     model = file.get("model")
     if not isinstance(model, dict):
         refuse("model", model, "an object")
-    _vet_model(cast("dict[str, object]", model), refuse)
-    _vet_added(file.get("added_tokens", []), refuse)
+    _check_model_fields(cast("dict[str, object]", model), refuse)
+    _check_added_tokens(file.get("added_tokens", []), refuse)
 
 
 def _byte_level(part: str, value: object) -> bool:
@@ -97,8 +97,8 @@ def _byte_level(part: str, value: object) -> bool:
         return False
     fields = cast("dict[str, object]", value)
     if fields.get("type") == "ByteLevel":
-        plain = part != "pre_tokenizer" or fields.get("add_prefix_space") is False
-        return plain and all(type(flag) is bool for name, flag in fields.items() if name != "type")
+        no_prefix_space = part != "pre_tokenizer" or fields.get("add_prefix_space") is False
+        return no_prefix_space and all(type(flag) is bool for name, flag in fields.items() if name != "type")
     if part != "pre_tokenizer" or fields.get("type") != "Sequence":
         return False
     split = {"type": "Split", "pattern": {"Regex": SPLIT}, "behavior": "Isolated", "invert": False}
@@ -109,7 +109,7 @@ def _byte_level(part: str, value: object) -> bool:
     return steps[:-1] in ([], [split]) and not nested and _byte_level(part, cast("object", last))
 
 
-def _vet_model(model: dict[str, object], refuse: Any) -> None:
+def _check_model_fields(model: dict[str, object], refuse: Any) -> None:
     if model.get("type") != "BPE":
         refuse("model", model.get("type"), '"BPE"')
     for name in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
@@ -122,12 +122,12 @@ def _vet_model(model: dict[str, object], refuse: Any) -> None:
     entries = cast("dict[str, object]", vocabulary) if isinstance(vocabulary, dict) else {}
     if not all(type(number) is int and 0 <= number < ID_LIMIT for number in entries.values()):
         refuse("vocabulary", vocabulary, f"of token ids below {ID_LIMIT}")
-    lost = next((byte for byte in sorted(pre_tokenizers.ByteLevel.alphabet()) if byte not in entries), None)
-    if lost is not None:
-        refuse("vocabulary", vocabulary, f"one with a token for every byte, and {show(lost)} has none")
+    missing_byte = next((byte for byte in sorted(pre_tokenizers.ByteLevel.alphabet()) if byte not in entries), None)
+    if missing_byte is not None:
+        refuse("vocabulary", vocabulary, f"one with a token for every byte, and {show(missing_byte)} has none")
 
 
-def _vet_added(added: object, refuse: Any) -> None:
+def _check_added_tokens(added: object, refuse: Any) -> None:
     tokens = cast("list[object]", added) if isinstance(added, list) else None
     if tokens is None or len(tokens) > ADDED_LIMIT:
         refuse("list of added tokens", added, f"a list of at most {ADDED_LIMIT}")

@@ -15,7 +15,7 @@ from engine.graph.traffic import traffic
 SAMPLE_BYTES: Final = 64e9
 """Bytes read per sample: some 15 ms on an H200."""
 
-MOST_LAUNCHES: Final = 256
+MAX_LAUNCHES: Final = 256
 L2_CACHE: Final = "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE"
 
 
@@ -27,7 +27,7 @@ class HeadRead:
         step = backend.captured_step("logits")
         op, self._plan = next((op, plan) for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.name == "lm_head")
         self.bytes = traffic(step.graph, op, 1, backend.contract(op))
-        self.launches = min(MOST_LAUNCHES, ceil(SAMPLE_BYTES / self.bytes))
+        self.launches = min(MAX_LAUNCHES, ceil(SAMPLE_BYTES / self.bytes))
         cache = backend.driver.device_attribute(backend.device.ordinal, L2_CACHE)
         self.what = (
             f"bytes that `{self._plan.kernel.manifest.kernel}` of the LM head reads and writes ({self.bytes}) per second, a "

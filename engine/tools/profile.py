@@ -26,7 +26,7 @@ from tilec.step.graph import StepGraph
 SECONDS_PER_KIND: Final = 0.02
 """Approximate run time per kind."""
 
-LEAST_LAUNCHES: Final = 64
+MIN_LAUNCHES: Final = 64
 """Minimum launches in a graph."""
 
 _LAYER: Final = re.compile(r"layers\.\d+\.")
@@ -71,47 +71,49 @@ def profile_decode(backend: Backend, sequence: Sequence) -> StepProfile:
     if not isinstance(backend, CudaBackend):
         raise UsageError("a profile is of the kernels on a GPU, and no GPU runs the model")
     filled = max(1, sequence.length)
-    step = backend.captured_step(sequence.head, backend.step.is_short(filled))
-    found: list[OpProfile] = []
+    step = backend.captured_step(sequence.output_mode, backend.step.is_short(filled))
+    operations: list[OpProfile] = []
     for name, positions in kinds(step.graph).items():
         ops, plans = [step.graph.ops[i] for i in positions], [step.plans[i] for i in positions]
-        moved = sum(traffic(step.graph, op, filled, backend.contract(op)) for op in ops)
-        found.append(OpProfile(name, ops[0].kernel, len(ops), _time(backend, plans, filled) / len(ops), moved / len(ops)))
+        moved_bytes = sum(traffic(step.graph, op, filled, backend.contract(op)) for op in ops)
+        operations.append(
+            OpProfile(name, ops[0].kernel, len(ops), _time(backend, plans, filled) / len(ops), moved_bytes / len(ops))
+        )
     # Without `advance`, which updates the inputs: every run must start from the same ones.
-    whole = [plan for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.kernel != "advance"]
-    return StepProfile(tuple(found), _time(backend, whole, filled), HeadRead(backend).sample(), filled)
+    without_advance = [plan for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.kernel != "advance"]
+    return StepProfile(tuple(operations), _time(backend, without_advance, filled), HeadRead(backend).sample(), filled)
 
 
 def table(profile: StepProfile) -> Table:
     """The profile as a table for a terminal."""
     total = sum(item.launches * item.seconds for item in profile.operations)
-    made = Table(box=box.SIMPLE, title=f"A decode step with {profile.filled} tokens in the cache")
-    made.add_column("operation")
-    made.add_column("kernel")
+    rendered = Table(box=box.SIMPLE, title=f"A decode step with {profile.filled} tokens in the cache")
+    rendered.add_column("operation")
+    rendered.add_column("kernel")
     for title in ("launches", "us each", "us", "share", "MB", "TB/s", "of floor"):
-        made.add_column(title, justify="right")
+        rendered.add_column(title, justify="right")
     for item in profile.operations:
         seconds = item.launches * item.seconds
-        made.add_row(
+        rendered.add_row(
             item.name, item.kernel, str(item.launches), f"{1e6 * item.seconds:.2f}", f"{1e6 * seconds:.1f}",
             f"{seconds / total:.1%}", f"{item.launches * item.bytes / 1e6:.2f}",
             f"{item.bytes / item.seconds / 1e12:.2f}", f"{profile.share_of_floor(item):.0%}",
         )  # fmt: skip
     moved = sum(item.launches * item.bytes for item in profile.operations)
-    made.add_section()
-    made.add_row("sum", "", "", "", f"{1e6 * total:.1f}", "100.0%", f"{moved / 1e6:.2f}", f"{moved / total / 1e12:.2f}", "")
-    made.add_row(
+    rendered.add_section()
+    rendered.add_row("sum", "", "", "", f"{1e6 * total:.1f}", "100.0%", f"{moved / 1e6:.2f}", f"{moved / total / 1e12:.2f}", "")
+    rendered.add_row(
         "the step", "", "", "", f"{1e6 * profile.seconds:.1f}", f"{profile.seconds / total:.1%}", f"{moved / 1e6:.2f}",
         f"{moved / profile.seconds / 1e12:.2f}", f"{moved / profile.bandwidth / profile.seconds:.0%}",
     )  # fmt: skip
-    made.caption = f"floor: the bytes at {profile.bandwidth / 1e12:.2f} TB/s, at which this GPU reads the LM head"
-    return made
+    rendered.caption = f"floor: the bytes at {profile.bandwidth / 1e12:.2f} TB/s, at which this GPU reads the LM head"
+    return rendered
 
 
 def _time(backend: CudaBackend, plans: list[Plan], filled: int) -> float:
     """Seconds of all launches together. A few launches are repeated in the graph, so that the graph launch itself is
     negligible."""
-    copies = max(1, LEAST_LAUNCHES // len(plans))
+    copies = max(1, MIN_LAUNCHES // len(plans))
     first = backend.time_launches(plans * copies, 1, filled)
     repeats = max(3, min(1000, round(SECONDS_PER_KIND / max(first, 1e-6))))
     return backend.time_launches(plans * copies, repeats, filled) / copies

@@ -56,7 +56,7 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
     `tied` makes the LM head the embedding table. The same arguments give the same bytes. UsageError for a folder that is not
     empty or cannot be created, and for a negative seed.
     """
-    place = Path(folder)
+    target = Path(folder)
     tokenizer = _tokenizer()
     config = ModelConfig(
         hidden_size=64, intermediate_size=128, num_attention_heads=16, num_key_value_heads=8, head_dim=16, num_hidden_layers=2,
@@ -65,24 +65,24 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
     )  # fmt: skip
     weights = _weights(config, seed)
     try:
-        if os.path.isdir(place) and any(place.iterdir()):
-            raise UsageError("the folder is not empty", where=place, fix="name a new one")
-        ends = tokenizer.token_to_id("<|im_end|>")
+        if os.path.isdir(target) and any(target.iterdir()):
+            raise UsageError("the folder is not empty", where=target, fix="name a new one")
+        stop_token = tokenizer.token_to_id("<|im_end|>")
         other = {
             "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "attention_bias": False,
-            "eos_token_id": ends,
+            "eos_token_id": stop_token,
         }  # fmt: skip
         sampling = {"temperature": 0.7, "top_k": 20, "top_p": 0.9}
         files = {
             CONFIG_FILE: _json(other | asdict(config)),
-            GENERATION_FILE: _json({"eos_token_id": [ends], "do_sample": False, **sampling}),
+            GENERATION_FILE: _json({"eos_token_id": [stop_token], "do_sample": False, **sampling}),
             TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), TEMPLATE_FILE: TEMPLATE.encode(),
             "model.safetensors": _safetensors(dict(weights)),
         }  # fmt: skip
-        write_tree(place, files)
+        write_tree(target, files)
     except OSError as error:
         what = f"no model can be written there: {error.strerror or error}"
-        raise UsageError(what, where=place, fix="name a new folder") from None
+        raise UsageError(what, where=target, fix="name a new folder") from None
     return config
 
 
@@ -102,11 +102,11 @@ def _tokenizer() -> Any:
 
 def _weights(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[Any]]]:
     """Tensors by Hugging Face's names: norms as in `dummy_weights`, all others scaled by `SPREAD`."""
-    made = dummy_weights(config, "bf16", seed)
+    base = dummy_weights(config, "bf16", seed)
     return (
         (name, tensor if tensor.ndim == 1 else (tensor.astype(np.float32) * SPREAD).astype(tensor.dtype))
-        for name in made.tensor_names
-        for tensor in [made.tensor(name)]
+        for name in base.tensor_names
+        for tensor in [base.tensor(name)]
     )
 
 

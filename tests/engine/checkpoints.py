@@ -31,12 +31,15 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         "self_attn.o_proj": (h, q), "self_attn.q_norm": (d,), "self_attn.k_norm": (d,), "post_attention_layernorm": (h,),
         "mlp.gate_proj": (i, h), "mlp.up_proj": (i, h), "mlp.down_proj": (h, i),
     }  # fmt: skip
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, h), "model.norm.weight": (h,)}
+    shapes_by_name: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocab_size, h),
+        "model.norm.weight": (h,),
+    }
     for number in range(config.num_hidden_layers):
-        found |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+        shapes_by_name |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
     if not config.tie_word_embeddings:
-        found["lm_head.weight"] = (config.vocab_size, h)
-    return found
+        shapes_by_name["lm_head.weight"] = (config.vocab_size, h)
+    return shapes_by_name
 
 
 def tensors(config: ModelConfig, dtype: str = "BF16", seed: int = 0) -> dict[str, NDArray[Any]]:
@@ -47,13 +50,13 @@ def tensors(config: ModelConfig, dtype: str = "BF16", seed: int = 0) -> dict[str
 
 def entries(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """The header of a file with these arrays in this order, as an object."""
-    found: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     begin = 0
     for name, array in arrays.items():
         dtype = next(key for key, value in DTYPES.items() if value == array.dtype)
-        found[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, begin + array.nbytes]}
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, begin + array.nbytes]}
         begin += array.nbytes
-    return found
+    return header
 
 
 def packed(header: object, data: bytes) -> bytes:

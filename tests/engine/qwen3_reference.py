@@ -40,8 +40,8 @@ def _rms_norm(x: Matrix, weight: Matrix, eps: float) -> Matrix:
 def _rotate(x: Matrix, theta: float) -> Matrix:
     """Rotary embedding of heads at every position: (tokens, heads, elements)."""
     half = x.shape[-1] // 2
-    turns = theta ** -(np.arange(half) / half)
-    angle = np.arange(len(x))[:, None, None] * turns
+    frequencies = theta ** -(np.arange(half) / half)
+    angle = np.arange(len(x))[:, None, None] * frequencies
     first, second = x[..., :half], x[..., half:]
     return np.concatenate(
         [first * np.cos(angle) - second * np.sin(angle), second * np.cos(angle) + first * np.sin(angle)], axis=-1

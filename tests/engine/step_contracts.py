@@ -35,8 +35,8 @@ def contract(op: Op) -> Contract:
     return _CONTRACTS[key]
 
 
-def made(
-    shape: Shape, tokens: int, head: Any, decode: bool, past: int, max_seq_len: int = 2048
+def planned_step(
+    shape: Shape, tokens: int, output_mode: Any, decode: bool, past: int, max_seq_len: int = 2048
 ) -> tuple[StepGraph, MemoryPlan]:
-    graph = step(shape, tokens, max_seq_len, past=past, head=head, decode=decode)
+    graph = step(shape, tokens, max_seq_len, past=past, output_mode=output_mode, decode=decode)
     return graph, plan_memory(graph)

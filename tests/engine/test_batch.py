@@ -18,8 +18,8 @@ from engine.tools.tiny import write_tiny_model
 
 MAX_SEQ_LEN = 40
 PROMPTS = [[int(i) for i in np.random.default_rng(n).integers(0, 400, n)] for n in (3, 17, 30)]
-DRAWN = SamplingParams(0.9, 20, 0.9, seed=7)
-FAR = 0.02
+SAMPLED = SamplingParams(0.9, 20, 0.9, seed=7)
+TOLERANCE = 0.02
 """Upper bound of the root mean square difference between the two forms of a step, over the deviation of the logits."""
 
 
@@ -27,10 +27,10 @@ FAR = 0.02
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
     folder = tmp_path_factory.mktemp("tiny") / "model"
     config = write_tiny_model(folder)
-    made = InterpreterBackend()
-    made.load(config, WeightPlan.for_model(config, folder, "bf16"), MAX_SEQ_LEN)
-    yield made
-    made.close()
+    loaded = InterpreterBackend()
+    loaded.load(config, WeightPlan.for_model(config, folder, "bf16"), MAX_SEQ_LEN)
+    yield loaded
+    loaded.close()
 
 
 def alone(backend: InterpreterBackend, ids: list[int], count: int, sampling: SamplingParams | None = None) -> list[int]:
@@ -42,63 +42,63 @@ def alone(backend: InterpreterBackend, ids: list[int], count: int, sampling: Sam
 
 
 @pytest.mark.campaign
-def test_sequences_come_and_go_and_each_answers_as_if_alone(backend: InterpreterBackend) -> None:
-    wanted = [alone(backend, ids, 5) for ids in PROMPTS]
+def test_sequences_are_added_and_removed_and_each_generates_as_if_alone(backend: InterpreterBackend) -> None:
+    expected = [alone(backend, ids, 5) for ids in PROMPTS]
     with Batch(backend, 2) as batch:
         first, token = batch.add(PROMPTS[0])
         assert (first, batch.free) == (0, 1)
-        answers = {0: [token]}
-        answers[0].append(batch.step()[first])  # with a slot that has no sequence
+        generated = {0: [token]}
+        generated[0].append(batch.step()[first])  # with a slot that has no sequence
         second, token = batch.add(PROMPTS[1])
-        answers[1] = [token]
+        generated[1] = [token]
         for _ in range(3):
-            found = batch.step()
-            answers[0].append(found[first])
-            answers[1].append(found[second])
+            tokens = batch.step()
+            generated[0].append(tokens[first])
+            generated[1].append(tokens[second])
         batch.remove(first)
         third, token = batch.add(PROMPTS[2])  # in the slot of the first
         assert third == first
-        answers[2] = [token]
+        generated[2] = [token]
         for _ in range(4):
-            found = batch.step()
-            answers[2].append(found[third])
-            answers[1].append(found[second])
+            tokens = batch.step()
+            generated[2].append(tokens[third])
+            generated[1].append(tokens[second])
         assert batch.length(third) == len(PROMPTS[2]) + 4
-    assert answers[0] == wanted[0]
-    assert answers[1][:5] == wanted[1]
-    assert answers[2] == wanted[2]
+    assert generated[0] == expected[0]
+    assert generated[1][:5] == expected[1]
+    assert generated[2] == expected[2]
 
 
-def test_logits_do_not_depend_on_the_others_nor_on_the_place(backend: InterpreterBackend) -> None:
+def test_logits_depend_neither_on_other_sequences_nor_on_the_row(backend: InterpreterBackend) -> None:
     sequence = backend.begin()
     backend.prefill(sequence, PROMPTS[1])
     single = backend.decode_logits(sequence, 5)
     with Batch(backend, 4) as batch:
-        place, _ = batch.add(PROMPTS[1])
-        by_itself = batch.logits({place: 5})[place]
-        batch.remove(place)
+        row, _ = batch.add(PROMPTS[1])
+        alone_logits = batch.logits({row: 5})[row]
+        batch.remove(row)
         batch.add(PROMPTS[2])
         batch.add(PROMPTS[0])
-        place, _ = batch.add(PROMPTS[1])
-        among_others = batch.logits({0: 9, 1: 8, place: 5})[place]
-    assert place == 2
-    assert (by_itself == among_others).all()
-    assert np.sqrt(np.mean((by_itself - single) ** 2)) / single.std() < FAR
+        row, _ = batch.add(PROMPTS[1])
+        batch_logits = batch.logits({0: 9, 1: 8, row: 5})[row]
+    assert row == 2
+    assert (alone_logits == batch_logits).all()
+    assert np.sqrt(np.mean((alone_logits - single) ** 2)) / single.std() < TOLERANCE
 
 
 @pytest.mark.campaign
-def test_some_are_drawn_and_others_not(backend: InterpreterBackend) -> None:
-    wanted = [alone(backend, PROMPTS[0], 3, DRAWN), alone(backend, PROMPTS[1], 3)]
+def test_sampled_and_greedy_sequences_in_one_batch(backend: InterpreterBackend) -> None:
+    expected = [alone(backend, PROMPTS[0], 3, SAMPLED), alone(backend, PROMPTS[1], 3)]
     with Batch(backend, 2) as batch:
-        places = [batch.add(PROMPTS[0], DRAWN), batch.add(PROMPTS[1])]
-        answers = {place: [token] for place, token in places}
+        added = [batch.add(PROMPTS[0], SAMPLED), batch.add(PROMPTS[1])]
+        generated = {row: [token] for row, token in added}
         for _ in range(2):
-            for place, token in batch.step().items():
-                answers[place].append(token)
-    assert list(answers.values()) == wanted
+            for row, token in batch.step().items():
+                generated[row].append(token)
+    assert list(generated.values()) == expected
 
 
-def test_a_cache_that_is_full_is_refused_and_the_others_go_on(backend: InterpreterBackend) -> None:
+def test_a_full_cache_is_refused_and_other_sequences_continue(backend: InterpreterBackend) -> None:
     with Batch(backend, 2) as batch:
         full, _ = batch.add([1] * MAX_SEQ_LEN)
         other, _ = batch.add([2, 3])
@@ -117,9 +117,9 @@ def test_wrong_use_is_refused(backend: InterpreterBackend) -> None:
     with Batch(backend, 2) as batch:
         with pytest.raises(UsageError, match="no sequence"):
             batch.step()
-        for place in (-1, 0, 2):
-            with pytest.raises(UsageError, match=f"place {place} of the batch has no sequence"):
-                batch.remove(place)
+        for row in (-1, 0, 2):
+            with pytest.raises(UsageError, match=f"place {row} of the batch has no sequence"):
+                batch.remove(row)
         with pytest.raises(UsageError, match="41 tokens do not fit"):
             batch.add([1] * 41)
         with pytest.raises(UsageError, match="the prompt is empty"):
@@ -141,7 +141,7 @@ def test_logits_that_are_not_finite_choose_no_token(backend: InterpreterBackend,
     broken.load(config, WeightPlan.for_model(config, tmp_path / "model", "bf16"), MAX_SEQ_LEN)
     with Batch(broken, 2) as batch:
         batch.add([1, 2])
-        inside: Any = broken
-        inside._held["model.norm.weight"] = np.full_like(inside._held["model.norm.weight"], np.nan)
+        internals: Any = broken
+        internals._buffers["model.norm.weight"] = np.full_like(internals._buffers["model.norm.weight"], np.nan)
         with pytest.raises(ModelError, match="the logits are not finite"):
             batch.step()

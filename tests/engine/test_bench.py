@@ -22,11 +22,11 @@ from engine.errors import DeviceError, EngineError
 from engine.graph.traffic import streamed
 from engine.graph.verify import Contract
 from engine.models.steps import model_step
-from engine.sequence import Sequence as Answer
+from engine.sequence import Sequence as Generation
 from engine.tools.bench import command, files
 from engine.tools.bench.command import run
 from engine.tools.bench.machine import driver_version
-from engine.tools.bench.measure import answer, measure, step_bytes
+from engine.tools.bench.measure import generation, measure, step_bytes
 from engine.tools.bench.policy import Cell, Policy
 from engine.tools.bench.result import Report, Statistic
 from engine.tools.dummy_weights import dummy_weights
@@ -37,49 +37,49 @@ from tilec.step.graph import Op
 
 class TimedBackend:
     """A backend with its own clock: prefill takes a millisecond a token, and the n-th generation a second a token times the
-    n-th of `paces`. Its tokens are 7, or those of `answers`."""
+    n-th of `paces`. Its tokens are 7, or those of `tokens`."""
 
     max_seq_len = 4096
     config = SMALLEST
     step = model_step(SMALLEST, 4096)
 
-    def __init__(self, paces: Sequence[float] = (), answers: Sequence[int] = ()) -> None:
-        self.now, self.position = 100.0, 0
-        self.paces, self.answers = list(paces), list(answers)
-        self.asked: list[tuple[int, int]] = []
+    def __init__(self, paces: Sequence[float] = (), tokens: Sequence[int] = ()) -> None:
+        self.seconds_now, self.position = 100.0, 0
+        self.paces, self.tokens = list(paces), list(tokens)
+        self.requested: list[tuple[int, int]] = []
         self.prompts: list[list[int]] = []
 
     def clock(self) -> float:
-        return self.now
+        return self.seconds_now
 
     def contract(self, op: Op) -> Contract:
         return contract(op)
 
-    def begin(self) -> Answer:
-        self.now += 50  # before the call, so outside every timed interval
-        return Answer()
+    def begin(self) -> Generation:
+        self.seconds_now += 50  # before the call, so outside every timed interval
+        return Generation()
 
-    def prefill(self, sequence: Answer, ids: Sequence[int], sampling: object = None) -> None:
+    def prefill(self, sequence: Generation, ids: Sequence[int], sampling: object = None) -> None:
         assert sequence.length == 0, "not a new one"
         self.position = sequence.length = len(ids)
         self.prompts.append(list(ids))
 
     def token(self) -> int:
-        self.now += 1e-3 * self.position  # prefill is enqueued; waiting for its token takes the time
-        return self.answers.pop(0) if self.answers else 7
+        self.seconds_now += 1e-3 * self.position  # prefill is enqueued; waiting for its token takes the time
+        return self.tokens.pop(0) if self.tokens else 7
 
-    def stream_tokens(self, sequence: Answer, token: int, limit: int) -> Iterator[int]:
+    def stream_tokens(self, sequence: Generation, token: int, limit: int) -> Iterator[int]:
         assert sequence.length == self.position
-        self.asked.append((self.position, limit + 1))
+        self.requested.append((self.position, limit + 1))
         pace = self.paces.pop(0) if self.paces else 1.0
         for _ in range(limit):
-            self.now += pace
+            self.seconds_now += pace
             yield token
 
-    def prompt_logits(self, sequence: Answer, ids: Sequence[int]) -> Any:
+    def prompt_logits(self, sequence: Generation, ids: Sequence[int]) -> Any:
         raise AssertionError("a greedy answer needs no logits")
 
-    def decode_logits(self, sequence: Answer, token: int) -> Any:
+    def decode_logits(self, sequence: Generation, token: int) -> Any:
         raise AssertionError("a greedy answer needs no logits")
 
     def close(self) -> None: ...
@@ -122,28 +122,28 @@ def test_statistics_of_known_durations() -> None:
 def test_repetitions_are_the_outer_loop_and_prompts_stay() -> None:
     backend = TimedBackend()
     policy = Policy(pp=(4, 9), tg=(2, 3), reps=2, warmup_reps=1)
-    told: list[str] = []
+    reported: list[str] = []
     bandwidths = iter([1.0, 2.0, 3.0])
-    _, speeds = measure(backend, policy, clock=backend.clock, bandwidth=lambda: next(bandwidths), progress=told.append)
-    assert backend.asked == [(4, 2), (4, 3), (9, 2)] * 3
+    _, speeds = measure(backend, policy, clock=backend.clock, bandwidth=lambda: next(bandwidths), progress=reported.append)
+    assert backend.requested == [(4, 2), (4, 3), (9, 2)] * 3
     assert backend.prompts[:3] == backend.prompts[3:6] == backend.prompts[6:]
     assert speeds == Statistic((2.0, 3.0))
-    assert told[:2] == ["warm-up: bandwidth", "warm-up: pp 4, tg 2"]
-    assert told[-1] == "repetition 2 of 2: pp 9, tg 2"
+    assert reported[:2] == ["warm-up: bandwidth", "warm-up: pp 4, tg 2"]
+    assert reported[-1] == "repetition 2 of 2: pp 9, tg 2"
 
 
-def test_other_tokens_in_another_repetition_are_told() -> None:
-    backend = TimedBackend(answers=[5, 6, 5, 5])
-    (one, two), _ = measure(backend, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)
-    assert one.repeatable
-    assert not two.repeatable
+def test_different_tokens_in_repetitions_are_reported() -> None:
+    backend = TimedBackend(tokens=[5, 6, 5, 5])
+    (first, second), _ = measure(backend, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)
+    assert first.repeatable
+    assert not second.repeatable
 
 
-def test_an_answer_that_is_too_short() -> None:
+def test_a_generation_that_is_too_short() -> None:
     backend = TimedBackend()
     backend.stream_tokens = lambda sequence, token, limit: iter([token] * (limit - 1))
     with pytest.raises(DeviceError, match="gave 4 tokens where 5 were asked for"):
-        answer(backend, [1, 2], 5, backend.clock)
+        generation(backend, [1, 2], 5, backend.clock)
 
 
 def test_bytes_of_a_cell_are_the_mean_over_its_steps() -> None:
@@ -155,10 +155,10 @@ def test_bytes_of_a_cell_are_the_mean_over_its_steps() -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A model folder with a config and nothing else."""
-    place = tmp_path / "model"
-    place.mkdir()
-    (place / "config.json").write_text(json.dumps(CONFIG))
-    return place
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
 
 
 @pytest.fixture
@@ -168,14 +168,14 @@ def bench(
     """Runs the command on a fake device; (status, stdout, stderr)."""
     monkeypatch.setattr(load, "CudaBackend", lambda opened, _: CudaBackend(opened, Device(FakeDriver())))
 
-    def call(*arguments: str, **options: Any) -> tuple[int, str, str]:
-        given = {"--model": str(model), "--bundle": str(bundle.path), "--pp": "3,5", "--tg": "2,4"} | options
-        spelled = [part for name, value in given.items() if value is not None for part in (name, value)]
-        status = run([*spelled, "--dummy-weights", "--reps", "3", "--warmup-reps", "1", *arguments])
+    def run_bench(*arguments: str, **options: Any) -> tuple[int, str, str]:
+        values = {"--model": str(model), "--bundle": str(bundle.path), "--pp": "3,5", "--tg": "2,4"} | options
+        arguments_list = [part for name, value in values.items() if value is not None for part in (name, value)]
+        status = run([*arguments_list, "--dummy-weights", "--reps", "3", "--warmup-reps", "1", *arguments])
         out, err = capsys.readouterr()
         return status, out, err
 
-    return call
+    return run_bench
 
 
 @pytest.mark.campaign
@@ -199,7 +199,7 @@ def test_a_measurement(bench: Callable[..., tuple[int, str, str]], tmp_path: Pat
     assert json.loads(json.dumps(again.to_json())) == data
 
 
-def test_the_head_is_read_so_many_times(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lm_head_is_read_as_often_as_planned(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeDriver()
     backend = CudaBackend(bundle, Device(driver))
     backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 64)
@@ -217,7 +217,7 @@ def test_the_head_is_read_so_many_times(bundle: Bundle, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"--pp": "0,18"}, "--pp: 0 is below 1"),
         ({"--pp": "18,x"}, "--pp: '18,x' is no list of numbers; write it as 18,128"),
@@ -239,19 +239,19 @@ def test_the_head_is_read_so_many_times(bundle: Bundle, monkeypatch: pytest.Monk
         ({"--from-json": "x.json"}, "--model: nothing is measured with --from-json; drop it"),
     ],
 )
-def test_bad_options(bench: Callable[..., tuple[int, str, str]], options: dict[str, Any], said: str) -> None:
+def test_bad_options(bench: Callable[..., tuple[int, str, str]], options: dict[str, Any], message: str) -> None:
     repeated = [part for name in ("--reps", "--warmup-reps") if name in options for part in (name, options.pop(name))]
     status, out, err = bench(*repeated, **options)
     assert (status, out) == (2, "")
-    assert err.startswith(f"error: {said}") and err.count("\n") == 1
+    assert err.startswith(f"error: {message}") and err.count("\n") == 1
 
 
 def test_without_matplotlib_nothing_is_measured(
     bench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    said = "error: --plot needs matplotlib; install it with `pip install tilec[bench]`\n"
-    assert bench("--plot", str(tmp_path / "out.svg")) == (2, "", said)
+    message = "error: --plot needs matplotlib; install it with `pip install tilec[bench]`\n"
+    assert bench("--plot", str(tmp_path / "out.svg")) == (2, "", message)
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])
@@ -280,10 +280,10 @@ def test_a_disk_that_fills_leaves_the_file_that_was_there(
     assert "tok/s" in out, "the table is lost"
     assert err == f"error: {target}: cannot be written: No space left on device; name a file in a folder that can be written\n"
     assert target.read_text() == "before"
-    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["out.json"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out.json"]
 
 
-def test_files_of_model_and_bundle(bench: Callable[..., tuple[int, str, str]], model: Path, tmp_path: Path) -> None:
+def test_invalid_files_of_model_and_bundle(bench: Callable[..., tuple[int, str, str]], model: Path, tmp_path: Path) -> None:
     status, out, err = bench(**{"--bundle": str(tmp_path / "absent.bundle")})
     assert (status, out) == (4, "") and "absent.bundle" in err and err.count("\n") == 1
     (model / "config.json").write_text("{")
@@ -329,21 +329,21 @@ def test_the_version_of_the_driver(tmp_path: Path, text: str, found: str | None)
 
 def test_whole_files_replace_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    files.write_whole(target, b"one")
-    files.write_whole(target, b"two")
+    files.write_atomically(target, b"one")
+    files.write_atomically(target, b"two")
     assert target.read_bytes() == b"two"
     assert target.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_result_goes_into_a_pipe_that_was_named(tmp_path: Path) -> None:
     """The command checks the path before the run, but does not open it: the pipe's reader would see end of file."""
-    place = tmp_path / "pipe"
-    os.mkfifo(place)
-    files.check_writable(place)
-    handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
-    files.write_whole(place, b"one")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    files.check_writable(pipe)
+    handle = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_atomically(pipe, b"one")
     assert os.read(handle, 99) == b"one"
     os.close(handle)
-    (tmp_path / "link").symlink_to(place)
+    (tmp_path / "link").symlink_to(pipe)
     with pytest.raises(EngineError, match="is a link"):
         files.check_writable(tmp_path / "link")

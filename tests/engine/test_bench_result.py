@@ -38,9 +38,9 @@ def test_shares_of_the_rooflines() -> None:
 
 @pytest.mark.parametrize("bandwidth", [3e9, None])
 def test_json_and_back(bandwidth: float | None) -> None:
-    made = report(bandwidth)
-    data = json.loads(json.dumps(made.to_json()))
-    assert Report.from_json(data) == made
+    original = report(bandwidth)
+    data = json.loads(json.dumps(original.to_json()))
+    assert Report.from_json(data) == original
     first = data["cells"][0]
     assert first["decode_tokens_per_second"]["samples"] == pytest.approx([36 / 0.369, 36 / 0.4605])
     assert first["end_to_end_seconds"]["n"] == 2
@@ -54,7 +54,7 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda data: data.pop("format"), "`format` is not 'engine.bench 1'"),
         (lambda data: data.update(date=3), "`date` is no line of text"),
@@ -74,8 +74,8 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (lambda data: data["measured_bandwidth"].pop("what"), "`what` is no line of text"),
     ],
 )
-def test_json_of_something_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, Any]], object], said: str
+def test_invalid_json_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     file = tmp_path / "in.json"
     file.write_text(json.dumps(broken(change)))
@@ -83,7 +83,7 @@ def test_json_of_something_else(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"error: {file}: is no result of `python -m engine.bench`: ") and err.count("\n") == 1
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
@@ -102,6 +102,6 @@ def test_a_plot_from_json_needs_no_gpu(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_one_cell_alone_can_be_drawn(tmp_path: Path) -> None:
-    lonely = replace(report(None), cells=report().cells[:1])
-    (tmp_path / "in.json").write_text(json.dumps(lonely.to_json()))
+    single_cell = replace(report(None), cells=report().cells[:1])
+    (tmp_path / "in.json").write_text(json.dumps(single_cell.to_json()))
     assert run(["--from-json", str(tmp_path / "in.json"), "--plot", str(tmp_path / "out.svg")]) == 0

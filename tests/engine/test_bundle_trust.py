@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_cuda_backend import FakeDriver
-from test_engine_cli import answer, model
+from test_engine_cli import model, run_engine
 from test_text import folder
 
 from engine.api import Engine
@@ -28,21 +28,21 @@ from tilec.ship.signing.sign import signed_envelopes, statements
 
 RULES = '[trust]\nformat = 2\nkeys = ["key.pub"]\n'
 
-__all__ = ["answer", "folder", "model"]  # fixtures of other modules
+__all__ = ["folder", "model", "run_engine"]  # fixtures of other modules
 
 
-def test_the_command_takes_a_digest(answer: Callable[..., Any], bundle: Bundle) -> None:
-    right = hashlib.sha256(bundle.path.read_bytes()).hexdigest()
-    assert answer("--dummy-weights", "--max-new-tokens", "2", "--bundle-digest", right) == (0, "!!\n", "")
-    status, out, err = answer("--dummy-weights", "--bundle-digest", "0" * 64)
+def test_the_command_takes_a_digest(run_engine: Callable[..., Any], bundle: Bundle) -> None:
+    correct_digest = hashlib.sha256(bundle.path.read_bytes()).hexdigest()
+    assert run_engine("--dummy-weights", "--max-new-tokens", "2", "--bundle-digest", correct_digest) == (0, "!!\n", "")
+    status, out, err = run_engine("--dummy-weights", "--bundle-digest", "0" * 64)
     assert (status, out, err.count("\n")) == (4, "", 1)
-    assert f"its sha256 is {right}, not {'0' * 64}" in err
-    status, out, err = answer("--dummy-weights", "--bundle-digest", "right")
+    assert f"its sha256 is {correct_digest}, not {'0' * 64}" in err
+    status, out, err = run_engine("--dummy-weights", "--bundle-digest", "right")
     assert (status, out) == (4, "") and "no sha256 of 64 hex digits" in err
 
 
-def test_the_interpreter_has_no_bundle(answer: Callable[..., Any]) -> None:
-    status, out, err = answer("--backend", "interpreter", "--bundle-digest", "0" * 64, **{"--bundle": None})
+def test_the_interpreter_has_no_bundle(run_engine: Callable[..., Any]) -> None:
+    status, out, err = run_engine("--backend", "interpreter", "--bundle-digest", "0" * 64, **{"--bundle": None})
     assert (status, out) == (2, "") and "--bundle-digest changes nothing" in err
 
 
@@ -53,8 +53,8 @@ def test_the_api_takes_a_digest(model: Path, bundle: Bundle) -> None:
         Engine.from_pretrained(model, backend="interpreter", dummy=0, bundle_digest="1" * 64)
 
 
-def test_a_policy_asks_who_signed(
-    answer: Callable[..., Any], model: Path, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_policy_requires_a_signer(
+    run_engine: Callable[..., Any], model: Path, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer = generate("ed25519")
     (tmp_path / "key.pub").write_bytes(signer.public_key.pem())
@@ -63,7 +63,7 @@ def test_a_policy_asks_who_signed(
     policy = tmp_path / "trust.toml"
     policy.write_text(RULES)
     policy.chmod(0o600)
-    status, out, err = answer("--dummy-weights", "--trust", str(policy), **{"--bundle": str(copied)})
+    status, out, err = run_engine("--dummy-weights", "--trust", str(policy), **{"--bundle": str(copied)})
     assert (status, out, err.count("\n")) == (4, "", 1)
     assert f"`{copied}` is not signed" in err and signer.public_key.id in err and "tilec bundle sign" in err
     monkeypatch.setenv("TILEC_TRUST", str(policy))
@@ -74,39 +74,39 @@ def test_a_policy_asks_who_signed(
         Engine.from_pretrained(model, bundle=copied, dummy=0)  # whatever the policy requires for that other model
     copied.write_bytes(packed_for(model, bundle))
     sign(copied, signer)
-    assert answer("--dummy-weights", "--max-new-tokens", "2", **{"--bundle": str(copied)}) == (0, "!!\n", "")
-    status, out, err = answer("--backend", "interpreter", "--trust", str(policy), **{"--bundle": None})
+    assert run_engine("--dummy-weights", "--max-new-tokens", "2", **{"--bundle": str(copied)}) == (0, "!!\n", "")
+    status, out, err = run_engine("--backend", "interpreter", "--trust", str(policy), **{"--bundle": None})
     assert (status, out) == (2, "") and "--trust changes nothing" in err
 
 
 def test_a_bundle_is_found_where_none_is_named(
-    answer: Callable[..., Any], bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch
+    run_engine: Callable[..., Any], bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bundle that declares the model's dimensions is used; the first one in the folder is for a larger model."""
     monkeypatch.setattr(load, "Device", lambda: Device(FakeDriver()))
     options: dict[str, Any] = {"--bundle": None}
-    found = bundles_folder()
-    found.mkdir(parents=True, mode=0o700)
-    (found / "small-sm_90a.bundle").write_bytes(packed_for(model, bundle, "hidden_size"))  # without the other dimensions
-    (found / "qwen3-0.6b-sm_90a.bundle").write_bytes(bundle.path.read_bytes())
-    status, out, err = answer("--dummy-weights", **options)
+    installed = bundles_folder()
+    installed.mkdir(parents=True, mode=0o700)
+    (installed / "small-sm_90a.bundle").write_bytes(packed_for(model, bundle, "hidden_size"))  # without the other dimensions
+    (installed / "qwen3-0.6b-sm_90a.bundle").write_bytes(bundle.path.read_bytes())
+    status, out, err = run_engine("--dummy-weights", **options)
     assert (status, out, err.count("\n")) == (4, "", 1)
     assert "no bundle for this model and sm_90a is installed" in err and "`tilec bundle pull`" in err
-    (found / "tiny-sm_90a.bundle").write_bytes(packed_for(model, bundle))
-    assert answer("--dummy-weights", "--max-new-tokens", "2", **options) == (0, "!!\n", "")
+    (installed / "tiny-sm_90a.bundle").write_bytes(packed_for(model, bundle))
+    assert run_engine("--dummy-weights", "--max-new-tokens", "2", **options) == (0, "!!\n", "")
 
 
 def test_an_unsigned_bundle_hides_no_signed_one(
-    answer: Callable[..., Any], bundle: Bundle, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    run_engine: Callable[..., Any], bundle: Bundle, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """Both are for the model, and the unsigned one comes first; the signature of a key for other models does not count."""
     monkeypatch.setattr(load, "Device", lambda: Device(FakeDriver()))
-    signer, toy, found, policy = generate("ed25519"), generate("ed25519"), bundles_folder(), tmp_path / "trust.toml"
+    signer, toy, installed, policy = generate("ed25519"), generate("ed25519"), bundles_folder(), tmp_path / "trust.toml"
     (tmp_path / "key.pub").write_bytes(signer.public_key.pem())
     (tmp_path / "toy.pub").write_bytes(toy.public_key.pem())
-    found.mkdir(parents=True, mode=0o700)
-    unsigned, signed = found / "a-sm_90a.bundle", found / "tiny-sm_90a.bundle"
+    installed.mkdir(parents=True, mode=0o700)
+    unsigned, signed = installed / "a-sm_90a.bundle", installed / "tiny-sm_90a.bundle"
     for path in (unsigned, signed):
         path.write_bytes(packed_for(model, bundle))
     with open_bundle(signed) as opened:
@@ -116,11 +116,11 @@ def test_an_unsigned_bundle_hides_no_signed_one(
     policy.write_text("[trust]\nformat = 2\n" + "".join(lines))
     options: dict[str, Any] = {"--bundle": None, "--trust": str(policy)}
     sign(signed, toy)
-    status, out, err = answer("--dummy-weights", **options)
+    status, out, err = run_engine("--dummy-weights", **options)
     assert (status, out) == (4, "") and f"`{unsigned}` is not signed" in err
     sign(signed, signer)
     caplog.clear()
-    assert answer("--dummy-weights", "--max-new-tokens", "2", **options)[:2] == (0, "!!\n")
+    assert run_engine("--dummy-weights", "--max-new-tokens", "2", **options)[:2] == (0, "!!\n")
     assert [text for text in caplog.messages if "passed over" in text and f"`{unsigned}` is not signed" in text]
 
 

@@ -13,7 +13,7 @@ from tilec.project.read.closed_world import enumerate_world
 from tilec.project.read.models import Model
 from tilec.project.read.plan import artifact_name
 from tilec.step.graph import Op
-from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, HEADS, Step
+from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step
 from tilec.target.targets import Target
 
 BUILD = read_build_file(ROOT / "build.toml")
@@ -29,21 +29,23 @@ def launched(build: BuildFile, model: Model, target: Target) -> set[str]:
     found: set[str] = set()
     for dtype in DTYPES:
         step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096)
-        graphs = [step.graph("decode", head, short=short) for head in HEADS for short in (False, True)]
-        graphs += [step.graph("prefill", head, tokens=tokens) for head in HEADS for tokens in (1, 2, CHUNK_TOKENS)]
+        graphs = [step.graph("decode", output_mode, short=short) for output_mode in OUTPUT_MODES for short in (False, True)]
+        graphs += [
+            step.graph("prefill", output_mode, tokens=tokens) for output_mode in OUTPUT_MODES for tokens in (1, 2, CHUNK_TOKENS)
+        ]
         graphs += [step.graph("prefill", tokens=tokens) for tokens in LENGTHS]
         graphs += [
-            step.graph("batch", head, tokens=tokens, short=short)
-            for head in HEADS
+            step.graph("batch", output_mode, tokens=tokens, short=short)
+            for output_mode in OUTPUT_MODES
             for tokens in BATCHES
             for short in (False, True)
         ]
-        wanted = {
+        requested = {
             (op.kernel, frozenset({**tuning.constants(op.kernel, shapes(op)), **op.constants}.items()))
             for graph in graphs
             for op in graph.ops
         }
-        found |= {artifact_of(build, kernel, dict(constants), target) for kernel, constants in wanted}
+        found |= {artifact_of(build, kernel, dict(constants), target) for kernel, constants in requested}
     return found
 
 
@@ -51,16 +53,16 @@ def shapes(op: Op) -> dict[str, tuple[int, ...]]:
     return {name: view.shape for name, view in op.tensors.items()}
 
 
-def artifact_of(build: BuildFile, kernel: str, wanted: dict[str, Constant], target: Target) -> str:
+def artifact_of(build: BuildFile, kernel: str, constants: dict[str, Constant], target: Target) -> str:
     """The one artifact of a kernel with these constants."""
     fitting = [
         artifact_name(entry.name, values)
         for entry in build.entries
         if entry.name == kernel and target in entry.among(None)
         for values in entry.specialisations()
-        if all(values.get(name) == value for name, value in wanted.items())
+        if all(values.get(name) == value for name, value in constants.items())
     ]
-    assert len(fitting) == 1, (kernel, wanted, fitting)
+    assert len(fitting) == 1, (kernel, constants, fitting)
     return fitting[0]
 
 
@@ -68,21 +70,21 @@ CASES = [(model, target) for model in BUILD.models for target in BUILD.targets]
 IDS = [f"{model.name}-{target}" for model, target in CASES]
 
 
-def in_turn(case: tuple[Model, Target]) -> bool:
+def is_sampled(case: tuple[Model, Target]) -> bool:
     """In the default run each model is tested on one architecture, round-robin."""
     return (BUILD.models.index(case[0]) + BUILD.targets.index(case[1])) % len(BUILD.targets) == 0
 
 
-@pytest.mark.parametrize(("model", "target"), campaign.chosen(CASES, in_turn), ids=IDS)
-def test_a_bundle_holds_what_its_step_asks_for_and_no_more(model: Model, target: Target) -> None:
-    held = set(enumerate_world(BUILD, models=[model.name]).artifacts(model.name, target))
-    wanted = launched(BUILD, model, target)
-    assert (len(held - wanted), len(wanted - held)) == (0, 0)
-    products = {name for name in held if name.startswith("matmul")}
+@pytest.mark.parametrize(("model", "target"), campaign.chosen(CASES, is_sampled), ids=IDS)
+def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Target) -> None:
+    available = set(enumerate_world(BUILD, models=[model.name]).artifacts(model.name, target))
+    needed = launched(BUILD, model, target)
+    assert (len(available - needed), len(needed - available)) == (0, 0)
+    products = {name for name in available if name.startswith("matmul")}
     query = model.config["num_attention_heads"] * model.config["head_dim"]
-    assert len(held - products) == (84 if query == model.config["hidden_size"] else 86)  # rows of both are gathered
-    for kernel, most in (("matmul-", 18), ("matmul_silu_mul-", 8)):  # the number of tile shapes depends on measurements
-        assert 2 <= len([name for name in products if name.startswith(kernel)]) <= most
+    assert len(available - products) == (84 if query == model.config["hidden_size"] else 86)  # rows of both are gathered
+    for kernel, limit in (("matmul-", 18), ("matmul_silu_mul-", 8)):  # the number of tile shapes depends on measurements
+        assert 2 <= len([name for name in products if name.startswith(kernel)]) <= limit
 
 
 def test_the_engine_has_the_declaration_that_is_built() -> None:

@@ -55,7 +55,7 @@ SIZES = {
 ABSENT = object()
 
 
-def written(folder: Path, name: str = "config.json", **changes: Any) -> Path:
+def write_config(folder: Path, name: str = "config.json", **changes: Any) -> Path:
     """The folder with a config of 0.6B and the given changes."""
     keys = {**QWEN3_0_6B, **changes}
     (folder / name).write_text(json.dumps({key: value for key, value in keys.items() if value is not ABSENT}))
@@ -75,7 +75,7 @@ def refusal(folder: Path) -> str:
 @pytest.mark.parametrize("size", SIZES)
 def test_every_dense_size_is_read(tmp_path: Path, size: str) -> None:
     hidden, intermediate, heads, layers, tied = SIZES[size]
-    written(
+    write_config(
         tmp_path, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads, num_hidden_layers=layers,
         max_window_layers=layers, tie_word_embeddings=tied,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def test_every_dense_size_is_read(tmp_path: Path, size: str) -> None:
 
 
 def test_the_spelling_of_transformers_5_is_read(tmp_path: Path) -> None:
-    written(
+    write_config(
         tmp_path, torch_dtype=ABSENT, dtype="float16", rope_theta=ABSENT, rope_scaling=ABSENT,
         rope_parameters={"rope_theta": 5e6, "rope_type": "default"}, layer_types=["full_attention"] * 28,
     )  # fmt: skip
@@ -98,14 +98,16 @@ def test_the_spelling_of_transformers_5_is_read(tmp_path: Path) -> None:
 
 
 def test_a_window_that_no_layer_uses_is_no_window(tmp_path: Path) -> None:
-    plain = ModelConfig.read(written(tmp_path))
-    assert ModelConfig.read(written(tmp_path, sliding_window=4096)) == plain
-    assert ModelConfig.read(written(tmp_path, sliding_window=4096, use_sliding_window=True)) == plain  # from layer 28 of 28 on
-    assert ModelConfig.read(written(tmp_path, tie_word_embeddings=ABSENT)) == replace(plain, tie_word_embeddings=False)
+    plain = ModelConfig.read(write_config(tmp_path))
+    assert ModelConfig.read(write_config(tmp_path, sliding_window=4096)) == plain
+    assert (
+        ModelConfig.read(write_config(tmp_path, sliding_window=4096, use_sliding_window=True)) == plain
+    )  # from layer 28 of 28 on
+    assert ModelConfig.read(write_config(tmp_path, tie_word_embeddings=ABSENT)) == replace(plain, tie_word_embeddings=False)
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "expected_texts"),
     [
         ({"model_type": "llama"}, ["`model_type` is \"llama\"", "Qwen3"]),
         ({"model_type": "qwen2"}, ["`model_type` is \"qwen2\""]),
@@ -149,14 +151,14 @@ def test_a_window_that_no_layer_uses_is_no_window(tmp_path: Path) -> None:
         ({"hidden_act": "x\n\x1b[31m" * 40}, ["`hidden_act`", "..."]),
     ],
 )  # fmt: skip
-def test_what_the_engine_does_not_run_is_refused(tmp_path: Path, changes: dict[str, Any], named: list[str]) -> None:
-    line = refusal(written(tmp_path, **changes))
-    for part in named:
+def test_unsupported_models_are_refused(tmp_path: Path, changes: dict[str, Any], expected_texts: list[str]) -> None:
+    line = refusal(write_config(tmp_path, **changes))
+    for part in expected_texts:
         assert part in line, line
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "expected_texts"),
     [
         (b"", "not valid JSON"),
         (b"{", "not valid JSON"),
@@ -169,9 +171,9 @@ def test_what_the_engine_does_not_run_is_refused(tmp_path: Path, changes: dict[s
         (b" " * (1 << 20) + b"{}", "over 1048576 bytes"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path: Path, content: bytes, named: str) -> None:
+def test_damaged_files_are_refused(tmp_path: Path, content: bytes, expected_texts: str) -> None:
     (tmp_path / "config.json").write_bytes(content)
-    assert named in refusal(tmp_path)
+    assert expected_texts in refusal(tmp_path)
 
 
 def test_absent_and_strange_files_are_refused(tmp_path: Path) -> None:
@@ -183,10 +185,10 @@ def test_absent_and_strange_files_are_refused(tmp_path: Path) -> None:
     assert "not a regular file" in refusal(tmp_path)
 
 
-def test_generation_config_says_when_to_stop_and_how_to_sample(tmp_path: Path) -> None:
-    config = ModelConfig.read(written(tmp_path))
+def test_generation_config_sets_stop_tokens_and_sampling(tmp_path: Path) -> None:
+    config = ModelConfig.read(write_config(tmp_path))
     assert GenerationConfig.read(tmp_path, config) == GenerationConfig(eos_token_id=(151645,))  # of config.json
-    written(tmp_path, eos_token_id=ABSENT)
+    write_config(tmp_path, eos_token_id=ABSENT)
     assert GenerationConfig.read(tmp_path, config) == GenerationConfig(eos_token_id=())
     official = {"bos_token_id": 151643, "do_sample": True, "eos_token_id": [151645, 151643], "pad_token_id": 151643}
     sampling = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "transformers_version": "4.51.0"}
@@ -199,7 +201,7 @@ def test_generation_config_says_when_to_stop_and_how_to_sample(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "expected_texts"),
     [
         ('{"eos_token_id": 151936}', "below vocab_size = 151936"),
         ('{"eos_token_id": [1, -1]}', "`eos_token_id` is a list of 2 entries"),
@@ -214,16 +216,16 @@ def test_generation_config_says_when_to_stop_and_how_to_sample(tmp_path: Path) -
         ("{", "not valid JSON"),
     ],
 )
-def test_senseless_generation_configs_are_refused(tmp_path: Path, content: str, named: str) -> None:
-    config = ModelConfig.read(written(tmp_path))
+def test_senseless_generation_configs_are_refused(tmp_path: Path, content: str, expected_texts: str) -> None:
+    config = ModelConfig.read(write_config(tmp_path))
     (tmp_path / "generation_config.json").write_text(content)
     with pytest.raises(ModelError) as caught:
         GenerationConfig.read(tmp_path, config)
-    assert named in str(caught.value) and "generation_config.json" in str(caught.value)
+    assert expected_texts in str(caught.value) and "generation_config.json" in str(caught.value)
 
 
 def test_a_dangling_link_is_not_an_absent_generation_config(tmp_path: Path) -> None:
-    config = ModelConfig.read(written(tmp_path))
+    config = ModelConfig.read(write_config(tmp_path))
     (tmp_path / "generation_config.json").symlink_to(tmp_path / "blob")
     with pytest.raises(ModelError, match="no such file"):
         GenerationConfig.read(tmp_path, config)
@@ -246,8 +248,8 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from([*sorted(QWEN3_0_6B), "rope_parameters", "layer_types", "dtype"]), JSON, max_size=3))
-def test_no_value_of_any_key_is_a_defect(tmp_path: Path, changes: dict[str, Any]) -> None:
-    written(tmp_path, **changes)
+def test_no_value_of_any_key_is_an_internal_error(tmp_path: Path, changes: dict[str, Any]) -> None:
+    write_config(tmp_path, **changes)
     try:
         config = ModelConfig.read(tmp_path)
         GenerationConfig.read(tmp_path, config)

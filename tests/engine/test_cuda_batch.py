@@ -26,7 +26,7 @@ PER_STEP = 1 + 5 * SMALLEST.num_hidden_layers + 3
 
 
 @pytest.fixture
-def made(bundle: Bundle) -> Iterator[tuple[CudaBackend, FakeDriver]]:
+def loaded(bundle: Bundle) -> Iterator[tuple[CudaBackend, FakeDriver]]:
     driver = FakeDriver()
     backend = CudaBackend(bundle, Device(driver))
     backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256)
@@ -40,8 +40,8 @@ def values(pointer: int, count: int) -> list[int]:
     return list((ctypes.c_int32 * count).from_address(pointer))
 
 
-def test_a_step_is_one_graph_and_one_runs_ahead(made: tuple[CudaBackend, FakeDriver]) -> None:
-    backend, driver = made
+def test_a_step_is_one_graph_and_the_next_is_enqueued_ahead(loaded: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = loaded
     with Batch(backend, 4) as batch:
         batch.add([1, 2])
         batch.add([3])
@@ -58,54 +58,54 @@ def test_a_step_is_one_graph_and_one_runs_ahead(made: tuple[CudaBackend, FakeDri
         assert len(driver.launches) == before + PER_STEP
 
 
-def test_inputs_say_who_goes_and_a_prompt_moves_to_its_place(made: tuple[CudaBackend, FakeDriver]) -> None:
-    backend, driver = made
+def test_inputs_mark_active_rows_and_a_prompt_is_copied_to_its_row(loaded: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = loaded
     with Batch(backend, 2) as batch:
-        inside: Any = backend
-        steps = inside._batches[-1]
-        places = steps._memory.places | steps._inputs[0].places | steps._inputs[1].places
+        internals: Any = backend
+        steps = internals._batches[-1]
+        allocations = steps._memory.allocations | steps._inputs[0].allocations | steps._inputs[1].allocations
         batch.add([5, 6, 7])
         for layer in range(SMALLEST.num_hidden_layers):
-            pointer, size = backend.memory.places[f"k_cache.{layer}"]
+            pointer, size = backend.memory.allocations[f"k_cache.{layer}"]
             ctypes.memset(pointer, 7, size)
-        second, _ = batch.add([8] * 9, SamplingParams(0.5, 7, 0.25, seed=9))
-        pointer, size = places["batch.k_cache.1"]
-        held = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer)).reshape(2, 256, -1)
-        assert (held[second, :9] == 7).all()
-        assert not held[second, 9:].any()
-        assert not held[0].any()
+        row, _ = batch.add([8] * 9, SamplingParams(0.5, 7, 0.25, seed=9))
+        pointer, size = allocations["batch.k_cache.1"]
+        cache = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer)).reshape(2, 256, -1)
+        assert (cache[row, :9] == 7).all()
+        assert not cache[row, 9:].any()
+        assert not cache[0].any()
         batch.step(ahead=False)
-        wanted = {"positions": [3, 9], "batch.slots": [3, 9], "batch.lengths": [4, 10], "batch.going": [1, 1]}
-        assert {name: values(places[name][0], 2) for name in wanted} == wanted
-        assert values(places["batch.top_k"][0], 2) == [1, 7]
-        numbers = np.ctypeslib.as_array((ctypes.c_float * 512).from_address(places["batch.uniforms"][0])).reshape(2, 256)
+        expected = {"positions": [3, 9], "batch.slots": [3, 9], "batch.lengths": [4, 10], "batch.going": [1, 1]}
+        assert {name: values(allocations[name][0], 2) for name in expected} == expected
+        assert values(allocations["batch.top_k"][0], 2) == [1, 7]
+        numbers = np.ctypeslib.as_array((ctypes.c_float * 512).from_address(allocations["batch.uniforms"][0])).reshape(2, 256)
         assert (numbers[1, 8:] == uniforms(9, 248)).all()
         batch.remove(0)
         batch.step(ahead=False)
-        wanted = {"positions": [0, 10], "batch.slots": [0, 10], "batch.lengths": [1, 11], "batch.going": [0, 1]}
-        assert {name: values(places[name][0], 2) for name in wanted} == wanted
+        expected = {"positions": [0, 10], "batch.slots": [0, 10], "batch.lengths": [1, 11], "batch.going": [0, 1]}
+        assert {name: values(allocations[name][0], 2) for name in expected} == expected
         assert any("sample_token" in launch.function[1] for launch in driver.launches[-PER_STEP:])
 
 
-def test_a_batch_gives_back_its_memory_and_a_closed_backend_makes_none(made: tuple[CudaBackend, FakeDriver]) -> None:
-    backend, driver = made
-    held = len(driver.buffers)
+def test_a_batch_frees_its_memory_and_a_closed_backend_creates_none(loaded: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = loaded
+    buffer_count = len(driver.buffers)
     batch = Batch(backend, 8)
-    assert len(driver.buffers) > held
+    assert len(driver.buffers) > buffer_count
     batch.close()
     batch.close()
-    assert len(driver.buffers) == held
+    assert len(driver.buffers) == buffer_count
     Batch(backend, 2)  # left open: closing the backend closes it
     backend.close()
     with pytest.raises(UsageError, match="the engine is closed"):
         Batch(backend, 2)
 
 
-def test_caches_that_do_not_fit_are_refused_and_nothing_is_left(made: tuple[CudaBackend, FakeDriver]) -> None:
-    backend, driver = made
-    held, limit = len(driver.buffers), driver.limit
+def test_caches_that_do_not_fit_are_refused_and_all_memory_is_freed(loaded: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = loaded
+    buffer_count, limit = len(driver.buffers), driver.limit
     driver.limit = sum(buffer.size for buffer in driver.buffers.values()) + (256 << 20) + 1000
     with pytest.raises(DeviceError, match="the model needs"):
         Batch(backend, 8)
-    assert len(driver.buffers) == held
+    assert len(driver.buffers) == buffer_count
     driver.limit = limit

@@ -38,52 +38,52 @@ CONFIG = {
 @pytest.fixture
 def model(folder: Path, tmp_path: Path) -> Path:
     """A model folder without weights."""
-    place = tmp_path / "model"
-    shutil.copytree(folder, place)
-    (place / "config.json").write_text(json.dumps(CONFIG))
-    return place
+    copied = tmp_path / "model"
+    shutil.copytree(folder, copied)
+    (copied / "config.json").write_text(json.dumps(CONFIG))
+    return copied
 
 
 @pytest.fixture
-def answer(
+def run_engine(
     bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Any]:
     """Runs the command on a fake device whose every token is 0; (status, stdout, stderr)."""
-    monkeypatch.setattr(load, "CudaBackend", lambda opened, device: original(opened, Device(FakeDriver())))
+    monkeypatch.setattr(load, "CudaBackend", lambda opened, device: real_backend(opened, Device(FakeDriver())))
 
-    def call(*arguments: str, **options: Any) -> tuple[int, str, str]:
-        given = {"--model": str(model), "--bundle": str(bundle.path), "--prompt": "hello"} | options
-        spelled = [part for name, value in given.items() if value is not None for part in (name, value)]
-        status = run([*spelled, *arguments])
+    def run_command(*arguments: str, **options: Any) -> tuple[int, str, str]:
+        values = {"--model": str(model), "--bundle": str(bundle.path), "--prompt": "hello"} | options
+        arguments_list = [part for name, value in values.items() if value is not None for part in (name, value)]
+        status = run([*arguments_list, *arguments])
         out, err = capsys.readouterr()
         return status, out, err
 
-    return call
+    return run_command
 
 
-original = load.CudaBackend
+real_backend = load.CudaBackend
 
 
-def test_an_answer(answer: Callable[..., Any]) -> None:
-    status, out, err = answer("--dummy-weights", "--max-new-tokens", "5")
+def test_a_generation(run_engine: Callable[..., Any]) -> None:
+    status, out, err = run_engine("--dummy-weights", "--max-new-tokens", "5")
     assert (status, err) == (0, "")
     assert out == "!!!!!\n"  # token 0 of the alphabet
 
 
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
-def test_streamed_and_whole_answers_are_the_same(answer: Callable[..., Any], stream: str) -> None:
-    assert answer("--dummy-weights", "--max-new-tokens", "7", "--raw-prompt", stream) == (0, "!!!!!!!\n", "")
+def test_streamed_and_complete_output_are_the_same(run_engine: Callable[..., Any], stream: str) -> None:
+    assert run_engine("--dummy-weights", "--max-new-tokens", "7", "--raw-prompt", stream) == (0, "!!!!!!!\n", "")
 
 
-def test_a_profile_follows_the_answer(answer: Callable[..., Any]) -> None:
-    status, out, err = answer("--dummy-weights", "--max-new-tokens", "2", "--profile")
+def test_a_profile_follows_the_generated_text(run_engine: Callable[..., Any]) -> None:
+    status, out, err = run_engine("--dummy-weights", "--max-new-tokens", "2", "--profile")
     assert (status, out) == (0, "!!\n")
-    for words in ("A decode step with", "layers.*.qkv_proj", "matvec_silu_mul", "of floor", "the step"):
-        assert words in err
+    for text in ("A decode step with", "layers.*.qkv_proj", "matvec_silu_mul", "of floor", "the step"):
+        assert text in err
 
 
-def test_json(answer: Callable[..., Any]) -> None:
-    status, out, _ = answer("--dummy-weights", "--max-new-tokens", "3", "--json", "--raw-prompt")
+def test_json(run_engine: Callable[..., Any]) -> None:
+    status, out, _ = run_engine("--dummy-weights", "--max-new-tokens", "3", "--json", "--raw-prompt")
     record = json.loads(out)
     assert status == 0
     assert record["ids"] == [0, 0, 0]
@@ -91,32 +91,36 @@ def test_json(answer: Callable[..., Any]) -> None:
     assert record["prompt_tokens"] > 0
 
 
-def test_the_cache_bounds_prompt_and_answer(answer: Callable[..., Any]) -> None:
-    status, out, _ = answer("--dummy-weights", "--json", "--raw-prompt", "--max-seq-len", "8", **{"--prompt": "the cat"})
+def test_the_cache_bounds_prompt_and_generation(run_engine: Callable[..., Any]) -> None:
+    status, out, _ = run_engine("--dummy-weights", "--json", "--raw-prompt", "--max-seq-len", "8", **{"--prompt": "the cat"})
     record = json.loads(out)
     assert status == 0
     assert len(record["ids"]) == 8 - record["prompt_tokens"] + 1
 
 
-def test_a_stop_token_ends_the_answer(answer: Callable[..., Any], model: Path) -> None:
+def test_a_stop_token_ends_the_generation(run_engine: Callable[..., Any], model: Path) -> None:
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [0]}))
-    assert answer("--dummy-weights") == (0, "\n", "")
+    assert run_engine("--dummy-weights") == (0, "\n", "")
 
 
-def test_a_sampled_answer_ends_where_the_cache_is_full(answer: Callable[..., Any]) -> None:
+def test_a_sampled_generation_ends_when_the_cache_is_full(run_engine: Callable[..., Any]) -> None:
     options = ["--dummy-weights", "--json", "--raw-prompt", "--sample", "--max-seq-len", "8"]
-    record = json.loads(answer(*options, **{"--prompt": "the cat"})[1])
+    record = json.loads(run_engine(*options, **{"--prompt": "the cat"})[1])
     assert len(record["ids"]) == 8 - record["prompt_tokens"] + 1
 
 
-def test_sampling_defaults_are_those_of_the_model(answer: Callable[..., Any], model: Path) -> None:
+def test_sampling_defaults_are_those_of_the_model(run_engine: Callable[..., Any], model: Path) -> None:
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [290], "top_k": 1}))
-    assert answer("--dummy-weights", "--sample", "--max-new-tokens", "4") == (0, "!!!!\n", "")
+    assert run_engine("--dummy-weights", "--sample", "--max-new-tokens", "4") == (0, "!!!!\n", "")
 
 
-def test_a_prompt_on_stdin_must_be_text(answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_on_stdin_must_be_text(run_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ok\xff")))
-    assert answer("--dummy-weights", **{"--prompt": "-"}) == (2, "", "error: stdin is not UTF-8 at byte 2; give it as UTF-8\n")
+    assert run_engine("--dummy-weights", **{"--prompt": "-"}) == (
+        2,
+        "",
+        "error: stdin is not UTF-8 at byte 2; give it as UTF-8\n",
+    )
 
 
 def test_stop_strings_and_tools(bundle: Bundle, model: Path) -> None:
@@ -131,11 +135,11 @@ def test_stop_strings_and_tools(bundle: Bundle, model: Path) -> None:
             engine.tokens("hello", tools=[{"name": "clock"}])
 
 
-def test_a_search_for_garbage_leaves_out_what_loading_made(bundle: Bundle, model: Path) -> None:
+def test_garbage_collection_skips_objects_created_by_loading(bundle: Bundle, model: Path) -> None:
     gc.unfreeze()
     with api.Engine.from_pretrained(model, bundle=bundle.path, dummy=0, device=Device(FakeDriver())) as engine:
         assert gc.get_freeze_count() > 10_000
-        assert all(one is not engine.backend for one in gc.get_objects())  # objects that garbage collection traverses
+        assert all(item is not engine.backend for item in gc.get_objects())  # objects that garbage collection traverses
     gc.unfreeze()
 
 
@@ -191,18 +195,18 @@ BAD: list[tuple[str, Callable[[Path], object], list[str], dict[str, Any], int, s
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments", "options", "status", "said"), [case[1:] for case in BAD], ids=[c[0] for c in BAD]
+    ("change", "arguments", "options", "status", "message"), [case[1:] for case in BAD], ids=[c[0] for c in BAD]
 )
 def test_bad_input_is_one_line_and_a_status(
-    answer: Callable[..., Any], model: Path, change: Callable[[Path], object], arguments: list[str], options: dict[str, Any],
-    status: int, said: str,
+    run_engine: Callable[..., Any], model: Path, change: Callable[[Path], object], arguments: list[str],
+    options: dict[str, Any], status: int, message: str,
 ) -> None:  # fmt: skip
     change(model)
     if options.get("--bundle") == "b":
         options = options | {"--bundle": str(model / "b")}
     real = arguments == ["real"]
-    found, out, err = answer(*([] if real else [*arguments, "--dummy-weights"]), **options)
-    assert (found, out) == (status, ""), err
+    exit_status, out, err = run_engine(*([] if real else [*arguments, "--dummy-weights"]), **options)
+    assert (exit_status, out) == (status, ""), err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert said in err
+    assert message in err

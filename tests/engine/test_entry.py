@@ -30,7 +30,7 @@ sys.exit(enter("engine.cli"))
 """The entry point with a command that finishes at once."""
 
 
-def start(
+def run_python(
     arguments: list[str], *, folder: Path | None = None, path: str = "", shell: str = "", **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs Python on the engine; `path` is prepended to the search path."""
@@ -43,30 +43,30 @@ def start(
 
 
 def test_a_closed_stdout() -> None:
-    ended = start(["-m", "engine", "--help"], shell=">&-")
-    assert (ended.returncode, ended.stdout) == (1, b"")
-    assert ended.stderr == b"error: the answer cannot be written: stdout is closed\n"
+    process = run_python(["-m", "engine", "--help"], shell=">&-")
+    assert (process.returncode, process.stdout) == (1, b"")
+    assert process.stderr == b"error: the answer cannot be written: stdout is closed\n"
 
 
 def test_a_closed_stderr() -> None:
-    ended = start(["-m", "engine", "--model", "/nowhere"], shell="2>&-")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, b"", b"")
+    process = run_python(["-m", "engine", "--model", "/nowhere"], shell="2>&-")
+    assert (process.returncode, process.stdout, process.stderr) == (2, b"", b"")
 
 
-def test_a_reader_that_has_gone() -> None:
+def test_a_reader_that_closed_the_pipe() -> None:
     source = STUB.format(text="'x' * 1_000_000")
-    ended = start(["-c", source], shell="| head -c 1")
-    assert (ended.stdout, ended.stderr) == (b"x", b"")
+    process = run_python(["-c", source], shell="| head -c 1")
+    assert (process.stdout, process.stderr) == (b"x", b"")
 
 
 @pytest.mark.parametrize(
-    ("encoding", "wanted"),
+    ("encoding", "expected"),
     [("latin-1", b"\xe4 \\u4e2d \\U0001f98a\n"), ("ascii", "ä 中 🦊\n".encode()), ("utf-8", "ä 中 🦊\n".encode())],
 )
-def test_an_answer_that_stdout_cannot_spell(encoding: str, wanted: bytes) -> None:
+def test_output_that_stdout_cannot_encode(encoding: str, expected: bytes) -> None:
     """Unencodable characters are escaped, except with ASCII: click treats that as an unset locale and writes UTF-8."""
-    ended = start(["-c", STUB.format(text="'ä 中 🦊'")], PYTHONIOENCODING=encoding)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, wanted, b"")
+    process = run_python(["-c", STUB.format(text="'ä 中 🦊'")], PYTHONIOENCODING=encoding)
+    assert (process.returncode, process.stdout, process.stderr) == (0, expected, b"")
 
 
 @pytest.mark.parametrize(
@@ -76,26 +76,26 @@ def test_an_answer_that_stdout_cannot_spell(encoding: str, wanted: bytes) -> Non
 )
 def test_arguments_in_utf_8_whatever_the_locale(variables: dict[str, str]) -> None:
     source = "import sys; from engine.entry import argument_text; sys.stdout.buffer.write(argument_text(sys.argv[1]).encode())"
-    ended = start(["-c", source, "naïve 中 🦊"], **variables)
-    assert (ended.stdout.decode(), ended.stderr) == ("naïve 中 🦊", b"")
+    process = run_python(["-c", source, "naïve 中 🦊"], **variables)
+    assert (process.stdout.decode(), process.stderr) == ("naïve 中 🦊", b"")
 
 
-def test_an_argument_that_is_no_text() -> None:
+def test_an_argument_that_is_not_text() -> None:
     assert entry.argument_text("a\udcff") == "a\udcff"
     assert entry.argument_text("中") == "中"
 
 
 @pytest.mark.campaign
-def test_a_whole_answer_in_an_ascii_locale(tmp_path: Path) -> None:
+def test_complete_output_in_an_ascii_locale(tmp_path: Path) -> None:
     """The tiny model generates the same bytes or their escapes for the same prompt."""
     write_tiny_model(tmp_path / "model")
     arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(tmp_path / "model"), "--prompt", "naïve 中"]
     arguments += ["--max-new-tokens", "2", "--max-seq-len", "64", "--json"]
-    plain = start(arguments)
-    ascii_only = start(arguments, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    plain = run_python(arguments)
+    ascii_only = run_python(arguments, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert (plain.returncode, plain.stderr) == (0, b""), plain.stderr
     assert (ascii_only.returncode, ascii_only.stderr) == (0, b""), ascii_only.stderr
-    records = [json.loads(ended.stdout) for ended in (plain, ascii_only)]
+    records = [json.loads(process.stdout) for process in (plain, ascii_only)]
     assert ascii_only.stdout.isascii()
     assert [records[0][key] for key in ("text", "ids", "prompt_tokens")] == [
         records[1][key] for key in ("text", "ids", "prompt_tokens")
@@ -103,10 +103,10 @@ def test_a_whole_answer_in_an_ascii_locale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "wanted"),
+    ("package", "expected"),
     [("tokenizers", "tilec[engine]"), ("click", "tilec"), ("numpy", "tilec"), ("jinja2", "tilec[engine]")],
 )
-def test_a_package_that_is_not_installed(tmp_path: Path, package: str, wanted: str) -> None:
+def test_a_package_that_is_not_installed(tmp_path: Path, package: str, expected: str) -> None:
     """Hidden by a finder that precedes all others."""
     (tmp_path / "sitecustomize.py").write_text(f"""
 import sys
@@ -120,12 +120,12 @@ sys.meta_path.insert(0, Finder)
     model = tmp_path / "model"
     write_tiny_model(model)
     arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(model), "--prompt", "x"]
-    ended = start(arguments, path=str(tmp_path))
-    assert ended.returncode == 2
-    assert ended.stderr.decode() == f"error: the package `{package}` is not installed; pip install '{wanted}'\n"
+    process = run_python(arguments, path=str(tmp_path))
+    assert process.returncode == 2
+    assert process.stderr.decode() == f"error: the package `{package}` is not installed; pip install '{expected}'\n"
 
 
-def test_a_module_of_the_project_that_is_absent_is_a_defect() -> None:
+def test_an_absent_module_of_the_project_is_an_internal_error() -> None:
     with pytest.raises(ModuleNotFoundError):
         entry.missing(ModuleNotFoundError("x", name="engine.nowhere"))
     assert isinstance(entry.missing(ModuleNotFoundError("x", name="islpy")), MissingPackage)
@@ -136,11 +136,11 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
     (tmp_path / "rich" / "__init__.py").write_text(
         "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
     )
-    ended = start(["-m", "engine", "--help"], path=str(tmp_path))
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"error: interrupted\n")
+    process = run_python(["-m", "engine", "--help"], path=str(tmp_path))
+    assert (process.returncode, process.stdout, process.stderr) == (130, b"", b"error: interrupted\n")
 
 
-LOCK_OF = """
+AT_LOCK = """
 import os, signal, sys
 def profile(frame, event, _):
     if event == "call" and frame.f_code.co_name == "cb" and frame.f_locals.get("name") == {name!r}:
@@ -150,7 +150,7 @@ sys.setprofile(profile)
 """
 """Ctrl-C while Python releases the lock of a module that it has imported: an exception raised there is printed and ignored."""
 
-IN_A_TEXT = """
+IN_EXEC = """
 import sys
 class Finder:
     @staticmethod
@@ -164,20 +164,20 @@ sys.meta_path.insert(0, Finder)
 
 
 @pytest.mark.parametrize(
-    ("when", "name"),
+    ("setup", "name"),
     [
-        (LOCK_OF, "engine.entry"), (LOCK_OF, "engine.cli"), (LOCK_OF, "engine.backends.block_sizes"),
-        (LOCK_OF, "tilec.interpreter.launch"), (LOCK_OF, "engine.backends.interpreter"),
-        (IN_A_TEXT, "engine.backends.interpreter_batch"), (IN_A_TEXT, "engine.errors"),
+        (AT_LOCK, "engine.entry"), (AT_LOCK, "engine.cli"), (AT_LOCK, "engine.backends.block_sizes"),
+        (AT_LOCK, "tilec.interpreter.launch"), (AT_LOCK, "engine.backends.interpreter"),
+        (IN_EXEC, "engine.backends.interpreter_batch"), (IN_EXEC, "engine.errors"),
     ],
 )  # fmt: skip
-def test_ctrl_c_while_the_interpreter_starts(tmp_path: Path, when: str, name: str) -> None:
+def test_ctrl_c_while_the_interpreter_starts(tmp_path: Path, setup: str, name: str) -> None:
     """Ctrl-C during the engine's imports is neither lost nor shown as a traceback."""
-    (tmp_path / "sitecustomize.py").write_text(when.format(name=name))
+    (tmp_path / "sitecustomize.py").write_text(setup.format(name=name))
     write_tiny_model(tmp_path / "model")
     arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(tmp_path / "model"), "--prompt", "x"]
-    ended = start(arguments, path=str(tmp_path))
-    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, b"", b"error: interrupted")
+    process = run_python(arguments, path=str(tmp_path))
+    assert (process.returncode, process.stdout, process.stderr.strip()) == (130, b"", b"error: interrupted")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +190,6 @@ def test_the_current_folder_runs_nothing(tmp_path: Path, name: str) -> None:
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     module = "engine" if name != "random" else "engine.tools.tiny"
     flags = ["-P"] if name in ("contextlib", "engine") else []  # `runpy` imports contextlib
-    ended = start([*flags, "-m", module, "--help"], folder=tmp_path)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    process = run_python([*flags, "-m", module, "--help"], folder=tmp_path)
+    assert (process.returncode, process.stderr) == (0, b"")
     assert not (tmp_path / "ran").exists()

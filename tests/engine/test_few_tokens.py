@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from step_contracts import MODELS, TIED, contract
-from test_short_form import FAR
+from test_short_form import TOLERANCE
 
 from engine.backends.interpreter import InterpreterBackend
 from engine.checkpoint.weights import WeightPlan
@@ -23,11 +23,11 @@ from tests.campaign import first, one_of_each
 from tilec.step.expressions import StepError
 from tilec.step.graph import StepGraph
 from tilec.step.requests import choices, requests
-from tilec.step.step import CHUNK_TOKENS, HEADS, Step
+from tilec.step.step import CHUNK_TOKENS, OUTPUT_MODES, Step
 from tilec.step.tuning import Tuning, read_tuning
 
-OF_FEW = {"matmul_few", "matmul_silu_mul_few", "matmul_split", "add_rms_norm_splits"}
-OF_MANY = {"matmul", "matmul_silu_mul", "add_rms_norm"}
+SMALL_M_KERNELS = {"matmul_few", "matmul_silu_mul_few", "matmul_split", "add_rms_norm_splits"}
+LARGE_M_KERNELS = {"matmul", "matmul_silu_mul", "add_rms_norm"}
 PROMPT = [int(i) for i in np.random.default_rng(3).integers(0, 400, 12)]
 
 
@@ -41,75 +41,83 @@ def kernels(graph: StepGraph) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "head"), one_of_each(itertools.product(MODELS, HEADS), lambda case: case[0], lambda case: case[1])
+    ("name", "output_mode"), one_of_each(itertools.product(MODELS, OUTPUT_MODES), lambda case: case[0], lambda case: case[1])
 )
-def test_both_forms_hold_together(name: str, head: Any) -> None:
+def test_both_forms_are_verified(name: str, output_mode: Any) -> None:
     step = model(name)
-    graphs = {tokens: step.graph("prefill", head, tokens=tokens) for tokens in (1, 16, 17, 32, 33, 64, 65)}
+    graphs = {tokens: step.graph("prefill", output_mode, tokens=tokens) for tokens in (1, 16, 17, 32, 33, 64, 65)}
     for graph in graphs.values():
         verify(graph, plan_memory(graph), contract)
-    assert all(kernels(graphs[tokens]) & (OF_FEW | OF_MANY) == OF_FEW for tokens in (1, 16, 17, 32, 33, 64))
-    assert kernels(graphs[65]) & (OF_FEW | OF_MANY) == OF_MANY
+    assert all(
+        kernels(graphs[tokens]) & (SMALL_M_KERNELS | LARGE_M_KERNELS) == SMALL_M_KERNELS for tokens in (1, 16, 17, 32, 33, 64)
+    )
+    assert kernels(graphs[65]) & (SMALL_M_KERNELS | LARGE_M_KERNELS) == LARGE_M_KERNELS
 
 
-def test_which_lengths_have_which_form() -> None:
-    assert [model().prefills(most) for most in (2048, 65, 64, 7)] == [(64, 2048), (64, 65), (64,), (7,)]
+def test_which_lengths_use_small_m() -> None:
+    assert [model().prefills(limit) for limit in (2048, 65, 64, 7)] == [(64, 2048), (64, 65), (64,), (7,)]
     assert model(few_tokens=0).prefills(2048) == (2048,)
-    assert kernels(model(few_tokens=0).graph("prefill", tokens=1)) & OF_FEW == set()
+    assert kernels(model(few_tokens=0).graph("prefill", tokens=1)) & SMALL_M_KERNELS == set()
     for mode in ("decode", "batch"):  # of two tokens at most
-        assert not kernels(model().graph(mode, tokens=2 if mode == "batch" else 1)) & (OF_FEW | OF_MANY)
+        assert not kernels(model().graph(mode, tokens=2 if mode == "batch" else 1)) & (SMALL_M_KERNELS | LARGE_M_KERNELS)
     for wrong in (-1, True, "64"):
         with pytest.raises(StepError, match="few_tokens"):
             model(few_tokens=wrong).prefills(2048)
 
 
-def test_a_part_for_each_block_that_a_tile_can_have() -> None:
+def test_there_is_a_part_for_each_block_of_a_tile() -> None:
     parts = {name: model(name).graph("prefill", tokens=5).buffers["layers.0.o_parts"].shape[0] for name in MODELS}
     assert list(parts.values()) == [8, 4, 3, 2, 2, 2]
 
 
-@pytest.mark.parametrize("few", first(3, [0, 64, CHUNK_TOKENS + 1, 1, 32, CHUNK_TOKENS]))
-def test_what_is_built_is_what_lengths_ask_for(few: int) -> None:
+@pytest.mark.parametrize("few_tokens", first(3, [0, 64, CHUNK_TOKENS + 1, 1, 32, CHUNK_TOKENS]))
+def test_requested_kernels_are_those_that_lengths_launch(few_tokens: int) -> None:
     """Each form builds kernels for its own lengths only: neither the other form's, nor tiles that none of its lengths uses."""
-    step = model(few_tokens=few)
-    asked = {
+    step = model(few_tokens=few_tokens)
+    requested = {
         (request.kernel, request.constants.get("BM"), request.constants.get("GROUP")) for request in requests(step, Tuning())
     }
-    reached = {
+    launched = {
         (op.kernel, op.constants.get("BM"), op.constants.get("GROUP"))
         for tokens in range(1, CHUNK_TOKENS + 1)
         for op in step.form("prefill", tokens=tokens, layers=3).at(tokens).ops
     }
-    of_prefill = OF_FEW | OF_MANY | {"qk_norm_rope_kv"}
-    assert {one for one in asked if one[0] in of_prefill} == {one for one in reached if one[0] in of_prefill}
+    prefill_kernels = SMALL_M_KERNELS | LARGE_M_KERNELS | {"qk_norm_rope_kv"}
+    assert {variant for variant in requested if variant[0] in prefill_kernels} == {
+        variant for variant in launched if variant[0] in prefill_kernels
+    }
 
 
-def test_what_the_tuning_chooses_begins_behind_the_few() -> None:
+def test_tuned_choices_begin_after_the_small_m_lengths() -> None:
     rows = [{"BM": 64, "at": 1}, {"BM": 128, "at": 9}]
     table = {"kernel": "matmul", "cost": "cdiv(out[0], BM) * at", "choices": rows, "measured": "here"}
-    found = [one for one in choices(model(), read_tuning([table])) if one.op == "prefill_o_proj"]
-    assert (found[0].first, found[-1].last) == (65, CHUNK_TOKENS)
+    ranges = [chosen for chosen in choices(model(), read_tuning([table])) if chosen.op == "prefill_o_proj"]
+    assert (ranges[0].first, ranges[-1].last) == (65, CHUNK_TOKENS)
 
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
     folder = tmp_path_factory.mktemp("tiny") / "model"
     config = write_tiny_model(folder)
-    made = InterpreterBackend()
-    made.load(config, WeightPlan.for_model(config, folder, "bf16"), 40)
-    yield made
-    made.close()
+    loaded = InterpreterBackend()
+    loaded.load(config, WeightPlan.for_model(config, folder, "bf16"), 40)
+    yield loaded
+    loaded.close()
 
 
-def test_both_forms_answer_alike(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_forms_generate_alike(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt in one chunk of either form, and after an earlier chunk."""
 
-    def logits(few: int) -> list[Any]:
-        monkeypatch.setattr(Step, "few_tokens", property(lambda _: few))
+    def logits(small_m: int) -> list[Any]:
+        monkeypatch.setattr(Step, "few_tokens", property(lambda _: small_m))
         sequence = backend.begin()
-        found = [backend.prompt_logits(sequence, PROMPT[:5]), backend.prompt_logits(sequence, PROMPT[5:])]
-        return [*found, backend.decode_logits(sequence, 7)]
+        prefill_logits = [backend.prompt_logits(sequence, PROMPT[:5]), backend.prompt_logits(sequence, PROMPT[5:])]
+        return [*prefill_logits, backend.decode_logits(sequence, 7)]
 
-    few, many = logits(8), logits(0)
-    for one, other in zip(few, many, strict=True):
-        assert 0 < float(np.linalg.norm(one - other)) < FAR * float(np.std(other)) * len(other) ** 0.5
+    small_m, large_m = logits(8), logits(0)
+    for small_m_logits, large_m_logits in zip(small_m, large_m, strict=True):
+        assert (
+            0
+            < float(np.linalg.norm(small_m_logits - large_m_logits))
+            < TOLERANCE * float(np.std(large_m_logits)) * len(large_m_logits) ** 0.5
+        )

@@ -13,12 +13,12 @@ from engine.errors import ModelError
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "outside").write_text("secret")
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "real").write_text("ours")
-    return folder
+    model_folder = tmp_path / "model"
+    model_folder.mkdir()
+    (model_folder / "real").write_text("ours")
+    return model_folder
 
 
 def refusal(path: Path) -> str:
@@ -31,21 +31,21 @@ def refusal(path: Path) -> str:
 @pytest.mark.parametrize(
     "target", ["../outside", "/etc/passwd", "/proc/self/environ", "/dev/zero", "/dev/tty", "../model/../outside"]
 )
-def test_a_link_that_leads_out(place: Path, target: str) -> None:
-    (place / "file").symlink_to(target)
-    said = refusal(place / "file")
-    assert "is a link to a file outside its folder" in said or "cannot be read" in said or "no such file" in said
+def test_a_link_that_leads_out(folder: Path, target: str) -> None:
+    (folder / "file").symlink_to(target)
+    message = refusal(folder / "file")
+    assert "is a link to a file outside its folder" in message or "cannot be read" in message or "no such file" in message
 
 
-def test_a_link_within_the_folder(place: Path) -> None:
-    (place / "file").symlink_to("real")
-    (place / "again").symlink_to(place / "file")
-    assert read_bytes(place / "again", 100, "") == b"ours"
+def test_a_link_within_the_folder(folder: Path) -> None:
+    (folder / "file").symlink_to("real")
+    (folder / "again").symlink_to(folder / "file")
+    assert read_bytes(folder / "again", 100, "") == b"ours"
 
 
-def test_a_linked_folder(place: Path) -> None:
-    (place.parent / "link").symlink_to(place)
-    assert read_bytes(place.parent / "link" / "real", 100, "") == b"ours"
+def test_a_linked_folder(folder: Path) -> None:
+    (folder.parent / "link").symlink_to(folder)
+    assert read_bytes(folder.parent / "link" / "real", 100, "") == b"ours"
 
 
 def test_the_cache_of_hugging_faces_tools(tmp_path: Path) -> None:
@@ -61,30 +61,30 @@ def test_the_cache_of_hugging_faces_tools(tmp_path: Path) -> None:
     assert "outside its folder" in refusal(snapshot / "other.json")
 
 
-def test_links_that_the_user_names(place: Path) -> None:
-    (place / "file").symlink_to("../outside")
-    with open_file(place / "file", "", links=True) as file:
+def test_links_that_the_user_names(folder: Path) -> None:
+    (folder / "file").symlink_to("../outside")
+    with open_file(folder / "file", "", links=True) as file:
         assert file.read() == b"secret"
 
 
-def test_what_is_no_regular_file(place: Path) -> None:
-    os.mkfifo(place / "pipe")
-    (place / "folder").mkdir()
-    (place / "to_pipe").symlink_to("pipe")
+def test_irregular_files_are_refused(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    (folder / "to_pipe").symlink_to("pipe")
     server = socket.socket(socket.AF_UNIX)
-    server.bind(str(place / "socket")[:107])
+    server.bind(str(folder / "socket")[:107])
     for name in ("pipe", "folder", "to_pipe", "socket"):
-        if (place / name).exists():
-            assert "is not a regular file" in refusal(place / name)
+        if (folder / name).exists():
+            assert "is not a regular file" in refusal(folder / name)
     server.close()
 
 
 @pytest.mark.parametrize("name", ["circle", "nul\0", "x" * 300, "real/inside", "absent"])
-def test_names_that_are_none(place: Path, name: str) -> None:
-    (place / "circle").symlink_to("circle")
-    refusal(place / name)
+def test_invalid_names_are_refused(folder: Path, name: str) -> None:
+    (folder / "circle").symlink_to("circle")
+    refusal(folder / name)
 
 
-def test_a_long_file(place: Path) -> None:
-    (place / "long").write_bytes(b"x" * 101)
-    assert "is over 100 bytes" in refusal(place / "long")
+def test_a_long_file(folder: Path) -> None:
+    (folder / "long").write_bytes(b"x" * 101)
+    assert "is over 100 bytes" in refusal(folder / "long")

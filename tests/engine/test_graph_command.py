@@ -20,13 +20,13 @@ __all__ = ["folder", "model"]  # fixtures of other modules
 
 @pytest.mark.parametrize(("tokens", "past"), [(1, 0), (9, 0), (9, 40)])
 def test_each_operation_is_drawn_once(model: Path, capsys: pytest.CaptureFixture[str], tokens: int, past: int) -> None:
-    spelled = ["--tokens", str(tokens), "--past", str(past), "--max-seq-len", "128"]
-    assert run(["graph", "--model", str(model), *spelled]) == 0
+    options = ["--tokens", str(tokens), "--past", str(past), "--max-seq-len", "128"]
+    assert run(["graph", "--model", str(model), *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     graph = step(ModelConfig.read(model), tokens, 128, past=past)
     plan, ends = plan_memory(graph), {name: last for name, (_, last) in lifetimes(graph).items()}
-    drawn = [re.match(r" *(\d+) ([^:]+): (\w+)\[", line) for line in lines]
-    assert [found.groups() for found in drawn if found] == [(str(i), op.name, op.kernel) for i, op in enumerate(graph.ops)]
+    matches = [re.match(r" *(\d+) ([^:]+): (\w+)\[", line) for line in lines]
+    assert [match.groups() for match in matches if match] == [(str(i), op.name, op.kernel) for i, op in enumerate(graph.ops)]
     shown = {
         (name, int(offset))
         for line in lines
@@ -40,7 +40,7 @@ def test_each_operation_is_drawn_once(model: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["--tokens", "0"], 2, "error: 0 tokens are no step"),
         (["--tokens", "5", "--past", "-1"], 2, "-1 tokens in the cache"),
@@ -49,14 +49,14 @@ def test_each_operation_is_drawn_once(model: Path, capsys: pytest.CaptureFixture
         (["--bundle", "x"], 2, "--bundle"),
     ],
 )
-def test_a_step_that_cannot_be(
-    model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, said: str
+def test_impossible_steps_are_refused(
+    model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
 ) -> None:
     assert run(["graph", "--model", str(model), *arguments]) == status
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert said in err
+    assert message in err
 
 
 def test_another_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ MAX_SEQ_LEN = 128
 IDS = np.random.default_rng(5).integers(0, 400, 80).tolist()
 """Tokens of the tiny model's vocabulary."""
 
-FAR = {"bf16": 0.02, "f16": 0.004}
+TOLERANCE = {"bf16": 0.02, "f16": 0.004}
 """Upper bound of the root mean square error, over the deviation of the logits: twice the measured values (0.0125 and 0.0021).
 """
 
@@ -57,32 +57,32 @@ class Model:
         self.backend = OneSequence(InterpreterBackend())
         self.backend.load(self.config, self.weights, MAX_SEQ_LEN, dtype)
         tensors = {name: self.weights.tensor(name) for name in self.weights.tensor_names}
-        self.wanted = qwen3_reference.logits(self.config, tensors, IDS)
+        self.expected = qwen3_reference.logits(self.config, tensors, IDS)
 
-    def far(self, found: Any, position: int) -> float:
-        """The distance of logits from the reference after the token at a position, in units of `FAR`."""
-        wanted = self.wanted[position]
-        return float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std() / FAR[self.dtype])
+    def distance(self, found: Any, position: int) -> float:
+        """The distance of logits from the reference after the token at a position, in units of `TOLERANCE`."""
+        expected = self.expected[position]
+        return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std() / TOLERANCE[self.dtype])
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     """Tiny models, by whether their embeddings are tied."""
-    made = {tied: tmp_path_factory.mktemp("tiny") / "model" for tied in (False, True)}
-    for tied, folder in made.items():
+    folder_by_tied = {tied: tmp_path_factory.mktemp("tiny") / "model" for tied in (False, True)}
+    for tied, folder in folder_by_tied.items():
         write_tiny_model(folder, tied=tied)
-    return made
+    return folder_by_tied
 
 
 @pytest.fixture(scope="module")
 def models(folders: dict[bool, Path]) -> Callable[[bool, str], Model]:
-    held: dict[tuple[bool, str], Model] = {}
+    cached: dict[tuple[bool, str], Model] = {}
 
     def model(tied: bool, dtype: str) -> Model:
-        if (tied, dtype) not in held:
-            held[tied, dtype] = Model(folders[tied], tied, dtype)
-        held[tied, dtype].backend.reset()
-        return held[tied, dtype]
+        if (tied, dtype) not in cached:
+            cached[tied, dtype] = Model(folders[tied], tied, dtype)
+        cached[tied, dtype].backend.reset()
+        return cached[tied, dtype]
 
     return model
 
@@ -93,7 +93,7 @@ LONG = [(70, *case) for case in CASES]
 @pytest.mark.parametrize(("tokens", "tied", "dtype"), first(3, [(1, *CASES[0]), (17, *CASES[1]), LONG[2], *LONG[:2], LONG[3]]))
 def test_logits_of_a_prompt(models: Callable[..., Model], tied: bool, dtype: str, tokens: int) -> None:
     model = models(tied, dtype)
-    assert model.far(model.backend.prompt_logits(IDS[:tokens]), tokens - 1) < 1
+    assert model.distance(model.backend.prompt_logits(IDS[:tokens]), tokens - 1) < 1
     assert model.backend.position == tokens
 
 
@@ -101,26 +101,29 @@ def test_logits_of_a_prompt(models: Callable[..., Model], tied: bool, dtype: str
 def test_logits_of_decode_steps_across_the_end_of_a_tile(models: Callable[..., Model], tied: bool, dtype: str) -> None:
     model = models(tied, dtype)
     model.backend.prompt_logits(IDS[: SLOTS - 3])
-    assert max(model.far(model.backend.decode_logits(IDS[place]), place) for place in range(SLOTS - 3, SLOTS + 3)) < 1
+    assert (
+        max(model.distance(model.backend.decode_logits(IDS[position]), position) for position in range(SLOTS - 3, SLOTS + 3))
+        < 1
+    )
 
 
 def test_decode_and_prefill_agree(models: Callable[..., Model]) -> None:
     """All tokens one by one, and all at once: the results are closer to each other than to those of one token less."""
     backend = models(False, "f16").backend
     backend.prompt_logits(IDS[:1])
-    single = [backend.decode_logits(token) for token in IDS[1:12]][-1]
+    decode_logits = [backend.decode_logits(token) for token in IDS[1:12]][-1]
     backend.reset()
-    whole = backend.prompt_logits(IDS[:12])
-    assert np.abs(single - whole).max() < 0.02 * whole.std()
+    prefill_logits = backend.prompt_logits(IDS[:12])
+    assert np.abs(decode_logits - prefill_logits).max() < 0.02 * prefill_logits.std()
     backend.reset()
-    assert np.abs(backend.prompt_logits(IDS[:11]) - whole).max() > 0.5 * whole.std()
+    assert np.abs(backend.prompt_logits(IDS[:11]) - prefill_logits).max() > 0.5 * prefill_logits.std()
 
 
 @pytest.mark.parametrize("chunk", first(1, [5, 8]))
 def test_a_prompt_in_chunks(models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     model = models(False, "f16")
     monkeypatch.setattr(model.backend.backend, "chunk_tokens", chunk)  # the last chunk is one token, and two
-    assert model.far(model.backend.prompt_logits(IDS[:17]), 16) < 1
+    assert model.distance(model.backend.prompt_logits(IDS[:17]), 16) < 1
     assert model.backend.position == 17
 
 
@@ -129,25 +132,25 @@ def test_prompts_that_follow_each_other(models: Callable[..., Model]) -> None:
     model = models(True, "f16")
     model.backend.prefill(IDS[:60])
     model.backend.prefill(IDS[60:63])
-    assert model.far(model.backend.prompt_logits(IDS[63:70]), 69) < 1
+    assert model.distance(model.backend.prompt_logits(IDS[63:70]), 69) < 1
 
 
 @pytest.mark.parametrize(("tied", "prompts"), first(1, [(False, 6), (False, 12), (True, 12)]))
-def test_greedy_tokens_are_those_of_float64_where_it_is_sure(models: Callable[..., Model], tied: bool, prompts: int) -> None:
+def test_greedy_tokens_are_those_of_float64_by_a_clear_margin(models: Callable[..., Model], tied: bool, prompts: int) -> None:
     model = models(tied, "bf16")
-    found: list[int] = []
+    generated: list[int] = []
     for tokens in range(1, prompts + 1):  # each prefix's next token, then the one after the true next token
         model.backend.reset()
         model.backend.prefill(IDS[:tokens])
-        found.append(model.backend.token())
-        found += model.backend.stream_tokens(IDS[tokens], 1)
-    sure = 0
-    for position, tokens in zip(np.repeat(np.arange(prompts), 2) + np.tile([0, 1], prompts), found, strict=True):
-        best, second = np.sort(model.wanted[position])[:-3:-1]
-        if best - second > 0.2 * model.wanted[position].std():
-            assert tokens == model.wanted[position].argmax()
-            sure += 1
-    assert sure > prompts * 2 // 3
+        generated.append(model.backend.token())
+        generated += model.backend.stream_tokens(IDS[tokens], 1)
+    clear = 0
+    for position, tokens in zip(np.repeat(np.arange(prompts), 2) + np.tile([0, 1], prompts), generated, strict=True):
+        best, second = np.sort(model.expected[position])[:-3:-1]
+        if best - second > 0.2 * model.expected[position].std():
+            assert tokens == model.expected[position].argmax()
+            clear += 1
+    assert clear > prompts * 2 // 3
 
 
 def test_streamed_tokens_are_those_of_single_steps(models: Callable[..., Model]) -> None:
@@ -165,7 +168,7 @@ def test_streamed_tokens_are_those_of_single_steps(models: Callable[..., Model])
     assert len(set(single)) > 2
 
 
-def drawn(backend: OneSequence, params: SamplingParams, count: int) -> list[int]:
+def sampled_tokens(backend: OneSequence, params: SamplingParams, count: int) -> list[int]:
     backend.reset()
     backend.prefill(IDS[:7], params)
     token = backend.token()
@@ -173,26 +176,26 @@ def drawn(backend: OneSequence, params: SamplingParams, count: int) -> list[int]
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), first(1, [(0.6, 3, 0.8), (3.0, 64, 0.9), (1.0, 50, 1.0)]))
-def test_drawn_tokens(
+def test_sampled_tokens(
     models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, temperature: float, top_k: int, top_p: float
 ) -> None:
     """The same tokens for the same seed, equal to those that the NumPy sampler draws from the logits."""
     backend = models(False, "bf16").backend
     monkeypatch.setattr(backend.backend, "chunk_tokens", 4)
     params = SamplingParams(temperature, top_k, top_p, seed=11)
-    found = drawn(backend, params, 6)
-    assert drawn(backend, params, 6) == found
+    sampled = sampled_tokens(backend, params, 6)
+    assert sampled_tokens(backend, params, 6) == sampled
     backend.reset()
     logits = backend.prompt_logits(IDS[:7])
-    for number, token in enumerate(found):
+    for number, token in enumerate(sampled):
         assert token == sample_logits(logits, params, number)
         logits = backend.decode_logits(token)
 
 
 @pytest.mark.campaign
-def test_another_seed_draws_others_and_greed_draws_none(models: Callable[..., Model]) -> None:
+def test_another_seed_draws_other_tokens_and_greedy_draws_none(models: Callable[..., Model]) -> None:
     backend = models(False, "bf16").backend
-    assert len({tuple(drawn(backend, SamplingParams(3.0, 64, 1.0, seed=seed), 4)) for seed in range(3)}) == 3
+    assert len({tuple(sampled_tokens(backend, SamplingParams(3.0, 64, 1.0, seed=seed), 4)) for seed in range(3)}) == 3
     backend.reset()
     backend.prefill(IDS[:7])
     greedy = backend.token()
@@ -200,32 +203,32 @@ def test_another_seed_draws_others_and_greed_draws_none(models: Callable[..., Mo
     assert greedy == backend.prompt_logits(IDS[:7]).argmax()
 
 
-def test_activations_lie_where_the_memory_plan_says(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_are_at_their_planned_offsets(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(folders[False], False, "bf16")  # modifies its cache
-    good = model.backend.prompt_logits(IDS[:5])
+    expected = model.backend.prompt_logits(IDS[:5])
 
-    def crowded(graph: StepGraph) -> MemoryPlan:
+    def overlapping_plan(graph: StepGraph) -> MemoryPlan:
         return MemoryPlan(dict.fromkeys(plan_memory(graph).offsets, 0), plan_memory(graph).size)
 
-    monkeypatch.setattr(interpreter, "plan_memory", crowded)
+    monkeypatch.setattr(interpreter, "plan_memory", overlapping_plan)
     model.backend.reset()
     with pytest.raises(GraphError, match="shares bytes with"):
         model.backend.prompt_logits(IDS[:5])
     monkeypatch.setattr(interpreter, "verify", lambda *_: None)
-    assert not np.allclose(model.backend.prompt_logits(IDS[:5]), good, equal_nan=True)
+    assert not np.allclose(model.backend.prompt_logits(IDS[:5]), expected, equal_nan=True)
 
 
-def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_no_operation_wrote_is_nan(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Model(folders[False], False, "bf16").backend  # modifies its cache
     backend.prefill(IDS[:5])
     assert backend.token() >= 0
 
     def without_embedding(step: Step, *arguments: Any, **options: Any) -> StepGraph:
-        graph = made(step, *arguments, **options)
+        graph = original_graph(step, *arguments, **options)
         graph.ops = [op for op in graph.ops if op.name != "embed_tokens"]
         return graph
 
-    made = Step.graph
+    original_graph = Step.graph
     monkeypatch.setattr(Step, "graph", without_embedding)
     backend.reset()
     with pytest.raises(GraphError, match="`hidden` is read before it is written"):
@@ -237,7 +240,7 @@ def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeyp
 
 
 @pytest.mark.parametrize(
-    ("act", "said"),
+    ("use", "message"),
     [
         (lambda b: b.prefill([]), "the prompt is empty"),
         (lambda b: b.prompt_logits([1] * 129), "129 tokens do not fit max-seq-len 128"),
@@ -245,10 +248,10 @@ def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeyp
         (lambda b: b.decode_logits(-1), "token -1 is not in the vocabulary"),
     ],
 )
-def test_refused_tokens(models: Callable[..., Model], act: Callable[[OneSequence], object], said: str) -> None:
+def test_refused_tokens(models: Callable[..., Model], use: Callable[[OneSequence], object], message: str) -> None:
     backend = models(False, "bf16").backend
-    with pytest.raises(UsageError, match=said):
-        act(backend)
+    with pytest.raises(UsageError, match=message):
+        use(backend)
 
 
 def test_a_stream_ends_at_the_cache(models: Callable[..., Model]) -> None:
@@ -260,7 +263,7 @@ def test_a_stream_ends_at_the_cache(models: Callable[..., Model]) -> None:
         next(tokens)
 
 
-class Untouched:
+class UnwrittenWeights:
     """Weights of a real size whose memory is never written, so that no pages are allocated."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -279,10 +282,10 @@ MODELS: list[dict[str, Any]] = tomllib.loads((shipped.ROOT / "build.toml").read_
 def test_block_sizes_are_within_every_kernels_contract(model: dict[str, Any]) -> None:
     """Loading specializes every kernel of both kinds of steps and checks each launch's contract, here at real sizes."""
     tied = model["name"] in {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b"}
-    rest = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": tied, "max_position_embeddings": 40960}
-    config = replace(ModelConfig(**model["config"], **rest, torch_dtype="bfloat16"), num_hidden_layers=1)
+    other_fields = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": tied, "max_position_embeddings": 40960}
+    config = replace(ModelConfig(**model["config"], **other_fields, torch_dtype="bfloat16"), num_hidden_layers=1)
     backend = InterpreterBackend()
-    weights: Any = Untouched(config)
+    weights: Any = UnwrittenWeights(config)
     backend.load(config, weights, 300)
     assert backend.kernel_seconds > 0
     backend.close()
@@ -292,13 +295,13 @@ def test_the_largest_divisor() -> None:
     assert [largest_divisor(number, limit) for number, limit in [(12, 100), (12, 5), (25600, 4096), (7, 6)]] == [12, 4, 3200, 1]
 
 
-def test_a_model_that_the_kernels_do_not_take(folders: dict[bool, Path]) -> None:
+def test_a_model_that_the_kernels_do_not_support(folders: dict[bool, Path]) -> None:
     config = replace(ModelConfig.read(folders[False]), num_key_value_heads=4)
     with pytest.raises(ModelError, match=r"operation `layers.0.qk_norm_rope_kv`: .*`requires\(.*is broken.*HKV = 4"):
         InterpreterBackend().load(config, dummy_weights(config, "bf16"), 64)
 
 
-def test_an_answer_ends_where_another_begins(models: Callable[..., Model]) -> None:
+def test_a_generation_ends_when_another_begins(models: Callable[..., Model]) -> None:
     backend = models(False, "bf16").backend
     backend.prefill(IDS[:3])
     old = backend.stream_tokens(5, 9)
@@ -316,16 +319,16 @@ def test_missing_sources_of_kernels(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{tmp_path / 'kernels_src'}: the kernels' sources are missing")
 
 
-def call(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run_engine(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     status = run(["--model", str(folder), "--prompt", "Why is the sky blue?", *arguments])
     out, err = capsys.readouterr()
     return status, out, err
 
 
 @pytest.mark.campaign
-def test_the_command_answers(folders: dict[bool, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_generates(folders: dict[bool, Path], capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--backend", "interpreter", "--json", "--max-new-tokens", "4"]
-    status, out, err = call(folders[False], capsys, *options)
+    status, out, err = run_engine(folders[False], capsys, *options)
     assert (status, err) == (0, "")
     record = json.loads(out)
     with Engine.from_pretrained(folders[False], backend="interpreter", max_seq_len=100) as engine:
@@ -337,22 +340,22 @@ def test_the_command_answers(folders: dict[bool, Path], capsys: pytest.CaptureFi
         with pytest.raises(UsageError, match="no GPU runs the model"):
             engine.profile()
     engine.close()
-    sampled = [json.loads(call(folders[False], capsys, *options, "--sample", "--seed", seed)[1])["ids"] for seed in "343"]
+    sampled = [json.loads(run_engine(folders[False], capsys, *options, "--sample", "--seed", seed)[1])["ids"] for seed in "343"]
     assert sampled[0] == sampled[2] != sampled[1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--backend", "interpreter", "--profile"], "error: --profile times kernels on a GPU"),
         (["--backend", "interpreter", "--bundle", "x"], "error: --bundle changes nothing with --backend interpreter"),
         (["--backend", "abacus"], "error: Invalid value for '--backend': 'abacus' is not one of"),
     ],
 )
-def test_wrong_usage(folders: dict[bool, Path], capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
-    status, out, err = call(folders[False], capsys, *arguments)
+def test_wrong_usage(folders: dict[bool, Path], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    status, out, err = run_engine(folders[False], capsys, *arguments)
     assert (status, out) == (2, "")
-    assert err.startswith(said)
+    assert err.startswith(message)
 
 
 def test_wrong_usage_of_the_api(folders: dict[bool, Path]) -> None:
@@ -377,9 +380,9 @@ sys.exit(status)
 """
 
 
-def test_it_runs_where_no_compiler_and_no_driver_is(tmp_path: Path) -> None:
+def test_it_runs_without_compiler_and_driver(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BLOCKER, str(tmp_path / "model")]
-    found = subprocess.run(command, capture_output=True, timeout=600, check=False, cwd=shipped.ROOT)
-    assert (found.returncode, found.stderr) == (0, b"")
-    assert found.stdout.endswith(b"\n")
-    assert len(found.stdout) > 1
+    process = subprocess.run(command, capture_output=True, timeout=600, check=False, cwd=shipped.ROOT)
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert process.stdout.endswith(b"\n")
+    assert len(process.stdout) > 1

@@ -31,12 +31,12 @@ def test_no_two_live_activations_overlap(data: st.DataObject, count: int) -> Non
     graph = graph_of(touched, sizes)
     plan = plan_memory(graph)
     assert plan == plan_memory(graph)
-    alive = lifetimes(graph)
-    assert plan.offsets.keys() == alive.keys() == {f"b{number}" for names in touched for number in names}
+    live_ranges = lifetimes(graph)
+    assert plan.offsets.keys() == live_ranges.keys() == {f"b{number}" for names in touched for number in names}
     for position in range(len(touched)):
         spans = sorted(
             (plan.offsets[name], plan.offsets[name] + graph.buffers[name].bytes, name)
-            for name, (first, last) in alive.items()
+            for name, (first, last) in live_ranges.items()
             if first <= position <= last
         )
         for (_, end, _), (begin, _, _) in pairwise(spans):

@@ -10,7 +10,7 @@ from engine.errors import UsageError
 from engine.text.chat_template import ChatTemplate
 from engine.text.messages import PROMPT_LIMIT
 
-SILENT = """{%- for m in messages %}
+LENIENT_TEMPLATE = """{%- for m in messages %}
 {%- if m.role == 'critic' or m.role == 'user' %}[{{ m.content if m.content is string else '' }}]{% endif %}
 {%- if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}
 {%- endfor %}"""
@@ -18,7 +18,7 @@ SILENT = """{%- for m in messages %}
 
 
 def render(*messages: Any, tools: Any = None) -> str:
-    return ChatTemplate(SILENT, "here").render(list(messages), tools=tools)
+    return ChatTemplate(LENIENT_TEMPLATE, "here").render(list(messages), tools=tools)
 
 
 def test_parts_of_text_follow_each_other() -> None:
@@ -70,22 +70,22 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "said"), BAD, ids=[said for _, said in BAD])
-def test_a_message_that_is_refused(message: Any, said: str) -> None:
+@pytest.mark.parametrize(("message", "message_part"), BAD, ids=[message_part for _, message_part in BAD])
+def test_a_message_that_is_refused(message: Any, message_part: str) -> None:
     with pytest.raises(UsageError) as caught:
         render({"role": "user", "content": "fine"}, message)
-    assert said in str(caught.value)
-    assert "over" in said or "message 2" in str(caught.value)
+    assert message_part in str(caught.value)
+    assert "over" in message_part or "message 2" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("messages", ["hello", {"role": "user", "content": "x"}, 3, b"x", None])
-def test_messages_that_are_no_list(messages: Any) -> None:
+def test_messages_that_are_not_a_list(messages: Any) -> None:
     with pytest.raises(UsageError, match="the messages are not a list"):
-        ChatTemplate(SILENT, "here").render(messages)
+        ChatTemplate(LENIENT_TEMPLATE, "here").render(messages)
 
 
 @pytest.mark.parametrize("tools", [["clock"], [{"f": object()}]])
-def test_tools_that_are_none(tools: Any) -> None:
+def test_invalid_tools(tools: Any) -> None:
     with pytest.raises(UsageError, match="tool 1"):
         render({"role": "user", "content": "x"}, tools=tools)

@@ -22,26 +22,26 @@ def test_kinds_bytes_and_times(
     backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch, filled: int, attention: list[str]
 ) -> None:
     """Each launch of the fake device takes a microsecond; the step has the form for this context length."""
-    made, driver = backend
+    loaded, driver = backend
     monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=lambda: 1e-6 * len(driver.launches)))
-    made.prefill([1] * filled)
-    found = profile_decode(made.backend, made.sequence)
-    names = [item.name for item in found.operations]
+    loaded.prefill([1] * filled)
+    profile = profile_decode(loaded.backend, loaded.sequence)
+    names = [item.name for item in profile.operations]
     layer = [f"layers.*.{name}" for name in ("embed_tokens", "qkv_proj", *attention, "o_proj", "gate_up_proj")]
     assert names == [*layer, "layers.*.down_proj", "last_down_proj", "norm", "lm_head", "argmax", "advance"]
     layers = SMALLEST.num_hidden_layers
-    assert [item.launches for item in found.operations] == [1, *[layers] * (3 + len(attention)), layers - 1, 1, 1, 1, 1, 1]
-    assert all(item.seconds == pytest.approx(1e-6) for item in found.operations)
-    by_name = {item.name: item for item in found.operations}
+    assert [item.launches for item in profile.operations] == [1, *[layers] * (3 + len(attention)), layers - 1, 1, 1, 1, 1, 1]
+    assert all(item.seconds == pytest.approx(1e-6) for item in profile.operations)
+    by_name = {item.name: item for item in profile.operations}
     assert by_name["layers.*.o_proj"].bytes == 2 * (1024 * 2048 + 2048 + 4 * 1024) + 4 * 256
     assert by_name["lm_head"].bytes == 2 * (2048 * 1024 + 1024) + 660 * 8
-    assert found.seconds == pytest.approx(1e-6 * (sum(item.launches for item in found.operations) - 1))
-    assert found.bandwidth == pytest.approx((2 * (2048 * 1024 + 1024) + 2 * 2048) * 1e6)
-    assert found.filled == filled
-    assert made.position == filled
+    assert profile.seconds == pytest.approx(1e-6 * (sum(item.launches for item in profile.operations) - 1))
+    assert profile.bandwidth == pytest.approx((2 * (2048 * 1024 + 1024) + 2 * 2048) * 1e6)
+    assert profile.filled == filled
+    assert loaded.position == filled
 
 
-def test_the_table_says_what_the_profile_does() -> None:
+def test_the_table_shows_the_profile() -> None:
     out = io.StringIO()
     rows = (OpProfile("layers.*.o_proj", "matvec_add", 36, 5e-6, 2e7), OpProfile("lm_head", "matvec_argmax", 1, 170e-6, 7.8e8))
     Console(file=out, width=128).print(table(StepProfile(rows, 340e-6, 4.6e12, 17)))

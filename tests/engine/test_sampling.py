@@ -26,7 +26,7 @@ from tilec.interpreter import run
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"temperature": 0.0}, "temperature is 0.0"),
         ({"temperature": -1}, "temperature is -1"),
@@ -47,10 +47,10 @@ from tilec.interpreter import run
         ({"seed": None}, "the seed is None"),
     ],
 )
-def test_a_bad_value_is_one_clear_line(values: dict[str, Any], said: str) -> None:
+def test_a_bad_value_is_one_clear_line(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         SamplingParams(**values)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
@@ -89,15 +89,15 @@ def test_blocks_merge_to_the_greatest_of_all() -> None:
         blocks = np.pad(logits, (0, 24), constant_values=-np.inf).reshape(8, 128)
         order = np.argsort(-blocks, axis=1, kind="stable")[:, :64]
         values = np.take_along_axis(blocks, order, 1)
-        found, places = merge_top_k(values, order + 128 * np.arange(8)[:, None], top_k)
+        greatest, indices = merge_top_k(values, order + 128 * np.arange(8)[:, None], top_k)
         expected = sorted(range(1000), key=lambda i: (-logits[i], i))[:top_k]
-        assert places.tolist() == expected
-        assert found.tolist() == logits[expected].tolist()
+        assert indices.tolist() == expected
+        assert greatest.tolist() == logits[expected].tolist()
 
 
 def test_padding_is_never_drawn() -> None:
-    values, places = merge_top_k(np.array([9.0, 1.0, -np.inf]), np.array([-1, 4, 5]), 3)
-    assert (values.tolist(), places.tolist()) == ([1.0], [4])
+    values, indices = merge_top_k(np.array([9.0, 1.0, -np.inf]), np.array([-1, 4, 5]), 3)
+    assert (values.tolist(), indices.tolist()) == ([1.0], [4])
 
 
 @pytest.mark.parametrize("bad", [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf]])
@@ -133,8 +133,10 @@ def test_tokens_follow_the_distribution(temperature: float, top_k: int, top_p: f
     assert counts[[i for i in range(40) if i not in kept]].sum() == 0
     expected = np.array([weights[i] for i in kept]) / sum(weights[i] for i in kept) * draws
     statistic = ((counts[kept] - expected) ** 2 / expected).sum()
-    free = len(kept) - 1
-    assert statistic < free + 3.3 * math.sqrt(2 * free) + 6  # above the 0.1 % point for every number of degrees of freedom
+    degrees_of_freedom = len(kept) - 1
+    assert (
+        statistic < degrees_of_freedom + 3.3 * math.sqrt(2 * degrees_of_freedom) + 6
+    )  # above the 0.1 % point for every number of degrees of freedom
 
 
 def test_a_draw_is_repeatable_and_the_seed_matters() -> None:
@@ -169,16 +171,18 @@ def test_the_kernels_draw_what_the_reference_draws(vocab: int) -> None:
     for step in range(25):
         params = SamplingParams(float(rng.uniform(0.05, 2)), int(rng.integers(1, 65)), float(rng.uniform(0.05, 1)), seed=step)
         logits = rng.normal(size=(1, vocab), scale=3).astype(ml_dtypes.bfloat16)
-        told = {name: np.asarray(value) for name, value in settings(params, 2, 30).items()}
-        given = {name: told[name].astype(np.int32 if name == "top_k" else np.float32).reshape(1, -1) for name in told}
-        single = {name: given[name].reshape(-1) for name in ("top_k", "temperature", "top_p")}
-        found: dict[str, Any] = {
+        parameters = {name: np.asarray(value) for name, value in settings(params, 2, 30).items()}
+        arrays = {
+            name: parameters[name].astype(np.int32 if name == "top_k" else np.float32).reshape(1, -1) for name in parameters
+        }
+        single = {name: arrays[name].reshape(-1) for name in ("top_k", "temperature", "top_p")}
+        candidates: dict[str, Any] = {
             "best": np.full((1, parts, 64), np.nan, np.float32), "indices": np.full((1, parts, 64), -1, np.int32)
         }  # fmt: skip
-        run(top, {"logits": logits, "top_k": single["top_k"], **found})
+        run(top, {"logits": logits, "top_k": single["top_k"], **candidates})
         token = np.full(1, -1, np.int32)
-        place = np.array([2 + step], np.int32)
-        run(draw, {**found, **single, "uniforms": given["uniforms"], "place": place, "token": token})
+        slot = np.array([2 + step], np.int32)
+        run(draw, {**candidates, **single, "uniforms": arrays["uniforms"], "place": slot, "token": token})
         assert token[0] == sample_logits(logits[0].astype(np.float32), params, step)
 
 
@@ -199,6 +203,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def test_extreme_settings_stay_in_f32() -> None:
     for temperature in (1e-300, 1e300):
-        told = settings(SamplingParams(temperature, top_p=1e-300), 0, 1)
-        assert np.float32(told["top_p"]) > 0
-        assert 0 < np.float32(told["temperature"]) < np.inf
+        inputs = settings(SamplingParams(temperature, top_p=1e-300), 0, 1)
+        assert np.float32(inputs["top_p"]) > 0
+        assert 0 < np.float32(inputs["temperature"]) < np.inf

@@ -27,8 +27,8 @@ from tilec.step.step import BATCHES, Step
 
 ATTENTION = "rotary_decode_attention_kv"
 PROMPT = [int(i) for i in np.random.default_rng(3).integers(0, 400, 6)]
-DRAWN = SamplingParams(0.9, 20, 0.9, seed=7)
-FAR = 0.02
+SAMPLED = SamplingParams(0.9, 20, 0.9, seed=7)
+TOLERANCE = 0.02
 """Upper bound of the root mean square difference between the two forms of a step, over the deviation of the logits."""
 
 
@@ -41,13 +41,13 @@ def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
     folder = tmp_path_factory.mktemp("tiny") / "model"
     config = write_tiny_model(folder)
-    made = InterpreterBackend()
-    made.load(config, WeightPlan.for_model(config, folder, "bf16"), 40)
-    yield made
-    made.close()
+    loaded = InterpreterBackend()
+    loaded.load(config, WeightPlan.for_model(config, folder, "bf16"), 40)
+    yield loaded
+    loaded.close()
 
 
-def short_up_to(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
+def set_short_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
     monkeypatch.setattr(Step, "short_slots", property(lambda _: slots))
 
 
@@ -55,36 +55,36 @@ def short_up_to(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
     ("name", "mode"),
     campaign.one_of_each(itertools.product(MODELS, ("decode", "batch")), lambda case: case[0], lambda case: case[1]),
 )
-def test_both_forms_hold_together_and_the_short_one_has_no_merge(name: str, mode: Any) -> None:
+def test_both_forms_are_verified_and_the_short_one_has_no_merge(name: str, mode: Any) -> None:
     step, tokens = model(name), 4 if mode == "batch" else 1
-    for head in ("argmax", "sample", "logits"):
-        short, long = (step.graph(mode, head, tokens=tokens, short=form) for form in (True, False))
-        for graph in (short, long):
+    for output_mode in ("argmax", "sample", "logits"):
+        short_graph, long_graph = (step.graph(mode, output_mode, tokens=tokens, short=is_short) for is_short in (True, False))
+        for graph in (short_graph, long_graph):
             verify(graph, plan_memory(graph), contract)
-        assert len(long.ops) - len(short.ops) == step.layers
-        assert {op.kernel for op in short.ops} ^ {op.kernel for op in long.ops} == {
+        assert len(long_graph.ops) - len(short_graph.ops) == step.layers
+        assert {op.kernel for op in short_graph.ops} ^ {op.kernel for op in long_graph.ops} == {
             ATTENTION, "rotary_decode_attention", "decode_merge_kv",
         }  # fmt: skip
-        caches = {buffer.name for buffer in long.of_kind(Kind.CACHE)}
-        assert {buffer.name for buffer in short.of_kind(Kind.CACHE)} == caches
+        caches = {buffer.name for buffer in long_graph.of_kind(Kind.CACHE)}
+        assert {buffer.name for buffer in short_graph.of_kind(Kind.CACHE)} == caches
 
 
 def test_a_prompt_has_one_form() -> None:
-    short, long = (model().graph("prefill", tokens=7, short=form) for form in (True, False))
-    assert short.ops == long.ops
+    short_graph, long_graph = (model().graph("prefill", tokens=7, short=is_short) for is_short in (True, False))
+    assert short_graph.ops == long_graph.ops
 
 
 @pytest.mark.parametrize("sequences", [1, BATCHES[-1]])
 def test_a_cache_that_an_earlier_operation_writes_is_not_read_early(sequences: int) -> None:
     """The verifier's rule for prologue reads of a tensor that the kernel also writes: attention twice, instead of once."""
     graph: StepGraph = model().graph("batch" if sequences > 1 else "decode", tokens=sequences, short=True)
-    place = next(place for place, op in enumerate(graph.ops) if op.kernel == ATTENTION)
-    graph.ops.insert(place, graph.ops[place])
+    index = next(index for index, op in enumerate(graph.ops) if op.kernel == ATTENTION)
+    graph.ops.insert(index, graph.ops[index])
     with pytest.raises(GraphError, match=rf"`[kv]_cache`, which `{ATTENTION}` reads before earlier operations"):
         verify(graph, plan_memory(graph), contract)
 
 
-def test_where_a_form_is_short() -> None:
+def test_when_the_short_context_form_is_used() -> None:
     step = model(short_slots=256)
     assert [step.is_short(filled) for filled in (1, 256, 257)] == [True, True, False]
     assert not model().is_short(1)  # no measurement exists
@@ -93,60 +93,69 @@ def test_where_a_form_is_short() -> None:
             model(short_slots=wrong).is_short(1)
 
 
-@pytest.mark.parametrize("sampling", campaign.first(1, [DRAWN, None]))
-def test_the_form_changes_within_an_answer(
+@pytest.mark.parametrize("sampling", campaign.first(1, [SAMPLED, None]))
+def test_the_form_changes_within_a_generation(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParams | None
 ) -> None:
     forms: list[bool] = []
     run = backend._run_decode  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(backend, "_run_decode", lambda head, short: (forms.append(short), run(head, short)))
+    monkeypatch.setattr(backend, "_run_decode", lambda output_mode, short: (forms.append(short), run(output_mode, short)))
     slots = 10
-    short_up_to(monkeypatch, slots)
+    set_short_slots(monkeypatch, slots)
     sequence = backend.begin()
     backend.prefill(sequence, PROMPT, sampling)
     token = backend.token()
-    answer = [token, *backend.stream_tokens(sequence, token, 5)]
+    generated = [token, *backend.stream_tokens(sequence, token, 5)]
     assert forms == [len(PROMPT) + 1 + number <= slots for number in range(5)] and len(set(forms)) == 2
-    assert len(set(answer)) > 2
+    assert len(set(generated)) > 2
     sequence = backend.begin()  # each token follows from the logits of its step, in the same form
     logits = backend.prompt_logits(sequence, PROMPT)
-    for number, token in enumerate(answer):
+    for number, token in enumerate(generated):
         assert token == (logits.argmax() if sampling is None else sample_logits(logits, sampling, number))
         logits = backend.decode_logits(sequence, token)
 
 
 def test_logits_and_caches_of_both_forms(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = []
+    results: list[Any] = []
     for slots in (0, 100):
-        short_up_to(monkeypatch, slots)
+        set_short_slots(monkeypatch, slots)
         sequence = backend.begin()
         backend.prefill(sequence, PROMPT)
         logits = np.stack([backend.decode_logits(sequence, token) for token in PROMPT])
         first, last = (backend.cache(f"k_cache.{layer}")[: 2 * len(PROMPT)].copy() for layer in (0, 1))
         values = backend.cache("v_cache.0")[: 2 * len(PROMPT)].copy()
-        found.append((logits, first, values, last))
-    (long, *caches), (short, *others) = found
-    assert np.sqrt(np.mean((short - long) ** 2)) < FAR * long.std()
-    assert (caches[0] == others[0]).all()
-    assert (caches[1] == others[1]).all()  # before any attention: bit for bit
-    assert np.abs(caches[2].astype(float) - others[2].astype(float)).max() < 0.1
+        results.append((logits, first, values, last))
+    (long_logits, *long_caches), (short_logits, *short_caches) = results
+    assert np.sqrt(np.mean((short_logits - long_logits) ** 2)) < TOLERANCE * long_logits.std()
+    assert (long_caches[0] == short_caches[0]).all()
+    assert (long_caches[1] == short_caches[1]).all()  # before any attention: bit for bit
+    assert np.abs(long_caches[2].astype(float) - short_caches[2].astype(float)).max() < 0.1
 
 
 @pytest.mark.campaign
-def test_a_batch_is_short_where_all_its_sequences_are(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = []
-    for slots, wanted in ((0, [False] * 4), (9, [True, True, False, False]), (100, [True] * 4)):
-        short_up_to(monkeypatch, slots)
+def test_a_batch_uses_the_short_form_if_all_its_sequences_are_short(
+    backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[Any] = []
+    for slots, expected in ((0, [False] * 4), (9, [True, True, False, False]), (100, [True] * 4)):
+        set_short_slots(monkeypatch, slots)
         forms: list[bool] = []
         with Batch(backend, 2) as batch:
             steps = batch._steps  # pyright: ignore[reportPrivateUsage]
             run = steps.run
-            monkeypatch.setattr(steps, "run", lambda head, short, run=run, forms=forms: (forms.append(short), run(head, short)))
-            places = [batch.add(ids)[0] for ids in (PROMPT[:2], [*PROMPT, 7])]
-            rows = [batch.logits({places[0]: token, places[1]: token + 1}) for token in PROMPT[:4]]
-            found.append(np.array([[row[place] for place in places] for row in rows]))
-        assert forms == wanted
-    long, mixed, short = found
-    for other in (mixed, short):
-        assert np.sqrt(np.mean((other - long) ** 2)) < FAR * long.std()
-    assert (mixed[:2] == short[:2]).all()  # one and the same form
+            monkeypatch.setattr(
+                steps,
+                "run",
+                lambda output_mode, short_logits, run=run, forms=forms: (
+                    forms.append(short_logits),
+                    run(output_mode, short_logits),
+                ),
+            )
+            rows = [batch.add(ids)[0] for ids in (PROMPT[:2], [*PROMPT, 7])]
+            logits_by_step = [batch.logits({rows[0]: token, rows[1]: token + 1}) for token in PROMPT[:4]]
+            results.append(np.array([[logits[row] for row in rows] for logits in logits_by_step]))
+        assert forms == expected
+    long_logits, mixed_logits, short_logits = results
+    for other in (mixed_logits, short_logits):
+        assert np.sqrt(np.mean((other - long_logits) ** 2)) < TOLERANCE * long_logits.std()
+    assert (mixed_logits[:2] == short_logits[:2]).all()  # one and the same form

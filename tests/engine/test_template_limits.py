@@ -62,49 +62,49 @@ ESCAPES = {
 }
 
 
-def attempt(source: str) -> str:
+def render_error(source: str) -> str:
     """The error of a template, from parsing or rendering."""
     with pytest.raises(EngineError) as caught:
         ChatTemplate(source, "here").render(MESSAGES)
-    said = str(caught.value)
-    assert said.startswith("here: the chat template ")
-    assert "\n" not in said
-    return said
+    message = str(caught.value)
+    assert message.startswith("here: the chat template ")
+    assert "\n" not in message
+    return message
 
 
 @pytest.mark.parametrize("source", SLOW.values(), ids=SLOW)
 def test_a_template_that_does_not_end(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SHARED, "cpu_seconds", 0.4)
-    assert "took over 0.4 seconds" in attempt(source)
+    assert "took over 0.4 seconds" in render_error(source)
     assert ChatTemplate("{{ messages[0].content }}", "there").render(MESSAGES) == "hello"
 
 
 @pytest.mark.parametrize("source", LARGE.values(), ids=LARGE)
 def test_a_template_that_takes_all_memory(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SHARED, "cpu_seconds", 60)  # so that a slow machine reaches the memory limit first
-    said = attempt(source)
-    assert "takes over 1024 MiB of memory" in said or "cannot render" in said or "does not parse" in said, said
+    message = render_error(source)
+    assert "takes over 1024 MiB of memory" in message or "cannot render" in message or "does not parse" in message, message
 
 
 @pytest.mark.parametrize("source", LONG.values(), ids=LONG)
 def test_a_template_that_writes_too_much(source: str) -> None:
-    assert "writes over 4456448 characters" in attempt(source)
+    assert "writes over 4456448 characters" in render_error(source)
 
 
 @pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
 def test_a_template_that_is_broken(source: str) -> None:
-    attempt(source)
+    render_error(source)
 
 
 @pytest.mark.parametrize("source", ESCAPES.values(), ids=ESCAPES)
-def test_a_template_that_would_get_out(source: str, tmp_path: Path) -> None:
-    place = tmp_path / "written"
+def test_a_template_that_tries_to_escape(source: str, tmp_path: Path) -> None:
+    file = tmp_path / "written"
     try:
-        text = ChatTemplate(source.replace("PLACE", str(place)), "here").render(MESSAGES)
+        text = ChatTemplate(source.replace("PLACE", str(file)), "here").render(MESSAGES)
     except EngineError:
         text = ""
     assert "class" not in text
-    assert not place.exists()
+    assert not file.exists()
 
 
 def test_a_long_template_is_refused() -> None:

@@ -39,40 +39,40 @@ TEMPLATE = """{%- for message in messages %}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A byte-level BPE with two special tokens."""
-    place = tmp_path_factory.mktemp("tokenizer")
+    model_folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(["the cat sat on the mat", "héllo wörld"], trainer)
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])
-    tokenizer.save(str(place / "tokenizer.json"))
-    (place / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-    return place
+    tokenizer.save(str(model_folder / "tokenizer.json"))
+    (model_folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    return model_folder
 
 
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(max_size=40))
 def test_text_streams_back_in_whole_characters(folder: Path, text: str) -> None:
-    words = Text.read(folder)
-    stream = Detokenizer(words)
-    pieces = [stream.push(token) for token in words.encode(text)]
+    text_model = Text.read(folder)
+    stream = Detokenizer(text_model)
+    pieces = [stream.push(token) for token in text_model.encode(text)]
     assert "\ufffd" in text or all("\ufffd" not in piece for piece in pieces)
     assert "".join(pieces) + stream.finish() == text
 
 
-def test_a_character_of_several_tokens_comes_at_once(folder: Path) -> None:
-    words = Text.read(folder)
-    stream = Detokenizer(words)
-    pieces = [stream.push(token) for token in words.encode("a🦊b")]
+def test_a_character_of_several_tokens_is_one_piece(folder: Path) -> None:
+    text_model = Text.read(folder)
+    stream = Detokenizer(text_model)
+    pieces = [stream.push(token) for token in text_model.encode("a🦊b")]
     assert [piece for piece in pieces if piece] == ["a", "🦊", "b"]
     assert len(pieces) > 3
 
 
-def test_an_unfinished_character_is_told_at_the_end(folder: Path) -> None:
-    words = Text.read(folder)
-    stream = Detokenizer(words)
-    ids = words.encode("🦊")
+def test_an_incomplete_character_is_replaced_at_the_end(folder: Path) -> None:
+    text_model = Text.read(folder)
+    stream = Detokenizer(text_model)
+    ids = text_model.encode("🦊")
     assert [stream.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
     assert set(stream.finish()) == {"\ufffd"}
     assert stream.finish() == ""
@@ -82,14 +82,14 @@ def test_an_unfinished_character_is_told_at_the_end(folder: Path) -> None:
 @given(data=st.data())
 def test_any_tokens_stream_as_they_decode(folder: Path, data: st.DataObject) -> None:
     """Parts of characters, whole ones, special and unknown tokens in any order; no streamed piece is revoked."""
-    words = Text.read(folder)
-    parts = [*words.encode("🦊äé€"), *words.encode("ab the"), words.size - 1, words.size + 9]
-    ids = data.draw(st.lists(st.sampled_from(parts) | st.integers(0, words.size + 1), max_size=80))
-    stream = Detokenizer(words)
-    assert "".join([*map(stream.push, ids), stream.finish()]) == words.decode(ids)
+    text_model = Text.read(folder)
+    parts = [*text_model.encode("🦊äé€"), *text_model.encode("ab the"), text_model.size - 1, text_model.size + 9]
+    ids = data.draw(st.lists(st.sampled_from(parts) | st.integers(0, text_model.size + 1), max_size=80))
+    stream = Detokenizer(text_model)
+    assert "".join([*map(stream.push, ids), stream.finish()]) == text_model.decode(ids)
 
 
-class Counted(Text):
+class CountingText(Text):
     """Counts the tokens that are decoded."""
 
     decoded = 0
@@ -100,54 +100,54 @@ class Counted(Text):
 
 
 @pytest.mark.parametrize("kind", ["never a character", "special", "unknown", "text", "characters across tokens"])
-def test_a_token_costs_the_same_however_long_the_answer(folder: Path, kind: str) -> None:
-    words = Counted(Text.read(folder).tokenizer, None)
-    first, *others = words.encode("🦊")
+def test_the_cost_of_a_token_does_not_grow_with_the_length(folder: Path, kind: str) -> None:
+    text_model = CountingText(Text.read(folder).tokenizer, None)
+    first, *others = text_model.encode("🦊")
     last, across = others[-1], [*others, first]
     ids = {
-        "never a character": [last], "special": [words.size - 1], "unknown": [words.size + 9], "text": words.encode("a"),
-        "characters across tokens": across,
+        "never a character": [last], "special": [text_model.size - 1], "unknown": [text_model.size + 9],
+        "text": text_model.encode("a"), "characters across tokens": across,
     }[kind]  # fmt: skip
     for count in (500, 2000):
-        stream, words.decoded = Detokenizer(words), 0
-        answer = (ids * count)[:count]
-        pieces, cost = [stream.push(token) for token in answer], words.decoded
-        assert "".join(pieces) + stream.finish() == Text.decode(words, answer)
+        stream, text_model.decoded = Detokenizer(text_model), 0
+        generated = (ids * count)[:count]
+        pieces, cost = [stream.push(token) for token in generated], text_model.decoded
+        assert "".join(pieces) + stream.finish() == Text.decode(text_model, generated)
         assert kind in ("special", "unknown") or any(pieces)
         assert cost <= 18 * count
 
 
 def test_special_tokens_are_one_token_and_no_text(folder: Path) -> None:
-    words = Text.read(folder)
-    (token,) = words.encode("<|im_end|>")
-    assert token == words.size - 1
-    assert words.decode([token]) == ""
+    text_model = Text.read(folder)
+    (token,) = text_model.encode("<|im_end|>")
+    assert token == text_model.size - 1
+    assert text_model.decode([token]) == ""
 
 
 @pytest.mark.parametrize(("thinking", "end"), [(True, ""), (False, "<think>\n\n</think>\n\n")])
 def test_a_conversation(folder: Path, thinking: bool, end: str) -> None:
-    words = Text.read(folder)
+    text_model = Text.read(folder)
     messages = [{"role": "user", "content": "<b>ü & 'x'</b>"}]
-    wanted = f"<|im_start|>user\n<b>ü & 'x'</b><|im_end|>\n<|im_start|>assistant\n{end}"
-    assert words.chat(messages, thinking=thinking) == words.encode(wanted)
+    expected = f"<|im_start|>user\n<b>ü & 'x'</b><|im_end|>\n<|im_start|>assistant\n{end}"
+    assert text_model.chat(messages, thinking=thinking) == text_model.encode(expected)
 
 
 def test_tools_are_plain_json(folder: Path) -> None:
     template = ChatTemplate(TEMPLATE, "here")
-    found = template.render([], tools=[{"name": "ü<&>"}], add_generation_prompt=False)
-    assert found == '[{"name": "ü<&>"}]'
+    rendered = template.render([], tools=[{"name": "ü<&>"}], add_generation_prompt=False)
+    assert rendered == '[{"name": "ü<&>"}]'
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "message"),
     [
         ([{"role": "nobody", "content": ""}], "nobody speaks"),
         ([{"role": "user", "content": None}], "cannot render"),
         ([{"role": "user"}], "cannot render"),
     ],
 )
-def test_messages_that_a_template_cannot_take(folder: Path, messages: list[dict[str, Any]], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_messages_that_a_template_refuses(folder: Path, messages: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         Text.read(folder).chat(messages)
     assert "\n" not in str(caught.value)
 
@@ -178,7 +178,7 @@ def test_files_that_are_absent_or_damaged(folder: Path, tmp_path: Path) -> None:
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.data())
-def test_stop_strings_end_a_text_however_it_is_cut(text: str, strings: list[str], data: st.DataObject) -> None:
+def test_stop_strings_end_a_text_however_it_is_split(text: str, strings: list[str], data: st.DataObject) -> None:
     complete = [end for end in range(len(text) + 1) if text[:end].endswith(tuple(strings))]
     ends = [complete[0] - len(string) for string in strings if complete and text[: complete[0]].endswith(string)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))

@@ -13,13 +13,13 @@ from engine.tools.tiny import write_tiny_model
 from tests import shipped
 
 
-def test_a_tiny_model_is_whole_and_the_same_every_time(tmp_path: Path) -> None:
+def test_a_tiny_model_is_complete_and_reproducible(tmp_path: Path) -> None:
     first = tmp_path / "first"
     write_tiny_model(first)
-    words, config = Text.read(first), ModelConfig.read(first)
-    assert words.size == config.vocab_size
-    assert words.decode(words.encode("Why is the sky blue? Ä 🦊")) == "Why is the sky blue? Ä 🦊"
-    assert words.decode(words.chat([{"role": "user", "content": "the sky"}])) == "user\nthe sky\nassistant\n"
+    text_model, config = Text.read(first), ModelConfig.read(first)
+    assert text_model.size == config.vocab_size
+    assert text_model.decode(text_model.encode("Why is the sky blue? Ä 🦊")) == "Why is the sky blue? Ä 🦊"
+    assert text_model.decode(text_model.chat([{"role": "user", "content": "the sky"}])) == "user\nthe sky\nassistant\n"
     write_tiny_model(tmp_path / "again")
     write_tiny_model(tmp_path / "other", seed=1)
     files = sorted(path.name for path in first.iterdir())
@@ -34,14 +34,14 @@ def test_a_tiny_model_is_whole_and_the_same_every_time(tmp_path: Path) -> None:
 
 def tiny(*arguments: str) -> tuple[int, str]:
     command: Sequence[str] = [sys.executable, "-m", "engine.tiny", *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=shipped.ROOT)
-    assert found.stdout == ""
-    return found.returncode, found.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=shipped.ROOT)
+    assert process.stdout == ""
+    return process.returncode, process.stderr
 
 
 def test_a_tiny_model_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     assert tiny(str(tmp_path)) == (2, f"error: {tmp_path}: the folder is not empty; name a new one\n")
-    status, said = tiny(str(tmp_path / "notes"))
-    assert (status, said.split(": ")[2]) == (2, "no model can be written there")
+    status, message = tiny(str(tmp_path / "notes"))
+    assert (status, message.split(": ")[2]) == (2, "no model can be written there")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("notes", "mine")]

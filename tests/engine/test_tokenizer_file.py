@@ -21,7 +21,7 @@ __all__ = ["folder"]  # a fixture of another module
 Change = Callable[[dict[str, Any]], object]
 
 
-def put(*path: str, value: Any) -> Change:
+def edit(*path: str, value: Any) -> Change:
     """Sets one value of the file."""
 
     def change(file: dict[str, Any]) -> None:
@@ -46,80 +46,80 @@ SPLIT = {"type": "Split", "pattern": {"Regex": tokenizer_file.SPLIT}, "behavior"
 
 BAD: dict[str, tuple[Change, str]] = {
     "doubles a text": (
-        put("normalizer", value=sequence(*[{"type": "Replace", "pattern": {"String": "l"}, "content": "ll"}] * 40)),
+        edit("normalizer", value=sequence(*[{"type": "Replace", "pattern": {"String": "l"}, "content": "ll"}] * 40)),
         "normalizer",
     ),
-    "ends the process": (put("normalizer", value={"type": "Precompiled", "precompiled_charsmap": "/////wAA"}), "normalizer"),
-    "panics": (put("normalizer", value={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "normalizer"),
+    "ends the process": (edit("normalizer", value={"type": "Precompiled", "precompiled_charsmap": "/////wAA"}), "normalizer"),
+    "panics": (edit("normalizer", value={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "normalizer"),
     "backtracks": (
-        put("pre_tokenizer", value=sequence(SPLIT | {"pattern": {"Regex": "(x+x+)+y"}}, BYTE_LEVEL)), "pre_tokenizer",
+        edit("pre_tokenizer", value=sequence(SPLIT | {"pattern": {"Regex": "(x+x+)+y"}}, BYTE_LEVEL)), "pre_tokenizer",
     ),
-    "drops text": (put("pre_tokenizer", value=sequence(SPLIT | {"behavior": "Removed"}, BYTE_LEVEL)), "pre_tokenizer"),
-    "prefix": (put("pre_tokenizer", "add_prefix_space", value=True), "pre_tokenizer"),
-    "no bytes": (put("pre_tokenizer", value=None), "pre_tokenizer"),
-    "whitespace": (put("pre_tokenizer", value={"type": "Whitespace"}), "pre_tokenizer"),
-    "deep": (put("pre_tokenizer", value=sequence(sequence(BYTE_LEVEL))), "pre_tokenizer"),
-    "decoder": (put("decoder", value={"type": "Replace", "pattern": {"String": ""}, "content": "x" * 99}), "decoder"),
-    "processor": (put("post_processor", value={"type": "BertProcessing", "sep": ["x", 1], "cls": ["x", 1]}), "post_processor"),
-    "chance": (put("model", "dropout", value=0.5), "dropout"),
-    "unknown": (put("model", "unk_token", value="x"), "unk_token"),
-    "prefix of pieces": (put("model", "continuing_subword_prefix", value="##"), "continuing_subword_prefix"),
-    "merges passed over": (put("model", "ignore_merges", value=True), "ignore_merges"),
-    "unigram": (put("model", value={"type": "Unigram", "vocab": [], "unk_id": 5}), "model"),
-    "no model": (put("model", value=None), "model"),
-    "no vocabulary": (put("model", "vocab", value=[]), "vocabulary"),
-    "a great id": (put("model", "vocab", "zz", value=1 << 32), "vocabulary"),
-    "a negative id": (put("model", "vocab", "zz", value=-1), "vocabulary"),
-    "an id of half": (put("model", "vocab", "zz", value=0.5), "vocabulary"),
+    "drops text": (edit("pre_tokenizer", value=sequence(SPLIT | {"behavior": "Removed"}, BYTE_LEVEL)), "pre_tokenizer"),
+    "prefix": (edit("pre_tokenizer", "add_prefix_space", value=True), "pre_tokenizer"),
+    "no bytes": (edit("pre_tokenizer", value=None), "pre_tokenizer"),
+    "whitespace": (edit("pre_tokenizer", value={"type": "Whitespace"}), "pre_tokenizer"),
+    "deep": (edit("pre_tokenizer", value=sequence(sequence(BYTE_LEVEL))), "pre_tokenizer"),
+    "decoder": (edit("decoder", value={"type": "Replace", "pattern": {"String": ""}, "content": "x" * 99}), "decoder"),
+    "processor": (edit("post_processor", value={"type": "BertProcessing", "sep": ["x", 1], "cls": ["x", 1]}), "post_processor"),
+    "chance": (edit("model", "dropout", value=0.5), "dropout"),
+    "unknown": (edit("model", "unk_token", value="x"), "unk_token"),
+    "prefix of pieces": (edit("model", "continuing_subword_prefix", value="##"), "continuing_subword_prefix"),
+    "merges passed over": (edit("model", "ignore_merges", value=True), "ignore_merges"),
+    "unigram": (edit("model", value={"type": "Unigram", "vocab": [], "unk_id": 5}), "model"),
+    "no model": (edit("model", value=None), "model"),
+    "no vocabulary": (edit("model", "vocab", value=[]), "vocabulary"),
+    "a great id": (edit("model", "vocab", "zz", value=1 << 32), "vocabulary"),
+    "a negative id": (edit("model", "vocab", "zz", value=-1), "vocabulary"),
+    "an id of half": (edit("model", "vocab", "zz", value=0.5), "vocabulary"),
     "lost bytes": (lambda file: file["model"]["vocab"].pop("!"), "vocabulary"),
     "many added": (lambda file: file.update(added_tokens=[file["added_tokens"][0]] * (ADDED_LIMIT + 1)), "added tokens"),
-    "no added": (put("added_tokens", value=3), "added tokens"),
+    "no added": (edit("added_tokens", value=3), "added tokens"),
     "an empty token": (added(content=""), "added token"),
     "a long token": (added(content="x" * 300), "added token"),
     "a token of no id": (added(id=None), "id of"),
     "swallows spaces": (added(lstrip=True), "lstrip"),
     "whole words": (added(single_word=True), "single_word"),
-    "padding": (put("padding", value=3), "padding"),
-    "merges of nothing": (put("model", "merges", value=[["qq", "zz"]]), "is no tokenizer"),
-    "merges of text": (put("model", "merges", value="x"), "is no tokenizer"),
+    "padding": (edit("padding", value=3), "padding"),
+    "merges of nothing": (edit("model", "merges", value=[["qq", "zz"]]), "is no tokenizer"),
+    "merges of text": (edit("model", "merges", value="x"), "is no tokenizer"),
 }  # fmt: skip
 
 
-def write(folder: Path, place: Path, change: Change) -> Path:
+def write(folder: Path, target: Path, change: Change) -> Path:
     file = json.loads((folder / "tokenizer.json").read_text())
     change(file)
-    (place / "tokenizer.json").write_text(json.dumps(file))
-    return place / "tokenizer.json"
+    (target / "tokenizer.json").write_text(json.dumps(file))
+    return target / "tokenizer.json"
 
 
-@pytest.mark.parametrize(("change", "said"), BAD.values(), ids=BAD)
-def test_a_tokenizer_that_is_refused(folder: Path, tmp_path: Path, change: Change, said: str) -> None:
+@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
+def test_a_tokenizer_that_is_refused(folder: Path, tmp_path: Path, change: Change, message: str) -> None:
     with pytest.raises(ModelError) as caught:
         read_tokenizer(write(folder, tmp_path, change))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "is no tokenizer" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_parts_of_qwens_tokenizer_are_taken(folder: Path, tmp_path: Path) -> None:
+def test_components_of_qwens_tokenizer_are_accepted(folder: Path, tmp_path: Path) -> None:
     def change(file: dict[str, Any]) -> None:
         file["normalizer"] = {"type": "NFC"}
         file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL | {"use_regex": False}]}
         file["post_processor"] = BYTE_LEVEL
 
-    found = read_tokenizer(write(folder, tmp_path, change))
-    assert found.encode("don't", add_special_tokens=False).tokens[-1] in ("t", "'t")
+    tokenizer = read_tokenizer(write(folder, tmp_path, change))
+    assert tokenizer.encode("don't", add_special_tokens=False).tokens[-1] in ("t", "'t")
 
 
-def test_a_file_neither_pads_nor_cuts(folder: Path, tmp_path: Path) -> None:
+def test_padding_and_truncation_are_disabled(folder: Path, tmp_path: Path) -> None:
     def change(file: dict[str, Any]) -> None:
         file["padding"] = {"strategy": {"Fixed": 10**12}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
                            "pad_type_id": 0, "pad_token": "x"}  # fmt: skip
         file["truncation"] = {"max_length": 3, "strategy": "LongestFirst", "stride": 7, "direction": "Right"}
 
     text = "the cat sat on the mat " * 9
-    found = read_tokenizer(write(folder, tmp_path, change)).encode(text, add_special_tokens=False).ids
-    assert found == Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    ids = read_tokenizer(write(folder, tmp_path, change)).encode(text, add_special_tokens=False).ids
+    assert ids == Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
 
 
 def test_a_long_file_is_refused(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_panic_is_one_error() -> None:
 
 def test_a_panic_of_the_library(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """A real one, after the check of the file."""
-    monkeypatch.setattr(tokenizer_file, "_vet", lambda *_: None)
+    monkeypatch.setattr(tokenizer_file, "_check_components", lambda *_: None)
     path = write(folder, tmp_path, BAD["panics"][0])
     with pytest.raises(ModelError, match=r"is no tokenizer: .*Precompiled"):
         read_tokenizer(path)

@@ -11,7 +11,7 @@ from engine.graph.traffic import moves, streamed, traffic
 from engine.models.config import ModelConfig
 from engine.models.steps import UNMEASURED, step
 from tilec.step.graph import Kind, StepGraph
-from tilec.step.step import HEADS
+from tilec.step.step import OUTPUT_MODES
 
 FOUR_BILLION = ModelConfig(
     hidden_size=2560, intermediate_size=9728, num_attention_heads=32, num_key_value_heads=8, head_dim=128, num_hidden_layers=36,
@@ -39,12 +39,12 @@ def op_traffic(graph: StepGraph, name: str, filled: int) -> int:
 @pytest.mark.parametrize("filled", [1, 19, 4096])
 def test_a_decode_step_reads_all_weights_and_the_filled_cache(decode: StepGraph, filled: int) -> None:
     read, written = streamed(decode, filled, contract)
-    row, twice = 2560 * 2, 36 * (128 * 2 + 2 * 128 * 4)  # attention and merge both rotate the key
-    assert read == WEIGHT_BYTES + row + twice + filled * TOKEN_BYTES
+    row, norms_and_tables = 2560 * 2, 36 * (128 * 2 + 2 * 128 * 4)  # attention and merge both rotate the key
+    assert read == WEIGHT_BYTES + row + norms_and_tables + filled * TOKEN_BYTES
     assert written == TOKEN_BYTES
 
 
-def test_a_head_of_its_own_is_read_in_place_of_the_table(decode: StepGraph) -> None:
+def test_an_untied_lm_head_is_read_instead_of_the_table(decode: StepGraph) -> None:
     untied = step(replace(FOUR_BILLION, tie_word_embeddings=False), 1, 4096)
     assert streamed(untied, 9, contract) == streamed(decode, 9, contract)
 
@@ -76,14 +76,14 @@ def test_operations_of_prefill() -> None:
 
 def test_every_operation_moves_something_and_constants_are_never_written() -> None:
     small = replace(FOUR_BILLION, num_hidden_layers=2)
-    for head in HEADS:
+    for output_mode in OUTPUT_MODES:
         for tokens, past in ((1, 0), (5, 3)):
-            graph = step(small, tokens, 64, head=head, past=past)
+            graph = step(small, tokens, 64, output_mode=output_mode, past=past)
             for op in graph.ops:
                 moved = list(moves(graph, op, past + tokens, contract(op)))
-                assert sum(one.read + one.written for one in moved) > 0
-                assert sum(one.written for one in moved) > 0
-                assert all(one.written == 0 for one in moved if one.buffer.kind in (Kind.WEIGHT, Kind.TABLE, Kind.SETTING))
+                assert sum(move.read + move.written for move in moved) > 0
+                assert sum(move.written for move in moved) > 0
+                assert all(move.written == 0 for move in moved if move.buffer.kind in (Kind.WEIGHT, Kind.TABLE, Kind.SETTING))
 
 
 def test_more_slots_than_there_are(decode: StepGraph) -> None:

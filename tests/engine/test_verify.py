@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from step_contracts import MODELS, TIED, TINY, contract, made
+from step_contracts import MODELS, TIED, TINY, contract, planned_step
 
 from engine.graph.plan import MemoryPlan
 from engine.graph.verify import Contract, GraphError, verify, verify_captured
@@ -21,22 +21,22 @@ from tilec.ir.expr import sym
 from tilec.step.graph import Kind, Op, StepGraph, View
 
 CASES = [
-    *[(1, head, True, 0) for head in ("argmax", "sample", "logits")],
-    *[(tokens, head, False, past) for tokens in (1, 17, 512, 1024) for past in (0, 64)
-      for head in ("argmax", "sample", "logits", "none")],
+    *[(1, output_mode, True, 0) for output_mode in ("argmax", "sample", "logits")],
+    *[(tokens, output_mode, False, past) for tokens in (1, 17, 512, 1024) for past in (0, 64)
+      for output_mode in ("argmax", "sample", "logits", "none")],
 ]  # fmt: skip
 
 
-def here(case: tuple[str, tuple[int, str, bool, int]]) -> bool:
+def is_sampled(case: tuple[str, tuple[int, str, bool, int]]) -> bool:
     """In the default run each case is tested on one model, round-robin."""
-    name, one = case
-    return list(MODELS).index(name) == CASES.index(one) % len(MODELS)
+    name, case_tuple = case
+    return list(MODELS).index(name) == CASES.index(case_tuple) % len(MODELS)
 
 
-@pytest.mark.parametrize(("name", "case"), chosen(itertools.product(MODELS, CASES), here), ids=str)
-def test_real_steps_hold_together(name: str, case: tuple[int, str, bool, int]) -> None:
+@pytest.mark.parametrize(("name", "case"), chosen(itertools.product(MODELS, CASES), is_sampled), ids=str)
+def test_real_steps_are_verified(name: str, case: tuple[int, str, bool, int]) -> None:
     shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
-    verify(*made(shape, *case), contract)
+    verify(*planned_step(shape, *case), contract)
 
 
 Mutation = Callable[[StepGraph, MemoryPlan], tuple[StepGraph, MemoryPlan]]
@@ -68,15 +68,15 @@ def without(name: str) -> Mutation:
 
 def swapped(first: str, second: str) -> Mutation:
     def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
-        places = {op.name: position for position, op in enumerate(graph.ops)}
-        a, b = places[first], places[second]
+        positions = {op.name: position for position, op in enumerate(graph.ops)}
+        a, b = positions[first], positions[second]
         graph.ops[a], graph.ops[b] = graph.ops[b], graph.ops[a]
         return graph, memory
 
     return mutate
 
 
-def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
+def with_offset(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
     def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
         offset = change(memory)
         others = {key: value for key, value in memory.offsets.items() if key != name}
@@ -86,7 +86,7 @@ def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
 
 
 @pytest.mark.parametrize(
-    ("mutate", "said"),
+    ("mutate", "message"),
     [
         (without("layers.1.qkv_proj"), "operation `layers.1.attention`: buffer `layers.1.qkv` is read before"),
         (without("layers.0.embed_tokens"), "operation `layers.0.qkv_proj`: buffer `layers.0.scaled` is read before"),
@@ -135,28 +135,28 @@ def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
         (with_buffer("layers.0.act", kind=Kind.OUTPUT, shape=(2, 3072)), "`layers.0.act` is an output that no"),
         (with_buffer("model.layers.0.mlp.down_proj.weight", kind=Kind.ACTIVATION),
          "operation `layers.1.down_proj`: buffer `model.layers.0.mlp.down_proj.weight` is `w`, which"),
-        (placed("hidden", lambda _: None), "operation `layers.0.embed_tokens`: buffer `hidden` has no place in the arena"),
-        (placed("hidden", lambda memory: memory.size), "buffer `hidden` lies at"),
-        (placed("hidden", lambda memory: memory.offsets["hidden"] + 8), "buffer `hidden` lies at"),
-        (placed("hidden", lambda _: -256), "buffer `hidden` lies at [-256"),
-        (placed("layers.1.act", lambda memory: memory.size - 6144), "`layers.1.act` shares bytes with `hidden`"),
-        (placed("layers.0.maxima", lambda memory: memory.offsets["layers.0.sums"]), "shares bytes with"),
+        (with_offset("hidden", lambda _: None), "operation `layers.0.embed_tokens`: buffer `hidden` has no place in the arena"),
+        (with_offset("hidden", lambda memory: memory.size), "buffer `hidden` lies at"),
+        (with_offset("hidden", lambda memory: memory.offsets["hidden"] + 8), "buffer `hidden` lies at"),
+        (with_offset("hidden", lambda _: -256), "buffer `hidden` lies at [-256"),
+        (with_offset("layers.1.act", lambda memory: memory.size - 6144), "`layers.1.act` shares bytes with `hidden`"),
+        (with_offset("layers.0.maxima", lambda memory: memory.offsets["layers.0.sums"]), "shares bytes with"),
     ],
 )  # fmt: skip
-def test_a_defect_is_named(mutate: Mutation, said: str) -> None:
-    graph, memory = mutate(*made(TINY, 1, "argmax", True, 0))
+def test_a_broken_rule_names_operation_and_buffer(mutate: Mutation, message: str) -> None:
+    graph, memory = mutate(*planned_step(TINY, 1, "argmax", True, 0))
     with pytest.raises(GraphError) as caught:
         verify(graph, memory, contract)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.exit_code == 1
 
 
 def test_no_operation_can_be_left_out() -> None:
     """Every operation of a decode step is needed: without it, a buffer is missing or was computed for nothing. Only `advance`
     serves the next step."""
-    for name in [op.name for op in made(TINY, 1, "sample", True, 0)[0].ops if op.name != "advance"]:
+    for name in [op.name for op in planned_step(TINY, 1, "sample", True, 0)[0].ops if op.name != "advance"]:
         with pytest.raises(GraphError):
-            verify(*without(name)(*made(TINY, 1, "sample", True, 0)), contract)
+            verify(*without(name)(*planned_step(TINY, 1, "sample", True, 0)), contract)
 
 
 REAL = [
@@ -170,16 +170,16 @@ REAL = [
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)
-def test_every_view_and_parameter_is_held_to_its_kernel(case: Any) -> None:
+def test_every_view_and_parameter_is_checked_against_its_kernel(case: Any) -> None:
     """Moves each view of a step by one element, and removes each parameter."""
-    graph, memory = made(TINY, *case)
+    graph, memory = planned_step(TINY, *case)
     for op in graph.ops:
         for name, view in op.tensors.items():
-            said = f"operation `{op.name}`: buffer `{view.buffer}` has"
+            message = f"operation `{op.name}`: buffer `{view.buffer}` has"
             for offset in (-1, 1):
                 moved = replace(view, offset=offset)
-                with pytest.raises(GraphError, match=re.escape(said)):
-                    verify(*with_view(op.name, name, lambda _, moved=moved: moved)(*made(TINY, *case)), contract)
+                with pytest.raises(GraphError, match=re.escape(message)):
+                    verify(*with_view(op.name, name, lambda _, moved=moved: moved)(*planned_step(TINY, *case)), contract)
             tensors = {key: value for key, value in op.tensors.items() if key != name}
             with pytest.raises(GraphError, match=f"operation `{op.name}`: parameter `{name}` of `{op.kernel}` is not given"):
                 verify(
@@ -189,10 +189,10 @@ def test_every_view_and_parameter_is_held_to_its_kernel(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)
-def test_what_may_not_change_is_never_written(case: Any) -> None:
+def test_constant_buffers_are_never_written(case: Any) -> None:
     """Declares each buffer that a step writes a weight, a table or a setting."""
-    graph, memory = made(TINY, *case)
-    seen = 0
+    graph, memory = planned_step(TINY, *case)
+    checked = 0
     for op in graph.ops:
         for spec in contract(op).tensors:
             if spec.access == "in":
@@ -201,21 +201,21 @@ def test_what_may_not_change_is_never_written(case: Any) -> None:
             writers = [
                 other.name
                 for other in graph.ops
-                for wanted in contract(other).tensors
-                if wanted.access != "in" and other.tensors[wanted.name].buffer == name
+                for spec_of_other in contract(other).tensors
+                if spec_of_other.access != "in" and other.tensors[spec_of_other.name].buffer == name
             ]
             for kind in (Kind.WEIGHT, Kind.TABLE, Kind.SETTING):
-                said = f"operation `{writers[0]}`: buffer `{name}` is a {kind.value}, and is written"
-                with pytest.raises(GraphError, match=re.escape(said)):
+                message = f"operation `{writers[0]}`: buffer `{name}` is a {kind.value}, and is written"
+                with pytest.raises(GraphError, match=re.escape(message)):
                     verify(*with_buffer(name, kind=kind)(graph_of(graph), memory), contract)
-                seen += 1
-    assert seen > 3 * len(graph.ops)
+                checked += 1
+    assert checked > 3 * len(graph.ops)
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)
 def test_every_bound_is_needed(case: Any) -> None:
     """Each bound of a buffer whose integers a kernel relies on: removed, and widened by one."""
-    graph, memory = made(TINY, *case)
+    graph, memory = planned_step(TINY, *case)
     checks = [(op, check) for op in graph.ops for check in contract(op).value_checks]
     for name in {op.tensors[check.tensor].buffer for op, check in checks}:
         buffer = graph.buffers[name]
@@ -229,28 +229,30 @@ def test_every_bound_is_needed(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)
-def test_what_is_read_early_is_written_by_nobody_before(case: Any) -> None:
+def test_a_resident_tensor_is_not_written_before(case: Any) -> None:
     """Declares each tensor that an operation reads resident: refused if the step computes it, or has already changed it."""
-    graph, memory = made(TINY, *case)
+    graph, memory = planned_step(TINY, *case)
     changed: set[str] = set()
     refused = 0
     for op in graph.ops:
-        own = contract(op)
-        for spec in own.tensors:
+        own_contract = contract(op)
+        for spec in own_contract.tensors:
             buffer = graph.buffers[op.tensors[spec.name].buffer]
             if spec.access != "in" or spec.resident:
                 continue
-            tensors = tuple(replace(one, resident=one is spec) for one in own.tensors)
-            early = replace(own, tensors=tensors)
+            tensors = tuple(replace(other_spec, resident=other_spec is spec) for other_spec in own_contract.tensors)
+            resident_contract = replace(own_contract, tensors=tensors)
 
-            def declared(other: Op, op: Op = op, early: Contract = early) -> Contract:
-                return early if other is op else contract(other)
+            def declared(other: Op, op: Op = op, resident_contract: Contract = resident_contract) -> Contract:
+                return resident_contract if other is op else contract(other)
 
             if buffer.kind not in (Kind.ACTIVATION, Kind.OUTPUT) and buffer.name not in changed:
                 verify(graph, memory, declared)
                 continue
-            said = f"operation `{op.name}`: buffer `{buffer.name}` is `{spec.name}`, which `{op.kernel}` reads before earlier"
-            with pytest.raises(GraphError, match=re.escape(said)):
+            message = (
+                f"operation `{op.name}`: buffer `{buffer.name}` is `{spec.name}`, which `{op.kernel}` reads before earlier"
+            )
+            with pytest.raises(GraphError, match=re.escape(message)):
                 verify(graph, memory, declared)
             refused += 1
         changed |= written_by(op)
@@ -261,35 +263,35 @@ def test_what_is_read_early_is_written_by_nobody_before(case: Any) -> None:
 def test_a_prompt_ends_within_the_cache(past: int) -> None:
     mutate = with_op("layers.0.attention", lambda op: replace(op, scalars={**op.scalars, "past": past}))
     with pytest.raises(GraphError, match=r"operation `layers.0.attention`: buffer `k_cache.0` breaks .*past \+ T <= S"):
-        verify(*mutate(*made(TINY, 17, "argmax", False, 64)), contract)
+        verify(*mutate(*planned_step(TINY, 17, "argmax", False, 64)), contract)
     mutate = with_op("layers.0.attention", lambda op: replace(op, scalars={**op.scalars, "past": 2048 - 17}))
-    verify(*mutate(*made(TINY, 17, "argmax", False, 64)), contract)
+    verify(*mutate(*planned_step(TINY, 17, "argmax", False, 64)), contract)
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)
-def test_places_of_the_arena(case: Any) -> None:
+def test_offsets_in_the_arena(case: Any) -> None:
     """Moves each activation onto each other one: refused if both are live at once, whoever reads or writes them."""
-    graph, memory = made(TINY, *case)
+    graph, memory = planned_step(TINY, *case)
     touched = {name: [i for i, op in enumerate(graph.ops) if name in buffers_of(op)] for name in memory.offsets}
-    met = 0
-    for name, own in touched.items():
-        for other, its in touched.items():
-            if name == other or own[0] > its[-1] or its[0] > own[-1]:
+    conflicts = 0
+    for name, uses in touched.items():
+        for other, other_uses in touched.items():
+            if name == other or uses[0] > other_uses[-1] or other_uses[0] > uses[-1]:
                 continue
-            met += 1
+            conflicts += 1
             with pytest.raises(GraphError, match=r"operation `.*`: buffer `.*` (shares bytes with `.*`|lies at)"):
                 verify(graph, MemoryPlan({**memory.offsets, name: memory.offsets[other]}, memory.size), contract)
-        for place in (memory.offsets[name] + 128, memory.size, -256):
+        for offset in (memory.offsets[name] + 128, memory.size, -256):
             with pytest.raises(GraphError, match=f"buffer `{name}` lies at"):
-                verify(graph, MemoryPlan({**memory.offsets, name: place}, memory.size), contract)
-    assert met > len(memory.offsets)
+                verify(graph, MemoryPlan({**memory.offsets, name: offset}, memory.size), contract)
+    assert conflicts > len(memory.offsets)
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)
-def test_neighbours_stay_in_order(case: Any) -> None:
+def test_neighbors_stay_in_order(case: Any) -> None:
     """Swapped neighbors are refused. Contracts do not describe what a kernel computes, so one swap is accepted: a read may move
     before an in-place update of a buffer that was complete already."""
-    graph, memory = made(TINY, *case)
+    graph, memory = planned_step(TINY, *case)
     refused = 0
     for first, second in pairwise(graph.ops):
         swap = {first.name: second, second.name: first}
@@ -318,8 +320,8 @@ def written_by(op: Op) -> set[str]:
     return {op.tensors[spec.name].buffer for spec in contract(op).tensors if spec.access != "in"}
 
 
-def test_a_kernel_that_writes_nothing_has_no_place() -> None:
-    graph, memory = made(TINY, 1, "argmax", True, 0)
+def test_a_kernel_that_writes_nothing_is_refused() -> None:
+    graph, memory = planned_step(TINY, 1, "argmax", True, 0)
     idle = Op("idle", "idle", {}, {"x": graph.view("hidden")})
     graph.ops.append(idle)
     spec = TensorSpec("x", "in", "bf16", (sym("A"), sym("B")), None, 16)
@@ -327,51 +329,51 @@ def test_a_kernel_that_writes_nothing_has_no_place() -> None:
         verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is idle else contract(op))
 
 
-def test_what_a_kernel_computed_has_no_bounds() -> None:
+def test_computed_values_have_no_bounds() -> None:
     """A declared bound of a buffer that the step itself writes proves nothing."""
-    graph, memory = made(TINY, 17, "argmax", False, 0)
+    graph, memory = planned_step(TINY, 17, "argmax", False, 0)
     graph.buffer("picked", "i32", (1,), Kind.ACTIVATION, low=0, high=1)
     memory = MemoryPlan({**memory.offsets, "picked": memory.size}, memory.size + 256)
-    place = next(i for i, op in enumerate(graph.ops) if op.name == "layers.1.last_hidden")
-    graph.ops[place] = replace(graph.ops[place], tensors={**graph.ops[place].tensors, "index": graph.view("picked")})
-    fill = Op("pick", "pick", {}, {"out": graph.view("picked")})
-    graph.ops.insert(place, fill)
+    position = next(i for i, op in enumerate(graph.ops) if op.name == "layers.1.last_hidden")
+    graph.ops[position] = replace(graph.ops[position], tensors={**graph.ops[position].tensors, "index": graph.view("picked")})
+    writer = Op("pick", "pick", {}, {"out": graph.view("picked")})
+    graph.ops.insert(position, writer)
     spec = TensorSpec("out", "out", "i32", (sym("N"),), None, 16)
-    said = r"operation `pick`: buffer `picked` holds 0 to 0, and `pick` writes it as `out` and promises nothing"
-    with pytest.raises(GraphError, match=said):
-        verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is fill else contract(op))
+    message = r"operation `pick`: buffer `picked` holds 0 to 0, and `pick` writes it as `out` and promises nothing"
+    with pytest.raises(GraphError, match=message):
+        verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is writer else contract(op))
     graph.buffers["picked"] = replace(graph.buffers["picked"], low=None, high=None)
-    said = r"operation `layers\.1\.last_hidden`: buffer `picked` is computed, so nothing bounds it"
-    with pytest.raises(GraphError, match=said):
-        verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is fill else contract(op))
+    message = r"operation `layers\.1\.last_hidden`: buffer `picked` is computed, so nothing bounds it"
+    with pytest.raises(GraphError, match=message):
+        verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is writer else contract(op))
 
 
 def captured() -> tuple[StepGraph, dict[str, tuple[int, int]]]:
-    graph, _ = made(TINY, 1, "sample", True, 0)
-    places: dict[str, tuple[int, int]] = {}
+    graph, _ = planned_step(TINY, 1, "sample", True, 0)
+    allocations: dict[str, tuple[int, int]] = {}
     pointer = 1 << 20
     for buffer in graph.buffers.values():
         if buffer.kind is not Kind.ACTIVATION:
-            places[buffer.name] = (pointer, buffer.bytes)
+            allocations[buffer.name] = (pointer, buffer.bytes)
             pointer += -(-buffer.bytes // 256) * 256
-    return graph, places
+    return graph, allocations
 
 
 def test_memory_of_a_captured_step() -> None:
-    graph, places = captured()
+    graph, allocations = captured()
     arena = (0, 1 << 20)
-    verify_captured(graph, places, arena)
-    for name, (pointer, size) in places.items():
+    verify_captured(graph, allocations, arena)
+    for name, (pointer, size) in allocations.items():
         with pytest.raises(GraphError, match=f"buffer `{name}` has no memory that outlives the graph"):
-            verify_captured(graph, {key: place for key, place in places.items() if key != name}, arena)
+            verify_captured(graph, {key: allocation for key, allocation in allocations.items() if key != name}, arena)
         with pytest.raises(GraphError, match=f"buffer `{name}` has {size - 1} bytes of memory"):
-            verify_captured(graph, places | {name: (pointer, size - 1)}, arena)
+            verify_captured(graph, allocations | {name: (pointer, size - 1)}, arena)
         with pytest.raises(GraphError, match="shares memory with"):
-            verify_captured(graph, places | {name: (arena[1] - 1, size)}, arena)
+            verify_captured(graph, allocations | {name: (arena[1] - 1, size)}, arena)
 
 
-def test_only_activations_lie_in_the_arena() -> None:
-    graph, memory = made(TINY, 1, "argmax", True, 0)
+def test_only_activations_are_in_the_arena() -> None:
+    graph, memory = planned_step(TINY, 1, "argmax", True, 0)
     for name in ("model.norm.weight", "token", "nobody"):
         with pytest.raises(GraphError, match=f"buffer `{name}` has a place in the arena, and is no activation"):
             verify(graph, MemoryPlan({**memory.offsets, name: 0}, memory.size), contract)
@@ -379,13 +381,13 @@ def test_only_activations_lie_in_the_arena() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), 0.5])
 def test_integers_are_integers(value: float) -> None:
-    graph, memory = made(TINY, 17, "argmax", False, 64)
+    graph, memory = planned_step(TINY, 17, "argmax", False, 64)
     change = with_op("layers.0.attention", lambda op: replace(op, scalars={**op.scalars, "past": value}))
     with pytest.raises(GraphError, match=r"scalar `past` of `flash_attention` is .*, not an integer"):
         verify(*change(graph, memory), contract)
 
 
 def test_a_cache_bounds_no_index() -> None:
-    graph, memory = made(TINY, 1, "argmax", True, 0)
+    graph, memory = planned_step(TINY, 1, "argmax", True, 0)
     with pytest.raises(GraphError, match="buffer `lengths` is computed, so nothing bounds it"):
         verify(*with_buffer("lengths", kind=Kind.CACHE)(graph, memory), contract)

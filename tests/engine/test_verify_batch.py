@@ -22,32 +22,34 @@ from tilec.step.reader import read_declaration
 from tilec.step.step import BATCHES
 
 
-def batch(head: Any = "argmax", sequences: int = 4, shape: Any = TINY, *, short: bool = False) -> StepGraph:
-    return model_step(shape, 2048).graph("batch", head, tokens=sequences, short=short)
+def batch(output_mode: Any = "argmax", sequences: int = 4, shape: Any = TINY, *, short: bool = False) -> StepGraph:
+    return model_step(shape, 2048).graph("batch", output_mode, tokens=sequences, short=short)
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("head", ["argmax", "sample", "logits"])
-def test_real_batches_hold_together(name: str, head: str) -> None:
+@pytest.mark.parametrize("output_mode", ["argmax", "sample", "logits"])
+def test_real_batches_are_verified(name: str, output_mode: str) -> None:
     shape: Any = type("Shape", (), {**MODELS[name], "rms_norm_eps": 1e-6, "tie_word_embeddings": name in TIED})()
     for sequences in BATCHES:
-        graph = batch(head, sequences, shape)
+        graph = batch(output_mode, sequences, shape)
         assert graph.sequences == sequences
         verify(graph, plan_memory(graph), contract)
 
 
 def changed(graph: StepGraph, name: str, parameter: str, view: Callable[[View], View]) -> None:
     """Gives an operation another view."""
-    place, op = next((place, op) for place, op in enumerate(graph.ops) if op.name == name)
-    graph.ops[place] = replace(op, tensors={**op.tensors, parameter: view(op.tensors[parameter])})
+    position, op = next((position, op) for position, op in enumerate(graph.ops) if op.name == name)
+    graph.ops[position] = replace(op, tensors={**op.tensors, parameter: view(op.tensors[parameter])})
 
 
-def rowless(op: Op, kernel: str, parameter: str, row: int | None) -> Contract:
+def with_row_axis(op: Op, kernel: str, parameter: str, row: int | None) -> Contract:
     """A kernel whose manifest has different data for one parameter."""
-    own = contract(op)
+    own_contract = contract(op)
     if op.kernel != kernel:
-        return own
-    return replace(own, tensors=tuple(replace(one, row=row) if one.name == parameter else one for one in own.tensors))
+        return own_contract
+    return replace(
+        own_contract, tensors=tuple(replace(spec, row=row) if spec.name == parameter else spec for spec in own_contract.tensors)
+    )
 
 
 TENSORS = {"rotary_decode_attention": 8, "decode_merge_kv": 9, "rotary_decode_attention_kv": 6}
@@ -57,7 +59,7 @@ OTHER_ROWS = [(kernel, row) for kernel in TENSORS for row in (None, 0, 1) if (ke
 
 
 @pytest.mark.parametrize(("kernel", "row"), OTHER_ROWS)
-def test_a_kernel_that_may_touch_another_sequence_is_refused(kernel: str, row: int | None) -> None:
+def test_a_kernel_that_may_access_another_sequence_is_refused(kernel: str, row: int | None) -> None:
     graph = batch(short=kernel == "rotary_decode_attention_kv")
     op = next(op for op in graph.ops if op.kernel == kernel)
     refused = 0
@@ -65,7 +67,11 @@ def test_a_kernel_that_may_touch_another_sequence_is_refused(kernel: str, row: i
         if graph.buffers[view.buffer].kind in (Kind.WEIGHT, Kind.TABLE):
             continue
         with pytest.raises(GraphError, match="does not keep to one of them"):
-            verify(graph, plan_memory(graph), lambda op, at=parameter: rowless(op, kernel, at, row))
+            verify(
+                graph,
+                plan_memory(graph),
+                lambda op, changed_parameter=parameter: with_row_axis(op, kernel, changed_parameter, row),
+            )
         refused += 1
     assert refused == TENSORS[kernel]
 
@@ -85,14 +91,14 @@ def test_a_cache_seen_as_one_sequence_or_in_part_is_refused() -> None:
                     verify(graph, plan_memory(graph), contract)
 
 
-def test_another_lengths_than_the_sequences_own_are_refused() -> None:
+def test_lengths_of_another_buffer_are_refused() -> None:
     graph = batch()
     changed(graph, "layers.0.attention", "lengths", lambda _: View("positions", (4,)))  # may be 0
     with pytest.raises(GraphError, match=r"holds 0 to 2047, and `lengths` of `rotary_decode_attention` takes 1 to 2048"):
         verify(graph, plan_memory(graph), contract)
 
 
-OTHERS = """
+OTHER_KERNEL = """
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, load, store, sum, values, i32
 
@@ -118,14 +124,14 @@ def other(cache: In[f32, B, S], at: In[i32, B], out: Out[f32, B]):
         ("load(cache, (b, 0), shape=(1, 1)).reshape((1,)) + load(cache, (0, 0), shape=(1, 1)).reshape((1,))", None),
     ],
 )
-def test_what_a_kernel_touches_decides_whether_it_keeps_to_a_row(tmp_path: Any, read: str, row: int | None) -> None:
+def test_the_accesses_of_a_kernel_decide_whether_it_has_a_row_axis(tmp_path: Any, read: str, row: int | None) -> None:
     path = tmp_path / "other.py"
-    path.write_text(OTHERS.replace("LOAD", read))
+    path.write_text(OTHER_KERNEL.replace("LOAD", read))
     (cache, _, out), _ = parameter_specs(frontend.load_kernel(path, {}, root=tmp_path))
     assert (cache.row, out.row) == (row, 0)
 
 
-def test_a_text_without_batches_makes_none() -> None:
+def test_a_declaration_without_batch_has_no_batch_steps() -> None:
     text = (shipped.ROOT / "engine" / "models" / "qwen3.step").read_text(encoding="utf-8")
     begin, end = text.index("def batch():"), text.index("def prefill():")
     step = model_step(TINY, 64, declaration=read_declaration(text[:begin] + text[end:]))

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from step_contracts import MODELS, TIED, TINY, contract, made
+from step_contracts import MODELS, TIED, TINY, contract, planned_step
 
 from engine.backends.interpreter import InterpreterBackend, kernel_contract
 from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
-from engine.graph.integers import GraphError, InputValues, Left, Replay
+from engine.graph.integers import GraphError, InputValues, Replay, WrittenValues
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.steps import model_step
@@ -24,7 +24,7 @@ from tests import shipped
 from tilec import frontend
 from tilec.step.graph import Buffer, Kind, Op, StepGraph
 
-HEADS = ("argmax", "sample")
+OUTPUT_MODES = ("argmax", "sample")
 
 
 def with_advance(folder: Path, edit: Callable[[str], str], kernel: str = "advance") -> Callable[[Op], Contract]:
@@ -42,24 +42,24 @@ def without_promise(tensor: str) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("tensor", ["ids", "positions", "slots", "lengths"])
-@pytest.mark.parametrize("head", HEADS)
-def test_what_no_kernel_promises_is_no_index_of_the_next_replay(tmp_path: Path, tensor: str, head: str) -> None:
-    said = f"operation `advance`: buffer `{tensor}` holds .* and promises nothing: it has no `ensures\\({tensor}, "
-    with pytest.raises(GraphError, match=said):
-        verify(*made(TINY, 1, head, True, 0), with_advance(tmp_path, without_promise(tensor)))
+@pytest.mark.parametrize("output_mode", OUTPUT_MODES)
+def test_unpromised_values_are_not_indices_of_the_next_replay(tmp_path: Path, tensor: str, output_mode: str) -> None:
+    message = f"operation `advance`: buffer `{tensor}` holds .* and promises nothing: it has no `ensures\\({tensor}, "
+    with pytest.raises(GraphError, match=message):
+        verify(*planned_step(TINY, 1, output_mode, True, 0), with_advance(tmp_path, without_promise(tensor)))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("ensures(ids, 0, vocab_size)", "ensures(ids, 0, vocab_size + 1)", "`ids` holds 0 to 2047, .* leaves 0 to 2048"),
         ("ensures(ids, 0, vocab_size)", "ensures(ids, -1, vocab_size)", "`ids` holds 0 to 2047, .* leaves -1 to 2047"),
         ("ensures(ids, 0, vocab_size)", "ensures(ids, 0, 1, above=token)", "`ids` holds .* above integers without bounds"),
     ],
 )
-def test_what_leaves_its_bounds_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
-    with pytest.raises(GraphError, match=f"operation `advance`: buffer {said}"):
-        verify(*made(TINY, 1, "argmax", True, 0), with_advance(tmp_path, lambda text: text.replace(old, new)))
+def test_values_out_of_bounds_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(GraphError, match=f"operation `advance`: buffer {message}"):
+        verify(*planned_step(TINY, 1, "argmax", True, 0), with_advance(tmp_path, lambda text: text.replace(old, new)))
 
 
 HEAD = """import tilec
@@ -116,24 +116,24 @@ def small_step(folder: Path, writer: str, kind: Kind) -> tuple[StepGraph, Memory
 
 
 @pytest.mark.parametrize("kind", [Kind.INPUT, Kind.ACTIVATION])
-def test_slots_that_a_kernel_makes_equal_are_refused(tmp_path: Path, kind: Kind) -> None:
-    said = "operation `make`: buffer `slots` holds distinct integers, and `same` does not promise that `out` does"
-    with pytest.raises(GraphError, match=said):
+def test_slots_that_a_kernel_may_write_equal_are_refused(tmp_path: Path, kind: Kind) -> None:
+    message = "operation `make`: buffer `slots` holds distinct integers, and `same` does not promise that `out` does"
+    with pytest.raises(GraphError, match=message):
         verify(*small_step(tmp_path, "same", kind))
     replay = verify(*small_step(tmp_path, "each", kind))
-    assert replay.left == ((Left("slots", (), 0, 4),) if kind is Kind.INPUT else ())
+    assert replay.written_values == ((WrittenValues("slots", (), 0, 4),) if kind is Kind.INPUT else ())
 
 
 @pytest.mark.parametrize("elements", [1, 2])
 def test_part_of_a_buffer_makes_no_distinct_whole(tmp_path: Path, elements: int) -> None:
-    graph, memory, known = small_step(tmp_path, "each", Kind.INPUT)
+    graph, memory, contract_of = small_step(tmp_path, "each", Kind.INPUT)
     graph.ops[1] = replace(graph.ops[1], tensors={"out": graph.view("slots", elements, offset=2)})
     with pytest.raises(GraphError, match="buffer `slots` holds distinct integers"):
-        verify(graph, memory, known)
+        verify(graph, memory, contract_of)
 
 
 @pytest.mark.parametrize("bounds", [{}, {"low": 0, "high": 1}])
-def test_an_input_that_nothing_bounds_is_not_counted_on(tmp_path: Path, bounds: dict[str, int]) -> None:
+def test_an_unbounded_input_is_not_relied_on(tmp_path: Path, bounds: dict[str, int]) -> None:
     """Any kernel may write it after its reader, so the host's value is valid for one step only."""
     contracts: dict[str, Contract] = {}
     for name in ("follow", "same", "take"):
@@ -152,61 +152,61 @@ def test_an_input_that_nothing_bounds_is_not_counted_on(tmp_path: Path, bounds: 
         Op("same", "same", {}, {"out": given}),
     ]
     if bounds:
-        left = verify(graph, plan_memory(graph), lambda op: contracts[op.kernel]).left
-        assert {one.buffer for one in left} == {"positions", "given"}
+        written_values = verify(graph, plan_memory(graph), lambda op: contracts[op.kernel]).written_values
+        assert {values.buffer for values in written_values} == {"positions", "given"}
         return
     with pytest.raises(GraphError, match=r"buffer `positions` holds 0 to 3, .* above integers without bounds"):
         verify(graph, plan_memory(graph), lambda op: contracts[op.kernel])
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-@pytest.mark.parametrize("head", HEADS)
-def test_every_model_says_what_its_steps_leave(name: str, head: Any) -> None:
+@pytest.mark.parametrize("output_mode", OUTPUT_MODES)
+def test_the_values_that_steps_of_every_model_write(name: str, output_mode: Any) -> None:
     shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
     step = model_step(shape, 1000)
-    one = step.graph("decode", head)
-    replay = verify(one, plan_memory(one), contract)
+    graph = step.graph("decode", output_mode)
+    replay = verify(graph, plan_memory(graph), contract)
     assert {buffer.name for buffer in replay.inputs} == {"ids", "positions", "slots", "lengths"}
-    assert {left.buffer: (left.above, left.low, left.high) for left in replay.left} == {
+    assert {values.buffer: (values.above, values.low, values.high) for values in replay.written_values} == {
         "ids": ((), 0, shape.vocab_size), "positions": (("positions",), 1, 2), "slots": (("positions",), 1, 2),
         "lengths": (("positions",), 2, 3),
     }  # fmt: skip
-    several = step.graph("batch", head, tokens=2)
-    replay = verify(several, plan_memory(several), contract)
-    assert {left.above for left in replay.left} == {(), ("positions", "batch.going")}
+    batch_graph = step.graph("batch", output_mode, tokens=2)
+    replay = verify(batch_graph, plan_memory(batch_graph), contract)
+    assert {values.above for values in replay.written_values} == {(), ("positions", "batch.going")}
     logits = step.graph("decode", "logits")
-    assert verify(logits, plan_memory(logits), contract).left == ()
+    assert verify(logits, plan_memory(logits), contract).written_values == ()
 
 
-def replayed(*left: Left) -> Replay:
+def replayed(*written_values: WrittenValues) -> Replay:
     positions = Buffer("positions", "i32", (2,), Kind.INPUT, low=0, high=4)
-    going = Buffer("going", "i32", (2,), Kind.INPUT, low=0, high=2)
-    return Replay("batch", (positions, going), left)
+    active = Buffer("going", "i32", (2,), Kind.INPUT, low=0, high=2)
+    return Replay("batch", (positions, active), written_values)
 
 
 def test_the_host_counts_what_steps_add() -> None:
-    step = replayed(Left("positions", ("positions", "going"), 0, 1))
-    known = InputValues()
-    known.sent({"positions": np.array([2, 0]), "going": [1, 0]})
-    known.enqueue(step)
-    known.enqueue(step)
+    step = replayed(WrittenValues("positions", ("positions", "going"), 0, 1))
+    input_values = InputValues()
+    input_values.sent({"positions": np.array([2, 0]), "going": [1, 0]})
+    input_values.enqueue(step)
+    input_values.enqueue(step)
     with pytest.raises(GraphError, match=r"step `batch`: input `positions` holds 0 to 4, and the step takes 0 to 3"):
-        known.enqueue(step)
-    known.sent({"positions": [3, 3]})
-    known.enqueue(step)
+        input_values.enqueue(step)
+    input_values.sent({"positions": [3, 3]})
+    input_values.enqueue(step)
     with pytest.raises(GraphError, match="input `positions` holds 3 to 4"):
-        known.enqueue(step)
+        input_values.enqueue(step)
 
 
-def test_what_a_step_may_add_counts_as_added() -> None:
-    step = replayed(Left("positions", ("positions",), 0, 3))
-    known = InputValues()
-    known.sent({"positions": [0, 1], "going": [0, 0]})
-    known.enqueue(step)
-    known.enqueue(replayed())
-    known.enqueue(step)
+def test_the_largest_increment_is_assumed() -> None:
+    step = replayed(WrittenValues("positions", ("positions",), 0, 3))
+    input_values = InputValues()
+    input_values.sent({"positions": [0, 1], "going": [0, 0]})
+    input_values.enqueue(step)
+    input_values.enqueue(replayed())
+    input_values.enqueue(step)
     with pytest.raises(GraphError, match="input `positions` holds 0 to 5"):
-        known.enqueue(replayed())
+        input_values.enqueue(replayed())
 
 
 def test_inputs_are_set_before_the_first_step() -> None:
@@ -218,13 +218,13 @@ def test_inputs_are_set_before_the_first_step() -> None:
 def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
     folder = tmp_path_factory.mktemp("tiny") / "model"
     config = write_tiny_model(folder)
-    made = InterpreterBackend()
-    made.load(config, WeightPlan.for_model(config, folder, "bf16"), 128)
-    yield made
-    made.close()
+    loaded = InterpreterBackend()
+    loaded.load(config, WeightPlan.for_model(config, folder, "bf16"), 128)
+    yield loaded
+    loaded.close()
 
 
-def test_no_step_is_enqueued_behind_the_last_slot(
+def test_no_step_is_enqueued_past_the_last_slot(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """Without the checks of remaining slots that users see."""

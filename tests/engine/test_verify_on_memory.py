@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_contracts import TINY, contract, made
+from step_contracts import TINY, contract, planned_step
 
 from engine.graph.plan import MemoryPlan
 from engine.graph.verify import GraphError, verify
@@ -16,13 +16,13 @@ from tilec.step.graph import Kind, StepGraph
 
 
 @dataclass
-class Tagged:
+class TaggedMemory:
     """A step on memory whose bytes record the buffer and version that wrote them."""
 
     graph: StepGraph
     memory: MemoryPlan
 
-    def holds(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether every read finds the last version of its whole buffer."""
         arena: dict[int, object] = {}
         version: dict[str, int] = {}
@@ -53,26 +53,28 @@ class Tagged:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
-def test_what_is_accepted_holds_on_tagged_memory(seed: int) -> None:
+def test_accepted_steps_are_consistent_on_tagged_memory(seed: int) -> None:
     """Random plans and orders: if the verifier accepts, the simulation of the bytes finds no stale or foreign data."""
-    chance = random.Random(seed)
-    graph, memory = made(TINY, 3, "argmax", False, 0, max_seq_len=64)
+    rng = random.Random(seed)
+    graph, memory = planned_step(TINY, 3, "argmax", False, 0, max_seq_len=64)
     offsets = dict(memory.offsets)
-    for _ in range(chance.randrange(3)):
-        offsets[chance.choice(list(offsets))] = 256 * chance.randrange(memory.size // 256)
+    for _ in range(rng.randrange(3)):
+        offsets[rng.choice(list(offsets))] = 256 * rng.randrange(memory.size // 256)
     size = max(offset + -(-graph.buffers[name].bytes // 256) * 256 for name, offset in offsets.items())
-    if chance.random() < 0.5:
-        i = chance.randrange(len(graph.ops) - 1)
+    if rng.random() < 0.5:
+        i = rng.randrange(len(graph.ops) - 1)
         graph.ops[i], graph.ops[i + 1] = graph.ops[i + 1], graph.ops[i]
     plan = MemoryPlan(offsets, max(size, memory.size))
     try:
         verify(graph, plan, contract)
     except GraphError:
         return
-    assert Tagged(graph, plan).holds()
+    assert TaggedMemory(graph, plan).is_consistent()
 
 
-def test_the_simulation_finds_what_is_wrong() -> None:
-    graph, memory = made(TINY, 3, "argmax", False, 0, max_seq_len=64)
-    assert Tagged(graph, memory).holds()
-    assert not Tagged(graph, MemoryPlan({**memory.offsets, "layers.0.act": memory.offsets["hidden"]}, memory.size)).holds()
+def test_the_simulation_detects_stale_data() -> None:
+    graph, memory = planned_step(TINY, 3, "argmax", False, 0, max_seq_len=64)
+    assert TaggedMemory(graph, memory).is_consistent()
+    assert not TaggedMemory(
+        graph, MemoryPlan({**memory.offsets, "layers.0.act": memory.offsets["hidden"]}, memory.size)
+    ).is_consistent()

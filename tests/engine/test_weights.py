@@ -43,25 +43,29 @@ def refusal(folder: Path, dtype: str = "bf16", config: ModelConfig = UNTIED, **o
 
 def joined(weights: Weights, name: str, limit: int) -> bytes:
     """A destination assembled from its chunks, each of which must be at its offset and within the size limit."""
-    found = b""
+    data = b""
     for offset, chunk in weights.chunks(name, limit):
-        assert offset == len(found) and 0 < len(chunk) <= limit and chunk.readonly
-        found += chunk
-    return found
+        assert offset == len(data) and 0 < len(chunk) <= limit and chunk.readonly
+        data += chunk
+    return data
 
 
 def expected(arrays: dict[str, NDArray[Any]], config: ModelConfig) -> dict[str, NDArray[Any]]:
     """The destinations of a model, merged here by hand."""
-    merged = {
+    concatenated = {
         name: arrays[name] for name in shapes(config) if not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
     }
-    merged = {name: array for name, array in merged.items() if not name.endswith(("gate_proj.weight", "up_proj.weight"))}
+    concatenated = {
+        name: array for name, array in concatenated.items() if not name.endswith(("gate_proj.weight", "up_proj.weight"))
+    }
     for number in range(config.num_hidden_layers):
         attention, mlp = f"model.layers.{number}.self_attn", f"model.layers.{number}.mlp"
         rows = [arrays[f"{attention}.{part}_proj.weight"] for part in "qkv"]
-        merged[f"{attention}.qkv_proj.weight"] = np.concatenate(rows)
-        merged[f"{mlp}.gate_up_proj.weight"] = np.concatenate([arrays[f"{mlp}.{part}_proj.weight"] for part in ("gate", "up")])
-    return merged
+        concatenated[f"{attention}.qkv_proj.weight"] = np.concatenate(rows)
+        concatenated[f"{mlp}.gate_up_proj.weight"] = np.concatenate(
+            [arrays[f"{mlp}.{part}_proj.weight"] for part in ("gate", "up")]
+        )
+    return concatenated
 
 
 @pytest.mark.parametrize("config", [UNTIED, TIED], ids=["untied", "tied"])
@@ -74,13 +78,13 @@ def test_every_destination_has_the_values_of_its_tensors(tmp_path: Path, config:
     else:
         write(tmp_path / "model.safetensors", arrays)
     plan = WeightPlan.for_model(config, tmp_path, dtype.lower())
-    wanted = expected(arrays, config)
-    assert {destination.name for destination in plan.destinations} == set(wanted)
+    expected_arrays = expected(arrays, config)
+    assert {destination.name for destination in plan.destinations} == set(expected_arrays)
     assert plan.bytes == sum(array.nbytes for array in arrays.values())
-    for name, array in wanted.items():
-        found = plan.array(name)
-        assert found.dtype == array.dtype and found.shape == array.shape == plan[name].shape and not found.flags.writeable
-        assert found.tobytes() == array.tobytes()
+    for name, array in expected_arrays.items():
+        actual = plan.array(name)
+        assert actual.dtype == array.dtype and actual.shape == array.shape == plan[name].shape and not actual.flags.writeable
+        assert actual.tobytes() == array.tobytes()
         for limit in (2, 7, 64, 1 << 20):
             assert joined(plan, name, limit) == array.tobytes()
     for name in plan.tensor_names:
@@ -101,7 +105,7 @@ def test_a_plan_covers_each_destination_without_gaps() -> None:
 def test_a_plan_has_exactly_the_weights_that_a_step_reads(config: ModelConfig, tokens: int) -> None:
     graph = step(config, tokens, 64)
     read = {(buffer.name, buffer.dtype, buffer.shape) for buffer in graph.of_kind(Kind.WEIGHT)}
-    assert {(made.name, made.dtype, made.shape) for made in destinations(config, "bf16")} == read
+    assert {(destination.name, destination.dtype, destination.shape) for destination in destinations(config, "bf16")} == read
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_files_of_the_reference_implementation_are_read(tmp_path: Path) -> None:
     assert all(np.array_equal(plan.tensor(name), array) for name, array in arrays.items())
 
 
-def test_a_tied_model_may_hold_the_head_as_well(tmp_path: Path) -> None:
+def test_a_tied_model_may_contain_the_lm_head(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", tensors(UNTIED))
     plan = WeightPlan.for_model(TIED, tmp_path, "bf16")
     assert "lm_head.weight" not in plan.tensor_names
@@ -147,14 +151,14 @@ def test_a_tied_model_may_hold_the_head_as_well(tmp_path: Path) -> None:
     assert '"lm_head.weight" has shape [5, 8]' in refusal(tmp_path, config=TIED)
 
 
-@pytest.mark.parametrize(("stored", "wanted"), [("BF16", "f16"), ("F16", "bf16")])
-def test_dtypes_are_converted_only_when_asked(tmp_path: Path, stored: str, wanted: str) -> None:
+@pytest.mark.parametrize(("stored", "requested_dtype"), [("BF16", "f16"), ("F16", "bf16")])
+def test_dtypes_are_converted_only_when_asked(tmp_path: Path, stored: str, requested_dtype: str) -> None:
     arrays = tensors(UNTIED, stored)
     write(tmp_path / "model.safetensors", arrays)
-    assert f"is {stored.lower()}, and {wanted} weights are asked for" in refusal(tmp_path, wanted)
-    plan = WeightPlan.for_model(UNTIED, tmp_path, wanted, convert=True)
+    assert f"is {stored.lower()}, and {requested_dtype} weights are asked for" in refusal(tmp_path, requested_dtype)
+    plan = WeightPlan.for_model(UNTIED, tmp_path, requested_dtype, convert=True)
     for name, array in expected(arrays, UNTIED).items():
-        rounded = array.astype(np.float32).astype(NUMPY_TYPES[wanted])
+        rounded = array.astype(np.float32).astype(NUMPY_TYPES[requested_dtype])
         assert plan.array(name).tobytes() == rounded.tobytes() == joined(plan, name, 10)
 
 
@@ -227,20 +231,20 @@ HEADERS: dict[str, tuple[Callable[[Header], object], str]] = {
 
 @pytest.mark.parametrize("kind", HEADERS)
 def test_damaged_headers_are_refused(tmp_path: Path, kind: str) -> None:
-    damage, said = HEADERS[kind]
+    damage, message = HEADERS[kind]
     arrays = tensors(UNTIED)
     (tmp_path / "model.safetensors").write_bytes(packed(damage(entries(arrays)), data_of(arrays)))
-    assert said in refusal(tmp_path)
+    assert message in refusal(tmp_path)
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
     arrays = tensors(UNTIED)
-    whole = packed(entries(arrays), data_of(arrays))
-    data_begin = len(whole) - len(data_of(arrays))
-    for length in [0, 1, 7, 8, 9, data_begin - 1, data_begin, data_begin + 1, len(whole) - 177, len(whole) - 1]:
-        (tmp_path / "model.safetensors").write_bytes(whole[:length])
+    content = packed(entries(arrays), data_of(arrays))
+    data_begin = len(content) - len(data_of(arrays))
+    for length in [0, 1, 7, 8, 9, data_begin - 1, data_begin, data_begin + 1, len(content) - 177, len(content) - 1]:
+        (tmp_path / "model.safetensors").write_bytes(content[:length])
         assert "is truncated" in refusal(tmp_path), length
-    (tmp_path / "model.safetensors").write_bytes(whole + b"\0")
+    (tmp_path / "model.safetensors").write_bytes(content + b"\0")
     assert "has 1 bytes after the last tensor" in refusal(tmp_path)
 
 
@@ -254,7 +258,7 @@ def test_header_lengths_are_bounded(tmp_path: Path) -> None:
     assert "its header takes 57 bytes, and 56 are there" in refusal(tmp_path)
 
 
-def test_folders_without_weights_say_what_to_do(tmp_path: Path) -> None:
+def test_folders_without_weights_suggest_what_to_do(tmp_path: Path) -> None:
     assert "holds neither" in refusal(tmp_path) and "downloaded model" in refusal(tmp_path)
     assert "give a folder that exists" in refusal(tmp_path / "nowhere")
     assert "give a folder that exists" in refusal(tmp_path / ("x" * 300))
@@ -305,14 +309,14 @@ def test_dummy_weights_are_the_same_however_they_are_taken() -> None:
     config = replace(UNTIED, hidden_size=512, vocab_size=4200)  # embeddings of more than two blocks
     weights = dummy_weights(config, "bf16", 7)
     names = [destination.name for destination in weights.destinations]
-    whole = {name: weights.array(name).tobytes() for name in names}
+    bytes_by_name = {name: weights.array(name).tobytes() for name in names}
     with ThreadPoolExecutor(4) as pool:
         again = dummy_weights(config, "bf16", 7)
         order = random.Random(0).sample(names, len(names))
-        assert list(pool.map(lambda name: joined(again, name, 100_002) == whole[name], order)) == [True] * len(names)
-    assert dummy_weights(config, "bf16", 8).array(LAST).tobytes() != whole[LAST]
-    assert whole[LAST] != whole["model.embed_tokens.weight"]  # of the same shape
-    assert whole[LAST][:1000] != whole[LAST][2 << 20 :][:1000]  # another block
+        assert list(pool.map(lambda name: joined(again, name, 100_002) == bytes_by_name[name], order)) == [True] * len(names)
+    assert dummy_weights(config, "bf16", 8).array(LAST).tobytes() != bytes_by_name[LAST]
+    assert bytes_by_name[LAST] != bytes_by_name["model.embed_tokens.weight"]  # of the same shape
+    assert bytes_by_name[LAST][:1000] != bytes_by_name[LAST][2 << 20 :][:1000]  # another block
     merged = weights.array("model.layers.1.self_attn.qkv_proj.weight")
     assert merged[24:36].tobytes() == weights.tensor("model.layers.1.self_attn.k_proj.weight").tobytes()
 
@@ -368,7 +372,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-def judge(path: Path, content: bytes) -> None:
+def check_against_reference(path: Path, content: bytes) -> None:
     """The file is refused with a ModelError, or the reference implementation reads it the same way."""
     path.write_bytes(content)
     try:
@@ -387,13 +391,13 @@ def test_altered_headers_are_refused_or_read_as_the_reference_does(tmp_path: Pat
     for name, fields in changes.items():
         header[name] = header.get(name, {}) | fields
     data = data_of(SMALL)
-    judge(tmp_path / "x.safetensors", packed(header, data[:longer] if longer < 0 else data + bytes(longer)))
+    check_against_reference(tmp_path / "x.safetensors", packed(header, data[:longer] if longer < 0 else data + bytes(longer)))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 250), st.integers(0, 255), st.sampled_from("=+-")), min_size=1, max_size=4))
 def test_altered_bytes_are_refused_or_read_as_the_reference_does(tmp_path: Path, edits: list[tuple[int, int, str]]) -> None:
     content = bytearray(packed(entries(SMALL), data_of(SMALL)))
-    for at, byte, kind in edits:
-        content[at : at + (kind != "+")] = b"" if kind == "-" else bytes([byte])
-    judge(tmp_path / "x.safetensors", bytes(content))
+    for offset, byte, kind in edits:
+        content[offset : offset + (kind != "+")] = b"" if kind == "-" else bytes([byte])
+    check_against_reference(tmp_path / "x.safetensors", bytes(content))

@@ -20,7 +20,7 @@ def test_odd_extents_are_right_and_about_as_fast_as_even_ones() -> None:
     sys.path.append(str(ROOT / "ci" / "bench"))
     folder = os.environ.get("TILEC_EXTENTS")
     assert folder, "TILEC_EXTENTS names no folder"
-    found = importlib.import_module("extents_gpu").measured(Path(folder))
-    assert not found["wrong"]
-    assert not found["slow"], found["times"]
-    assert set(found["times"]) == {"add", "rms_norm"}
+    result = importlib.import_module("extents_gpu").measured(Path(folder))
+    assert not result["wrong"]
+    assert not result["slow"], result["times"]
+    assert set(result["times"]) == {"add", "rms_norm"}

@@ -31,16 +31,16 @@ SMALL = ModelConfig(
 
 LENGTHS = (3, 700, 1, 64, 129, 33, 250, 12)
 STEPS = 8
-FAR = 0.03
+TOLERANCE = 0.03
 
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[CudaBackend]:
     device = Device()
-    made = CudaBackend(open_bundle(BUNDLES / f"qwen3-0.6b-{device.architecture}.bundle"), device)
-    made.load(SMALL, dummy_weights(SMALL, "bf16"), 1024)
-    yield made
-    made.close()
+    loaded = CudaBackend(open_bundle(BUNDLES / f"qwen3-0.6b-{device.architecture}.bundle"), device)
+    loaded.load(SMALL, dummy_weights(SMALL, "bf16"), 1024)
+    yield loaded
+    loaded.close()
 
 
 def tokens_of(length: int, count: int) -> list[int]:
@@ -48,36 +48,36 @@ def tokens_of(length: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("sequences", [2, 4, 8])
-def test_each_sequence_is_as_it_is_alone(backend: CudaBackend, sequences: int) -> None:
+def test_each_sequence_gives_the_same_result_as_alone(backend: CudaBackend, sequences: int) -> None:
     lengths = LENGTHS[:sequences]
     with Batch(backend, sequences) as batch:
-        places = [batch.add(tokens_of(length, length))[0] for length in lengths]
-        given = {place: tokens_of(length, STEPS + 1) for place, length in zip(places, lengths, strict=True)}
-        together = [batch.logits({place: given[place][step] for place in places}) for step in range(STEPS)]
-    for place, length in zip(places, lengths, strict=True):
+        rows = [batch.add(tokens_of(length, length))[0] for length in lengths]
+        forced_tokens = {row: tokens_of(length, STEPS + 1) for row, length in zip(rows, lengths, strict=True)}
+        batch_logits = [batch.logits({row: forced_tokens[row][step] for row in rows}) for step in range(STEPS)]
+    for row, length in zip(rows, lengths, strict=True):
         sequence = backend.begin()
         backend.prefill(sequence, tokens_of(length, length))
         with Batch(backend, sequences) as batch:
             for other in lengths[1:]:
                 batch.add(tokens_of(other, other + 5))
-            mine, _ = batch.add(tokens_of(length, length))
+            own_row, _ = batch.add(tokens_of(length, length))
             for step in range(STEPS):
                 others = {other: (17 * step + other) % SMALL.vocab_size for other in range(sequences)}
-                found = batch.logits(others | {mine: given[place][step]})[mine]
-                assert (found == together[step][place]).all()
+                logits = batch.logits(others | {own_row: forced_tokens[row][step]})[own_row]
+                assert (logits == batch_logits[step][row]).all()
         sequence = backend.begin()
         backend.prefill(sequence, tokens_of(length, length))
         for step in range(STEPS):
-            alone = backend.decode_logits(sequence, given[place][step])
-            assert np.linalg.norm(together[step][place] - alone) <= FAR * np.linalg.norm(alone)
+            alone = backend.decode_logits(sequence, forced_tokens[row][step])
+            assert np.linalg.norm(batch_logits[step][row] - alone) <= TOLERANCE * np.linalg.norm(alone)
 
 
 def test_a_thousand_steps_give_the_same_tokens_again(backend: CudaBackend) -> None:
-    answers: list[list[dict[int, int]]] = []
+    generations: list[list[dict[int, int]]] = []
     for _ in range(2):
         with Batch(backend, 4) as batch:
             for length in LENGTHS[:4]:
                 if length < 20:
                     batch.add(tokens_of(length, length))
-            answers.append([batch.step() for _ in range(1000)])
-    assert answers[0] == answers[1]
+            generations.append([batch.step() for _ in range(1000)])
+    assert generations[0] == generations[1]

@@ -83,8 +83,8 @@ def test_our_own_arrays_need_no_torch_tensor() -> None:
     import numpy as np
 
     _, device = bench()
-    found = [e for e in artifacts() if e.manifest.kernel == "add" and e.dtype == "f16"]
-    kernel = device.kernel(found[0])
+    candidates = [e for e in artifacts() if e.manifest.kernel == "add" and e.dtype == "f16"]
+    kernel = device.kernel(candidates[0])
     names = [spec.name for spec in kernel.manifest.tensors]
     rng = np.random.default_rng()
     x, y = (rng.standard_normal(4096).astype(np.float16) for _ in range(2))

@@ -19,20 +19,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Path:
-    named = os.environ.get("TILEC_OPS")
-    assert named, "TILEC_OPS names no folder"
-    monkeypatch.setenv("TILEC_PREBUILT", str(Path(named) / "artifacts" / "build"))
+    ops_folder = os.environ.get("TILEC_OPS")
+    assert ops_folder, "TILEC_OPS names no folder"
+    monkeypatch.setenv("TILEC_PREBUILT", str(Path(ops_folder) / "artifacts" / "build"))
     monkeypatch.syspath_prepend(str(ROOT / "ci" / "bench"))
-    return Path(named)
+    return Path(ops_folder)
 
 
 def test_ops_are_right_and_cost_little(folder: Path) -> None:
     torch: Any = importlib.import_module("torch")
     bench = importlib.import_module("torch_ops")
-    found = bench.measured(torch)
-    assert not found["failed"]
-    assert set(found["checks"]) == set(bench.CHECKS)
-    times = found["microseconds"]
+    result = bench.measured(torch)
+    assert not result["failed"]
+    assert set(result["checks"]) == set(bench.CHECKS)
+    times = result["microseconds"]
     for kernel in ("add", "rms_norm"):
         assert times[f"tilec.op {kernel}"] < 1.7 * times["torch.add"], times
 

@@ -44,7 +44,7 @@ def test_choices_are_measured_and_resumed(
     assert commands.run(["tune", "--json"]) == 0
     (first,) = json.loads(capsys.readouterr().out)["tuned"]
     assert (first["candidates"], first["timed"], first["left"], first["wrong"]) == (3, 3, 0, {})
-    assert all(0 < one["fastest_us"] <= one["us"] < 10_000 for one in first["chosen"])
+    assert all(0 < choice["fastest_us"] <= choice["us"] < 10_000 for choice in first["chosen"])
     assert commands.run(["tune", "--json"]) == 0
     (again,) = json.loads(capsys.readouterr().out)["tuned"]
     assert again["timed"] == 0

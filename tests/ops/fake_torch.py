@@ -24,7 +24,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Where:
+class FakeDevice:
     """A `torch.device`."""
 
     type: str
@@ -34,8 +34,8 @@ class Where:
 class Tensor:
     """A tensor in device memory; on `meta`, without memory."""
 
-    def __init__(self, array: DeviceArray | None, dtype: str, shape: tuple[int, ...], where: Where) -> None:
-        self.array, self.dtype, self.shape, self.device = array, dtype, tuple(shape), where
+    def __init__(self, array: DeviceArray | None, dtype: str, shape: tuple[int, ...], device_of: FakeDevice) -> None:
+        self.array, self.dtype, self.shape, self.device = array, dtype, tuple(shape), device_of
         self.requires_grad, self.negated, self.version = False, False, 0
         self.strides = contiguous_strides(self.shape)
 
@@ -60,10 +60,10 @@ class Tensor:
 
     def view(self, *shape: Any) -> Tensor:
         """A view of the whole tensor."""
-        wanted = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
-        wanted = (math.prod(self.shape),) if wanted == (-1,) else wanted
-        assert math.prod(wanted) == math.prod(self.shape)
-        return Tensor(self.array, self.dtype, wanted, self.device)
+        new_shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
+        new_shape = (math.prod(self.shape),) if new_shape == (-1,) else new_shape
+        assert math.prod(new_shape) == math.prod(self.shape)
+        return Tensor(self.array, self.dtype, new_shape, self.device)
 
     def new_empty(self, shape: tuple[int, ...], *, dtype: str) -> Tensor:
         array = None if self.array is None else self.array.device.empty(shape, NAMES[dtype])
@@ -79,27 +79,31 @@ class Guards:
 
     def __init__(self, torch: FakeTorch, *tensors: Tensor, dynamic_dims_sizes: None, dynamic_dims_strides: None) -> None:
         self.torch = torch
-        self.seen = self.look(tensors)
+        self.snapshot_at_start = self.snapshot(tensors)
 
-    def look(self, tensors: tuple[Tensor, ...]) -> list[Any]:
+    def snapshot(self, tensors: tuple[Tensor, ...]) -> list[Any]:
         state = (self.torch.modes,)
         return [
             (
-                type(one),
-                one.dtype,
-                one.shape,
-                one.strides,
-                one.device,
-                one.negated,
-                one.requires_grad,
+                type(tensor),
+                tensor.dtype,
+                tensor.shape,
+                tensor.strides,
+                tensor.device,
+                tensor.negated,
+                tensor.requires_grad,
                 state,
             )
-            for one in tensors
+            for tensor in tensors
         ]
 
     def check(self, *tensors: Tensor) -> bool:
-        found = [type(one) for one in tensors] == [one[0] for one in self.seen]
-        found = found and self.look(tensors) == self.seen and len({id(one) for one in tensors}) == len(tensors)
+        found = [type(tensor) for tensor in tensors] == [tensor[0] for tensor in self.snapshot_at_start]
+        found = (
+            found
+            and self.snapshot(tensors) == self.snapshot_at_start
+            and len({id(tensor) for tensor in tensors}) == len(tensors)
+        )
         self.torch.alike += found
         return found
 
@@ -120,8 +124,8 @@ class Registered:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
-        given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
-        if any(arg.device.type == "meta" for arg in given):
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
+        if any(arg.device.type == "meta" for arg in tensors):
             assert self.fake is not None
             return self.fake(*args, **kwargs)
         return self.kernels["CUDA"](*args, **kwargs)
@@ -163,11 +167,11 @@ class FakeTorch(ModuleType):
     def empty(self, *shape: int, dtype: str, device: str = "cuda") -> Tensor:
         """Also stands in for `randn` and `ones`, since nothing is computed."""
         array = self._on.empty(shape, NAMES[dtype]) if device == "cuda" else None
-        return Tensor(array, dtype, shape, Where(device, 0 if device == "cuda" else None))
+        return Tensor(array, dtype, shape, FakeDevice(device, 0 if device == "cuda" else None))
 
     @contextlib.contextmanager
-    def _device(self, where: Any) -> Iterator[None]:
-        index = where if isinstance(where, int) else where.index
+    def _device(self, device_of: Any) -> Iterator[None]:
+        index = device_of if isinstance(device_of, int) else device_of.index
         self.used.append(index)
         before, self.current = self.current, index
         yield
@@ -190,8 +194,8 @@ class FakeTorch(ModuleType):
             assert qualified not in self.operators, f"{qualified} is defined twice"
             assert tags == ("pt2",)
             self.operators[qualified] = Registered(schema)
-            place = vars(self.ops).setdefault(namespace, SimpleNamespace())
-            setattr(place, name, self.operators[qualified])
+            op_namespace = vars(self.ops).setdefault(namespace, SimpleNamespace())
+            setattr(op_namespace, name, self.operators[qualified])
 
         def implement(name: str, function: Callable[..., Any], key: str) -> None:
             self.operators[f"{namespace}::{name}"].kernels[key] = function

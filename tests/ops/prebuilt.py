@@ -49,33 +49,35 @@ def add_rms_norm(element: str, hidden: int) -> dict[str, Any]:
         tensor("weight", "in", element, hidden), tensor("out", "out", element, "T", hidden),
     ]  # fmt: skip
     scalars = [{"name": "eps", "dtype": "f32"}]
-    apart = [["x", "residual"], ["x", "out"], ["residual", "weight"], ["residual", "out"], ["weight", "out"]]
-    return manifest("add_rms_norm", {"E": element, "H": hidden}, tensors, scalars, ["T"], ["T"], apart)
+    no_alias = [["x", "residual"], ["x", "out"], ["residual", "weight"], ["residual", "out"], ["weight", "out"]]
+    return manifest("add_rms_norm", {"E": element, "H": hidden}, tensors, scalars, ["T"], ["T"], no_alias)
 
 
 def manifest(
     kernel: str, constants: dict[str, Any], tensors: list[dict[str, Any]], scalars: list[dict[str, Any]], dims: list[str],
-    grid: list[Any], apart: list[list[str]],
+    grid: list[Any], no_alias: list[list[str]],
 ) -> dict[str, Any]:  # fmt: skip
     """A manifest with the compiler's calling convention."""
-    made = samples.manifest(kernel, samples.cubin(kernel), constants)
-    slots = [("pointer", one["name"]) for one in tensors] + [("dim", name) for name in dims]
-    slots += [("scalar", one["name"]) for one in scalars]
-    return made | {
+    base = samples.manifest(kernel, samples.cubin(kernel), constants)
+    slots = [("pointer", entry["name"]) for entry in tensors] + [("dim", name) for name in dims]
+    slots += [("scalar", entry["name"]) for entry in scalars]
+    return base | {
         "tensors": tensors, "scalars": scalars, "abi": [{"kind": kind, "name": name} for kind, name in slots],
-        "tensor_maps": [], "grid": grid, "launch_checks": [], "value_checks": [], "no_alias": apart,
+        "tensor_maps": [], "grid": grid, "launch_checks": [], "value_checks": [], "no_alias": no_alias,
     }  # fmt: skip
 
 
 def write(folder: Path, *manifests: dict[str, Any]) -> Path:
     """Artifacts as `tilec build` writes them: a folder for the architecture."""
-    own = folder / "sm_90a"
-    own.mkdir(parents=True, exist_ok=True)
-    for one in manifests:
-        code = samples.cubin(one["kernel"])
-        name = "-".join([one["kernel"], *(f"{key}={value}" for key, value in one["constants"].items())])
-        (own / f"{name}.cubin").write_bytes(code)
-        (own / f"{name}.json").write_text(json.dumps(one | {"digests": {"cubin": hashlib.sha256(code).hexdigest()}}))
+    architecture_folder = folder / "sm_90a"
+    architecture_folder.mkdir(parents=True, exist_ok=True)
+    for entry in manifests:
+        code = samples.cubin(entry["kernel"])
+        name = "-".join([entry["kernel"], *(f"{key}={value}" for key, value in entry["constants"].items())])
+        (architecture_folder / f"{name}.cubin").write_bytes(code)
+        (architecture_folder / f"{name}.json").write_text(
+            json.dumps(entry | {"digests": {"cubin": hashlib.sha256(code).hexdigest()}})
+        )
     return folder
 
 
@@ -83,14 +85,14 @@ def bundle(*manifests: dict[str, Any]) -> bytes:
     """The same kernels in a bundle."""
     kernels: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
-    for one in manifests:
-        code = samples.cubin(one["kernel"])
+    for entry in manifests:
+        code = samples.cubin(entry["kernel"])
         digest = hashlib.sha256(code).hexdigest()
-        constants = [f"{key}={value}" for key, value in one["constants"].items() if not isinstance(value, float)]
-        name = "-".join([one["kernel"], *constants])
+        constants = [f"{key}={value}" for key, value in entry["constants"].items() if not isinstance(value, float)]
+        name = "-".join([entry["kernel"], *constants])
         texts = {key: hashlib.sha256(text).hexdigest() for key, text in samples.source(name, digest).items()}
-        kernels.append({"name": name, "blob": digest, "steps": [], "manifest": one | {"digests": {"cubin": digest} | texts}})
+        kernels.append({"name": name, "blob": digest, "steps": [], "manifest": entry | {"digests": {"cubin": digest} | texts}})
         blobs[digest] = code
-    kernels.sort(key=lambda one: one["name"])
+    kernels.sort(key=lambda entry: entry["name"])
     description = {"model": "ops", "arch": "sm_90a", "config": {"n": 1}, "kernels": kernels, **samples.STEP}
     return samples.encode(description, dict(sorted(blobs.items())))

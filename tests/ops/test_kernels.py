@@ -32,19 +32,19 @@ def bundle_of(folder: Path, *manifests: dict[str, Any]) -> Path:
     return path
 
 
-def found(place: Path | None, **constants: Any) -> Kernel:
-    return Kernels(read_interface(ADD), ADD, place).get(CONSTANTS | constants, Device(FakeDriver()))
+def found(source: Path | None, **constants: Any) -> Kernel:
+    return Kernels(read_interface(ADD), ADD, source).get(CONSTANTS | constants, Device(FakeDriver()))
 
 
 def test_folders_and_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = prebuilt.write(tmp_path / "build", prebuilt.add("bf16"), prebuilt.add("f16", 256))
     bundle = bundle_of(tmp_path, prebuilt.add("bf16"), prebuilt.add("f16", 256))
-    for place in (folder, folder / "sm_90a", bundle):
-        assert found(place).manifest.constants == CONSTANTS
-        assert found(place, E="f16", BLOCK=256).manifest.constants == {"E": "f16", "BLOCK": 256}
+    for source in (folder, folder / "sm_90a", bundle):
+        assert found(source).manifest.constants == CONSTANTS
+        assert found(source, E="f16", BLOCK=256).manifest.constants == {"E": "f16", "BLOCK": 256}
         with pytest.raises(BundleError, match="E0707"):
-            found(place, E="f16")
-        monkeypatch.setenv("TILEC_PREBUILT", str(place))
+            found(source, E="f16")
+        monkeypatch.setenv("TILEC_PREBUILT", str(source))
         assert found(None).manifest.constants == CONSTANTS
     with pytest.raises(BundleError, match="E0703"):
         found(tmp_path / "absent")
@@ -56,11 +56,11 @@ def test_a_policy_refuses_folders_which_nobody_signs(tmp_path: Path, monkeypatch
     policy.write_text('[trust]\nformat = 2\nkeys = ["key.pub"]\n')
     folder, bundle = prebuilt.write(tmp_path / "build", prebuilt.add("bf16")), bundle_of(tmp_path, prebuilt.add("bf16"))
     monkeypatch.setenv("TILEC_TRUST", str(policy))
-    for place in (folder, folder / "sm_90a"):
-        for given in (place, None):
-            monkeypatch.setenv("TILEC_PREBUILT", "" if given else str(place))
-            with pytest.raises(BundleError, match=f"`{place}` is a folder of artifacts, which nobody signs") as caught:
-                found(given)
+    for source in (folder, folder / "sm_90a"):
+        for named in (source, None):
+            monkeypatch.setenv("TILEC_PREBUILT", "" if named else str(source))
+            with pytest.raises(BundleError, match=f"`{source}` is a folder of artifacts, which nobody signs") as caught:
+                found(named)
             assert caught.value.code == "E0714" and str(policy) in caught.value.message and "TILEC_TRUST" in caught.value.hint
     with pytest.raises(BundleError, match="is not signed"):
         found(bundle)
@@ -116,13 +116,13 @@ def test_no_compiler_is_needed(tmp_path: Path, where: str) -> None:
         bundle_of(tmp_path / "store" / "bundles", prebuilt.add("bf16"))
     modules = sorted({package.module.partition(".")[0] for package in PACKAGES} - {"numpy", "cuda", "nvidia"})
     command = [sys.executable, "-P", "-c", PRODUCTION, json.dumps(modules), str(ADD)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert told.stderr == ""
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert process.stderr == ""
     if where == "nowhere":
-        assert told.stdout.startswith("error[E0735]: no bundle with a kernel for `add`, E = bf16, BLOCK = 2048, sm_90a")
-        assert "prebuilt=" in told.stdout
+        assert process.stdout.startswith("error[E0735]: no bundle with a kernel for `add`, E = bf16, BLOCK = 2048, sm_90a")
+        assert "prebuilt=" in process.stdout
     else:
-        assert told.stdout == "(5000,) (3, 1, 1)\n"
+        assert process.stdout == "(5000,) (3, 1, 1)\n"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_no_compiler_is_needed(tmp_path: Path, where: str) -> None:
         ("argmax_blocks", {"constants": {"BLOCK": 2048}}, "no argument says what `P` is"),
     ],
 )
-def test_an_op_that_is_declared_wrongly(
+def test_an_invalid_op_declaration(
     kernel: str, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
@@ -149,7 +149,7 @@ def test_an_op_that_is_declared_wrongly(
     assert message in str(caught.value)
 
 
-def test_values_and_dims_are_given_where_the_op_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_dims_are_given_to_the_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     driver = FakeDriver()
     device = Device(driver)
@@ -189,11 +189,11 @@ def test_values_and_dims_are_given_where_the_op_is_made(tmp_path: Path, monkeypa
         (["*", 0, "R"], 0, None),
     ],
 )
-def test_an_extent_says_what_its_name_is(dim: Any, extent: int, found: tuple[str, int] | None) -> None:
+def test_an_extent_determines_its_symbol(dim: Any, extent: int, found: tuple[str, int] | None) -> None:
     assert solved(from_json(dim), extent, {"T": 7}) == found
 
 
-def test_a_dim_is_taken_from_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dim_is_solved_from_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     driver = FakeDriver()
     device = Device(driver)

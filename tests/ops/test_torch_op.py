@@ -30,8 +30,8 @@ class CopyingDriver(FakeDriver):
         super().__init__()
         self.sent: list[list[bytes]] = []
 
-    def launch(self, function: Any, *rest: Any) -> None:
-        super().launch(function, *rest)
+    def launch(self, function: Any, *other_arguments: Any) -> None:
+        super().launch(function, *other_arguments)
         self.sent.append(argument_bytes(self.launches[-1], SIZES[function[1]]))
 
 
@@ -55,11 +55,11 @@ def torch(driver: CopyingDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = [prebuilt.add("bf16"), prebuilt.add("f16"), prebuilt.rms_norm("bf16", 1024), prebuilt.rms_norm("bf16", 2048)]
-    return prebuilt.write(tmp_path_factory.mktemp("artifacts"), *made, prebuilt.add_rms_norm("bf16", 1024))
+    manifests = [prebuilt.add("bf16"), prebuilt.add("f16"), prebuilt.rms_norm("bf16", 1024), prebuilt.rms_norm("bf16", 2048)]
+    return prebuilt.write(tmp_path_factory.mktemp("artifacts"), *manifests, prebuilt.add_rms_norm("bf16", 1024))
 
 
-def made(kernels: Path, kernel: str, **options: Any) -> Any:
+def make_op(kernels: Path, kernel: str, **options: Any) -> Any:
     return tilec.op(prebuilt.KERNELS / f"{kernel}.py", prebuilt=kernels, **options)
 
 
@@ -69,7 +69,7 @@ def rows(torch: FakeTorch, count: int, hidden: int = 1024) -> tuple[Tensor, Tens
 
 def test_a_call_launches_the_specialisation_of_its_tensors(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
     """The first call of its kind and later ones use different paths, and launch the same."""
-    rms_norm = made(kernels, "rms_norm")
+    rms_norm = make_op(kernels, "rms_norm")
     for count, hidden in ((3, 1024), (3, 1024), (5, 1024), (3, 2048), (3, 1024)):
         x, weight = rows(torch, count, hidden)
         out = rms_norm(x, weight, eps=EPS)
@@ -83,7 +83,7 @@ def test_a_call_launches_the_specialisation_of_its_tensors(torch: FakeTorch, dri
 
 
 def test_mutated_arguments_are_written_and_marked(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    add_rms_norm = made(kernels, "add_rms_norm")
+    add_rms_norm = make_op(kernels, "add_rms_norm")
     x, weight = rows(torch, 3)
     residual, _ = rows(torch, 3)
     for version in (1, 2):
@@ -95,7 +95,7 @@ def test_mutated_arguments_are_written_and_marked(torch: FakeTorch, driver: Copy
     assert torch.operators["tilec::add_rms_norm"].schema == schema
     with pytest.raises(LaunchError, match="E0919"):
         add_rms_norm.register_autograd(lambda ctx, grad: grad)
-    into = made(kernels, "rms_norm", mutates=["out"])
+    into = make_op(kernels, "rms_norm", mutates=["out"])
     out = torch.empty(3, 1024, dtype="bfloat16")
     assert into(x, weight, out, EPS) is None
     assert out.version == 1
@@ -110,7 +110,7 @@ def test_constants_are_chosen_by_dtype_and_by_the_author(torch: FakeTorch, drive
         return {"BLOCK": 2048 if known["N"] > 4096 else 256}
 
     folder = prebuilt.write(tmp_path, prebuilt.add("bf16"), prebuilt.add("f16"), prebuilt.add("f16", 256))
-    add = made(folder, "add", constants=choose)
+    add = make_op(folder, "add", constants=choose)
     for dtype, size, blocks in (("bfloat16", 5000, 3), ("float16", 5000, 3), ("float16", 1000, 4)):
         add(*(torch.empty(size, dtype=dtype) for _ in range(2)))
         assert driver.launches[-1].grid == (blocks, 1, 1)
@@ -135,7 +135,7 @@ def test_the_contract_is_enforced_on_every_call(
     torch: FakeTorch, driver: CopyingDriver, kernels: Path, change: Any, code: str, warm: bool
 ) -> None:
     """Also after a call with the same shapes."""
-    rms_norm = made(kernels, "rms_norm")
+    rms_norm = make_op(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     for _ in range(3 * warm):
         rms_norm(x, weight, EPS)
@@ -173,7 +173,7 @@ def test_strides_of_a_tensor_that_says_so_are_part_of_the_call(torch: FakeTorch,
 
 
 def test_tensors_may_not_overlap(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    add_rms_norm = made(kernels, "add_rms_norm")
+    add_rms_norm = make_op(kernels, "add_rms_norm")
     x, weight = rows(torch, 3)
     residual, _ = rows(torch, 3)
     add_rms_norm(x, residual, weight, EPS)
@@ -183,8 +183,8 @@ def test_tensors_may_not_overlap(torch: FakeTorch, driver: CopyingDriver, kernel
 
 
 @pytest.mark.parametrize("eps", [1, True, "a", None, 1e39, float("nan")])
-def test_scalars_are_held_to_their_type(torch: FakeTorch, driver: CopyingDriver, kernels: Path, eps: Any) -> None:
-    rms_norm = made(kernels, "rms_norm")
+def test_scalars_are_checked_against_their_type(torch: FakeTorch, driver: CopyingDriver, kernels: Path, eps: Any) -> None:
+    rms_norm = make_op(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     rms_norm(x, weight, EPS)
     if (eps == 1 and eps is not True) or eps != eps:
@@ -195,8 +195,8 @@ def test_scalars_are_held_to_their_type(torch: FakeTorch, driver: CopyingDriver,
         rms_norm(x, weight, eps)
 
 
-def test_only_plain_tensors_go_past_the_dispatcher(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    rms_norm = made(kernels, "rms_norm")
+def test_only_plain_tensors_bypass_the_dispatcher(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    rms_norm = make_op(kernels, "rms_norm")
     operator = torch.operators["tilec::rms_norm"]
     x, weight = rows(torch, 3)
     parameter = Parameter(weight.array, weight.dtype, weight.shape, weight.device)
@@ -227,29 +227,31 @@ def test_only_plain_tensors_go_past_the_dispatcher(torch: FakeTorch, driver: Cop
     assert len({launch.grid for launch in driver.launches}) == 1
 
 
-def test_tensors_like_the_last_are_known_at_one_look(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+def test_tensors_like_the_last_need_one_check(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
     """If PyTorch lacks the guard function, or has something else of that name, tensors are checked one by one."""
-    rms_norm = made(kernels, "rms_norm")
+    rms_norm = make_op(kernels, "rms_norm")
     x, weight = rows(torch, 3)
-    for looks in (0, 0, 1, 2):
+    for checks in (0, 0, 1, 2):
         rms_norm(x, weight, EPS)
-        assert torch.alike == looks
+        assert torch.alike == checks
     other, _ = rows(torch, 5)
-    for one in (other, other, x, x):
-        rms_norm(one, weight, EPS)
+    for tensor in (other, other, x, x):
+        rms_norm(tensor, weight, EPS)
     assert (torch.alike, len(driver.launches)) == (3, 8)
-    for gone in (SimpleNamespace(), SimpleNamespace(TensorGuards=lambda: None)):
-        torch._C._dynamo.guards = gone
-        rms_norm = made(kernels, "rms_norm")
+    for guards in (SimpleNamespace(), SimpleNamespace(TensorGuards=lambda: None)):
+        torch._C._dynamo.guards = guards
+        rms_norm = make_op(kernels, "rms_norm")
         for _ in range(4):
             rms_norm(x, weight, EPS)
     assert (torch.alike, len(driver.launches)) == (3, 16)
 
 
-def test_weights_that_want_a_gradient_are_taken_where_none_is(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+def test_weights_that_require_a_gradient_are_accepted_without_one(
+    torch: FakeTorch, driver: CopyingDriver, kernels: Path
+) -> None:
     """Under `no_grad` any number of calls launch directly, with each tensor checked separately; outside of it they go to the
     dispatcher."""
-    rms_norm = made(kernels, "rms_norm")
+    rms_norm = make_op(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     weight.requires_grad = True
     for _ in range(5):
@@ -260,8 +262,8 @@ def test_weights_that_want_a_gradient_are_taken_where_none_is(torch: FakeTorch, 
     assert torch.operators["tilec::rms_norm"].calls == 1
 
 
-def test_what_pytorch_is_told(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    rms_norm = made(kernels, "rms_norm", name="mine::norm")
+def test_registration_in_pytorch(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    rms_norm = make_op(kernels, "rms_norm", name="mine::norm")
     operator = torch.operators["mine::norm"]
     assert operator.schema == "norm(Tensor x, Tensor weight, float eps) -> Tensor"
     x = torch.empty(7, 4096, dtype="bfloat16", device="meta")
@@ -277,33 +279,33 @@ def test_what_pytorch_is_told(torch: FakeTorch, driver: CopyingDriver, kernels: 
     ctx: list[Any] = []
     setup(ctx, (1,), None)
     assert (backward(ctx, 2), ctx) == (("given", 2), [(1,)])
-    assert made(kernels, "rms_norm")._overload is torch.operators["tilec::rms_norm"]
-    assert made(kernels, "rms_norm")._overload is torch.operators["tilec::rms_norm_2"]
+    assert make_op(kernels, "rms_norm")._overload is torch.operators["tilec::rms_norm"]
+    assert make_op(kernels, "rms_norm")._overload is torch.operators["tilec::rms_norm_2"]
     with pytest.raises(LaunchError, match="E0919"):
-        made(kernels, "rms_norm", name="no namespace")
+        make_op(kernels, "rms_norm", name="no namespace")
 
 
 UNKNOWN = ("float64", "complex64", "complex128", "float8_e4m3fnuz", "float8_e8m0fnu", "uint64", "qint8", "bits8", None)
 
 
 @pytest.mark.parametrize("dtype", UNKNOWN)
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_fake_of_a_dtype_that_kernels_have_not_is_refused(
-    torch: FakeTorch, driver: CopyingDriver, kernels: Path, dtype: Any, place: int
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_fake_tensor_of_an_unsupported_dtype_is_refused(
+    torch: FakeTorch, driver: CopyingDriver, kernels: Path, dtype: Any, index: int
 ) -> None:
     """As for a tensor of the device."""
-    rms_norm = made(kernels, "rms_norm")
+    rms_norm = make_op(kernels, "rms_norm")
     x, weight = (torch.empty(*shape, dtype="bfloat16", device="meta") for shape in ((7, 1024), (1024,)))
-    (x, weight)[place].dtype = dtype
+    (x, weight)[index].dtype = dtype
     torch.compiling = True
-    name = ("x", "weight")[place]
-    said = f"E0904.*kernel `rms_norm`, argument `{name}`: wrong element type; given `{dtype}`; required one of f32"
-    with pytest.raises(LaunchError, match=said):
+    name = ("x", "weight")[index]
+    message = f"E0904.*kernel `rms_norm`, argument `{name}`: wrong element type; given `{dtype}`; required one of f32"
+    with pytest.raises(LaunchError, match=message):
         rms_norm(x, weight, EPS)
 
 
-def test_a_fake_of_a_dtype_of_another_tensor_is_refused(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
-    rms_norm = made(kernels, "rms_norm")
+def test_a_fake_tensor_with_another_tensors_dtype_is_refused(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    rms_norm = make_op(kernels, "rms_norm")
     torch.compiling = True
     x = torch.empty(7, 1024, dtype="int32", device="meta")
     with pytest.raises(LaunchError, match=r"E0904.*argument `weight`: wrong element type; given `bf16`; required `i32`"):
@@ -323,7 +325,7 @@ def fill(x: In[f32, N], out: Out[E, N], *, E: Const):
 """
 
 
-def test_a_result_of_a_dtype_that_there_is_not_is_refused(
+def test_a_result_of_a_nonexistent_dtype_is_refused(
     torch: FakeTorch, driver: CopyingDriver, kernels: Path, tmp_path: Path
 ) -> None:  # fmt: skip
     path = tmp_path / "fill.py"
@@ -337,7 +339,7 @@ def test_a_result_of_a_dtype_that_there_is_not_is_refused(
 def test_other_devices_and_threads_without_a_context(
     torch: FakeTorch, driver: CopyingDriver, kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rms_norm = made(kernels, "rms_norm")
+    rms_norm = make_op(kernels, "rms_norm")
     x, weight = rows(torch, 3)
     rms_norm(x, weight, EPS)
     torch.current, torch.used = 1, []
@@ -346,28 +348,28 @@ def test_other_devices_and_threads_without_a_context(
     torch.current = 0
     contexts: list[Any] = []
     monkeypatch.setattr(driver, "use_context", contexts.append)
-    for name, wanted in (("CUDA_ERROR_INVALID_CONTEXT", [1]), ("CUDA_ERROR_LAUNCH_FAILED", [1])):
+    for name, expected in (("CUDA_ERROR_INVALID_CONTEXT", [1]), ("CUDA_ERROR_LAUNCH_FAILED", [1])):
         driver.fail["cuLaunchKernel"] = name
         with pytest.raises(DriverError, match=name):  # this test's driver has no context afterwards either
             rms_norm(x, weight, EPS)
-        assert contexts == wanted
+        assert contexts == expected
     driver.fail["cuLaunchKernel"], before = "CUDA_ERROR_INVALID_CONTEXT", len(driver.launches)
     monkeypatch.setattr(driver, "use_context", lambda context: driver.fail.clear())
     rms_norm(x, weight, EPS)
     assert len(driver.launches) == before + 1
 
 
-def test_arrays_of_others_and_a_late_pytorch(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+def test_foreign_arrays_and_a_late_pytorch_import(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
     device = torch._on
     op_module = importlib.import_module("tilec.ops.tensor_op")
     arrays = [device.empty((3, 1024), "bf16"), device.empty((1024,), "bf16")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(op_module, "current_device", lambda: device)
-        rms_norm = made(kernels, "rms_norm")
+        rms_norm = make_op(kernels, "rms_norm")
         out = rms_norm(*arrays, EPS)
         assert (out.shape, out.dtype, driver.launches[-1].stream) == ((3, 1024), "bf16", 7)
         patch.delitem(sys.modules, "torch")
-        plain = made(kernels, "rms_norm")
+        plain = make_op(kernels, "rms_norm")
         out = plain(*arrays, eps=EPS, stream=9)
         assert (out.shape, out.stream, driver.launches[-1].stream) == ((3, 1024), 9, 9)
         patch.setattr(Tensor, "__module__", "torch")

@@ -39,13 +39,13 @@ def manifest(
     abi = [AbiSlot("pointer", spec.name) for spec in tensors]
     abi += [AbiSlot("dim", name) for name in dims] + [AbiSlot("stride", name) for name in strides]
     abi += [AbiSlot("scalar", spec.name) for spec in scalars]
-    plain = Manifest(
+    base = Manifest(
         kernel="demo", entry="demo", arch="sm_90a", constants={}, tensors=tensors, scalars=scalars, abi=tuple(abi),
         grid=grid, block=128, cluster=1, schedule=SCHEDULE, dependent_launch=True,
         launch_checks=(), value_checks=(), no_alias=(),
         resources=Resources(32, 0, 0, 0, 0), obligations=(), unsafe=(), digests={}, toolchain={},
     )  # fmt: skip
-    return replace(plain, **changes)
+    return replace(base, **changes)
 
 
 def embedding_like(**changes: Any) -> Manifest:
@@ -64,8 +64,8 @@ def embedding_like(**changes: Any) -> Manifest:
     return manifest(tensors, (ScalarSpec("scale", "f32"), ScalarSpec("pos", "i32")), **(settings | changes))
 
 
-def loaded(described: Manifest, driver: FakeDriver | None = None) -> Kernel:
-    return Kernel(described, b"cubin", Device(driver or FakeDriver()))
+def loaded(launched_manifest: Manifest, driver: FakeDriver | None = None) -> Kernel:
+    return Kernel(launched_manifest, b"cubin", Device(driver or FakeDriver()))
 
 
 def view(pointer: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> TensorView:

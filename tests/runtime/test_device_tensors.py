@@ -21,11 +21,11 @@ from tilec.runtime.tensors import TYPE_STRINGS
 class DlpackTensor:
     """An exporter that declares its NumPy memory as CUDA memory, to exercise the reader."""
 
-    def __init__(self, array: Any, place: int = 2, ordinal: int = 0) -> None:
-        self.array, self.place, self.ordinal = array, place, ordinal
+    def __init__(self, array: Any, device_type: int = 2, ordinal: int = 0) -> None:
+        self.array, self.device_type, self.ordinal = array, device_type, ordinal
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.place, self.ordinal
+        return self.device_type, self.ordinal
 
     def __dlpack__(self, stream: int | None = None) -> Any:
         assert stream == -1
@@ -63,7 +63,7 @@ def test_dlpack_view_is_where_the_array_is(shape: list[int], transpose: bool) ->
     ],
     ids=["numpy", "list", "none", "int", "other device", "complex", "opaque"],
 )  # fmt: skip
-def test_what_is_no_device_tensor_is_refused_by_name(value: object) -> None:
+def test_values_other_than_device_tensors_are_refused_by_name(value: object) -> None:
     with pytest.raises(LaunchError) as caught:
         view_tensor(value, kernel="k", argument="x")
     assert (caught.value.code, caught.value.argument) == ("E0914", "x")
@@ -81,7 +81,7 @@ class NotExported:
         raise RuntimeError("requires grad")
 
 
-def test_a_tensor_that_one_protocol_cannot_carry() -> None:
+def test_a_tensor_that_one_protocol_cannot_represent() -> None:
     array = np.zeros(4, np.int16)
     assert view_tensor(HalfExported(array)).pointer == array.ctypes.data
     with pytest.raises(LaunchError, match="requires grad"):

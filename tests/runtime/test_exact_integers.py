@@ -26,7 +26,7 @@ def guarded(**changes: Any) -> Manifest:
     return manifest(tensors, grid=(const(1),), dims=("A", "B", "S"), **({"launch_checks": (check,)} | changes))
 
 
-def given(kind: Any, a: int, b: int, s: int) -> dict[str, TensorView]:
+def arguments_of(kind: Any, a: int, b: int, s: int) -> dict[str, TensorView]:
     sizes = {"x": a, "y": b, "s": s}
     return {
         name: TensorView(kind(0x1000 << 24 * number), "f32", (kind(size),), (kind(1),))
@@ -38,16 +38,16 @@ def given(kind: Any, a: int, b: int, s: int) -> dict[str, TensorView]:
 def test_a_product_does_not_wrap(kind: Any) -> None:
     kernel = loaded(guarded(), FakeDriver())
     with pytest.raises(LaunchError, match=r"A \* B <= S"):
-        kernel.plan(given(kind, 2**16, 2**16, 5))
+        kernel.plan(arguments_of(kind, 2**16, 2**16, 5))
     with pytest.raises(LaunchError, match=r"A \* B <= S"):
-        kernel.plan(given(kind, 2**30, 2**30, 2**30))
-    plan = kernel.plan(given(kind, 3, 4, 12))
+        kernel.plan(arguments_of(kind, 2**30, 2**30, 2**30))
+    plan = kernel.plan(arguments_of(kind, 3, 4, 12))
     assert plan.env == {"A": 3, "B": 4, "S": 12} and all(type(value) is int for value in plan.env.values())
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.uint32])
 def test_narrow_integers_do_not_wrap(kind: Any) -> None:
-    arguments = given(int, 1, 1, 1)
+    arguments = arguments_of(int, 1, 1, 1)
     top = int(np.iinfo(kind).max)
     arguments["x"] = TensorView(0x1000, "f32", (kind(min(top, 2**30)),), (kind(1),))
     arguments["y"] = TensorView(1 << 40, "f32", (kind(min(top, 2**30)),), (kind(1),))
@@ -56,8 +56,8 @@ def test_narrow_integers_do_not_wrap(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [3.0, np.float32(3), np.float64(3), True, np.bool_(True), "3", None, np.array([3])])
-def test_what_is_no_integer_is_refused(wrong: Any) -> None:
-    arguments = given(int, 3, 4, 12)
+def test_non_integers_are_refused(wrong: Any) -> None:
+    arguments = arguments_of(int, 3, 4, 12)
     arguments["x"] = TensorView(0x1000, "f32", (wrong,), (1,))
     with pytest.raises(LaunchError) as caught:
         loaded(guarded(), FakeDriver()).plan(arguments)
@@ -66,11 +66,11 @@ def test_what_is_no_integer_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_dims_and_scalars_may_be_any_integers(kind: Any) -> None:
-    described = manifest(
+    kernel_manifest = manifest(
         (tensor("x", "in", "f32", A),), (ScalarSpec("n", "i32"),), grid=(const(1),), dims=("A", "B"),
         launch_checks=(LaunchCheck(binary("<=", binary("*", B, sym("n")), const(2**40)), "B * n <= 2^40"),),
     )  # fmt: skip
-    kernel = loaded(described, FakeDriver())
+    kernel = loaded(kernel_manifest, FakeDriver())
     x = TensorView(0x1000, "f32", (3,), (1,))
     with pytest.raises(LaunchError, match="2\\^40"):
         kernel.plan({"x": x, "n": kind(2**30)}, dims={"B": kind(2**20)})
@@ -79,18 +79,18 @@ def test_dims_and_scalars_may_be_any_integers(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [2.0, np.float64(2), True, np.bool_(False), "2"])
-def test_dims_that_are_no_integers_are_refused(wrong: Any) -> None:
-    described = manifest((tensor("x", "in", "f32", A),), grid=(const(1),), dims=("A", "B"))
+def test_dims_that_are_not_integers_are_refused(wrong: Any) -> None:
+    kernel_manifest = manifest((tensor("x", "in", "f32", A),), grid=(const(1),), dims=("A", "B"))
     with pytest.raises(LaunchError) as caught:
-        loaded(described, FakeDriver()).plan({"x": TensorView(0x1000, "f32", (3,), (1,))}, dims={"B": wrong})
+        loaded(kernel_manifest, FakeDriver()).plan({"x": TensorView(0x1000, "f32", (3,), (1,))}, dims={"B": wrong})
     assert caught.value.code == "E0906" and caught.value.argument == "B"
 
 
 @pytest.mark.parametrize("bounds", [(float("nan"), 4), (0, float("nan")), (0.0, 3.0), (True, 3)])
 def test_bounds_of_values_are_integers(bounds: tuple[Any, Any]) -> None:
-    described = manifest((tensor("ids", "in", "i32", A),), grid=(const(1),), dims=("A",),
+    kernel_manifest = manifest((tensor("ids", "in", "i32", A),), grid=(const(1),), dims=("A",),
                          value_checks=(ValueCheck("ids", const(0), const(4), False),))  # fmt: skip
-    kernel = loaded(described, FakeDriver())
+    kernel = loaded(kernel_manifest, FakeDriver())
     ids = {"ids": TensorView(0x1000, "i32", (3,), (1,))}
     kernel.plan(ids, values={"ids": ValueBounds(np.int64(0), np.uint8(4))})
     with pytest.raises(LaunchError) as caught:
@@ -100,8 +100,8 @@ def test_bounds_of_values_are_integers(bounds: tuple[Any, Any]) -> None:
 
 def test_a_tensor_that_needs_more_than_63_bits_is_refused() -> None:
     dims = (sym("A"), sym("B"), sym("S"))
-    described = manifest((tensor("x", "in", "f32", *dims),), grid=(const(1),), dims=("A", "B", "S"))
-    kernel = loaded(described, FakeDriver())
+    kernel_manifest = manifest((tensor("x", "in", "f32", *dims),), grid=(const(1),), dims=("A", "B", "S"))
+    kernel = loaded(kernel_manifest, FakeDriver())
 
     def view(*shape: int) -> dict[str, TensorView]:
         return {"x": TensorView(0x1000, "f32", shape, (shape[1] * shape[2], shape[2], 1))}
@@ -114,8 +114,8 @@ def test_a_tensor_that_needs_more_than_63_bits_is_refused() -> None:
 
 def test_an_extent_whose_divisor_is_zero_is_refused() -> None:
     extent = binary("//", const(100), binary("-", A, const(3)))
-    described = manifest((tensor("x", "in", "f32", A), tensor("y", "in", "f32", extent)), grid=(const(1),), dims=("A",))
-    kernel = loaded(described, FakeDriver())
+    kernel_manifest = manifest((tensor("x", "in", "f32", A), tensor("y", "in", "f32", extent)), grid=(const(1),), dims=("A",))
+    kernel = loaded(kernel_manifest, FakeDriver())
 
     def views(a: int, y: int) -> dict[str, TensorView]:
         return {"x": TensorView(0x1000, "f32", (a,), (1,)), "y": TensorView(0x8000, "f32", (y,), (1,))}
@@ -139,15 +139,15 @@ class Exported:
 
 @pytest.mark.parametrize("exported", [Exported(0x5000), TensorView(0x5000, "f32", (4,), (1,))])
 def test_a_tensor_on_another_device_is_refused(exported: Any) -> None:
-    described = manifest((tensor("x", "in", "f32", A),), grid=(const(1),), dims=("A",))
-    kernel = loaded(described, FakeDriver(devices=2, elsewhere={0x5000: 1}))
+    kernel_manifest = manifest((tensor("x", "in", "f32", A),), grid=(const(1),), dims=("A",))
+    kernel = loaded(kernel_manifest, FakeDriver(devices=2, elsewhere={0x5000: 1}))
     with pytest.raises(LaunchError) as caught:
         kernel.plan({"x": exported})
     assert caught.value.code == "E0914" and caught.value.argument == "x" and "another device" in str(caught.value)
     kernel.plan({"x": Exported(0x6000)})
-    managed = loaded(described, FakeDriver(devices=2, elsewhere={0x5000: None}))  # accessible from every device
+    managed = loaded(kernel_manifest, FakeDriver(devices=2, elsewhere={0x5000: None}))  # accessible from every device
     managed.plan({"x": exported})
 
 
-def test_one_device_is_not_asked() -> None:
+def test_a_single_device_needs_no_owner_check() -> None:
     assert Device(FakeDriver()).owner is None

@@ -59,14 +59,14 @@ def test_a_wrong_kernel_is_named_with_its_size(tmp_path: Path, capsys: pytest.Ca
     assert "nan" in line
 
 
-def test_what_was_right_is_kept_by_cubin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passed_results_are_kept_by_cubin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of a run and those from the file are in the next file; cubins that the run did not see are dropped."""
     monkeypatch.setattr(gpu_report, "Verdicts", lambda name: Verdicts(name, tmp_path / "before"))
-    old = Verdicts("kernels_gpu", tmp_path / "before")
-    old.add("add:a", ["11111111"], Verdict("right", {"sizes": 9}))
-    old.add("add:gone", ["22222222"], Verdict("right", {"sizes": 9}))
+    old_verdicts = Verdicts("kernels_gpu", tmp_path / "before")
+    old_verdicts.add("add:a", ["11111111"], Verdict("right", {"sizes": 9}))
+    old_verdicts.add("add:gone", ["22222222"], Verdict("right", {"sizes": 9}))
     records = [{**CHECKED, "kept": "11111111"}, {**CHECKED, "case": "add:b", "key": "33333333", "right": False}]
     gpu_report.keep_verdicts(records, tmp_path, every=True)
-    now = Verdicts("kernels_gpu", tmp_path / "verdicts")
-    assert {case: line.verdict.word for case, line in now.lines.items()} == {"add:a": "right", "add:b": "wrong"}
-    assert now.find("add:b", "33333333") is not None and now.find("add:b", "11111111") is None
+    new_verdicts = Verdicts("kernels_gpu", tmp_path / "verdicts")
+    assert {case: line.verdict.word for case, line in new_verdicts.lines.items()} == {"add:a": "right", "add:b": "wrong"}
+    assert new_verdicts.find("add:b", "33333333") is not None and new_verdicts.find("add:b", "11111111") is None

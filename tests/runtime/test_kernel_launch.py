@@ -33,9 +33,9 @@ X = {"x": view(4096, "f32", (10,))}
 CUBIN = samples.cubin("demo")
 
 
-def write(folder: Path, described: Manifest, cubin: bytes = CUBIN) -> Path:
+def write(folder: Path, kernel_manifest: Manifest, cubin: bytes = CUBIN) -> Path:
     digests = {"cubin": hashlib.sha256(cubin).hexdigest()}
-    (folder / "demo.json").write_text(json.dumps(to_json(replace(described, digests=digests))))
+    (folder / "demo.json").write_text(json.dumps(to_json(replace(kernel_manifest, digests=digests))))
     (folder / "demo.cubin").write_bytes(cubin)
     return folder / "demo.json"
 
@@ -126,7 +126,7 @@ class ProtocolStream:
 
 
 @pytest.mark.parametrize(("stream", "handle"), [(0, 0), (None, 0), (40, 40), (TorchStream(), 41), (ProtocolStream(), 42)])
-def test_streams_of_other_makers(stream: Any, handle: int) -> None:
+def test_streams_of_other_libraries(stream: Any, handle: int) -> None:
     driver = FakeDriver()
     loaded(small(), driver)(X, stream=stream)
     assert driver.launches[0].stream == handle
@@ -156,8 +156,8 @@ def test_scalar_bytes(dtype: str, value: float, expected: str) -> None:
 
 def test_bool_scalar_is_passed_as_a_byte() -> None:
     driver = FakeDriver()
-    described = manifest((tensor("x", "out", "f32", rows),), (ScalarSpec("causal", "bool"),))
-    plan = loaded(described, driver).plan(X | {"causal": True})
+    kernel_manifest = manifest((tensor("x", "out", "f32", rows),), (ScalarSpec("causal", "bool"),))
+    plan = loaded(kernel_manifest, driver).plan(X | {"causal": True})
     plan.launch()
     assert argument_bytes(driver.launches[0], [8, 4, 1])[2] == b"\x01"
 
@@ -201,8 +201,8 @@ def test_runtime_imports_no_compiler_package_and_no_torch() -> None:
         "print(sorted({m.split('.')[0] for m in sys.modules} "
         "& {'torch', 'torch_mlir', 'mlir', 'llvmlite', 'islpy', 'networkx', 'platformdirs'}))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_no_driver_is_one_clear_error() -> None:
@@ -210,8 +210,8 @@ def test_no_driver_is_one_clear_error() -> None:
         "from tilec.runtime import Device, LaunchError\n"
         "try:\n    Device(); print('gpu')\nexcept LaunchError as error:\n    print(error.code, str(error).count(chr(10)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() in ("E0915 0", "gpu")
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() in ("E0915 0", "gpu")
 
 
 def test_a_launch_overlaps_only_where_the_kernel_waits_by_itself() -> None:
@@ -220,10 +220,10 @@ def test_a_launch_overlaps_only_where_the_kernel_waits_by_itself() -> None:
     waiting.plan(X).launch()
     waiting.plan(X).launch(overlap=True)
     assert [launch.overlap for launch in driver.launches] == [False, True]
-    eager = loaded(replace(small(), dependent_launch=False), driver)
-    eager.plan(X).launch()
+    non_waiting = loaded(replace(small(), dependent_launch=False), driver)
+    non_waiting.plan(X).launch()
     with pytest.raises(LaunchError) as caught:
-        eager.plan(X).launch(overlap=True)
+        non_waiting.plan(X).launch(overlap=True)
     assert caught.value.code == "E0917"
 
 

@@ -37,11 +37,11 @@ def arguments(t: int = 3, h: int = 16, v: int = 10) -> dict[str, Any]:
     }
 
 
-def refused(described: Any, given_arguments: dict[str, Any], **options: Any) -> LaunchError:
-    options.setdefault("values", {"ids": TRUSTED} if described.value_checks else {})
+def refused(kernel_manifest: Any, given_arguments: dict[str, Any], **options: Any) -> LaunchError:
+    options.setdefault("values", {"ids": TRUSTED} if kernel_manifest.value_checks else {})
     driver = FakeDriver()
     with pytest.raises(LaunchError) as caught:
-        loaded(described, driver).plan(given_arguments, **options)
+        loaded(kernel_manifest, driver).plan(given_arguments, **options)
     assert not driver.launches
     return caught.value
 
@@ -113,14 +113,14 @@ def test_strided_tensor_where_contiguous_is_declared(t: int, h: int, gap: int, n
 @settings(max_examples=100, deadline=None)
 @given(t=st.integers(1, 100), v=st.integers(1, 100), start=st.integers(0, 12_000))
 def test_overlap_is_refused_exactly_when_bytes_are_shared(t: int, v: int, start: int) -> None:
-    placed = arguments(t, 16, v) | {"out": view(TABLE - 4800 + start // 16 * 16, "bf16", (t, 16))}
-    out, table = placed["out"].byte_range(), placed["table"].byte_range()
+    overlapping = arguments(t, 16, v) | {"out": view(TABLE - 4800 + start // 16 * 16, "bf16", (t, 16))}
+    out, table = overlapping["out"].byte_range(), overlapping["table"].byte_range()
     if set(range(*out)) & set(range(*table)):
-        error = refused(embedding_like(), placed)
+        error = refused(embedding_like(), overlapping)
         assert (error.code, error.argument) == ("E0909", "out")
         assert "`table`" in error.message
     else:
-        loaded(embedding_like()).plan(placed, values={"ids": TRUSTED})
+        loaded(embedding_like()).plan(overlapping, values={"ids": TRUSTED})
 
 
 def test_tensors_that_may_alias_may_alias() -> None:
@@ -146,16 +146,16 @@ def test_launch_check_that_divides_by_zero_is_refused() -> None:
 
 
 @pytest.mark.parametrize("extent", [0, MAX_DIM + 1])
-def test_extent_out_of_the_range_that_proofs_cover(extent: int) -> None:
+def test_an_extent_outside_the_proven_range(extent: int) -> None:
     error = refused(embedding_like(), arguments(t=extent))
     assert (error.code, error.argument, error.given) == ("E0906", "ids", str(extent))
 
 
 @pytest.mark.parametrize("axis", [1, 2])
 def test_grid_limit(axis: int) -> None:
-    described = embedding_like(grid=(*(const(1),) * axis, T))
-    loaded(described).plan(arguments(t=65535), values={"ids": TRUSTED})
-    error = refused(described, arguments(t=65536))
+    kernel_manifest = embedding_like(grid=(*(const(1),) * axis, T))
+    loaded(kernel_manifest).plan(arguments(t=65535), values={"ids": TRUSTED})
+    error = refused(kernel_manifest, arguments(t=65536))
     assert (error.code, error.required) == ("E0911", "1 to 65535 blocks")
     assert f"axis {axis}" in error.message
 
@@ -193,32 +193,32 @@ def test_missing_and_unknown_arguments() -> None:
 @given(t=st.integers(1, 10_000), factor=st.integers(1, 9), shift=st.integers(0, 5), off=st.integers(-1, 1))
 def test_compound_dims_are_solved_and_checked(t: int, factor: int, shift: int, off: int) -> None:
     stacked = binary("+", binary("*", T, const(factor)), const(shift))
-    described = manifest((tensor("a", "in", "f32", stacked), tensor("b", "out", "f32", cdiv(T, const(2)))))
+    kernel_manifest = manifest((tensor("a", "in", "f32", stacked), tensor("b", "out", "f32", cdiv(T, const(2)))))
     given_arguments = {"a": view(IDS, "f32", (t * factor + shift,)), "b": view(OUT, "f32", ((t + 1) // 2 + off,))}
     if off == 0:
-        assert loaded(described).plan(given_arguments).env == {"T": t}
+        assert loaded(kernel_manifest).plan(given_arguments).env == {"T": t}
         return
-    error = refused(described, given_arguments)
+    error = refused(kernel_manifest, given_arguments)
     assert (error.code, error.argument) == ("E0906", "b")
 
 
 def test_dim_that_no_shape_determines_must_be_given() -> None:
-    described = manifest((tensor("b", "out", "f32", binary("//", T, const(2))),))
+    kernel_manifest = manifest((tensor("b", "out", "f32", binary("//", T, const(2))),))
     out = {"b": view(OUT, "f32", (4,))}
-    error = refused(described, out)
+    error = refused(kernel_manifest, out)
     assert (error.code, error.argument) == ("E0906", "T")
-    assert loaded(described).plan(out, dims={"T": 9}).env == {"T": 9}
-    assert refused(described, out, dims={"T": 10}).argument == "b"
+    assert loaded(kernel_manifest).plan(out, dims={"T": 9}).env == {"T": 9}
+    assert refused(kernel_manifest, out, dims={"T": 10}).argument == "b"
 
 
 def test_integer_scalar_in_a_dim() -> None:
-    described = manifest((tensor("a", "in", "f32", binary("+", T, sym("pos"))),), (ScalarSpec("pos", "i32"),))
-    assert loaded(described).plan({"a": view(IDS, "f32", (12,)), "pos": 5}).env == {"pos": 5, "T": 7}
+    kernel_manifest = manifest((tensor("a", "in", "f32", binary("+", T, sym("pos"))),), (ScalarSpec("pos", "i32"),))
+    assert loaded(kernel_manifest).plan({"a": view(IDS, "f32", (12,)), "pos": 5}).env == {"pos": 5, "T": 7}
 
 
 def test_constant_dim() -> None:
-    described = manifest((tensor("a", "in", "f32", T, const(128)),))
-    error = refused(described, {"a": view(IDS, "f32", (2, 64))})
+    kernel_manifest = manifest((tensor("a", "in", "f32", T, const(128)),))
+    error = refused(kernel_manifest, {"a": view(IDS, "f32", (2, 64))})
     assert (error.code, error.argument, error.given, error.required) == ("E0906", "a", "64", "128")
 
 
@@ -226,15 +226,15 @@ def test_constant_dim() -> None:
 @given(t=st.integers(2, 50), h=st.integers(2, 50), stride=st.integers(0, 120), access=st.sampled_from(["in", "out"]))
 def test_declared_strides_and_overlap_of_written_tensors(t: int, h: int, stride: int, access: str) -> None:
     spec = tensor("a", access, "f32", T, H, strides=(sym("S"), const(1)))
-    described = manifest((spec,), dims=("T", "H"), strides=("S",))
+    kernel_manifest = manifest((spec,), dims=("T", "H"), strides=("S",))
     given_arguments = {"a": view(IDS, "f32", (t, h), (stride, 1))}
     if stride == 0:
-        assert refused(described, given_arguments).code == "E0906"
+        assert refused(kernel_manifest, given_arguments).code == "E0906"
     elif access == "out" and stride < h and len({i * stride + j for i in range(t) for j in range(h)}) < t * h:
-        error = refused(described, given_arguments)
+        error = refused(kernel_manifest, given_arguments)
         assert (error.code, error.argument) == ("E0907", "a")
     elif access == "in" or stride >= h:
-        assert loaded(described).plan(given_arguments).env["S"] == stride
+        assert loaded(kernel_manifest).plan(given_arguments).env["S"] == stride
 
 
 def test_column_major_where_unit_stride_is_declared() -> None:

@@ -26,16 +26,16 @@ def scatter_like(distinct: bool) -> Any:
 def plan(ids: Any, vocabulary: int, *, distinct: bool = False, stored: list[int] | None = None, **options: Any) -> Any:
     device = Device(FakeDriver())
     kernel = Kernel(scatter_like(distinct), b"", device)
-    where = device.from_numpy(np.array([0, 0, 0, 0] if stored is None else stored, np.int32))
+    ids_array = device.from_numpy(np.array([0, 0, 0, 0] if stored is None else stored, np.int32))
     values = {} if ids is None else {"ids": ids}
-    return kernel.plan({"ids": where, "table": device.empty((vocabulary,), "f32")}, values=values, **options)
+    return kernel.plan({"ids": ids_array, "table": device.empty((vocabulary,), "f32")}, values=values, **options)
 
 
-four = st.lists(st.integers(-3, 12), min_size=4, max_size=4)
+four_integers = st.lists(st.integers(-3, 12), min_size=4, max_size=4)
 
 
 @settings(max_examples=150, deadline=None)
-@given(ids=four, vocabulary=st.integers(1, 12), distinct=st.booleans(), on_device=st.booleans())
+@given(ids=four_integers, vocabulary=st.integers(1, 12), distinct=st.booleans(), on_device=st.booleans())
 def test_values_are_accepted_exactly_when_they_comply(ids: list[int], vocabulary: int, distinct: bool, on_device: bool) -> None:
     complies = all(0 <= v < vocabulary for v in ids) and not (distinct and len(set(ids)) < 4)
 
@@ -44,10 +44,10 @@ def test_values_are_accepted_exactly_when_they_comply(ids: list[int], vocabulary
             return plan(None, vocabulary, distinct=distinct, stored=ids, check_values=True)
         return plan(ids, vocabulary, distinct=distinct)
 
-    judged(run, complies)
+    check_plan(run, complies)
 
 
-def judged(run: Callable[[], Any], complies: bool) -> None:
+def check_plan(run: Callable[[], Any], complies: bool) -> None:
     """A plan trusts no assertion if values comply, and is refused, naming the tensor, if they do not."""
     if complies:
         assert run().trusted == ()
@@ -121,8 +121,8 @@ def offsets(ids: Any, *, ends: bool = True, distinct: bool = False, stored: list
     checks = (ValueCheck("ids", const(0), const(5), distinct, sorted=True, ends=ends),)
     device = Device(FakeDriver())
     kernel = Kernel(manifest(tensors, dims=(), value_checks=checks, grid=(const(1),)), b"", device)
-    where = device.from_numpy(np.array([0, 0, 0, 0] if stored is None else stored, np.int32))
-    return kernel.plan({"ids": where}, values={} if ids is None else {"ids": ids}, **options)
+    ids_array = device.from_numpy(np.array([0, 0, 0, 0] if stored is None else stored, np.int32))
+    return kernel.plan({"ids": ids_array}, values={} if ids is None else {"ids": ids}, **options)
 
 
 @settings(max_examples=150, deadline=None)
@@ -133,13 +133,13 @@ def test_sorted_values_are_accepted_exactly_when_they_are(ids: list[int], ends: 
     complies = complies and not (ends and (ids[0], ids[-1]) != (0, 4))
 
     def run() -> Any:
-        given = {"stored": ids, "check_values": True} if on_device else {}
-        return offsets(None if on_device else ids, ends=ends, distinct=distinct, **given)
+        options = {"stored": ids, "check_values": True} if on_device else {}
+        return offsets(None if on_device else ids, ends=ends, distinct=distinct, **options)
 
-    judged(run, complies)
+    check_plan(run, complies)
 
 
-def test_what_breaks_the_order_is_named() -> None:
+def test_values_that_break_the_order_are_named() -> None:
     with pytest.raises(LaunchError) as caught:
         offsets([0, 3, 1, 4])
     assert caught.value.given == "value 3 at index 1, then 1"
@@ -163,9 +163,9 @@ def test_stated_order(bounds: ValueBounds, accepted: bool) -> None:
         offsets(bounds)
 
 
-def test_a_callback_is_told_of_the_order() -> None:
+def test_a_callback_receives_the_order() -> None:
     seen: list[tuple[Any, Any]] = []
-    offsets(lambda *places, **words: bool(seen.append((places, words))) or True)
+    offsets(lambda *positional, **keywords: bool(seen.append((positional, keywords))) or True)
     assert seen == [((0, 5, False), {"sorted": True, "ends": True})]
     with pytest.raises(LaunchError, match="refused the values"):
-        offsets(lambda low, high, distinct, **words: False)
+        offsets(lambda low, high, distinct, **keywords: False)

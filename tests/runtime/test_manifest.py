@@ -33,9 +33,9 @@ PROMISING = replace(
 STRIDED = manifest((tensor("a", "inout", "f32", T, const(8), strides=(sym("S"), const(1))),), strides=("S",))
 
 
-@pytest.mark.parametrize("described", [FULL, STRIDED, PROMISING])
-def test_round_trip(described: Any) -> None:
-    assert manifest_from_json(json.loads(json.dumps(to_json(described)))) == described
+@pytest.mark.parametrize("kernel_manifest", [FULL, STRIDED, PROMISING])
+def test_round_trip(kernel_manifest: Any) -> None:
+    assert manifest_from_json(json.loads(json.dumps(to_json(kernel_manifest)))) == kernel_manifest
 
 
 @pytest.mark.parametrize(
@@ -49,32 +49,32 @@ def test_a_promise_names_tensors_that_the_kernel_has(field: str, value: Any) -> 
         manifest_from_json(data)
 
 
-def paths(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [at]
+def paths(data: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    result = [prefix]
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
-        found += paths(value, (*at, key))
-    return found
+        result += paths(value, (*prefix, key))
+    return result
 
 
 PLAIN = to_json(FULL)
-junk: st.SearchStrategy[Any] = st.one_of(
+arbitrary_json: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.just([]), st.just({}),
     st.lists(st.integers(), max_size=3), st.just(["+", "T", ["//", "H", 0]]), st.dictionaries(st.text(max_size=3), st.none()),
 )  # fmt: skip
 
 
 @settings(max_examples=400, deadline=None)
-@given(path=st.sampled_from(paths(PLAIN)), value=junk, remove=st.booleans())
+@given(path=st.sampled_from(paths(PLAIN)), value=arbitrary_json, remove=st.booleans())
 def test_a_damaged_manifest_is_a_value_error_or_a_valid_manifest(path: tuple[Any, ...], value: Any, remove: bool) -> None:
     data: Any = {"root": copy.deepcopy(PLAIN)}
-    place, key = data, "root"
+    container, key = data, "root"
     for part in path:
-        place, key = place[key], part
-    if remove and isinstance(place, dict):
-        del place[key]
+        container, key = container[key], part
+    if remove and isinstance(container, dict):
+        del container[key]
     else:
-        place[key] = value
+        container[key] = value
     try:
         parsed = manifest_from_json(data.get("root"))
     except ValueError as error:
@@ -99,9 +99,9 @@ def test_a_damaged_manifest_is_a_value_error_or_a_valid_manifest(path: tuple[Any
 )  # fmt: skip
 def test_the_error_names_the_field(path: tuple[Any, ...], value: Any, message: str) -> None:
     data = copy.deepcopy(PLAIN)
-    place = data
+    container = data
     for part in path[:-1]:
-        place = place[part]
-    place[path[-1]] = value
+        container = container[part]
+    container[path[-1]] = value
     with pytest.raises(ValueError, match=message):
         manifest_from_json(data)

@@ -19,7 +19,7 @@ MANIFEST = Manifest(
 
 
 @pytest.mark.parametrize("pointer", [0, -256, 2**64])
-def test_what_is_no_address_is_refused(pointer: int) -> None:
+def test_invalid_addresses_are_refused(pointer: int) -> None:
     with pytest.raises(LaunchError, match="no memory"):
         check_launch(MANIFEST, {"x": TensorView(pointer, "f32", (4,), (1,))})
     assert check_launch(MANIFEST, {"x": TensorView(256, "f32", (4,), (1,))}).grid == (4, 1, 1)

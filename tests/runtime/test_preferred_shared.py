@@ -17,14 +17,14 @@ HOPPER, GEFORCE = 232448, 101376
 CP_ASYNC, TMA = ({"stages": 2, "copy": copy, "mma": "mma_sync"} for copy in ("cp_async", "tma"))
 
 
-def taking(static: int, dynamic: int, **schedule: Any) -> Manifest:
+def kernel_using(static: int, dynamic: int, **schedule: Any) -> Manifest:
     """A kernel whose blocks use the given bytes of shared memory."""
     resources = Resources(32, 0, 0, static, dynamic)
     return manifest((tensor("x", "out", "f32", T),), resources=resources, schedule=SCHEDULE | schedule)
 
 
 @pytest.mark.parametrize(
-    ("blocks", "static", "dynamic", "most", "percent"),
+    ("blocks", "static", "dynamic", "max_shared", "percent"),
     [
         (5, 1024, 0, HOPPER, 8),  # 10 KiB, in 16 of 228
         (4, 1024, 0, HOPPER, 4),  # 8 KiB exactly
@@ -39,20 +39,20 @@ def taking(static: int, dynamic: int, **schedule: Any) -> Manifest:
         (2, 0, 20000, GEFORCE, 64),
     ],
 )
-def test_room_for_the_blocks_that_the_schedule_wants(blocks: int, static: int, dynamic: int, most: int, percent: int) -> None:
+def test_carveout_for_the_blocks_of_the_schedule(blocks: int, static: int, dynamic: int, max_shared: int, percent: int) -> None:
     for pipelines in ([], [CP_ASYNC]):
-        assert preferred_shared(taking(static, dynamic, blocks=blocks, pipelines=pipelines), most) == percent
+        assert preferred_shared(kernel_using(static, dynamic, blocks=blocks, pipelines=pipelines), max_shared) == percent
 
 
-def test_the_driver_decides_where_nothing_is_wanted_or_operands_come_past_the_cache() -> None:
-    assert preferred_shared(taking(0, 66560), HOPPER) is None
-    assert preferred_shared(taking(0, 66560, blocks=2, pipelines=[TMA]), HOPPER) is None
+def test_the_driver_decides_without_a_block_count_or_with_tma() -> None:
+    assert preferred_shared(kernel_using(0, 66560), HOPPER) is None
+    assert preferred_shared(kernel_using(0, 66560, blocks=2, pipelines=[TMA]), HOPPER) is None
 
 
-def test_a_loaded_kernel_asks_once() -> None:
+def test_loading_a_kernel_sets_its_carveout_once() -> None:
     driver = FakeDriver()
-    kernel = loaded(taking(0, 66560, blocks=2, pipelines=[CP_ASYNC]), driver)
+    kernel = loaded(kernel_using(0, 66560, blocks=2, pipelines=[CP_ASYNC]), driver)
     assert driver.preferred_shared == {kernel.function: 58}
     driver = FakeDriver()
-    loaded(taking(0, 66560), driver)
+    loaded(kernel_using(0, 66560), driver)
     assert not driver.preferred_shared

@@ -13,14 +13,14 @@ from tilec.ir.expr import sym
 from tilec.runtime import LaunchError, ValueBounds
 from tilec.runtime.series import Series
 
-WIDE = {"x": view(4096, "f32", (10,))}
-FAR = {"x": view(8192, "f32", (10,))}
+TEN_ROWS = {"x": view(4096, "f32", (10,))}
+OTHER_ADDRESS = {"x": view(8192, "f32", (10,))}
 
 
 def grid_of_rows() -> Series:
     driver = FakeDriver()
     kernel = loaded(replace(manifest((tensor("x", "out", "f32", rows),)), grid=(sym("T"),)), driver)
-    return Series(kernel, [WIDE, FAR])
+    return Series(kernel, [TEN_ROWS, OTHER_ADDRESS])
 
 
 def sent(series: Series, index: int) -> tuple[tuple[int, int, int], int, int]:
@@ -35,30 +35,30 @@ def sent(series: Series, index: int) -> tuple[tuple[int, int, int], int, int]:
 def test_every_launch_has_its_pointer_and_the_numbers_of_all() -> None:
     series = grid_of_rows()
     assert [sent(series, 0), sent(series, 1)] == [((10, 1, 1), 4096, 10), ((10, 1, 1), 8192, 10)]
-    few = series.at({"x": (3,)}, {}, {})
+    shorter = series.at({"x": (3,)}, {}, {})
     assert sent(series, 1) == ((10, 1, 1), 8192, 10)  # until they are used
-    series.use(few)
+    series.use(shorter)
     assert [sent(series, 0), sent(series, 1)] == [((3, 1, 1), 4096, 3), ((3, 1, 1), 8192, 3)]
     series.use(series.at({"x": (10,)}, {}, {}))
     assert sent(series, 1) == ((10, 1, 1), 8192, 10)
 
 
-@pytest.mark.parametrize(("blocks", "most"), [(None, 3), (2, 6)])
-def test_persistent_blocks_are_as_many_as_the_device_holds_at_once(blocks: int | None, most: int) -> None:
+@pytest.mark.parametrize(("blocks", "max_blocks"), [(None, 3), (2, 6)])
+def test_persistent_blocks_are_limited_to_those_that_run_at_once(blocks: int | None, max_blocks: int) -> None:
     schedule = {**SCHEDULE, "persistent": True, "blocks": blocks}
-    described = replace(manifest((tensor("x", "out", "f32", rows),)), grid=(sym("T"),), schedule=schedule)
+    kernel_manifest = replace(manifest((tensor("x", "out", "f32", rows),)), grid=(sym("T"),), schedule=schedule)
     driver = FakeDriver(multiprocessors=3)
-    kernel = loaded(described, driver)
+    kernel = loaded(kernel_manifest, driver)
     kernel({"x": view(4096, "f32", (10,))})
     kernel({"x": view(4096, "f32", (2,))})
-    assert [launch.grid for launch in driver.launches] == [(most, 1, 1), (2, 1, 1)]
-    series = Series(kernel, [WIDE, FAR])
-    assert sent(series, 1) == ((most, 1, 1), 8192, 10)
+    assert [launch.grid for launch in driver.launches] == [(max_blocks, 1, 1), (2, 1, 1)]
+    series = Series(kernel, [TEN_ROWS, OTHER_ADDRESS])
+    assert sent(series, 1) == ((max_blocks, 1, 1), 8192, 10)
     series.use(series.at({"x": (2,)}, {}, {}))
     assert sent(series, 1) == ((2, 1, 1), 8192, 2)
 
 
-def test_no_tensor_reaches_further_than_it_was_checked_for() -> None:
+def test_no_tensor_extends_beyond_what_was_checked() -> None:
     series = grid_of_rows()
     with pytest.raises(LaunchError, match="reaches beyond what was checked") as caught:
         series.at({"x": (11,)}, {}, {})
@@ -75,31 +75,31 @@ def test_the_contract_is_checked_for_other_extents(shape: tuple[int, ...]) -> No
 def test_launches_must_be_alike() -> None:
     kernel = loaded(manifest((tensor("x", "out", "f32", rows),)), FakeDriver())
     with pytest.raises(LaunchError, match="differ in shapes"):
-        Series(kernel, [WIDE, {"x": view(8192, "f32", (9,))}])
+        Series(kernel, [TEN_ROWS, {"x": view(8192, "f32", (9,))}])
 
 
-def test_each_launch_is_checked_whole() -> None:
+def test_each_launch_is_checked_fully() -> None:
     kernel = loaded(manifest((tensor("x", "out", "f32", rows),)), FakeDriver())
     with pytest.raises(LaunchError, match="aligned"):
-        Series(kernel, [WIDE, {"x": view(8192 + 1, "f32", (10,))}])
+        Series(kernel, [TEN_ROWS, {"x": view(8192 + 1, "f32", (10,))}])
 
 
-def test_what_is_known_of_stored_integers_is_asked_again() -> None:
-    described = embedding_like()
-    kernel = loaded(described, FakeDriver())
+def test_evidence_about_stored_integers_is_required_again() -> None:
+    kernel_manifest = embedding_like()
+    kernel = loaded(kernel_manifest, FakeDriver())
     arguments = {
         spec.name: view(
             1 << (20 + number), spec.dtype, tuple(64 if dim.constant is None else dim.constant for dim in spec.dims)
         )
-        for number, spec in enumerate(described.tensors)
+        for number, spec in enumerate(kernel_manifest.tensors)
     }
-    arguments |= {spec.name: 1 for spec in described.scalars}
-    names = {check.tensor for check in described.value_checks}
-    known = {name: ValueBounds(0, 1, True) for name in names}
-    series = Series(kernel, [arguments], known)
-    shapes = {spec.name: arguments[spec.name].shape for spec in described.tensors}
-    scalars = {spec.name: 1 for spec in described.scalars}
-    assert series.at(shapes, scalars, known).grid == series.grid
+    arguments |= {spec.name: 1 for spec in kernel_manifest.scalars}
+    names = {check.tensor for check in kernel_manifest.value_checks}
+    bounds = {name: ValueBounds(0, 1, True) for name in names}
+    series = Series(kernel, [arguments], bounds)
+    shapes = {spec.name: arguments[spec.name].shape for spec in kernel_manifest.tensors}
+    scalars = {spec.name: 1 for spec in kernel_manifest.scalars}
+    assert series.at(shapes, scalars, bounds).grid == series.grid
     with pytest.raises(LaunchError) as caught:
         series.at(shapes, scalars, {})
     assert caught.value.code == "E0913"

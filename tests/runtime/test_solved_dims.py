@@ -23,9 +23,9 @@ EXTENTS = st.one_of(st.integers(0, 9), st.sampled_from([16, MAX_DIM, MAX_DIM + 1
 SCALARS = (ScalarSpec("H", "i32"), ScalarSpec("scale", "f32"))
 
 
-def outcome(described: Any, views: Any, scalars: Any, given_dims: Any) -> Any:
+def outcome(kernel_manifest: Any, views: Any, scalars: Any, given_dims: Any) -> Any:
     try:
-        return dims_module.solve_dims(described, views, scalars, given_dims)
+        return dims_module.solve_dims(kernel_manifest, views, scalars, given_dims)
     except LaunchError as error:
         return str(error)
 
@@ -36,16 +36,18 @@ def outcome(described: Any, views: Any, scalars: Any, given_dims: Any) -> Any:
     st.booleans(), st.integers(-1, 9), st.sampled_from([(), ("T",), ("T", "H"), ("T", "H", "V")]), st.booleans(),
     st.dictionaries(st.sampled_from(["T", "V"]), st.integers(0, 9), max_size=2),
 )  # fmt: skip
-def test_what_is_read_off_is_what_the_equations_give(
-    axes: Any, by_scalar: bool, scalar: int, asked: tuple[str, ...], strided: bool, given_dims: dict[str, int]
+def test_dims_read_directly_equal_those_of_the_equations(
+    axes: Any, by_scalar: bool, scalar: int, dim_slots: tuple[str, ...], strided: bool, given_dims: dict[str, int]
 ) -> None:
-    specs = [tensor(f"x{i}", "in", "f32", *(dim for dim, _ in one)) for i, one in enumerate(axes)]
+    specs = [tensor(f"x{i}", "in", "f32", *(dim for dim, _ in axis_list)) for i, axis_list in enumerate(axes)]
     if strided:
         specs[0] = tensor("x0", "in", "f32", *specs[0].dims, strides=specs[0].dims)
-    views = {spec.name: view(0x1000, "f32", tuple(e for _, e in one)) for spec, one in zip(specs, axes, strict=True)}
-    described = manifest(tuple(specs), SCALARS if by_scalar else (), dims=asked)
+    views = {
+        spec.name: view(0x1000, "f32", tuple(e for _, e in axis_list)) for spec, axis_list in zip(specs, axes, strict=True)
+    }
+    kernel_manifest = manifest(tuple(specs), SCALARS if by_scalar else (), dims=dim_slots)
     scalars = {"H": scalar, "scale": 1.0} if by_scalar else {}
-    found = outcome(described, views, scalars, given_dims)
+    direct = outcome(kernel_manifest, views, scalars, given_dims)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dims_module, "_read_off", lambda *_: None)
-        assert found == outcome(described, views, scalars, given_dims)
+        patch.setattr(dims_module, "_read_directly", lambda *_: None)
+        assert direct == outcome(kernel_manifest, views, scalars, given_dims)

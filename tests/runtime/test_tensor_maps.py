@@ -27,7 +27,7 @@ from tilec.runtime.tensor_maps import TensorMapRequest, request_of
 K, S, Z = sym("K"), sym("S"), sym("Z")
 
 
-def described(strided: bool = False) -> Manifest:
+def kernel_manifest(strided: bool = False) -> Manifest:
     """Two maps of `a` and one of `b`."""
     a = tensor("a", "in", "bf16", T, K, strides=(S, Z) if strided else None, align=2)
     plain = manifest(
@@ -35,7 +35,7 @@ def described(strided: bool = False) -> Manifest:
         strides=("S", "Z") if strided else (), grid=(T,),
     )  # fmt: skip
     maps = (TensorMapSpec("a", (128, 64), 128), TensorMapSpec("b", (1, 32, 16), 32), TensorMapSpec("a", (8, 32), 64))
-    return replace(plain, abi=(*plain.abi, *(AbiSlot("tensor_map", one.tensor) for one in maps)), tensor_maps=maps)
+    return replace(plain, abi=(*plain.abi, *(AbiSlot("tensor_map", map_spec.tensor) for map_spec in maps)), tensor_maps=maps)
 
 
 def arguments(rows: int = 40, depth: int = 72, a: int = 4096) -> dict[str, TensorView]:
@@ -49,53 +49,55 @@ def arguments(rows: int = 40, depth: int = 72, a: int = 4096) -> dict[str, Tenso
 def sent(kernel: Kernel, launch: Any) -> list[bytes]:
     """The bytes of each map of a launch."""
     slots = kernel.manifest.abi
-    found = argument_bytes(launch, [128 if slot.kind == "tensor_map" else 8 for slot in slots])
-    return [data for data, slot in zip(found, slots, strict=True) if slot.kind == "tensor_map"]
+    arguments_data = argument_bytes(launch, [128 if slot.kind == "tensor_map" else 8 for slot in slots])
+    return [data for data, slot in zip(arguments_data, slots, strict=True) if slot.kind == "tensor_map"]
 
 
-def test_the_driver_is_asked_for_whole_tensors_innermost_axis_first() -> None:
+def test_maps_are_requested_for_whole_tensors_innermost_axis_first() -> None:
     driver = FakeDriver()
-    kernel = loaded(described(), driver)
+    kernel = loaded(kernel_manifest(), driver)
     kernel.plan(arguments()).launch()
     first, second, third = driver.map_requests
     assert first == TensorMapRequest(4096, "bf16", (72, 40), (144,), (64, 128), 128)
     assert second == TensorMapRequest(1 << 20, "f16", (72, 40, 72), (144, 144 * 40), (16, 32, 1), 32)
     assert third == TensorMapRequest(4096, "bf16", (72, 40), (144,), (32, 8), 64)
-    assert sent(kernel, driver.launches[0]) == [FakeDriver().encode_tensor_map(one) for one in driver.map_requests]
+    assert sent(kernel, driver.launches[0]) == [FakeDriver().encode_tensor_map(request) for request in driver.map_requests]
 
 
-def test_maps_are_aligned_and_the_other_arguments_are_where_they_were() -> None:
+def test_maps_are_aligned_and_other_arguments_keep_their_offsets() -> None:
     driver = FakeDriver()
-    kernel = loaded(described(), driver)
+    kernel = loaded(kernel_manifest(), driver)
     for _ in range(4):
         plan = kernel.plan(arguments())
         assert plan.maps % 64 == 0
         plan.launch()
-        found = argument_bytes(driver.launches[-1], [8, 8, 8, 4, 4])
-        assert [int.from_bytes(one, "little") for one in found] == [4096, 1 << 20, 1 << 24, 40, 72]
+        arguments_data = argument_bytes(driver.launches[-1], [8, 8, 8, 4, 4])
+        assert [int.from_bytes(data, "little") for data in arguments_data] == [4096, 1 << 20, 1 << 24, 40, 72]
 
 
-def test_maps_are_made_once_for_a_place_and_a_shape() -> None:
+def test_maps_are_encoded_once_per_address_and_shape() -> None:
     driver = FakeDriver()
-    kernel = loaded(described(), driver)
-    for given in (arguments(), arguments(), arguments(a=8192), arguments(rows=48), arguments()):
-        kernel.plan(given)
+    kernel = loaded(kernel_manifest(), driver)
+    for call_arguments in (arguments(), arguments(), arguments(a=8192), arguments(rows=48), arguments()):
+        kernel.plan(call_arguments)
     assert len(driver.map_requests) == 3 + 2 + 3
 
 
 def test_strides_are_those_of_the_tensor() -> None:
     driver = FakeDriver()
-    kernel = loaded(described(strided=True), driver)
+    kernel = loaded(kernel_manifest(strided=True), driver)
     kernel.plan(arguments() | {"a": view(4096, "bf16", (40, 72), (80, 1))})
     assert driver.map_requests[0].strides == (160,)
     kernel.plan(arguments(rows=1) | {"a": view(4096, "bf16", (1, 72), (3, 1))})  # a single row, which needs no row stride
     assert driver.map_requests[3].strides == (144,)
 
 
-def test_an_axis_of_one_has_a_stride_that_a_map_can_have() -> None:
+def test_an_axis_of_extent_one_gets_a_valid_stride() -> None:
     spec = TensorMapSpec("a", (64, 64), 128)
-    given = {stride: request_of(spec, TensorView(4096, "bf16", (1, 72), (stride, 1)), "k").strides for stride in (72, 80, 3, 0)}
-    assert given == {72: (144,), 80: (160,), 3: (144,), 0: (144,)}
+    map_strides = {
+        stride: request_of(spec, TensorView(4096, "bf16", (1, 72), (stride, 1)), "k").strides for stride in (72, 80, 3, 0)
+    }
+    assert map_strides == {72: (144,), 80: (160,), 3: (144,), 0: (144,)}
 
 
 @pytest.mark.parametrize(
@@ -106,10 +108,10 @@ def test_an_axis_of_one_has_a_stride_that_a_map_can_have() -> None:
         (view(4096, "bf16", (40, 72), (144, 2)), "strides [144, 2]"),
     ],
 )
-def test_what_can_have_no_map_is_refused_by_name(a: TensorView, given: str) -> None:
+def test_tensors_that_cannot_have_a_map_are_refused_by_name(a: TensorView, given: str) -> None:
     driver = FakeDriver()
     with pytest.raises(LaunchError) as caught:
-        loaded(described(strided=True), driver).plan(arguments() | {"a": a})
+        loaded(kernel_manifest(strided=True), driver).plan(arguments() | {"a": a})
     assert (caught.value.code, caught.value.argument) == ("E0918", "a") and given in str(caught.value)
     assert not driver.launches
 
@@ -121,17 +123,17 @@ def test_what_can_have_no_map_is_refused_by_name(a: TensorView, given: str) -> N
         view(1 << 50, "bf16", (40, 72), (-72, 1)), view(4096, "bf16", (0, 72)), view(4096, "bf16", (40, (1 << 32) + 8)),
     ],
 )  # fmt: skip
-def test_what_the_chip_cannot_count_is_refused(a: TensorView) -> None:
+def test_tensors_beyond_hardware_limits_are_refused(a: TensorView) -> None:
     with pytest.raises(LaunchError, match="no tensor map can be of it"):
         request_of(TensorMapSpec("a", (8, 64), 128), a, "demo")
 
 
-def test_a_driver_that_refuses_is_told() -> None:
+def test_a_driver_error_is_reported() -> None:
     with pytest.raises(DriverError, match="cuTensorMapEncodeTiled"):
-        loaded(described(), FakeDriver(fail={"cuTensorMapEncodeTiled": "CUDA_ERROR_INVALID_VALUE"})).plan(arguments())
+        loaded(kernel_manifest(), FakeDriver(fail={"cuTensorMapEncodeTiled": "CUDA_ERROR_INVALID_VALUE"})).plan(arguments())
 
 
-def test_the_driver_is_called_as_its_bindings_want() -> None:
+def test_the_driver_is_called_as_its_bindings_require() -> None:
     """With the real types and enumerations, and a call that returns its arguments."""
     api = pytest.importorskip("cuda.bindings.driver")
     calls: list[tuple[Any, ...]] = []
@@ -140,11 +142,11 @@ def test_the_driver_is_called_as_its_bindings_want() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(api, name)
 
-        def cuTensorMapEncodeTiled(self, *given: Any) -> tuple[Any, Any]:
-            calls.append(given)
-            made = api.CUtensorMap()
-            made.opaque = [api.cuuint64_t(place + 1) for place in range(16)]
-            return api.CUresult.CUDA_SUCCESS, made
+        def cuTensorMapEncodeTiled(self, *call_arguments: Any) -> tuple[Any, Any]:
+            calls.append(call_arguments)
+            tensor_map_struct = api.CUtensorMap()
+            tensor_map_struct.opaque = [api.cuuint64_t(index + 1) for index in range(16)]
+            return api.CUresult.CUDA_SUCCESS, tensor_map_struct
 
     driver = CudaDriver.__new__(CudaDriver)
     vars(driver).update(_api=Api(), _success=api.CUresult.CUDA_SUCCESS)
@@ -153,40 +155,40 @@ def test_the_driver_is_called_as_its_bindings_want() -> None:
         assert driver.encode_tensor_map(request) == struct.pack("<16Q", *range(1, 17))
     kind, rank, address, dims, strides, box, steps, interleave, swizzle, _, fill = calls[MAP_ELEMENTS.index("bf16")]
     assert (kind, rank, address) == (api.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, 4096)
-    assert [list(map(int, one)) for one in (dims, strides, box, steps)] == [[72, 40], [144], [64, 128], [1, 1]]
-    assert [int(one) for one in (interleave, swizzle, fill)] == [0, 3, 0]  # none, 128 bytes, zeros
+    assert [list(map(int, values)) for values in (dims, strides, box, steps)] == [[72, 40], [144], [64, 128], [1, 1]]
+    assert [int(values) for values in (interleave, swizzle, fill)] == [0, 3, 0]  # none, 128 bytes, zeros
 
 
-def test_launches_of_a_series_have_maps_of_their_own_that_follow_the_extents() -> None:
+def test_launches_of_a_series_have_their_own_maps() -> None:
     driver = FakeDriver()
-    series = Series(loaded(described(), driver), [arguments(), arguments(a=8192)])
+    series = Series(loaded(kernel_manifest(), driver), [arguments(), arguments(a=8192)])
     shapes: dict[str, tuple[int, ...]] = {"a": (24, 72), "b": (72, 24, 72), "out": (24,)}
     fewer = series.at(shapes, {}, {})
     for numbers, rows in ((None, 40), (fewer, 24)):
         if numbers is not None:
             series.use(numbers)
-        for place, pointer in enumerate((4096, 8192)):
-            series.launch(place, 0)
-            wanted = TensorMapRequest(pointer, "bf16", (72, rows), (144,), (64, 128), 128)
-            assert sent(series.kernel, driver.launches[-1])[0] == FakeDriver().encode_tensor_map(wanted)
+        for index, pointer in enumerate((4096, 8192)):
+            series.launch(index, 0)
+            expected = TensorMapRequest(pointer, "bf16", (72, rows), (144,), (64, 128), 128)
+            assert sent(series.kernel, driver.launches[-1])[0] == FakeDriver().encode_tensor_map(expected)
 
 
 @pytest.mark.parametrize("strided", [False, True])
-def test_the_emulator_makes_the_same_maps(strided: bool) -> None:
-    full, shapes = described(strided), {"a": (40, 72), "b": (72, 40, 72)}
+def test_the_emulator_encodes_the_same_maps(strided: bool) -> None:
+    full, shapes = kernel_manifest(strided), {"a": (40, 72), "b": (72, 40, 72)}
     steps = {"a": (80, 1) if strided else (72, 1), "b": (40 * 72, 72, 1)}
     dtypes = {"a": "bf16", "b": "f16"}
     memory = Memory()
-    places = {name: memory.allocate(name, np.zeros(72 * 40 * 72, np.uint16), writable=False) for name in shapes}
+    regions = {name: memory.allocate(name, np.zeros(72 * 40 * 72, np.uint16), writable=False) for name in shapes}
     for spec in full.tensor_maps:
         name = spec.tensor
-        found = TensorMap.decode(tensor_map(spec, full, places, {"T": 40, "K": 72, "S": 80, "Z": 1}))
-        asked = request_of(spec, view(places[name].address, dtypes[name], shapes[name], steps[name]), "demo")
-        assert found == TensorMap(asked.pointer, 2, asked.dims, asked.strides, asked.box, asked.swizzle)
+        decoded = TensorMap.decode(tensor_map(spec, full, regions, {"T": 40, "K": 72, "S": 80, "Z": 1}))
+        request = request_of(spec, view(regions[name].address, dtypes[name], shapes[name], steps[name]), "demo")
+        assert decoded == TensorMap(request.pointer, 2, request.dims, request.strides, request.box, request.swizzle)
 
 
-def test_a_manifest_with_maps_comes_back() -> None:
-    full = described()
+def test_a_manifest_with_maps_round_trips() -> None:
+    full = kernel_manifest()
     assert manifest_from_json(to_json(full)) == full
 
 
@@ -202,10 +204,10 @@ def test_a_manifest_with_maps_comes_back() -> None:
     ],
 )  # fmt: skip
 def test_maps_of_a_manifest_are_checked(path: tuple[Any, ...], value: Any, message: str) -> None:
-    data = copy.deepcopy(to_json(described()))
-    place = data
+    data = copy.deepcopy(to_json(kernel_manifest()))
+    container = data
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+        container = container[key]
+    container[path[-1]] = value
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
         manifest_from_json(data)

@@ -59,8 +59,8 @@ def order(graph: nx.DiGraph[str], layers: list[list[str]]) -> None:
         for layer in layers if forward else reversed(layers):
             keys: dict[str, float] = {}
             for i, node in enumerate(layer):
-                near = list(graph.predecessors(node) if forward else graph.successors(node))
-                keys[node] = sum(rank[n] for n in near) / len(near) if near else float(i)
+                neighbours = list(graph.predecessors(node) if forward else graph.successors(node))
+                keys[node] = sum(rank[n] for n in neighbours) / len(neighbours) if neighbours else float(i)
             layer.sort(key=lambda node: keys[node])
             rank.update({node: i for i, node in enumerate(layer)})
 
@@ -92,20 +92,20 @@ def _relax(
     graph: nx.DiGraph[str], layer: list[str], sizes: dict[str, Size], corners: dict[str, tuple[float, float]], gap: float
 ) -> None:
     """Move a layer's nodes toward the mean of their neighbours' middles, keeping order and gaps."""
-    wanted: list[float] = []
+    desired: list[float] = []
     for node in layer:
-        near = [*graph.predecessors(node), *graph.successors(node)]
-        middles = [corners[n][1] + sizes[n].height / 2 for n in near]
+        neighbours = [*graph.predecessors(node), *graph.successors(node)]
+        middles = [corners[n][1] + sizes[n].height / 2 for n in neighbours]
         own = corners[node][1]
-        wanted.append((own + sum(middles) / len(middles) - sizes[node].height / 2) / 2 if middles else own)
+        desired.append((own + sum(middles) / len(middles) - sizes[node].height / 2) / 2 if middles else own)
     down: list[float] = []
     for i in range(len(layer)):
         floor = down[-1] + sizes[layer[i - 1]].height + gap if i else float("-inf")
-        down.append(max(wanted[i], floor))
+        down.append(max(desired[i], floor))
     # Pushing down alone would drift; averaging with the pass that pushes up keeps a crowded layer centred.
     up: list[float] = [0.0] * len(layer)
     for i in range(len(layer) - 1, -1, -1):
         ceiling = up[i + 1] - sizes[layer[i]].height - gap if i + 1 < len(layer) else float("inf")
-        up[i] = min(wanted[i], ceiling)
+        up[i] = min(desired[i], ceiling)
     for i, node in enumerate(layer):
         corners[node] = (corners[node][0], (down[i] + up[i]) / 2)

@@ -36,26 +36,26 @@ def picture(proofs: Proven, function: Function) -> Picture:
     graph = proofs.graph()
     data: dict[str, dict[str, Any]] = {name: dict(attributes) for name, attributes in graph.nodes(data=True)}
     roles: list[tuple[str, str, str]] = list(graph.edges(data="role"))
-    written = {target for _, target, role in roles if role == "memory" and _is(data, target)}
+    written = {target for _, target, role in roles if role == "memory" and _is_tensor(data, target)}
     edges: list[tuple[str, str]] = []
     for source, target in graph.edges:
         # A written tensor is drawn at the right; its reads point at it too, which keeps the graph acyclic.
-        edges.append((target, source) if source in written and _is(data, source) else (source, target))
-    used = {name for edge in edges for name in edge}
+        edges.append((target, source) if source in written and _is_tensor(data, source) else (source, target))
+    connected = {name for edge in edges for name in edge}
     nodes = tuple(
-        _node(name, attributes, written) for name, attributes in data.items() if name in used or attributes["obligations"]
+        _node(name, attributes, written) for name, attributes in data.items() if name in connected or attributes["obligations"]
     )
     constants = ", ".join(f"{name} = {value}" for name, value in function.constants.items())
     grid = ", ".join(map(str, function.grid))
     rungs: dict[str, int] = {}
     for obligation in proofs.obligations:
         rungs[obligation.rung] = rungs.get(obligation.rung, 0) + 1
-    proven = ", ".join(f"{count} {rung}" for rung, count in rungs.items())
-    subtitle = f"grid ({grid})   ·   {constants or 'no constants'}   ·   {len(proofs.obligations)} obligations: {proven}"
+    counts = ", ".join(f"{count} {rung}" for rung, count in rungs.items())
+    subtitle = f"grid ({grid})   ·   {constants or 'no constants'}   ·   {len(proofs.obligations)} obligations: {counts}"
     return Picture(function.name, subtitle, nodes, tuple(dict.fromkeys(edges)))
 
 
-def _is(data: dict[str, dict[str, Any]], name: str) -> bool:
+def _is_tensor(data: dict[str, dict[str, Any]], name: str) -> bool:
     return data[name]["kind"] == "tensor"
 
 
@@ -69,20 +69,20 @@ def _node(name: str, attributes: dict[str, Any], written: set[str]) -> Node:
         detail.append(f"from {low} to {high}")
     badges = tuple(_badge(obligation) for obligation in attributes["obligations"])
     caption = ""
-    drawn = {"parameter": "dim", "grid": "block", "scalar": "value"}.get(kind, kind)
+    node_kind = {"parameter": "dim", "grid": "block", "scalar": "value"}.get(kind, kind)
     if kind == "tensor":
         caption = OWNERSHIP[attributes["ownership"]]
         detail.append(caption)
         text = text.replace("tensor<", "").rsplit(", align", 1)[0]
-        drawn = "tensor" if name in written else "input"
+        node_kind = "tensor" if name in written else "input"
         badges = ()  # a tensor's obligations are already shown at its accesses
     elif kind == "access":
-        drawn = next((word for word in ACCESS_KINDS if text.startswith(word)), "load")
-        drawn = {"gather": "load", "scatter": "store"}.get(drawn, drawn)
+        node_kind = next((access_kind for access_kind in ACCESS_KINDS if text.startswith(access_kind)), "load")
+        node_kind = {"gather": "load", "scatter": "store"}.get(node_kind, node_kind)
         caption = f"line {span.line}" if span else ""
     elif kind == "loop":
         caption = "loop"
-    return Node(name, drawn, text, caption, "\n".join(detail), _merged(badges))
+    return Node(name, node_kind, text, caption, "\n".join(detail), _merged(badges))
 
 
 def _badge(obligation: Obligation) -> Badge:

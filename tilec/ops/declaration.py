@@ -51,92 +51,94 @@ class Declaration:
     @property
     def tensors(self) -> tuple[Declared, ...]:
         """All tensors of the kernel, in the order of its parameters."""
-        return tuple(one for one in self.interface.parameters if one.access)
+        return tuple(parameter for parameter in self.interface.parameters if parameter.access)
 
     @property
     def floats(self) -> tuple[Declared, ...]:
         """Scalars of a floating dtype, in the order of the parameters."""
-        return tuple(one for one in self.interface.parameters if not one.access and DTYPES[one.dtype].is_float)
+        return tuple(
+            parameter for parameter in self.interface.parameters if not parameter.access and DTYPES[parameter.dtype].is_float
+        )
 
     def known(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], scalars: Values) -> dict[str, Any]:
         """Values by name, from the dtype and shape of each tensor argument and from scalars; extents may be symbolic. E0905 for
         a wrong rank, E0904 if two tensors disagree about an `Element`."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         origin: dict[str, str] = {}
-        for one in self.arguments:
-            if not one.access:
-                found[one.name] = scalars[one.name]
+        for argument in self.arguments:
+            if not argument.access:
+                values[argument.name] = scalars[argument.name]
                 continue
-            dtype, shape = tensors[one.name]
-            if len(shape) != len(one.dims):
-                required = f"rank {len(one.dims)}, [{', '.join(map(str, one.dims))}]"
+            dtype, shape = tensors[argument.name]
+            if len(shape) != len(argument.dims):
+                required = f"rank {len(argument.dims)}, [{', '.join(map(str, argument.dims))}]"
                 raise LaunchError(
-                    "E0905", "wrong rank", kernel=self.kernel, argument=one.name, given=f"rank {len(shape)}, {list(shape)}",
-                    required=required,
+                    "E0905", "wrong rank", kernel=self.kernel, argument=argument.name,
+                    given=f"rank {len(shape)}, {list(shape)}", required=required,
                 )  # fmt: skip
-            wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, dtype)
-            if dtype != wanted:
-                why = f", as `{one.dtype}` is of `{origin[one.dtype]}`" if one.dtype in origin else ""
+            expected = argument.dtype if argument.dtype in DTYPES else values.setdefault(argument.dtype, dtype)
+            if dtype != expected:
+                reason = f", as `{argument.dtype}` is of `{origin[argument.dtype]}`" if argument.dtype in origin else ""
                 raise LaunchError(
-                    "E0904", "wrong element type", kernel=self.kernel, argument=one.name, given=f"`{dtype}`",
-                    required=f"`{wanted}`{why}",
+                    "E0904", "wrong element type", kernel=self.kernel, argument=argument.name, given=f"`{dtype}`",
+                    required=f"`{expected}`{reason}",
                 )  # fmt: skip
-            origin.setdefault(one.dtype, one.name)
-            for dim, extent in zip(one.dims, shape, strict=True):
+            origin.setdefault(argument.dtype, argument.name)
+            for dim, extent in zip(argument.dims, shape, strict=True):
                 if dim.op == "sym":
-                    found.setdefault(dim.name, extent)
-        self._derive(tensors, found)
-        return found | self._chosen("dims", self.dims, found)
+                    values.setdefault(dim.name, extent)
+        self._derive(tensors, values)
+        return values | self._chosen("dims", self.dims, values)
 
-    def _derive(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], found: dict[str, Any]) -> None:
+    def _derive(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], inferred: dict[str, Any]) -> None:
         """Adds values solved from extents such as `R + 1`, for names that are no axis by themselves."""
-        given = {} if callable(self.constants) else self._chosen("constants", self.constants, found)
-        for one in self.arguments:
-            for dim, extent in zip(one.dims, tensors[one.name][1] if one.access else (), strict=True):
-                solution = solved(dim, extent, given | found)
+        constants = {} if callable(self.constants) else self._chosen("constants", self.constants, inferred)
+        for argument in self.arguments:
+            for dim, extent in zip(argument.dims, tensors[argument.name][1] if argument.access else (), strict=True):
+                solution = solved(dim, extent, constants | inferred)
                 if solution is not None:
-                    found[solution[0]] = solution[1]
+                    inferred[solution[0]] = solution[1]
 
     def specialisation(self, known: Values) -> dict[str, Value]:
         """A value for each constant of the kernel; E0919 if one has no value."""
         chosen = self._chosen("constants", self.constants, known)
         for name in chosen:
             if name not in self.interface.constants:
-                own = ", ".join(f"`{one}`" for one in self.interface.constants) or "none"
-                raise refuse(self.kernel, f"there is no constant `{name:.80}`", required=own)
-        found: dict[str, Value] = {}
+                existing = ", ".join(f"`{constant}`" for constant in self.interface.constants) or "none"
+                raise refuse(self.kernel, f"there is no constant `{name:.80}`", required=existing)
+        values: dict[str, Value] = {}
         for name in self.interface.constants:
             if name not in chosen and name not in known:
                 raise refuse(
                     self.kernel, f"nothing says what the constant `{name}` is",
                     required=f"`constants={{\"{name}\": ...}}` where the op is made",
                 )  # fmt: skip
-            found[name] = chosen[name] if name in chosen else known[name]
-        return found
+            values[name] = chosen[name] if name in chosen else known[name]
+        return values
 
-    def shapes(self, which: Iterable[Declared], known: Values) -> list[tuple[str, tuple[Any, ...]]]:
-        """Dtype and shape of each of `which`; E0919 if an extent cannot be determined."""
+    def shapes(self, requested: Iterable[Declared], known: Values) -> list[tuple[str, tuple[Any, ...]]]:
+        """Dtype and shape of each of `requested`; E0919 if an extent cannot be determined."""
         values = dict(known) | self._chosen("constants", self.constants, known)
-        found: list[tuple[str, tuple[Any, ...]]] = []
-        for one in which:
+        result: list[tuple[str, tuple[Any, ...]]] = []
+        for tensor in requested:
             try:
-                shape = tuple(evaluate(dim, values) for dim in one.dims)
-                found.append((one.dtype if one.dtype in DTYPES else str(values[one.dtype]), shape))
+                shape = tuple(evaluate(dim, values) for dim in tensor.dims)
+                result.append((tensor.dtype if tensor.dtype in DTYPES else str(values[tensor.dtype]), shape))
             except KeyError as missing:
                 name = str(missing.args[0])
                 raise refuse(
-                    self.kernel, f"no argument says what `{name}` is", argument=one.name,
-                    required=f"`dims=lambda known: {{\"{name}\": ...}}` where the op is made, or `mutates=[\"{one.name}\"]`",
+                    self.kernel, f"no argument says what `{name}` is", argument=tensor.name,
+                    required=f"`dims=lambda known: {{\"{name}\": ...}}` where the op is made, or `mutates=[\"{tensor.name}\"]`",
                 ) from None  # fmt: skip
-        return found
+        return result
 
     def _chosen(self, what: str, choice: Choice, known: Values) -> dict[str, Any]:
         if choice is None:
             return {}
-        made: Any = choice(dict(known)) if callable(choice) else choice
-        if not isinstance(made, Mapping):
-            raise refuse(self.kernel, f"`{what}` gives no values by name", given=f"a value of type `{type(made).__name__}`")
-        return dict(made)  # pyright: ignore[reportUnknownArgumentType]
+        computed: Any = choice(dict(known)) if callable(choice) else choice
+        if not isinstance(computed, Mapping):
+            raise refuse(self.kernel, f"`{what}` gives no values by name", given=f"a value of type `{type(computed).__name__}`")
+        return dict(computed)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def solved(dim: Expr, extent: Any, values: Values) -> tuple[str, Any] | None:
@@ -147,13 +149,13 @@ def solved(dim: Expr, extent: Any, values: Values) -> tuple[str, Any] | None:
     unknown = [{*arg.symbols()} - values.keys() for arg in dim.args]
     if dim.op not in ("+", "-", "*") or all(unknown) or not any(unknown):
         return None
-    place = 0 if unknown[0] else 1
-    other = evaluate(dim.args[1 - place], values)
+    unknown_side = 0 if unknown[0] else 1
+    other = evaluate(dim.args[1 - unknown_side], values)
     if dim.op == "*":
-        return solved(dim.args[place], extent // other, values) if other != 0 else None
+        return solved(dim.args[unknown_side], extent // other, values) if other != 0 else None
     if dim.op == "+":
-        return solved(dim.args[place], extent - other, values)
-    return solved(dim.args[place], extent + other if place == 0 else other - extent, values)
+        return solved(dim.args[unknown_side], extent - other, values)
+    return solved(dim.args[unknown_side], extent + other if unknown_side == 0 else other - extent, values)
 
 
 def evaluate(dim: Expr, values: Values) -> Any:
@@ -169,20 +171,24 @@ def evaluate(dim: Expr, values: Values) -> Any:
 def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dims: Choice) -> Declaration:
     """An op of a kernel; `mutates` names the `Out` tensors that a call receives as arguments. E0919 if there is no such tensor,
     or no tensor among the arguments."""
-    given = frozenset(mutates)
-    outs = {one.name for one in interface.parameters if one.access == "out"}
-    for name in sorted(given - outs):
-        own = ", ".join(f"`{one}`" for one in sorted(outs)) or "none"
-        raise refuse(interface.kernel, f"`mutates` names `{name:.80}`, which is no `Out` tensor", required=own)
-    arguments = tuple(one for one in interface.parameters if one.access not in ("out", "scratch") or one.name in given)
-    if not any(one.access for one in arguments):
+    mutated = frozenset(mutates)
+    out_names = {parameter.name for parameter in interface.parameters if parameter.access == "out"}
+    for name in sorted(mutated - out_names):
+        existing = ", ".join(f"`{out_name}`" for out_name in sorted(out_names)) or "none"
+        raise refuse(interface.kernel, f"`mutates` names `{name:.80}`, which is no `Out` tensor", required=existing)
+    arguments = tuple(
+        parameter
+        for parameter in interface.parameters
+        if parameter.access not in ("out", "scratch") or parameter.name in mutated
+    )
+    if not any(parameter.access for parameter in arguments):
         raise refuse(interface.kernel, "no argument is a tensor", required="`mutates` with an `Out` tensor")
     return Declaration(
         interface,
         arguments,
-        tuple(one for one in interface.parameters if one.access == "out" and one.name not in given),
-        tuple(one for one in interface.parameters if one.access == "scratch"),
-        given | {one.name for one in arguments if one.access in MUTATED},
+        tuple(parameter for parameter in interface.parameters if parameter.access == "out" and parameter.name not in mutated),
+        tuple(parameter for parameter in interface.parameters if parameter.access == "scratch"),
+        mutated | {parameter.name for parameter in arguments if parameter.access in MUTATED},
         constants,
         dims,
     )

@@ -47,65 +47,71 @@ def make_call(declaration: Declaration, helpers: Mapping[str, Any], *, guarded: 
     that forwards arguments other than plain tensors to `dispatch`, and tracing to `overload`."""
     namespace: dict[str, Any] = {PREFIX + name: value for name, value in helpers.items()}
     exec(compile(call_text(declaration, guarded=guarded), f"<tilec.op {declaration.kernel}>", "exec"), namespace)
-    made = namespace[declaration.kernel]
-    namespace[f"{PREFIX}call"] = made
-    return made
+    call = namespace[declaration.kernel]
+    namespace[f"{PREFIX}call"] = call
+    return call
 
 
 def call_text(declaration: Declaration, *, guarded: bool) -> str:
     """The text of the function; all names in it are identifiers, because the front end parsed them."""
-    names = [one.name for one in declaration.arguments]
-    given = "".join(f"{name}, " for name in names)
-    tensors = [one.name for one in declaration.arguments if one.access]
+    names = [declared.name for declared in declaration.arguments]
+    argument_list = "".join(f"{name}, " for name in names)
+    tensors = [declared.name for declared in declaration.arguments if declared.access]
     lines = [f"def {declaration.kernel}({', '.join(['@self', *names] if guarded else names)}):"]
     if guarded:
         lines += [
-            f"    if @compiling(): return @overload({given})",
+            f"    if @compiling(): return @overload({argument_list})",
             "    @entry = @last[0]",
             f"    if not ({_alike(declaration)}):",
-            f"        if {_guard(tensors)}: return @dispatch({given})",
-            *(f"        {line}" for line in _entry(declaration, given)),
+            f"        if {_guard(tensors)}: return @dispatch({argument_list})",
+            *(f"        {line}" for line in _entry(declaration, argument_list)),
             f"        if @entry.alike is None: @learn(@entry, ({''.join(f'{name}, ' for name in tensors)}))",
             "        @last[0] = @entry",
         ]
     else:
-        lines += [f"    {line}" for line in _entry(declaration, given)]
-    lines += [f"    if {_unusual(one)}: {one.name} = @checked({one.name!r}, {one.name})" for one in declaration.floats]
-    again = f"@call, (@self, {given})" if guarded else f"@call, ({given})"
-    lines.append(f"    if @entry.device != @device(): return @elsewhere(@entry, {again})")
-    new = {one.name: f"@new{number}" for number, one in enumerate((*declaration.outputs, *declaration.scratch))}
-    lines += [f"    {name} = @empty(*@entry.made[{number}])" for number, name in enumerate(new.values())]
-    pointers = "".join(f"{new.get(one.name, one.name)}.data_ptr(), " for one in declaration.tensors)
-    floats = "".join(f"{one.name}, " for one in declaration.floats)
+        lines += [f"    {line}" for line in _entry(declaration, argument_list)]
+    lines += [
+        f"    if {_unusual(declared)}: {declared.name} = @checked({declared.name!r}, {declared.name})"
+        for declared in declaration.floats
+    ]
+    repeated = f"@call, (@self, {argument_list})" if guarded else f"@call, ({argument_list})"
+    lines.append(f"    if @entry.device != @device(): return @elsewhere(@entry, {repeated})")
+    allocated = {declared.name: f"@new{number}" for number, declared in enumerate((*declaration.outputs, *declaration.scratch))}
+    lines += [f"    {name} = @empty(*@entry.made[{number}])" for number, name in enumerate(allocated.values())]
+    pointers = "".join(f"{allocated.get(declared.name, declared.name)}.data_ptr(), " for declared in declaration.tensors)
+    floats = "".join(f"{declared.name}, " for declared in declaration.floats)
     launch = f"@entry.launch(@stream(@entry.device), ({pointers}), ({floats}))"
     lines += [f"    try: {launch}", f"    except @Refused as @error: @recover(@error, @entry); {launch}"]
     lines += [f"    if not {name}.is_inference(): @written(({name},))" for name in tensors if name in declaration.mutated]
-    results = [new[one.name] for one in declaration.outputs]
+    results = [allocated[declared.name] for declared in declaration.outputs]
     lines.append(f"    return {', '.join(results) or 'None'}")
     return "\n".join(lines).replace("@", PREFIX) + "\n"
 
 
 def _integers(declaration: Declaration) -> list[Declared]:
     """Scalars that are part of the key."""
-    return [one for one in declaration.arguments if not one.access and not DTYPES[one.dtype].is_float]
+    return [declared for declared in declaration.arguments if not declared.access and not DTYPES[declared.dtype].is_float]
 
 
 def _alike(declaration: Declaration) -> str:
-    tests = [f"@entry.alike({', '.join(one.name for one in declaration.arguments if one.access)})"]
-    for number, one in enumerate(_integers(declaration)):
-        kind = TYPES[DTYPES[one.dtype].kind]
-        tests.append(f"@type({one.name}) is @{kind} and {one.name} == @entry.integers[{number}]")
+    tests = [f"@entry.alike({', '.join(declared.name for declared in declaration.arguments if declared.access)})"]
+    for number, declared in enumerate(_integers(declaration)):
+        kind = TYPES[DTYPES[declared.dtype].kind]
+        tests.append(f"@type({declared.name}) is @{kind} and {declared.name} == @entry.integers[{number}]")
     return " and ".join(tests)
 
 
-def _entry(declaration: Declaration, given: str) -> list[str]:
+def _entry(declaration: Declaration, argument_list: str) -> list[str]:
     """Looks up the entry of a call, or makes the first call of its kind."""
-    lines = [f"if {_unusual(one)}: {one.name} = @checked({one.name!r}, {one.name})" for one in _integers(declaration)]
+    lines = [
+        f"if {_unusual(declared)}: {declared.name} = @checked({declared.name!r}, {declared.name})"
+        for declared in _integers(declaration)
+    ]
     return [
         *lines,
-        f"@key = ({''.join(_key(one) for one in declaration.arguments)})",
+        f"@key = ({''.join(_key(declared) for declared in declaration.arguments)})",
         "@entry = @entries.get(@key)",
-        f"if @entry is None: return @first(@key, ({given}))",
+        f"if @entry is None: return @first(@key, ({argument_list}))",
     ]
 
 
@@ -115,18 +121,18 @@ def _guard(tensors: list[str]) -> str:
     return " or ".join([*plain, f"@grad() and ({grads})", "@dispatched()", "@tracing()", "@transformed() is not None"])
 
 
-def _unusual(one: Declared) -> str:
+def _unusual(declared: Declared) -> str:
     """The condition under which a scalar must be checked: another type than its own, or a float that may be out of range."""
-    dtype = DTYPES[one.dtype]
-    wrong = f"@type({one.name}) is not @{TYPES[dtype.kind]}"
+    dtype = DTYPES[declared.dtype]
+    other_type = f"@type({declared.name}) is not @{TYPES[dtype.kind]}"
     if not dtype.is_float:
-        return wrong
-    most = LARGEST_FLOAT[one.dtype]
-    return f"{wrong} or not -{most!r} <= {one.name} <= {most!r}"
+        return other_type
+    largest = LARGEST_FLOAT[declared.dtype]
+    return f"{other_type} or not -{largest!r} <= {declared.name} <= {largest!r}"
 
 
-def _key(one: Declared) -> str:
-    if not one.access:
-        return "" if DTYPES[one.dtype].is_float else f"{one.name}, "
-    layout = "is_contiguous()" if one.contiguous else "stride()"
-    return f"{one.name}.dtype, {one.name}.shape, {one.name}.{layout}, {one.name}.get_device(), "
+def _key(declared: Declared) -> str:
+    if not declared.access:
+        return "" if DTYPES[declared.dtype].is_float else f"{declared.name}, "
+    layout = "is_contiguous()" if declared.contiguous else "stride()"
+    return f"{declared.name}.dtype, {declared.name}.shape, {declared.name}.{layout}, {declared.name}.get_device(), "

@@ -47,32 +47,32 @@ class Kernels:
         prebuilt ones, E0714 if the trust policy rejects them; LaunchError E0919 if it belongs to another kernel than the op."""
         key = (tuple((name, type(value), value) for name, value in constants.items()), device.ordinal)
         with self._lock:
-            found = self._loaded.get(key)
-            if found is None:
-                found = self._loaded[key] = self._load(dict(constants), device)
-                self._compare(found)
-            return found
+            kernel = self._loaded.get(key)
+            if kernel is None:
+                kernel = self._loaded[key] = self._load(dict(constants), device)
+                self._compare(kernel)
+            return kernel
 
     def _load(self, constants: dict[str, Value], device: Device) -> Kernel:
-        place = self._prebuilt or os.environ.get(PREBUILT)
-        if place:
-            path = Path(place)
+        source = self._prebuilt or os.environ.get(PREBUILT)
+        if source:
+            path = Path(source)
             if os.path.isdir(path):
-                return self._of_folder(path, constants, device)
-            return self._of_bundle(open_bundle(path, arch=device.architecture), constants, device)
+                return self._from_folder(path, constants, device)
+            return self._from_bundle(open_bundle(path, arch=device.architecture), constants, device)
         if all(is_installed(package) for package in PACKAGES):
             # Imported by name, so that importing this module does not import the compiler.
             just_in_time: Any = importlib.import_module("tilec.project.build.just_in_time")
             return just_in_time.compile(self._path, constants, device.architecture, device=device)
         from tilec.ship.finder import find_kernel
 
-        return self._of_bundle(find_kernel(self._interface.kernel, constants, device.architecture), constants, device)
+        return self._from_bundle(find_kernel(self._interface.kernel, constants, device.architecture), constants, device)
 
-    def _of_bundle(self, bundle: Bundle, constants: dict[str, Value], device: Device) -> Kernel:
+    def _from_bundle(self, bundle: Bundle, constants: dict[str, Value], device: Device) -> Kernel:
         with bundle:
             return bundle.load(bundle.find(self._interface.kernel, **constants), device)
 
-    def _of_folder(self, folder: Path, constants: dict[str, Value], device: Device) -> Kernel:
+    def _from_folder(self, folder: Path, constants: dict[str, Value], device: Device) -> Kernel:
         """A folder as `tilec build` writes it: artifacts in a subfolder per architecture, or those of one architecture directly
         in the folder."""
         policy = find_trust()
@@ -80,26 +80,28 @@ class Kernels:
             message = f"`{folder}` is a folder of artifacts, which nobody signs, and `{policy.source}` asks for signatures"
             hint = "name a signed bundle instead (`tilec bundle pack` and `sign`), or leave the policy out: `TILEC_TRUST=none`"
             raise BundleError("E0714", message, hint=hint)
-        own = folder / device.architecture
+        architecture_folder = folder / device.architecture
         kernel = self._interface.kernel
-        named = (
-            path for path in (own if os.path.isdir(own) else folder).glob("*.json") if path.stem.partition("-")[0] == kernel
+        candidates = (
+            path
+            for path in (architecture_folder if os.path.isdir(architecture_folder) else folder).glob("*.json")
+            if path.stem.partition("-")[0] == kernel
         )
-        for path in sorted(itertools.islice(named, MAX_ARTIFACTS)):
+        for path in sorted(itertools.islice(candidates, MAX_ARTIFACTS)):
             manifest, cubin = load_artifact(path)
             if manifest.kernel == kernel and manifest.arch == device.architecture and manifest.constants == constants:
                 return Kernel(manifest, cubin, device)
-        wanted = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), device.architecture])
-        raise BundleError("E0707", f"`{folder}` has no kernel for {wanted}", hint="build it with `tilec build`")
+        requested = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), device.architecture])
+        raise BundleError("E0707", f"`{folder}` has no kernel for {requested}", hint="build it with `tilec build`")
 
     def _compare(self, kernel: Kernel) -> None:
         """E0919 if its parameters differ from those of the op's kernel: it was built from another source."""
         manifest = kernel.manifest
-        tensors = [(one.name, one.access) for one in self._interface.parameters if one.access]
-        scalars = [(one.name, one.dtype) for one in self._interface.parameters if not one.access]
-        found = [(spec.name, spec.access) for spec in manifest.tensors], [(spec.name, spec.dtype) for spec in manifest.scalars]
-        if found != (tensors, scalars) or any(dtype not in DTYPES for _, dtype in scalars):
-            shown = ", ".join(f"{name}: {kind}" for name, kind in (*found[0], *found[1]))
+        tensors = [(parameter.name, parameter.access) for parameter in self._interface.parameters if parameter.access]
+        scalars = [(parameter.name, parameter.dtype) for parameter in self._interface.parameters if not parameter.access]
+        built = [(spec.name, spec.access) for spec in manifest.tensors], [(spec.name, spec.dtype) for spec in manifest.scalars]
+        if built != (tensors, scalars) or any(dtype not in DTYPES for _, dtype in scalars):
+            shown = ", ".join(f"{name}: {kind}" for name, kind in (*built[0], *built[1]))
             raise refuse(
                 manifest.kernel, "what is prebuilt is another kernel of this name", given=shown,
                 required=", ".join(f"{name}: {kind}" for name, kind in (*tensors, *scalars)),
@@ -111,5 +113,5 @@ _devices: dict[int, Device] = {}
 
 def current_device() -> Device:
     """The device of the current context; always the same object for the same device."""
-    made = Device()
-    return _devices.setdefault(made.ordinal, made)
+    device = Device()
+    return _devices.setdefault(device.ordinal, device)

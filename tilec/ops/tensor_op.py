@@ -27,9 +27,13 @@ class Op:
         self.declaration = declaration
         self.__name__ = declaration.kernel
         self._kernels, self._values = kernels, values
-        self._scalars = {one.name: ScalarSpec(one.name, one.dtype) for one in declaration.arguments if not one.access}
+        self._scalars = {
+            argument.name: ScalarSpec(argument.name, argument.dtype)
+            for argument in declaration.arguments
+            if not argument.access
+        }
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.__signature__ = inspect.Signature([inspect.Parameter(one.name, kind) for one in declaration.arguments])
+        self.__signature__ = inspect.Signature([inspect.Parameter(argument.name, kind) for argument in declaration.arguments])
 
     @property
     def loaded(self) -> tuple[Kernel, ...]:
@@ -54,22 +58,24 @@ class Op:
         """Launch on `stream`, a handle or an object that has one. Returns the `Out` tensors as `DeviceArray`s: one, or a tuple
         in the order of the parameters; None if the kernel writes only arguments. E0919 for a PyTorch tensor: import torch
         before the op is created."""
-        given = self.bind(args, kwargs)
+        arguments = self.bind(args, kwargs)
         device = current_device()
         views: dict[str, TensorView] = {}
-        for one in self.declaration.arguments:
-            if one.access:
-                if type(given[one.name]).__module__ == "torch":
+        for argument in self.declaration.arguments:
+            if argument.access:
+                if type(arguments[argument.name]).__module__ == "torch":
                     raise self._without_torch()
-                views[one.name] = view_tensor(given[one.name], kernel=self.__name__, argument=one.name, device=device.ordinal)
+                views[argument.name] = view_tensor(
+                    arguments[argument.name], kernel=self.__name__, argument=argument.name, device=device.ordinal
+                )
         handle = stream_handle(stream)
 
         def allocate(dtype: str, shape: tuple[int, ...]) -> Any:
             return device.empty(shape, dtype, stream=handle)
 
-        plan, made = self.plan(given, views, device, allocate, handle)
+        plan, allocated = self.plan(arguments, views, device, allocate, handle)
         plan.launch(handle)
-        outputs = made[: len(self.declaration.outputs)]
+        outputs = allocated[: len(self.declaration.outputs)]
         return None if not outputs else outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -77,25 +83,31 @@ class Op:
         try:
             return self.__signature__.bind(*args, **kwargs).arguments
         except TypeError as error:
-            wanted = ", ".join(f"`{one.name}`" for one in self.declaration.arguments)
-            raise LaunchError("E0903", str(error), kernel=self.__name__, required=wanted) from None
+            expected = ", ".join(f"`{argument.name}`" for argument in self.declaration.arguments)
+            raise LaunchError("E0903", str(error), kernel=self.__name__, required=expected) from None
 
     def plan(
-        self, given: Mapping[str, Any], views: Mapping[str, TensorView], device: Device,
+        self, arguments_by_name: Mapping[str, Any], views: Mapping[str, TensorView], device: Device,
         allocate: Callable[[str, tuple[int, ...]], Any], stream: int,
     ) -> tuple[Plan, list[Any]]:  # fmt: skip
         """A checked launch of the matching specialisation, and the tensors that `allocate` created for it: results, then
         scratch. `views` are the tensors among the arguments."""
         declared = self.declaration
-        scalars = {one.name: given[one.name] for one in declared.arguments if not one.access}
+        scalars = {
+            parameter.name: arguments_by_name[parameter.name] for parameter in declared.arguments if not parameter.access
+        }
         numbers = {name: check_scalar(spec, scalars[name], self.__name__) for name, spec in self._scalars.items()}
-        known = declared.known({name: (view.dtype, view.shape) for name, view in views.items()}, numbers)
-        constants, new = declared.specialisation(known), (*declared.outputs, *declared.scratch)
-        shapes = declared.shapes(new, known)
+        values = declared.known({name: (view.dtype, view.shape) for name, view in views.items()}, numbers)
+        constants, allocated_parameters = declared.specialisation(values), (*declared.outputs, *declared.scratch)
+        shapes = declared.shapes(allocated_parameters, values)
         kernel = self._kernels.get(constants, device)
-        made = [allocate(dtype, shape) for dtype, shape in shapes]
-        arguments = {**scalars, **views, **{one.name: tensor for one, tensor in zip(new, made, strict=True)}}
-        return kernel.plan(arguments, values=self._values, stream=stream), made
+        allocated = [allocate(dtype, shape) for dtype, shape in shapes]
+        arguments = {
+            **scalars,
+            **views,
+            **{parameter.name: tensor for parameter, tensor in zip(allocated_parameters, allocated, strict=True)},
+        }
+        return kernel.plan(arguments, values=self._values, stream=stream), allocated
 
 
 def op(
@@ -129,8 +141,8 @@ def op(
     path = kernel_file(kernel)
     declaration = declare(read_interface(path), mutates, constants, dims)
     evidence = dict(values or {})
-    for tensor, known in evidence.items():
-        if callable(known) or isinstance(known, list) or hasattr(known, "__array__"):
+    for tensor, tensor_evidence in evidence.items():
+        if callable(tensor_evidence) or isinstance(tensor_evidence, list) or hasattr(tensor_evidence, "__array__"):
             message = "an op takes no values that have to be looked at for every call"
             raise refuse(declaration.kernel, message, argument=tensor, required="`TRUSTED` or `ValueBounds`")
     kernels = Kernels(declaration.interface, path, prebuilt)

@@ -83,44 +83,48 @@ class TorchOp(Op):
         self._backward = (backward, setup_context)
 
     def _register(self, qualified: str, call: Callable[..., Any]) -> None:
-        namespace, colons, own = qualified.partition("::")
-        if not (colons and namespace.isidentifier() and own.isidentifier()):
+        namespace, colons, op_name = qualified.partition("::")
+        if not (colons and namespace.isidentifier() and op_name.isidentifier()):
             message = "the name of the op is not one of PyTorch's"
             raise refuse(self.__name__, message, given=f"`{qualified:.80}`", required="`namespace::name`")
         number = next(_numbers.setdefault(qualified, itertools.count(1)))
         if number > 1:  # another op of the same kernel: with other constants, or re-run in a notebook
-            own, qualified = f"{own}_{number}", f"{qualified}_{number}"
+            op_name, qualified = f"{op_name}_{number}", f"{qualified}_{number}"
         self._library = torch.library.Library(namespace, "FRAGMENT")
-        self._library.define(own + self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
-        self._library.impl(own, call, "CUDA")
+        self._library.define(op_name + self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
+        self._library.impl(op_name, call, "CUDA")
         torch.library.register_fake(qualified, self._fake, lib=self._library)
         if not self.declaration.mutated:
-            torch.library.register_autograd(qualified, self._differentiate, setup_context=self._remember, lib=self._library)
-        self._overload = getattr(getattr(torch.ops, namespace), own).default
+            torch.library.register_autograd(
+                qualified, self._differentiate, setup_context=self._setup_context, lib=self._library
+            )
+        self._overload = getattr(getattr(torch.ops, namespace), op_name).default
 
     def schema(self) -> str:
         """Schema of arguments and results, in PyTorch's schema language."""
         letters = iter("abcdefghijklmnopqrstuvwxyz")
         arguments: list[str] = []
-        for one in self.declaration.arguments:
-            if not one.access:
-                kind = SCALARS[ir_types.DTYPES[one.dtype].kind]
+        for argument in self.declaration.arguments:
+            if not argument.access:
+                kind = SCALARS[ir_types.DTYPES[argument.dtype].kind]
             else:
-                kind = f"Tensor({next(letters)}!)" if one.name in self.declaration.mutated else "Tensor"
-            arguments.append(f"{kind} {one.name}")
+                kind = f"Tensor({next(letters)}!)" if argument.name in self.declaration.mutated else "Tensor"
+            arguments.append(f"{kind} {argument.name}")
         outputs = ["Tensor"] * len(self.declaration.outputs)
         return f"({', '.join(arguments)}) -> " + (outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})")
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
-        given = self.bind(args, kwargs)
+        arguments = self.bind(args, kwargs)
         declared = self.declaration
-        tensors = {one.name: given[one.name] for one in declared.arguments if one.access}
-        seen = {name: (self._dtype(name, tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
-        known = declared.known(seen, given)
-        like = next(iter(tensors.values()))
-        shapes = zip(declared.outputs, declared.shapes(declared.outputs, known), strict=True)
-        made = [like.new_empty(shape, dtype=self._made_dtype(one.name, dtype)) for one, (dtype, shape) in shapes]
-        return tuple(made) if len(made) > 1 else made[0] if made else None
+        tensors = {argument.name: arguments[argument.name] for argument in declared.arguments if argument.access}
+        dtypes_and_shapes = {name: (self._dtype(name, tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
+        values = declared.known(dtypes_and_shapes, arguments)
+        first_tensor = next(iter(tensors.values()))
+        shapes = zip(declared.outputs, declared.shapes(declared.outputs, values), strict=True)
+        results = [
+            first_tensor.new_empty(shape, dtype=self._result_dtype(argument.name, dtype)) for argument, (dtype, shape) in shapes
+        ]
+        return tuple(results) if len(results) > 1 else results[0] if results else None
 
     def _dispatch(self, *args: Any) -> Any:
         """Calls through PyTorch's dispatcher, or as `Op` does if no argument is a PyTorch tensor."""
@@ -134,32 +138,32 @@ class TorchOp(Op):
 
     def _first(self, key: Any, args: tuple[Any, ...]) -> Any:
         """The first call with a given key."""
-        given = {one.name: arg for one, arg in zip(self.declaration.arguments, args, strict=True)}
-        tensors = {one.name: given[one.name] for one in self.declaration.arguments if one.access}
-        like = next(iter(tensors.values()))
-        views = {name: self._view(name, tensor, like.device) for name, tensor in tensors.items()}
-        made: list[Any] = []
+        arguments = {argument.name: arg for argument, arg in zip(self.declaration.arguments, args, strict=True)}
+        tensors = {argument.name: arguments[argument.name] for argument in self.declaration.arguments if argument.access}
+        first_tensor = next(iter(tensors.values()))
+        views = {name: self._view(name, tensor, first_tensor.device) for name, tensor in tensors.items()}
+        allocated: list[Any] = []
 
         def allocate(dtype: str, shape: tuple[int, ...]) -> TensorView:
-            made.append(like.new_empty(shape, dtype=self._made_dtype("", dtype)))
-            return self._view("", made[-1], like.device)
+            allocated.append(first_tensor.new_empty(shape, dtype=self._result_dtype("", dtype)))
+            return self._view("", allocated[-1], first_tensor.device)
 
-        with torch.cuda.device(like.device):
+        with torch.cuda.device(first_tensor.device):
             device, stream = current_device(), torch.cuda.current_stream().cuda_stream
-            plan, _ = self.plan(given, views, device, allocate, stream)
+            plan, _ = self.plan(arguments, views, device, allocate, stream)
             plan.launch(stream)
             context = device.driver.context()
-        new = (*self.declaration.outputs, *self.declaration.scratch)
-        prepared = Prepared(plan.kernel, plan.checked, {one.name for one in new})
-        form = tuple((tuple(one.shape), tuple(one.stride()), one.dtype) for one in made)
+        allocated_parameters = (*self.declaration.outputs, *self.declaration.scratch)
+        prepared = Prepared(plan.kernel, plan.checked, {argument.name for argument in allocated_parameters})
+        allocations = tuple((tuple(argument.shape), tuple(argument.stride()), argument.dtype) for argument in allocated)
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        integers = tuple(given[name] for name, spec in self._scalars.items() if not ir_types.DTYPES[spec.dtype].is_float)
-        self._entries[key] = Entry(prepared.launch, like.device.index, integers, form, context, device.driver)
+        integers = tuple(arguments[name] for name, spec in self._scalars.items() if not ir_types.DTYPES[spec.dtype].is_float)
+        self._entries[key] = Entry(prepared.launch, first_tensor.device.index, integers, allocations, context, device.driver)
         for name in self.declaration.mutated:
             if not tensors[name].is_inference():
                 torch.autograd.graph.increment_version((tensors[name],))
-        results = made[: len(self.declaration.outputs)]
+        results = allocated[: len(self.declaration.outputs)]
         return tuple(results) if len(results) > 1 else results[0] if results else None
 
     def _view(self, name: str, tensor: Any, where: Any) -> TensorView:
@@ -181,14 +185,14 @@ class TorchOp(Op):
             )  # fmt: skip
         return dtype
 
-    def _made_dtype(self, name: str, dtype: str) -> Any:
+    def _result_dtype(self, name: str, dtype: str) -> Any:
         """PyTorch's dtype of a result; E0919 if the op's `constants` name a dtype that does not exist."""
         if dtype not in DTYPES:
             message = "`constants` give a result a dtype that there is not"
             raise refuse(self.__name__, message, argument=name, given=f"`{dtype:.80}`", required=f"one of {', '.join(DTYPES)}")
         return DTYPES[dtype]
 
-    def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if self._backward is not None and self._backward[1] is not None:
             self._backward[1](ctx, inputs, output)
 
@@ -210,7 +214,7 @@ def _learn(entry: Entry, tensors: tuple[Any, ...]) -> None:
     extents, strides, and requires_grad. The API is private; if it is missing or has changed, tensors are checked one by one. So
     are tensors that require a gradient: whether it is recorded is not a property of the tensor."""
     entry.alike = _never
-    if any(one.requires_grad for one in tensors):
+    if any(tensor.requires_grad for tensor in tensors):
         return
     with suppress(AttributeError, TypeError):
         entry.alike = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
@@ -234,10 +238,10 @@ def helpers() -> dict[str, Any]:
     public one replaces it, or every call goes through the dispatcher."""
 
     def private(path: str, otherwise: Any) -> Any:
-        found = torch._C
+        value = torch._C
         for name in path.split("."):
-            found = getattr(found, name, None)
-        return otherwise if found is None else found
+            value = getattr(value, name, None)
+        return otherwise if value is None else value
 
     def raw_stream(device: int) -> int:
         return torch.cuda.current_stream(device).cuda_stream

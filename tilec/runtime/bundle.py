@@ -86,7 +86,7 @@ class Bundle:
         """Free the copy of the file; kernel metadata stays available."""
         self._data = None
 
-    def _open(self) -> bytes:
+    def _open_data(self) -> bytes:
         if self._data is None:
             raise ValueError(f"the bundle `{self.path}` is closed")
         return self._data
@@ -94,7 +94,7 @@ class Bundle:
     def _bytes(self, offset: int, size: int) -> bytes:
         """`size` bytes at an offset from the first blob; ValueError if the bundle is closed."""
         start = self._offset + offset
-        return self._open()[start : start + size]
+        return self._open_data()[start : start + size]
 
     @property
     def model_digest(self) -> str:
@@ -104,7 +104,7 @@ class Bundle:
     @property
     def manifest_text(self) -> bytes:
         """The text of the bundle's manifest; ValueError if the bundle is closed."""
-        data = self._open()
+        data = self._open_data()
         header = _header(data)
         return data[header.manifest_offset : header.manifest_offset + header.manifest_size]
 
@@ -117,23 +117,26 @@ class Bundle:
 
     def find(self, kernel: str, **constants: int | float | bool | str) -> BundledKernel:
         """The unique specialisation of `kernel` whose constants include these; BundleError E0707 for none or several."""
-        found = [
-            one
-            for one in self.kernels
-            if one.manifest.kernel == kernel
-            and all(name in one.manifest.constants and one.manifest.constants[name] == constants[name] for name in constants)
+        matches = [
+            candidate
+            for candidate in self.kernels
+            if candidate.manifest.kernel == kernel
+            and all(
+                name in candidate.manifest.constants and candidate.manifest.constants[name] == constants[name]
+                for name in constants
+            )
         ]
-        if len(found) != 1:
-            wanted = ", ".join([f"`{kernel:.80}`", *(f"{name} = {value}" for name, value in constants.items())])
-            names = " and ".join(f"`{one.name}`" for one in found[:2])
-            reason = f"has several for {wanted}: {names}" if found else f"has no kernel for {wanted}"
+        if len(matches) != 1:
+            requested = ", ".join([f"`{kernel:.80}`", *(f"{name} = {value}" for name, value in constants.items())])
+            names = " and ".join(f"`{candidate.name}`" for candidate in matches[:2])
+            reason = f"has several for {requested}: {names}" if matches else f"has no kernel for {requested}"
             raise BundleError("E0707", f"`{self.path}` {reason}")
-        return found[0]
+        return matches[0]
 
     def cubin(self, kernel: BundledKernel | str) -> bytes:
         """A kernel's CUBIN, from the copy that was compared with its digest."""
-        one = self.kernel(kernel) if isinstance(kernel, str) else kernel
-        blob = self.blobs[one.blob]
+        bundled = self.kernel(kernel) if isinstance(kernel, str) else kernel
+        blob = self.blobs[bundled.blob]
         return self._bytes(blob.offset, blob.size)
 
     def texts(self) -> dict[str, bytes]:
@@ -144,15 +147,15 @@ class Bundle:
             found = expand(stream, self._texts.entries)
         except ValueError as error:
             raise BundleError("E0705", f"`{self.path}` is damaged: {error}") from None
-        named = {kernel.manifest.digests.get(name, "") for kernel in self.kernels for name in TEXTS}
-        if found.keys() - named:
+        named_digests = {kernel.manifest.digests.get(name, "") for kernel in self.kernels for name in TEXTS}
+        if found.keys() - named_digests:
             raise BundleError("E0705", f"`{self.path}` is damaged: it has a text that no kernel names")
         return found
 
     def load(self, kernel: BundledKernel | str, device: Device) -> Kernel:
         """Load the kernel on a device; LaunchError E0902 if the device has another architecture."""
-        one = self.kernel(kernel) if isinstance(kernel, str) else kernel
-        return Kernel(one.manifest, self.cubin(one), device)
+        bundled = self.kernel(kernel) if isinstance(kernel, str) else kernel
+        return Kernel(bundled.manifest, self.cubin(bundled), device)
 
 
 def open_bundle(
@@ -165,18 +168,18 @@ def open_bundle(
     BundleError: E0703 cannot be read, E0704 not a bundle or another format, E0705 damaged or wrong digest, E0706 another
     architecture, E0714 not signed as the policy requires, E0715 no valid policy, E0717 no package that verifies signatures.
     """
-    place = Path(path)
+    file_path = Path(path)
     policy = find_trust(trust)
-    data = _read(place)
+    data = _read(file_path)
     try:
-        whole = hashlib.sha256(memoryview(data)[:-TRAILER])
-        sealed = whole.digest() == data[-TRAILER:]
-        whole.update(data[-TRAILER:])
+        file_digest = hashlib.sha256(memoryview(data)[:-TRAILER])
+        trailer_matches = file_digest.digest() == data[-TRAILER:]
+        file_digest.update(data[-TRAILER:])
         if digest is not None:
-            _check_digest(whole.hexdigest(), digest)
-        vouchers = _authenticate(place, whole.hexdigest(), policy)
+            _check_digest(file_digest.hexdigest(), digest)
+        vouchers = _authenticate(file_path, file_digest.hexdigest(), policy)
         header = _header(data)
-        if not sealed:
+        if not trailer_matches:
             raise ValueError("its digest is not that of its bytes")
         contents = read_contents(data[header.manifest_offset : header.manifest_offset + header.manifest_size], header)
         _check_blobs(memoryview(data)[header.blobs_offset :], contents)
@@ -188,9 +191,9 @@ def open_bundle(
         raise BundleError("E0705", f"`{path}` is damaged: {error}"[:500]) from None
     if arch is not None and contents.arch != arch:
         raise BundleError("E0706", f"`{path}` is for `{contents.arch}`, not for `{arch:.20}`")
-    runs = (contents.config, contents.declaration.syntax)
-    signed = None if vouchers is None else vouchers.admit(contents.model, contents.arch, model_digest(*runs))
-    return Bundle(place, data, contents, header.blobs_offset, whole.hexdigest(), signed)
+    model_parts = (contents.config, contents.declaration.syntax)
+    signed = None if vouchers is None else vouchers.admit(contents.model, contents.arch, model_digest(*model_parts))
+    return Bundle(file_path, data, contents, header.blobs_offset, file_digest.hexdigest(), signed)
 
 
 class _Refused(BundleError):
@@ -205,11 +208,11 @@ def _authenticate(path: Path, digest: str, policy: Trust | None) -> Vouchers | N
     return authenticate(path, digest, policy)
 
 
-def _check_digest(found: str, wanted: str) -> None:
-    if not DIGEST.fullmatch(wanted):
-        raise _Refused("E0705", f"has sha256 {found}; the digest asked for is no sha256 of 64 hex digits: {wanted!r:.80}")
-    if found != wanted.lower():
-        raise _Refused("E0705", f"is not the bundle asked for: its sha256 is {found}, not {wanted.lower()}")
+def _check_digest(actual: str, expected: str) -> None:
+    if not DIGEST.fullmatch(expected):
+        raise _Refused("E0705", f"has sha256 {actual}; the digest asked for is no sha256 of 64 hex digits: {expected!r:.80}")
+    if actual != expected.lower():
+        raise _Refused("E0705", f"is not the bundle asked for: its sha256 is {actual}, not {expected.lower()}")
 
 
 def _read(path: Path) -> bytes:
@@ -248,7 +251,7 @@ def _header(data: bytes) -> Header:
 def _check_blobs(blobs: memoryview, contents: Contents) -> None:
     """Hash each blob and parse its headers once; then check every kernel against the headers of its blob."""
     images: dict[str, Image] = {}
-    users = {kernel.blob: kernel.name for kernel in reversed(contents.kernels)}
+    kernel_of_blob = {kernel.blob: kernel.name for kernel in reversed(contents.kernels)}
     for digest, blob in contents.blobs.items():
         data = blobs[blob.offset : blob.offset + blob.size]
         if hashlib.sha256(data).hexdigest() != digest:
@@ -256,7 +259,7 @@ def _check_blobs(blobs: memoryview, contents: Contents) -> None:
         try:
             images[digest] = read_image(data)
         except ValueError as error:
-            raise ValueError(f"the code of `{users[digest]}` {error}") from None
+            raise ValueError(f"the code of `{kernel_of_blob[digest]}` {error}") from None
     for kernel in contents.kernels:
         try:
             check_image(images[kernel.blob], kernel.manifest.arch, kernel.manifest.entry)
@@ -265,15 +268,15 @@ def _check_blobs(blobs: memoryview, contents: Contents) -> None:
 
 
 def _gaps_are_zero(data: bytes, header: Header, contents: Contents) -> bool:
-    at = header.manifest_offset + header.manifest_size
+    end = header.manifest_offset + header.manifest_size
     for blob in contents.blobs.values():
         start = header.blobs_offset + blob.offset
-        if any(data[at:start]):
+        if any(data[end:start]):
             return False
-        at = start + blob.size
+        end = start + blob.size
     if contents.texts.size:
         start = header.blobs_offset + contents.texts.offset
-        if any(data[at:start]):
+        if any(data[end:start]):
             return False
-        at = start + contents.texts.size
-    return at == header.file_size - TRAILER
+        end = start + contents.texts.size
+    return end == header.file_size - TRAILER

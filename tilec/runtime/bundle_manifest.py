@@ -155,9 +155,9 @@ def _texts(data: Any) -> tuple[int, tuple[tuple[str, int], ...]]:
         raise ValueError("texts: too many")
     entries: list[tuple[str, int]] = []
     for i, item in enumerate(items):
-        one = _object(item, ("sha256", "size"), f"texts.entries[{i}]")
-        digest = _matching(one["sha256"], _DIGEST, f"texts.entries[{i}].sha256")
-        entries.append((digest, _size(one["size"], f"texts.entries[{i}].size")))
+        entry = _object(item, ("sha256", "size"), f"texts.entries[{i}]")
+        digest = _matching(entry["sha256"], _DIGEST, f"texts.entries[{i}].sha256")
+        entries.append((digest, _size(entry["size"], f"texts.entries[{i}].size")))
     digests = [digest for digest, _ in entries]
     if digests != sorted(set(digests)):
         raise ValueError("texts: not in order, or one is there twice")

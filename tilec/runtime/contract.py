@@ -55,7 +55,7 @@ class Checked:
     """Cache of shapes that satisfied a kernel's contract."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, Shapes] = {}
+        self._checked: dict[Any, Shapes] = {}
 
     def get(
         self, manifest: Manifest, views: dict[str, TensorView], scalars: dict[str, int | float], dims: Mapping[str, int]
@@ -63,13 +63,13 @@ class Checked:
         """The results for these shapes; checks them if they are new."""
         shapes = tuple((tuple(view.shape), tuple(view.strides)) for view in views.values())
         key = (shapes, tuple(value for value in scalars.values() if isinstance(value, int)), tuple(sorted(dims.items())))
-        found = self._found.get(key)
-        if found is None:
-            found = _check_shapes(manifest, views, scalars, dims)
-            if len(self._found) >= CHECKED_LIMIT:
-                self._found.clear()
-            self._found[key] = found
-        return found
+        checked = self._checked.get(key)
+        if checked is None:
+            checked = _check_shapes(manifest, views, scalars, dims)
+            if len(self._checked) >= CHECKED_LIMIT:
+                self._checked.clear()
+            self._checked[key] = checked
+        return checked
 
 
 def check_launch(
@@ -128,8 +128,8 @@ def _check_shapes(
         _check_strides(spec, views[spec.name], env, kernel)
     for check in manifest.launch_checks:
         if not evaluate(check.condition, env, kernel, "launch check"):
-            known = known_values(check.condition, env)
-            raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
+            values = known_values(check.condition, env)
+            raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=values, required=f"`{check.text}`")
     spans = {name: view.span() for name, view in views.items()}
     for name, (first, end) in spans.items():
         if end - first > MAX_SPAN:
@@ -144,13 +144,13 @@ def _check_names(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
     names = [spec.name for spec in (*manifest.tensors, *manifest.scalars)]
     if len(names) == len(arguments) and all(name in arguments for name in names):
         return
-    wanted = ", ".join(f"`{name}`" for name in names)
+    expected = ", ".join(f"`{name}`" for name in names)
     for name in names:
         if name not in arguments:
-            raise LaunchError("E0903", "missing", kernel=manifest.kernel, argument=name, required=wanted)
+            raise LaunchError("E0903", "missing", kernel=manifest.kernel, argument=name, required=expected)
     for name in arguments:
         if name not in names:
-            raise LaunchError("E0903", "no such parameter", kernel=manifest.kernel, argument=name, required=wanted)
+            raise LaunchError("E0903", "no such parameter", kernel=manifest.kernel, argument=name, required=expected)
 
 
 def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
@@ -179,11 +179,11 @@ def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
 
 
 def _check_device(view: TensorView, name: str, kernel: str, device: int, owner: Callable[[int], int | None]) -> None:
-    found = owner(view.pointer) if view.pointer else None
-    if found is not None and found != device:
+    memory_device = owner(view.pointer) if view.pointer else None
+    if memory_device is not None and memory_device != device:
         raise LaunchError(
             "E0914", "the tensor is on another device", kernel=kernel, argument=name,
-            given=f"device {found}", required=f"device {device}, where the kernel is loaded",
+            given=f"device {memory_device}", required=f"device {device}, where the kernel is loaded",
         )  # fmt: skip
 
 
@@ -197,9 +197,9 @@ def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], k
             raise refuse("not row-major contiguous", "contiguous memory; copy it, or declare `Strides[...]` in the kernel")
         return
     for axis, (expr, stride, extent) in enumerate(zip(spec.strides, view.strides, view.shape, strict=True)):
-        wanted = evaluate(expr, env, kernel, "stride")
-        if extent != 1 and wanted != stride:
-            raise refuse(f"stride of axis {axis} is {stride}", f"`{expr}` = {wanted}")
+        expected = evaluate(expr, env, kernel, "stride")
+        if extent != 1 and expected != stride:
+            raise refuse(f"stride of axis {axis} is {stride}", f"`{expr}` = {expected}")
     if spec.access == "in":
         return
     # Ownership is proven per element, so two elements of a written tensor must not overlap in memory.

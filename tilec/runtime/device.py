@@ -52,16 +52,16 @@ class Device:
 
     def from_numpy(self, array: NDArray[Any], dtype: str | None = None, *, stream: int = 0) -> DeviceArray:
         """A copy of a host array; `dtype` names the element type if NumPy cannot (`bf16` as uint16)."""
-        known = EXTENSION_NAMES.get(array.dtype.name)
-        if known is None:
-            known = next((name for name, host in HOST_STORAGE.items() if host == array.dtype.name), None)
-        wanted = dtype or known
-        if wanted is None or DTYPES[wanted].bytes != array.dtype.itemsize:
+        inferred = EXTENSION_NAMES.get(array.dtype.name)
+        if inferred is None:
+            inferred = next((name for name, host in HOST_STORAGE.items() if host == array.dtype.name), None)
+        element_type = dtype or inferred
+        if element_type is None or DTYPES[element_type].bytes != array.dtype.itemsize:
             raise LaunchError(
                 "E0904", "the host array does not hold this element type", given=f"`{array.dtype}`", required=f"`{dtype}`"
             )
         host = np.ascontiguousarray(array)
-        result = DeviceArray(self, array.shape, wanted, stream)
+        result = DeviceArray(self, array.shape, element_type, stream)
         self.driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, stream)
         return result
 
@@ -72,7 +72,7 @@ class DeviceArray:
 
     def __init__(self, device: Device, shape: tuple[int, ...], dtype: str, stream: int = 0) -> None:
         self.pointer = 0
-        self._users: set[int] = set()
+        self._consumers: set[int] = set()
         self.device, self.shape, self.dtype, self.stream = device, shape, dtype, stream
         count = 1
         for extent in shape:
@@ -84,7 +84,7 @@ class DeviceArray:
     def __del__(self) -> None:
         if getattr(self, "pointer", 0):
             # At interpreter exit the driver may be shut down already, which frees its memory.
-            for stream in self._users:
+            for stream in self._consumers:
                 with contextlib.suppress(Exception):
                     self.device.driver.synchronize(stream)
             with contextlib.suppress(Exception):
@@ -107,10 +107,10 @@ class DeviceArray:
         stream is. BufferError if another device or a copy is requested."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("a `DeviceArray` is given away in place, on its own device")
-        user = 1 if stream is None else int(stream)
-        if user != -1 and user != (self.stream or 1):
+        consumer = 1 if stream is None else int(stream)
+        if consumer != -1 and consumer != (self.stream or 1):
             self.device.driver.synchronize(self.stream)
-            self._users.add(user)
+            self._consumers.add(consumer)
         return dlpack.export(
             self.tensor_view(), self, self.device.ordinal, versioned=max_version is not None and max_version[0] >= 1
         )

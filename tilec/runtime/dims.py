@@ -37,8 +37,8 @@ def solve_dims(
     """The values of all dims, strides and integer scalars by name."""
     kernel = manifest.kernel
     env = {spec.name: int(scalars[spec.name]) for spec in manifest.scalars if not DTYPES[spec.dtype].is_float}
-    if not given and (read := _read_off(manifest, views, env)) is not None:
-        return read
+    if not given and (direct := _read_directly(manifest, views, env)) is not None:
+        return direct
     origin = {name: f"argument `{name}`" for name in env}
     for name, value in given.items():
         if name in env:
@@ -48,7 +48,7 @@ def solve_dims(
     equations = list(_equations(manifest, views))
     pending, progress = equations, True
     while pending and progress:
-        progress, later = False, list[_Equation]()
+        progress, unsolved = False, list[_Equation]()
         for equation in pending:
             if equation.expr.op == "const":
                 continue
@@ -62,8 +62,8 @@ def solve_dims(
                     progress = True
                     continue
             if unknown:
-                later.append(equation)
-        pending = later
+                unsolved.append(equation)
+        pending = unsolved
     for slot in manifest.abi:
         if slot.kind in ("dim", "stride") and slot.name not in env:
             raise LaunchError(
@@ -74,10 +74,10 @@ def solve_dims(
     return env
 
 
-def _read_off(manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int]) -> dict[str, int] | None:
+def _read_directly(manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int]) -> dict[str, int] | None:
     """Fast path for most launches: every symbol is a whole extent or a scalar, and all extents agree. None if there is more to
     solve or something to refuse; the equations then give the full error."""
-    env, rest = dict(scalars), list[tuple[Expr, int]]()
+    env, expressions = dict(scalars), list[tuple[Expr, int]]()
     for spec in manifest.tensors:
         if spec.strides is not None:
             return None
@@ -88,9 +88,9 @@ def _read_off(manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapp
                 if env.setdefault(expr.name, extent) != extent:
                     return None
             else:
-                rest.append((expr, extent))
+                expressions.append((expr, extent))
     try:
-        if any(expr.evaluate(env) != extent for expr, extent in rest):
+        if any(expr.evaluate(env) != extent for expr, extent in expressions):
             return None
     except (KeyError, ZeroDivisionError):
         return None
@@ -150,7 +150,7 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
     if equation.kind == "stride":
         return  # strides have their own error, raised once every symbol is known
     try:
-        wanted = equation.expr.evaluate(env)
+        evaluated = equation.expr.evaluate(env)
     except KeyError as missing:
         name = str(missing.args[0])
         raise LaunchError(
@@ -158,13 +158,13 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
             given=f"extent {equation.value} on axis {equation.axis}", required=f"`{name}` in `dims`",
         ) from None  # fmt: skip
     except ZeroDivisionError:
-        wanted = None
-    if wanted is not None and wanted.bit_length() > MAX_BITS:
+        evaluated = None
+    if evaluated is not None and evaluated.bit_length() > MAX_BITS:
         raise _too_large(equation.expr, kernel, "extent")
-    if wanted != equation.value:
+    if evaluated != equation.value:
         symbols = list(dict.fromkeys(equation.expr.symbols()))
         reasons = ", ".join(f"`{name}` = {env[name]} from {origin[name]}" for name in symbols if name in env)
-        required = f"`{equation.expr}` = {wanted}" if symbols else str(wanted)
+        required = f"`{equation.expr}` = {evaluated}" if symbols else str(evaluated)
         raise LaunchError(
             "E0906", f"axis {equation.axis} has the wrong extent", kernel=kernel, argument=equation.tensor,
             given=str(equation.value), required=required + (f" ({reasons})" if reasons else ""),

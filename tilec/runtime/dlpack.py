@@ -34,28 +34,30 @@ class _ManagedVersioned(ctypes.Structure):
     )
 
 
-_kept: dict[int, tuple[Any, ...]] = {}
+_exports: dict[int, tuple[Any, ...]] = {}
 """Objects that an export keeps alive until it is freed, by its address."""
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _free(address: int) -> None:
-    _kept.pop(address, None)
+    _exports.pop(address, None)
 
 
 _api: Final = ctypes.pythonapi
 _Destructor: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_make: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
+_new_capsule: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", _api)
+)
 # A capsule under destruction is known only by its address: no reference to it may be created.
-_is: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_pointer: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_is_valid: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_get_pointer: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 
 
 @_Destructor
-def _forgotten(capsule: int) -> None:
+def _destroy_capsule(capsule: int) -> None:
     for name in NAMES:
-        if _is(capsule, name):
-            _kept.pop(_pointer(capsule, name), None)
+        if _is_valid(capsule, name):
+            _exports.pop(_get_pointer(capsule, name), None)
 
 
 NAMES: Final = (b"dltensor", b"dltensor_versioned")
@@ -76,5 +78,5 @@ def export(view: TensorView, owner: Any, device: int, *, versioned: bool) -> Any
     if isinstance(managed, _ManagedVersioned):
         managed.version.major, managed.version.minor = VERSION
     address = ctypes.addressof(managed)
-    _kept[address] = (managed, extents, owner)
-    return _make(address, NAMES[versioned], ctypes.cast(_forgotten, ctypes.c_void_p))
+    _exports[address] = (managed, extents, owner)
+    return _new_capsule(address, NAMES[versioned], ctypes.cast(_destroy_capsule, ctypes.c_void_p))

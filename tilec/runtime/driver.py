@@ -23,7 +23,7 @@ MAP_TYPES: Final = {
     "u8": "UINT8", "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64",
 }  # fmt: skip
 """The driver's element type of a tensor map, by dtype."""
-CONFIGS_KEPT: Final = 1024
+MAX_CONFIGS: Final = 1024
 """Maximum number of cached launch configurations."""
 DYNAMIC_SHARED: Final = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
 PREFERRED_SHARED: Final = "CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT"
@@ -171,12 +171,12 @@ class CudaDriver:
         self._configs: dict[tuple[tuple[int, int, int], int, int, int], Any] = {}
 
     def _fail(self, call: str, code: Any) -> NoReturn:
-        found, name = self._api.cuGetErrorName(code)
-        found_text, text = self._api.cuGetErrorString(code)
+        name_code, name = self._api.cuGetErrorName(code)
+        text_code, text = self._api.cuGetErrorString(code)
         raise DriverError(
             call,
-            name.decode() if found == self._success and name else f"CUresult {int(code)}",
-            text.decode() if found_text == self._success and text else "",
+            name.decode() if name_code == self._success and name else f"CUresult {int(code)}",
+            text.decode() if text_code == self._success and text else "",
         )
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -259,9 +259,9 @@ class CudaDriver:
         """The launch configuration for programmatic stream serialization; cached, because building it costs more than using
         it."""
         key = grid, block, shared, stream
-        found = self._configs.get(key)
-        if found is not None:
-            return found
+        cached = self._configs.get(key)
+        if cached is not None:
+            return cached
         api = self._api
         attribute = api.CUlaunchAttribute()
         attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -273,29 +273,29 @@ class CudaDriver:
         config.hStream = stream
         config.attrs = [attribute]
         config.numAttrs = 1
-        if len(self._configs) >= CONFIGS_KEPT:
+        if len(self._configs) >= MAX_CONFIGS:
             self._configs.clear()
         self._configs[key] = config
         return config
 
     def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
         """Encode a tensor map to its 128 bytes; out-of-bounds elements are filled with zeros."""
-        api, number, long = self._api, self._api.cuuint32_t, self._api.cuuint64_t
-        made = self._call(
+        api, u32, u64 = self._api, self._api.cuuint32_t, self._api.cuuint64_t
+        tensor_map = self._call(
             "cuTensorMapEncodeTiled",
             getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{MAP_TYPES[request.dtype]}"),
             len(request.dims),
             request.pointer,
-            [long(extent) for extent in request.dims],
-            [long(stride) for stride in request.strides],
-            [number(extent) for extent in request.box],
-            [number(1)] * len(request.dims),
+            [u64(extent) for extent in request.dims],
+            [u64(stride) for stride in request.strides],
+            [u32(extent) for extent in request.box],
+            [u32(1)] * len(request.dims),
             api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{request.swizzle}B"),
             api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
-        return struct.pack("<16Q", *map(int, made.opaque))
+        return struct.pack("<16Q", *map(int, tensor_map.opaque))
 
     def allocate(self, size: int, stream: int) -> int:
         """Stream-ordered allocation."""

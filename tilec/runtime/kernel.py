@@ -59,15 +59,15 @@ class Plan:
         # Layout: eight bytes per argument, then the array of their addresses for the driver, then tensor maps.
         abi = kernel.manifest.abi
         values = packed_arguments(kernel.manifest, launch)
-        maps = kernel.maps.of(launch.views)
-        room = 8 * max(1, len(abi))
-        self._storage = ctypes.create_string_buffer(2 * room + MAP_ALIGNMENT + len(maps))
+        maps = kernel.maps.of_launch(launch.views)
+        argument_bytes = 8 * max(1, len(abi))
+        self._storage = ctypes.create_string_buffer(2 * argument_bytes + MAP_ALIGNMENT + len(maps))
         self.storage = base = ctypes.addressof(self._storage)
         struct.pack_into(kernel.argument_format, self._storage, 0, *values)
-        self.maps = base + 2 * room + -(base + 2 * room) % MAP_ALIGNMENT
+        self.maps = base + 2 * argument_bytes + -(base + 2 * argument_bytes) % MAP_ALIGNMENT
         ctypes.memmove(self.maps, maps, len(maps))
-        struct.pack_into(f"<{len(abi)}Q", self._storage, room, *addresses(kernel.manifest, base, base, self.maps))
-        self.parameters = base + room
+        struct.pack_into(f"<{len(abi)}Q", self._storage, argument_bytes, *addresses(kernel.manifest, base, base, self.maps))
+        self.parameters = base + argument_bytes
         self._driver: Driver = kernel.device.driver
 
     def launch(self, stream: Any = 0, *, overlap: bool = False) -> None:
@@ -131,18 +131,18 @@ class Kernel:
         `values` is the caller's evidence about integers stored in tensors; `check_values` copies them back on `stream`
         instead; `dims` gives extents that no shape determines. Raises `LaunchError` at the first broken clause.
         """
-        manifest, given = self.manifest, values or {}
+        manifest, evidence_of = self.manifest, values or {}
         device = self.device
         launch = check_launch(manifest, arguments, dims=dims, device=device.ordinal, owner=device.owner, checked=self.checked)
         checked = {check.tensor for check in manifest.value_checks}
-        for name in given:
+        for name in evidence_of:
             if name not in checked:
                 raise LaunchError("E0903", "has no value obligation", kernel=manifest.kernel, argument=name)
         copy = read_back(self.device.driver, stream_handle(stream)) if check_values else None
         for check in manifest.value_checks:
-            view, evidence = launch.views[check.tensor], given.get(check.tensor)
-            check_evidence(check, launch.env, view, evidence, kernel=manifest.kernel, read_back=copy)
-        trusted = tuple(name for name in given if given[name] is TRUSTED)
+            view, stated = launch.views[check.tensor], evidence_of.get(check.tensor)
+            check_evidence(check, launch.env, view, stated, kernel=manifest.kernel, read_back=copy)
+        trusted = tuple(name for name in evidence_of if evidence_of[name] is TRUSTED)
         return Plan(self, launch, tuple(arguments.values()), trusted)
 
     def __call__(self, arguments: Mapping[str, Any], *, stream: Any = 0, **options: Any) -> Plan:
@@ -168,8 +168,8 @@ def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
     Raises E0901 if a file is missing, too large or malformed, or if the CUBIN is not the one that the manifest describes: its
     sha256, architecture and entry are compared.
     """
-    place = Path(path)
-    manifest_path, cubin_path = place.with_suffix(".json"), place.with_suffix(".cubin")
+    artifact_path = Path(path)
+    manifest_path, cubin_path = artifact_path.with_suffix(".json"), artifact_path.with_suffix(".cubin")
     text = _file(manifest_path, MAX_MANIFEST)
     try:
         manifest = manifest_from_json(parse(text, limit=MAX_MANIFEST))
@@ -190,9 +190,9 @@ def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
     return manifest, cubin
 
 
-def _file(path: Path, largest: int) -> bytes:
+def _file(path: Path, limit: int) -> bytes:
     try:
-        return read_regular(path, largest)
+        return read_regular(path, limit)
     except OSError as error:
         raise LaunchError("E0901", f"cannot read `{path}`", given=str(error.strerror)) from None
     except ValueError as error:
@@ -210,17 +210,17 @@ def stream_handle(stream: Any) -> int:
     return int(getattr(stream, "cuda_stream", stream))
 
 
-def preferred_shared(manifest: Manifest, most: int) -> int | None:
-    """Preferred shared memory carve-out, in percent of the maximum on a device whose blocks have at most `most` bytes: the
-    smallest size with room for the blocks that the schedule wants resident at once. The rest is L1 cache for loads, also for
-    other kernels on the multiprocessor. None leaves the choice to the driver: if the schedule does not set the number of
+def preferred_shared(manifest: Manifest, max_shared: int) -> int | None:
+    """Preferred shared memory carve-out, in percent of the maximum on a device whose blocks have at most `max_shared` bytes:
+    the smallest size with room for the blocks that the schedule wants resident at once. The rest is L1 cache for loads, also
+    for other kernels on the multiprocessor. None leaves the choice to the driver: if the schedule does not set the number of
     blocks, or if operands are copied by TMA, which bypasses L1."""
     blocks = manifest.schedule.get("blocks")
     if not blocks or any(loop["copy"] == "tma" for loop in manifest.schedule["pipelines"]):
         return None
-    used, whole = manifest.resources, most + BLOCK_SHARED
-    wanted = blocks * (used.dynamic_shared_bytes + used.static_shared_bytes + BLOCK_SHARED)
-    return -(-100 * next((size for size in SHARED_SIZES if wanted <= size <= whole), whole) // whole)
+    resources, capacity = manifest.resources, max_shared + BLOCK_SHARED
+    needed = blocks * (resources.dynamic_shared_bytes + resources.static_shared_bytes + BLOCK_SHARED)
+    return -(-100 * next((size for size in SHARED_SIZES if needed <= size <= capacity), capacity) // capacity)
 
 
 def _check_architecture(manifest: Manifest, device: Device) -> None:
@@ -238,14 +238,14 @@ def packed_arguments(manifest: Manifest, launch: Launch) -> list[int | bytes]:
     return [argument(manifest, launch, slot.kind, slot.name) for slot in manifest.abi if slot.kind != "tensor_map"]
 
 
-def addresses(manifest: Manifest, pointers: int, others: int, maps: int) -> Iterator[int]:
+def addresses(manifest: Manifest, pointers: int, values_base: int, maps: int) -> Iterator[int]:
     """The address of each argument: its eight bytes in one of two storages, or the next tensor map."""
-    for place, slot in enumerate(manifest.abi):
+    for index, slot in enumerate(manifest.abi):
         if slot.kind == "tensor_map":
             yield maps
             maps += MAP_BYTES
         else:
-            yield (pointers if slot.kind == "pointer" else others) + 8 * place
+            yield (pointers if slot.kind == "pointer" else values_base) + 8 * index
 
 
 def argument(manifest: Manifest, launch: Launch, kind: str, name: str) -> int | bytes:

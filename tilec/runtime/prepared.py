@@ -18,7 +18,7 @@ from tilec.runtime.contract import ADDRESSES, Launch, check_launch
 from tilec.runtime.kernel import Kernel, Plan, addresses, packed_arguments
 from tilec.runtime.scalars import pack_scalar
 
-KEPT: Final = 64
+MAX_PLANS: Final = 64
 """Maximum number of cached launches with tensor maps: encoding maps dominates the host's time, and addresses recur."""
 
 
@@ -32,20 +32,20 @@ class Prepared:
         self._enqueue, self._function = kernel.device.driver.launch, kernel.function
         self._block, self._shared = kernel.block, kernel.shared
         self._free: list[tuple[memoryview[int], memoryview[float], int, Any]] = []
-        self._mapped: dict[tuple[Any, ...], Plan] = {}
+        self._map_plans: dict[tuple[Any, ...], Plan] = {}
         self._image = struct.pack(kernel.argument_format, *packed_arguments(manifest, launch))
         self.floats = tuple(spec for spec in manifest.scalars if DTYPES[spec.dtype].is_float)
         """The scalars that `launch` accepts."""
         tensors = {spec.name: index for index, spec in enumerate(manifest.tensors)}
         order = {spec.name: (index, spec.dtype) for index, spec in enumerate(self.floats)}
         slots = list(enumerate(manifest.abi))
-        self._pointers = tuple((place, tensors[slot.name]) for place, slot in slots if slot.kind == "pointer")
+        self._pointers = tuple((position, tensors[slot.name]) for position, slot in slots if slot.kind == "pointer")
         self._floats = tuple(
-            (place, *order[slot.name]) for place, slot in slots if slot.kind == "scalar" and slot.name in order
+            (position, *order[slot.name]) for position, slot in slots if slot.kind == "scalar" and slot.name in order
         )
         spans = {name: (low - view.pointer, end - view.pointer) for name, view in launch.views.items()
                  for low, end in [view.byte_range()]}  # fmt: skip
-        self._apart = tuple(
+        self._no_alias = tuple(
             (tensors[left], tensors[right], spans[left], spans[right])
             for left, right in manifest.no_alias
             if left not in fresh and right not in fresh
@@ -63,39 +63,39 @@ class Prepared:
             bits |= pointer
         if bits & self._unaligned or bits > self._highest or 0 in pointers:
             self._check(pointers)
-        for left, right, (a, b), (c, d) in self._apart:
+        for left, right, (a, b), (c, d) in self._no_alias:
             first, second = pointers[left], pointers[right]
             if first + a < second + d and second + c < first + b:
                 self._check(pointers)
         if self.kernel.maps.any:
             key = (*pointers, *map(repr, floats))  # `repr` distinguishes the sign of zero
-            plan = self._mapped.get(key)
+            plan = self._map_plans.get(key)
             (self._plan(key, pointers, floats) if plan is None else plan).launch(stream)
             return
         try:
-            words, singles, parameters, _ = kept = self._free.pop()
+            words, singles, parameters, _ = storage = self._free.pop()
         except IndexError:
-            words, singles, parameters, _ = kept = self._storage()
-        for place, index in self._pointers:
-            words[place] = pointers[index]
-        for place, index, dtype in self._floats:
+            words, singles, parameters, _ = storage = self._storage()
+        for position, index in self._pointers:
+            words[position] = pointers[index]
+        for position, index, dtype in self._floats:
             if dtype == "f32":
-                singles[2 * place] = floats[index]
+                singles[2 * position] = floats[index]
             else:
-                words[place] = int.from_bytes(pack_scalar(dtype, floats[index]), "little")
+                words[position] = int.from_bytes(pack_scalar(dtype, floats[index]), "little")
         self._enqueue(self._function, self.grid, self._block, self._shared, stream, parameters, False)
-        self._free.append(kept)  # the driver has copied the arguments; if the launch raised, the storage is dropped
+        self._free.append(storage)  # the driver has copied the arguments; if the launch raised, the storage is dropped
 
     def _views(self, pointers: Sequence[int]) -> dict[str, Any]:
-        found = zip(self._launch.views.items(), pointers, strict=True)
-        return {name: replace(view, pointer=pointer) for (name, view), pointer in found}
+        pairs = zip(self._launch.views.items(), pointers, strict=True)
+        return {name: replace(view, pointer=pointer) for (name, view), pointer in pairs}
 
     def _check(self, pointers: Sequence[int]) -> None:
         """Check the whole contract; passes if each tensor meets its own alignment, which the fast path does not distinguish."""
-        manifest, device, known = self.kernel.manifest, self.kernel.device, self._launch
-        scalars = {spec.name: known.scalars[spec.name] for spec in manifest.scalars}
+        manifest, device, launch = self.kernel.manifest, self.kernel.device, self._launch
+        scalars = {spec.name: launch.scalars[spec.name] for spec in manifest.scalars}
         bools = {spec.name: bool(scalars[spec.name]) for spec in manifest.scalars if spec.dtype == "bool"}
-        dims = {slot.name: known.env[slot.name] for slot in manifest.abi if slot.kind == "dim" and slot.name not in scalars}
+        dims = {slot.name: launch.env[slot.name] for slot in manifest.abi if slot.kind == "dim" and slot.name not in scalars}
         arguments = self._views(pointers) | scalars | bools
         check_launch(manifest, arguments, dims=dims, device=device.ordinal, checked=self.kernel.checked)
 
@@ -103,18 +103,18 @@ class Prepared:
         """The cached plan of a launch with tensor maps; it is immutable, so threads may share it."""
         scalars = self._launch.scalars | {spec.name: value for spec, value in zip(self.floats, floats, strict=True)}
         plan = Plan(self.kernel, replace(self._launch, views=self._views(pointers), scalars=scalars), (), ())
-        if len(self._mapped) >= KEPT:
-            self._mapped.clear()
-        self._mapped[key] = plan
+        if len(self._map_plans) >= MAX_PLANS:
+            self._map_plans.clear()
+        self._map_plans[key] = plan
         return plan
 
     def _storage(self) -> tuple[memoryview[int], memoryview[float], int, Any]:
         """Storage of one launch, eight bytes per argument followed by the array of their addresses: the arguments as 64-bit
         words and as f32, the address of the array, and the buffer that keeps both alive."""
         count = len(self.kernel.manifest.abi)
-        room = 8 * max(1, count)
-        buffer = ctypes.create_string_buffer(self._image.ljust(room, b"\0"), 2 * room)
+        argument_bytes = 8 * max(1, count)
+        buffer = ctypes.create_string_buffer(self._image.ljust(argument_bytes, b"\0"), 2 * argument_bytes)
         base = ctypes.addressof(buffer)
-        struct.pack_into(f"<{count}Q", buffer, room, *addresses(self.kernel.manifest, base, base, base))
-        front = memoryview(buffer).cast("B")[:room]
-        return front.cast("Q"), front.cast("f"), base + room, buffer
+        struct.pack_into(f"<{count}Q", buffer, argument_bytes, *addresses(self.kernel.manifest, base, base, base))
+        arguments = memoryview(buffer).cast("B")[:argument_bytes]
+        return arguments.cast("Q"), arguments.cast("f"), base + argument_bytes, buffer

@@ -20,7 +20,7 @@ from tilec.runtime.kernel import Kernel, addresses, packed_arguments
 from tilec.runtime.tensors import TensorView, contiguous_strides
 from tilec.runtime.values import Evidence, check_evidence
 
-_NOWHERE: Final = TensorView(0, "u8", (), ())
+_NO_TENSOR: Final = TensorView(0, "u8", (), ())
 """Stands in for all tensors if only numbers are packed."""
 
 
@@ -40,14 +40,14 @@ class Series:
     def __init__(
         self, kernel: Kernel, arguments: Sequence[Mapping[str, Any]], values: Mapping[str, Evidence] | None = None
     ) -> None:
-        plans = [kernel.plan(one, values=values) for one in arguments]
+        plans = [kernel.plan(entry, values=values) for entry in arguments]
         self.kernel, self._first = kernel, dict(arguments[0])
-        shapes = [_shapes(one) for one in arguments]
-        if any(one != shapes[0] for one in shapes):
+        shapes = [_shapes(entry) for entry in arguments]
+        if any(entry != shapes[0] for entry in shapes):
             raise LaunchError("E0903", "launches of a series differ in shapes or scalars", kernel=kernel.manifest.kernel)
         slots = kernel.manifest.abi
-        room = 8 * max(1, len(slots))
-        self._numbers = ctypes.create_string_buffer(room)
+        argument_bytes = 8 * max(1, len(slots))
+        self._numbers = ctypes.create_string_buffer(argument_bytes)
         shared = ctypes.addressof(self._numbers)
         self._keep = plans
         self._addresses = (ctypes.c_uint64 * (len(slots) * len(plans)))()
@@ -56,7 +56,7 @@ class Series:
             for j, address in enumerate(addresses(kernel.manifest, plan.storage, shared, plan.maps)):
                 self._addresses[i * len(slots) + j] = address
         views = [plan.checked.views for plan in plans]
-        self._places = {name: tuple(one[name].pointer for one in views) for name in views[0]}
+        self._pointers = {name: tuple(entry[name].pointer for entry in views) for name in views[0]}
         self._elements = {name: prod(view.shape) for name, view in plans[0].checked.views.items()}
         self.grid = plans[0].grid
         self._used: Numbers | None = None
@@ -68,11 +68,11 @@ class Series:
         """The parameters for contiguous tensors of these shapes at the series' addresses. LaunchError if the contract is
         violated, or a tensor extends beyond what the series was checked with."""
         manifest, device = self.kernel.manifest, self.kernel.device
-        given: dict[str, Any] = dict(scalars)
+        arguments: dict[str, Any] = dict(scalars)
         for name, shape in shapes.items():
-            first: TensorView = self._first[name]
-            given[name] = TensorView(first.pointer, first.dtype, shape, contiguous_strides(shape))
-        launch = check_launch(manifest, given, device=device.ordinal, checked=self.kernel.checked)
+            checked_view: TensorView = self._first[name]
+            arguments[name] = TensorView(checked_view.pointer, checked_view.dtype, shape, contiguous_strides(shape))
+        launch = check_launch(manifest, arguments, device=device.ordinal, checked=self.kernel.checked)
         for check in manifest.value_checks:
             check_evidence(
                 check, launch.env, launch.views[check.tensor], values.get(check.tensor), kernel=manifest.kernel, read_back=None
@@ -105,13 +105,13 @@ class Series:
         )
 
     def _packed(self, launch: Launch) -> Numbers:
-        nowhere = Launch(dict.fromkeys(launch.views, _NOWHERE), launch.scalars, launch.env, launch.grid)
-        values = packed_arguments(self.kernel.manifest, nowhere)
+        without_tensors = Launch(dict.fromkeys(launch.views, _NO_TENSOR), launch.scalars, launch.env, launch.grid)
+        values = packed_arguments(self.kernel.manifest, without_tensors)
         grid = self.kernel.launched(launch.grid)
         return Numbers(
-            struct.pack(self.kernel.argument_format, *values), grid, self.kernel.maps.of_each(launch.views, self._places)
+            struct.pack(self.kernel.argument_format, *values), grid, self.kernel.maps.of_launches(launch.views, self._pointers)
         )
 
 
 def _shapes(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: (one.dtype, one.shape) if isinstance(one, TensorView) else one for name, one in arguments.items()}
+    return {name: (value.dtype, value.shape) if isinstance(value, TensorView) else value for name, value in arguments.items()}

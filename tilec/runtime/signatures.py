@@ -66,22 +66,25 @@ class Vouchers:
         try:
             oldest = self.trust.oldest(model, digest)
         except ValueError as error:
-            why = f"`{self.path}` calls itself `{model}` and runs the model digest {digest}; `{self.trust.source}` {error}"
+            reason = f"`{self.path}` calls itself `{model}` and runs the model digest {digest}; `{self.trust.source}` {error}"
             hint = "where you trust this to be the model, put that digest into the policy: `tilec explain E0714`"
-            raise BundleError("E0714", why[:900], hint=hint) from None
+            raise BundleError("E0714", reason[:900], hint=hint) from None
         objections = list[str]()
         accepted: dict[str, dict[str, _Voucher]] = {kind: {} for kind in PREDICATES.values()}
-        for one in self.found:
-            objection = _objection(one, model, arch, oldest)
+        for voucher in self.found:
+            objection = _objection(voucher, model, arch, oldest)
             if objection:
                 objections.append(objection)
-            elif one.predicate_type in accepted:
-                accepted[one.predicate_type][one.key.key.id] = one
+            elif voucher.predicate_type in accepted:
+                accepted[voucher.predicate_type][voucher.key.key.id] = voucher
         for name, kind in PREDICATES.items():
             if len(accepted[kind]) < self.trust.threshold:
                 raise _too_few(self.path, self.trust, name, list(accepted[kind].values()), objections)
-        newest = max((one.provenance for one in accepted[PROVENANCE].values() if one.provenance), key=lambda one: one.release)
-        keys = tuple(sorted((one.key.key.id, one.key.name) for one in accepted[PROVENANCE].values()))
+        newest = max(
+            (voucher.provenance for voucher in accepted[PROVENANCE].values() if voucher.provenance),
+            key=lambda verified: verified.release,
+        )
+        keys = tuple(sorted((voucher.key.key.id, voucher.key.name) for voucher in accepted[PROVENANCE].values()))
         return Signed(keys, newest.release, newest.builder)
 
 
@@ -89,85 +92,91 @@ def authenticate(path: Path, digest: str, trust: Trust) -> Vouchers:
     """The statements of trusted keys about the file with a digest, read from `path`; BundleError E0714 if there are too few."""
     signing_keys()
     envelopes = _envelopes(path, trust)
-    found, others = list[_Voucher](), set[str]()
+    vouchers, others = list[_Voucher](), set[str]()
     for envelope in envelopes:
         if envelope.payload_type == PAYLOAD_TYPE:
-            found += _vouchers(path, envelope, digest, trust, others)
-    if not found and others:
-        known = f"`{path}` is not the file that its signatures are of: its sha256 is {digest}"
-        raise BundleError("E0714", f"{known}; key {min(others)} signed another", hint="get the bundle and its signatures anew")
+            vouchers += _vouchers(path, envelope, digest, trust, others)
+    if not vouchers and others:
+        mismatch = f"`{path}` is not the file that its signatures are of: its sha256 is {digest}"
+        raise BundleError(
+            "E0714", f"{mismatch}; key {min(others)} signed another", hint="get the bundle and its signatures anew"
+        )
     for name, kind in PREDICATES.items():
-        keys = {one.key.key.id: one for one in found if one.predicate_type == kind}
+        keys = {voucher.key.key.id: voucher for voucher in vouchers if voucher.predicate_type == kind}
         if len(keys) < trust.threshold:
-            raise _too_few(path, trust, name, list(keys.values()), _strangers(envelopes, trust) if not found else [])
-    return Vouchers(path, trust, tuple(found))
+            raise _too_few(path, trust, name, list(keys.values()), _untrusted_keys(envelopes, trust) if not vouchers else [])
+    return Vouchers(path, trust, tuple(vouchers))
 
 
 def _envelopes(path: Path, trust: Trust) -> list[Envelope]:
-    place = sidecar_path(path)
-    hint = f"get `{place.name}` from who packed it, sign it with `tilec bundle sign`, or leave the policy out (`--trust none`)"
+    sidecar = sidecar_path(path)
+    hint = (
+        f"get `{sidecar.name}` from who packed it, sign it with `tilec bundle sign`, or leave the policy out (`--trust none`)"
+    )
     try:
-        return decode_sidecar(read_regular(place, MAX_SIDECAR))
+        return decode_sidecar(read_regular(sidecar, MAX_SIDECAR))
     except FileNotFoundError:
-        why = f"`{path}` is not signed (there is no `{place.name}` beside it), and `{trust.source}` asks for a signature"
-        raise BundleError("E0714", f"{why} by {_names(trust)}", hint=hint) from None
+        reason = f"`{path}` is not signed (there is no `{sidecar.name}` beside it), and `{trust.source}` asks for a signature"
+        raise BundleError("E0714", f"{reason} by {_names(trust)}", hint=hint) from None
     except OSError as error:
-        raise BundleError("E0714", f"the signatures `{place}` cannot be read: {error.strerror or error}", hint=hint) from None
+        raise BundleError("E0714", f"the signatures `{sidecar}` cannot be read: {error.strerror or error}", hint=hint) from None
     except ValueError as error:
-        raise BundleError("E0714", f"the file of signatures `{place}` {error}"[:500], hint=hint) from None
+        raise BundleError("E0714", f"the file of signatures `{sidecar}` {error}"[:500], hint=hint) from None
 
 
 def _vouchers(path: Path, envelope: Envelope, digest: str, trust: Trust, others: set[str]) -> Iterator[_Voucher]:
     """One voucher per trusted key that signed an envelope about this file; keys that signed for another file go to `others`."""
-    known = [(trust.keys[one.key_id], one.value) for one in envelope.signatures if one.key_id in trust.keys]
-    if not known:
+    signing = [
+        (trust.keys[signature.key_id], signature.value) for signature in envelope.signatures if signature.key_id in trust.keys
+    ]
+    if not signing:
         return
     message = envelope.signed_bytes()
-    for key, value in known:
+    for key, value in signing:
         if not key.key.accepts(value, message):
-            why = f"`{path}`: a signature that names the key {key} is not that key's"
-            raise BundleError("E0714", why, hint="get the bundle's signatures anew from who made them")
+            reason = f"`{path}`: a signature that names the key {key} is not that key's"
+            raise BundleError("E0714", reason, hint="get the bundle's signatures anew from who made them")
     try:
         statement = decode_statement(envelope.payload)
         about = statement.is_about(digest)
         provenance = read_provenance(statement) if about and statement.predicate_type == PROVENANCE else None
     except ValueError as error:
-        why = f"`{path}`: what the key {known[0][0]} signed cannot be read: {error}"
-        raise BundleError("E0714", why, hint="sign the bundle with `tilec bundle sign`") from None
+        reason = f"`{path}`: what the key {signing[0][0]} signed cannot be read: {error}"
+        raise BundleError("E0714", reason, hint="sign the bundle with `tilec bundle sign`") from None
     if not about:
-        others.update(str(key) for key, _ in known)
+        others.update(str(key) for key, _ in signing)
         return
-    yield from (_Voucher(key, statement.predicate_type, provenance) for key, _ in known)
+    yield from (_Voucher(key, statement.predicate_type, provenance) for key, _ in signing)
 
 
-def _objection(one: _Voucher, model: str, arch: str, oldest: int) -> str:
+def _objection(verified: _Voucher, model: str, arch: str, oldest: int) -> str:
     """Why a valid statement does not count; empty if it does."""
-    made = one.provenance
-    if not one.key.signs_for(model):
-        return f"the key {one.key} may not sign for `{model}`"
-    if made is None:
+    provenance = verified.provenance
+    if not verified.key.signs_for(model):
+        return f"the key {verified.key} may not sign for `{model}`"
+    if provenance is None:
         return ""
-    if (made.model, made.arch) != (model, arch):
-        return f"the key {one.key} signed it as `{shown(made.model)}` for {shown(made.arch)}"
-    if not one.key.signs_of(made.builder):
-        return f"the key {one.key} may not sign for the builder {shown(made.builder)}"
-    if made.release < oldest:
-        return f"the key {one.key} signed it as release {made.release}, and {oldest} is the oldest that is taken"
+    if (provenance.model, provenance.arch) != (model, arch):
+        return f"the key {verified.key} signed it as `{shown(provenance.model)}` for {shown(provenance.arch)}"
+    if not verified.key.signs_of(provenance.builder):
+        return f"the key {verified.key} may not sign for the builder {shown(provenance.builder)}"
+    if provenance.release < oldest:
+        return f"the key {verified.key} signed it as release {provenance.release}, and {oldest} is the oldest that is taken"
     return ""
 
 
-def _too_few(path: Path, trust: Trust, name: str, found: list[_Voucher], why: list[str]) -> BundleError:
-    what = f"`{path}`: its {name} is signed by {len(found)} of the {trust.threshold} keys that `{trust.source}` asks for"
-    said = "; ".join(dict.fromkeys(why)) or f"trusted are {_names(trust)}"
+def _too_few(path: Path, trust: Trust, name: str, found: list[_Voucher], reasons: list[str]) -> BundleError:
+    summary = f"`{path}`: its {name} is signed by {len(found)} of the {trust.threshold} keys that `{trust.source}` asks for"
+    details = "; ".join(dict.fromkeys(reasons)) or f"trusted are {_names(trust)}"
     hint = "have it signed by a key that may, or change the policy if you trust who signed"
-    return BundleError("E0714", f"{what}: {said}"[:900], hint=hint)
+    return BundleError("E0714", f"{summary}: {details}"[:900], hint=hint)
 
 
-def _strangers(envelopes: list[Envelope], trust: Trust) -> list[str]:
-    ids = sorted({one.key_id for envelope in envelopes for one in envelope.signatures} - trust.keys.keys())
-    return [f"the key {one} is not trusted" for one in ids[:2]] + ([f"nor {len(ids) - 2} more"] if len(ids) > 2 else [])
+def _untrusted_keys(envelopes: list[Envelope], trust: Trust) -> list[str]:
+    ids = sorted({signature.key_id for envelope in envelopes for signature in envelope.signatures} - trust.keys.keys())
+    return [f"the key {key_id} is not trusted" for key_id in ids[:2]] + ([f"nor {len(ids) - 2} more"] if len(ids) > 2 else [])
 
 
 def _names(trust: Trust) -> str:
-    known = [str(key) for key in trust.keys.values()]
-    return " or ".join(known[:2]) + (f" or {len(known) - 2} more" if len(known) > 2 else "")
+    names = [str(key) for key in trust.keys.values()]
+    return " or ".join(names[:2]) + (f" or {len(names) - 2} more" if len(names) > 2 else "")

@@ -16,9 +16,9 @@ from tilec.ir.facts.tensor_maps import MAP_BYTES
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView
 
-KEPT: Final = 1024
+MAX_CACHED_MAPS: Final = 1024
 """Maximum number of cached maps per kernel."""
-UNIT: Final = 16
+MAP_UNIT: Final = 16
 """Required alignment in bytes of the base and the strides of a mapped tensor."""
 MAX_STRIDE: Final = 1 << 40
 """Upper bound (exclusive) of a map's stride in bytes."""
@@ -52,46 +52,46 @@ class TensorMaps:
     def __init__(self, manifest: Manifest, driver: Encoder) -> None:
         self._kernel, self._specs, self._driver = manifest.kernel, manifest.tensor_maps, driver
         self.any = bool(manifest.tensor_maps)
-        self._kept: dict[TensorMapRequest, bytes] = {}
+        self._cache: dict[TensorMapRequest, bytes] = {}
         self._columns: dict[tuple[Any, ...], tuple[bytes, ...]] = {}
 
-    def of(self, views: Mapping[str, TensorView]) -> bytes:
+    def of_launch(self, views: Mapping[str, TensorView]) -> bytes:
         """All maps of a launch, concatenated in the order of the manifest. LaunchError E0918 if a tensor cannot have one."""
         return b"".join([self._encoded(request_of(spec, views[spec.tensor], self._kernel)) for spec in self._specs])
 
-    def of_each(self, views: Mapping[str, TensorView], places: Mapping[str, tuple[int, ...]]) -> tuple[bytes, ...]:
-        """The same for several launches whose tensors equal `views` except for their addresses (`places`: the addresses of all
-        launches, by name). Cached per tensor and addresses. Empty if the kernel has no maps."""
-        columns = [self._column(spec, views[spec.tensor], places[spec.tensor]) for spec in self._specs]
+    def of_launches(self, views: Mapping[str, TensorView], addresses: Mapping[str, tuple[int, ...]]) -> tuple[bytes, ...]:
+        """The same for several launches whose tensors equal `views` except for their addresses (`addresses`: the addresses of
+        all launches, by name). Cached per tensor and addresses. Empty if the kernel has no maps."""
+        columns = [self._column(spec, views[spec.tensor], addresses[spec.tensor]) for spec in self._specs]
         return tuple(map(b"".join, zip(*columns, strict=True)))
 
     def _column(self, spec: TensorMapSpec, view: TensorView, pointers: tuple[int, ...]) -> tuple[bytes, ...]:
         """The maps of one tensor in all launches."""
         key = spec, view.dtype, view.shape, view.strides, pointers
-        found = self._columns.get(key)
-        if found is None:
-            like = request_of(spec, view, self._kernel)
-            made: dict[int, bytes] = {}
+        column = self._columns.get(key)
+        if column is None:
+            request = request_of(spec, view, self._kernel)
+            encoded: dict[int, bytes] = {}
             for pointer in dict.fromkeys(pointers):
-                if pointer % UNIT:
+                if pointer % MAP_UNIT:
                     request_of(spec, replace(view, pointer=pointer), self._kernel)  # raises for the misaligned address
-                made[pointer] = self._encoded(replace(like, pointer=pointer))
-            found = tuple(made[pointer] for pointer in pointers)
-            if len(self._columns) >= KEPT:
+                encoded[pointer] = self._encoded(replace(request, pointer=pointer))
+            column = tuple(encoded[pointer] for pointer in pointers)
+            if len(self._columns) >= MAX_CACHED_MAPS:
                 self._columns.clear()
-            self._columns[key] = found
-        return found
+            self._columns[key] = column
+        return column
 
     def _encoded(self, request: TensorMapRequest) -> bytes:
-        found = self._kept.get(request)
-        if found is None:
-            found = self._driver.encode_tensor_map(request)
-            if len(found) != MAP_BYTES:
-                raise LaunchError("E0915", "the driver's tensor map has another size", given=f"{len(found)} bytes")
-            if len(self._kept) >= KEPT:
-                self._kept.clear()
-            self._kept[request] = found
-        return found
+        encoded = self._cache.get(request)
+        if encoded is None:
+            encoded = self._driver.encode_tensor_map(request)
+            if len(encoded) != MAP_BYTES:
+                raise LaunchError("E0915", "the driver's tensor map has another size", given=f"{len(encoded)} bytes")
+            if len(self._cache) >= MAX_CACHED_MAPS:
+                self._cache.clear()
+            self._cache[request] = encoded
+        return encoded
 
 
 def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapRequest:
@@ -103,8 +103,8 @@ def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapR
         )  # fmt: skip
 
     size = view.item_bytes
-    if view.pointer % UNIT:
-        raise refuse(f"address {view.pointer:#x}", f"a multiple of {UNIT} bytes")
+    if view.pointer % MAP_UNIT:
+        raise refuse(f"address {view.pointer:#x}", f"a multiple of {MAP_UNIT} bytes")
     if any(not 1 <= extent <= MAX_EXTENT for extent in view.shape):
         raise refuse(f"shape {list(view.shape)}", f"1 to {MAX_EXTENT} elements on every axis")
     if view.strides[-1] != 1 and view.shape[-1] != 1:
@@ -112,11 +112,11 @@ def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapR
     strides: list[int] = []
     row = view.shape[-1] * size
     for stride, extent in reversed(list(zip(view.strides, view.shape, strict=True))[:-1]):
-        fits = (stride * size) % UNIT == 0 and 0 < stride * size < MAX_STRIDE
+        fits = (stride * size) % MAP_UNIT == 0 and 0 < stride * size < MAX_STRIDE
         # The stride of an axis of extent 1 is never used; if it is not valid for a map, the dense stride replaces it.
-        strides.insert(0, stride * size if fits or extent != 1 else -(-row // UNIT) * UNIT)
+        strides.insert(0, stride * size if fits or extent != 1 else -(-row // MAP_UNIT) * MAP_UNIT)
         row = max(row, strides[0] * extent)
-    if any(stride % UNIT or not 0 < stride < MAX_STRIDE for stride in strides):
-        required = f"multiples of {UNIT // size} elements on all axes but the last, above 0 and below 2^40 bytes"
+    if any(stride % MAP_UNIT or not 0 < stride < MAX_STRIDE for stride in strides):
+        required = f"multiples of {MAP_UNIT // size} elements on all axes but the last, above 0 and below 2^40 bytes"
         raise refuse(f"strides {list(view.strides)} for shape {list(view.shape)}", required)
     return TensorMapRequest(view.pointer, view.dtype, view.shape[::-1], tuple(strides[::-1]), spec.box[::-1], spec.swizzle)

@@ -91,9 +91,9 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
 
     if isinstance(value, TensorView):
         return _exact(value, refuse)
-    own = getattr(value, "tensor_view", None)
-    if own is not None:
-        return _exact(own(), refuse)
+    to_view = getattr(value, "tensor_view", None)
+    if to_view is not None:
+        return _exact(to_view(), refuse)
     kind = type(value).__module__ + "." + type(value).__qualname__
     # Frameworks raise errors of several types for a tensor or element type that one of the two protocols cannot represent.
     interface: Any = None
@@ -102,17 +102,17 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
         interface = getattr(value, "__cuda_array_interface__", None)
     except Exception as error:
         failure = f" ({error})"
-    described: dict[str, Any] | None = interface if isinstance(interface, dict) else None  # pyright: ignore[reportUnknownVariableType]
-    typestr = None if described is None else described.get("typestr")
-    if described is not None and isinstance(typestr, str) and typestr in TYPE_STRINGS:
+    fields: dict[str, Any] | None = interface if isinstance(interface, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    typestr = None if fields is None else fields.get("typestr")
+    if fields is not None and isinstance(typestr, str) and typestr in TYPE_STRINGS:
         try:
-            return _exact(_from_interface(described, refuse, kind), refuse)
+            return _exact(_from_interface(fields, refuse, kind), refuse)
         except (TypeError, ValueError, KeyError) as error:
             raise refuse("its array interface is malformed", f"`{kind}` ({error})") from None
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        place, ordinal = (int(part) for part in value.__dlpack_device__())
-        if place not in DLPACK_CUDA:
-            raise refuse("the tensor is in host memory", f"`{kind}` on DLPack device type {place}")
+        device_type, ordinal = (int(part) for part in value.__dlpack_device__())
+        if device_type not in DLPACK_CUDA:
+            raise refuse("the tensor is in host memory", f"`{kind}` on DLPack device type {device_type}")
         if ordinal != device:
             raise refuse("the tensor is on another device", f"device {ordinal}, the kernel is loaded on device {device}")
         # Stream -1 asks the producer not to synchronise: as for every other argument, the caller orders work on the stream.
@@ -121,12 +121,12 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
         except Exception as error:
             raise refuse("the tensor cannot be exported", f"`{kind}` ({error})") from None
         return _from_dlpack(capsule, refuse, kind)
-    if described is not None:
+    if fields is not None:
         raise refuse("the element type is not known", f"`{kind}` of type string {shown(typestr, 60)}")
     raise refuse("the tensor cannot be exported" if failure else "not a device tensor", f"`{kind}`{failure}")
 
 
-_PLAIN: Final = {int}
+_PYTHON_INTEGERS: Final = {int}
 _LARGEST: Final = 1 << 127
 """Bound of addresses, extents and strides: above 64 bits in any unit, and printable."""
 
@@ -136,7 +136,7 @@ def _exact(view: TensorView, refuse: Any) -> TensorView:
     if len(view.shape) != len(view.strides):
         raise refuse("it has not one stride per dim", f"{len(view.strides)} strides for {len(view.shape)} dims")
     numbers = (view.pointer, *view.shape, *view.strides)
-    if set(map(type, numbers)) == _PLAIN and min(numbers) > -_LARGEST and max(numbers) < _LARGEST:
+    if set(map(type, numbers)) == _PYTHON_INTEGERS and min(numbers) > -_LARGEST and max(numbers) < _LARGEST:
         return view
     try:
         exact = [exact_integer(number) for number in numbers]
@@ -152,13 +152,13 @@ def _from_interface(interface: dict[str, Any], refuse: Any, kind: str) -> Tensor
     dtype = TYPE_STRINGS[interface["typestr"]]
     shape = tuple(operator.index(extent) for extent in interface["shape"])
     size = DTYPES[dtype].bytes
-    given = interface.get("strides")
-    if given is None:
+    byte_strides = interface.get("strides")
+    if byte_strides is None:
         strides = contiguous_strides(shape)
     else:
-        if any(operator.index(stride) % size for stride in given):
-            raise refuse("the strides are not whole elements", f"`{kind}` with byte strides {tuple(given)}")
-        strides = tuple(operator.index(stride) // size for stride in given)
+        if any(operator.index(stride) % size for stride in byte_strides):
+            raise refuse("the strides are not whole elements", f"`{kind}` with byte strides {tuple(byte_strides)}")
+        strides = tuple(operator.index(stride) // size for stride in byte_strides)
     pointer, read_only = interface["data"]
     return TensorView(int(pointer or 0), dtype, shape, strides, bool(read_only))
 

@@ -120,13 +120,13 @@ class Trust:
         model; its message is the end of a sentence about the policy."""
         if not self.models:
             return self.minimum
-        known = self.models.get(model)
-        if known is not None and digest in known.digests:
-            return known.minimum
-        other = next((name for name, one in self.models.items() if digest in one.digests), None)
+        rule = self.models.get(model)
+        if rule is not None and digest in rule.digests:
+            return rule.minimum
+        other = next((name for name, model_rule in self.models.items() if digest in model_rule.digests), None)
         if other is not None:
             raise ValueError(f"says that numbers and step of that digest are `{other}`")
-        raise ValueError(f"has other digests for `{model}`" if known is not None else f"has no model `{model}`")
+        raise ValueError(f"has other digests for `{model}`" if rule is not None else f"has no model `{model}`")
 
 
 TrustSource = Trust | str | os.PathLike[str] | None
@@ -149,8 +149,8 @@ def read_trust(path: Path) -> Trust:
             raise ValueError(f"a key in it has more than {MAX_KEY_PARTS} parts")
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        said = "it is nested too deep" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
-        raise _refused(path, f"is no TOML: {shown(said)}") from None
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
+        raise _refused(path, f"is no TOML: {shown(reason)}") from None
     try:
         rules = _table(data, frozenset({"trust"}), "the file").get("trust")
         _check_format(path, rules)
@@ -171,18 +171,18 @@ def _check_format(path: Path, rules: Any) -> None:
         if _number(rules["format"], "format") != POLICY_FORMAT:
             raise ValueError(f"has the format {rules['format']}; this tilec reads format {POLICY_FORMAT}")
         return
-    why = f"has no `format`: rules for models went by names that signers chose, and this tilec reads format {POLICY_FORMAT}"
+    message = f"has no `format`: rules for models went by names that signers chose, and this tilec reads format {POLICY_FORMAT}"
     hint = f"add `format = {POLICY_FORMAT}`, and `[[trust.models]]` for each model with a rule: `tilec explain E0715`"
-    raise BundleError("E0715", f"the trust policy `{shown(str(path))[1:-1]}` {why}", hint=hint)
+    raise BundleError("E0715", f"the trust policy `{shown(str(path))[1:-1]}` {message}", hint=hint)
 
 
 def _policy(
     source: str | Path, keys: Sequence[TrustedKey], threshold: int, models: Mapping[str, TrustedModel], minimum: int
 ) -> Trust:  # fmt: skip
-    by_id = {one.key.id: one for one in keys}
+    by_id = {key.key.id: key for key in keys}
     if len(by_id) != len(keys):
-        twice = next(one for one in keys if by_id[one.key.id] is not one)
-        raise _refused(source, f"has the key {twice.key.id} twice")
+        duplicate = next(key for key in keys if by_id[key.key.id] is not key)
+        raise _refused(source, f"has the key {duplicate.key.id} twice")
     if not 1 <= threshold <= len(keys):
         raise _refused(source, f"asks for {threshold} signatures, and has {len(keys)} keys")
     try:
@@ -193,14 +193,16 @@ def _policy(
 
 def _trusted(item: Any, folder: Path) -> TrustedKey:
     rules = {"key": item} if isinstance(item, str) else _table(item, _KEY_RULES, "an entry of `keys`")
-    given = rules.get("key")
-    if not isinstance(given, str) or not given:
+    source = rules.get("key")
+    if not isinstance(source, str) or not source:
         raise ValueError("has an entry of `keys` without `key`, a file or a PEM text")
-    inline = given.lstrip().startswith("-----BEGIN")
+    inline = source.lstrip().startswith("-----BEGIN")
     key = (
-        _key_of("an inline key", given.encode()) if inline else _key_of(given, _read(folder / given, "key", WRITTEN_BY_OTHERS))
+        _key_of("an inline key", source.encode())
+        if inline
+        else _key_of(source, _read(folder / source, "key", WRITTEN_BY_OTHERS))
     )
-    name = _text(rules.get("name", "inline" if inline else Path(given).name), "name")
+    name = _text(rules.get("name", "inline" if inline else Path(source).name), "name")
     return TrustedKey(
         key, name, _patterns(rules.get("models", [*_ALL]), "models"), _patterns(rules.get("builders", [*_ALL]), "builders")
     )
@@ -234,8 +236,10 @@ def _read(path: Path, what: str, forbidden_mode: int = 0) -> bytes:
         raise _refused(path, str(error), what) from None
 
 
-def _refused(path: str | Path, why: str, what: str = "trust policy") -> BundleError:
-    return BundleError("E0715", f"the {what} `{shown(str(path))[1:-1]}` {why}", hint="`tilec explain E0715` shows a right one")
+def _refused(path: str | Path, reason: str, what: str = "trust policy") -> BundleError:
+    return BundleError(
+        "E0715", f"the {what} `{shown(str(path))[1:-1]}` {reason}", hint="`tilec explain E0715` shows a right one"
+    )
 
 
 def _table(data: Any, names: frozenset[str], where: str) -> dict[str, Any]:
@@ -247,9 +251,9 @@ def _table(data: Any, names: frozenset[str], where: str) -> dict[str, Any]:
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
-def _list(data: Any, most: int, what: str) -> list[Any]:
-    if not isinstance(data, list) or not 1 <= len(data) <= most:  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(f"needs a list of 1 to {most} as `{what}`")
+def _list(data: Any, limit: int, what: str) -> list[Any]:
+    if not isinstance(data, list) or not 1 <= len(data) <= limit:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"needs a list of 1 to {limit} as `{what}`")
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -270,17 +274,17 @@ def _number(data: Any, what: str) -> int:
 
 
 def _models(data: Any, minimum: int) -> dict[str, TrustedModel]:
-    found: dict[str, TrustedModel] = {}
+    models: dict[str, TrustedModel] = {}
     for item in _list(data, MAX_MODELS, "models"):
         rules = _table(item, _MODEL_RULES, "an entry of `models`")
         name = rules.get("name")
         if not isinstance(name, str) or not MODEL.fullmatch(name):
             raise ValueError(f"has {shown(name)} as `name` of a model, which is no name of one")
-        if name in found:
+        if name in models:
             raise ValueError(f"has the model `{name}` twice")
         digests = _list(rules.get("digests"), MAX_DIGESTS, "digests")
-        wrong = next((one for one in digests if not isinstance(one, str) or not _DIGEST.fullmatch(one)), None)
-        if wrong is not None:
-            raise ValueError(f"has {shown(wrong)} in `digests` of `{name}`, which is no sha256 of 64 hex digits")
-        found[name] = TrustedModel(frozenset(digests), _number(rules.get("minimum", minimum), "minimum"))
-    return found
+        invalid = next((digest for digest in digests if not isinstance(digest, str) or not _DIGEST.fullmatch(digest)), None)
+        if invalid is not None:
+            raise ValueError(f"has {shown(invalid)} in `digests` of `{name}`, which is no sha256 of 64 hex digits")
+        models[name] = TrustedModel(frozenset(digests), _number(rules.get("minimum", minimum), "minimum"))
+    return models

@@ -21,30 +21,30 @@ NO_POLICY: Final = "none"
 def find_trust(given: TrustSource = None) -> Trust | None:
     """The policy that applies, or None. BundleError E0715 if it cannot be read, E0717 if `cryptography` is missing. Its
     location is determined once."""
-    place = policy_place(given)
-    if not isinstance(place, Path):
-        return place
+    policy = policy_location(given)
+    if not isinstance(policy, Path):
+        return policy
     from tilec.runtime.trust import read_trust  # late: most bundles are opened without a policy
 
-    return read_trust(place)
+    return read_trust(policy)
 
 
-def policy_place(given: TrustSource) -> Trust | Path | None:
+def policy_location(given: TrustSource) -> Trust | Path | None:
     """The given policy, or the file of the one that applies: the given one, that of `TILEC_TRUST`, or the user's. None only if
     there certainly is none; BundleError E0715 if the user's configuration folder is unknown."""
     if given is None:
-        named = os.environ.get(VARIABLE, "")
-        if not named:
-            path = _of_the_user()
+        setting = os.environ.get(VARIABLE, "")
+        if not setting:
+            path = _user_policy_file()
             return None if _is_absent(path) else path
     elif isinstance(given, (str, os.PathLike)):
-        named = os.fspath(given)
+        setting = os.fspath(given)
     else:
         return given
-    return None if named == NO_POLICY else Path(named)
+    return None if setting == NO_POLICY else Path(setting)
 
 
-def _of_the_user() -> Path:
+def _user_policy_file() -> Path:
     """The policy file of the configuration folder (XDG Base Directory Specification: a relative one is ignored)."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(folder):
@@ -62,12 +62,12 @@ def _of_the_user() -> Path:
 def _is_absent(path: Path) -> bool:
     """Whether there certainly is no file of this name. False if that cannot be determined, or a link on the path is
     dangling."""
-    for place in (path, *path.parents):
+    for ancestor in (path, *path.parents):
         try:
-            os.lstat(place)
+            os.lstat(ancestor)
         except FileNotFoundError:
             continue
         except OSError:
             return False
-        return place != path and os.path.isdir(place)
+        return ancestor != path and os.path.isdir(ancestor)
     return True

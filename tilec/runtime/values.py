@@ -72,16 +72,16 @@ def check_evidence(
     if evidence is None and read_back is not None:
         evidence = read_back(view)
     if evidence is None:
-        how = "nothing in `values` (a host array, `ValueBounds`, a callback or `TRUSTED`), and `check_values` is off"
-        raise refuse("nothing is known of the stored values", how)
+        missing = "nothing in `values` (a host array, `ValueBounds`, a callback or `TRUSTED`), and `check_values` is off"
+        raise refuse("nothing is known of the stored values", missing)
     if isinstance(evidence, Trust):
         return
     if isinstance(evidence, ValueBounds):
         _check_bounds(check, evidence, (low, high), refuse)
         return
     if callable(evidence):
-        said = {name: True for name in ("sorted", "ends") if getattr(check, name)}
-        if not evidence(low, high, check.distinct, **said):
+        options = {name: True for name in ("sorted", "ends") if getattr(check, name)}
+        if not evidence(low, high, check.distinct, **options):
             raise refuse("the caller's check refused the values", "a callback that returned false")
         return
     try:
@@ -101,9 +101,9 @@ def _check_bounds(
     if low < ends[0] or high > ends[1] or (check.ends and (low, high) != ends):
         raise refuse("the stated bounds are not those" if check.ends else "the stated bounds are too wide",
                      f"{low} <= value < {high}")  # fmt: skip
-    for name, what in (("distinct", "are distinct"), ("sorted", "are sorted"), ("ends", "reach both ends")):
+    for name, property_text in (("distinct", "are distinct"), ("sorted", "are sorted"), ("ends", "reach both ends")):
         if getattr(check, name) and not getattr(stated, name):
-            raise refuse(f"the stated bounds do not say that the values {what}", f"`{name}=False`")
+            raise refuse(f"the stated bounds do not say that the values {property_text}", f"`{name}=False`")
 
 
 def _check_array(
@@ -119,14 +119,14 @@ def _check_array(
     if values.dtype.kind not in "iub":
         raise refuse("the host values are not integers", f"`{values.dtype}`")
     flat = values.reshape(-1)
-    wrong = np.flatnonzero((flat < low) | (flat >= high))
-    if wrong.size:
-        where = tuple(int(part) for part in np.unravel_index(int(wrong[0]), shape))
-        raise refuse("a stored value is out of range", f"value {int(flat[wrong[0]])} at index {list(where)}")
+    out_of_range = np.flatnonzero((flat < low) | (flat >= high))
+    if out_of_range.size:
+        where = tuple(int(part) for part in np.unravel_index(int(out_of_range[0]), shape))
+        raise refuse("a stored value is out of range", f"value {int(flat[out_of_range[0]])} at index {list(where)}")
     if check.sorted:
-        falls = np.flatnonzero(flat[1:] < flat[:-1])
-        if falls.size:
-            first = int(falls[0])
+        descents = np.flatnonzero(flat[1:] < flat[:-1])
+        if descents.size:
+            first = int(descents[0])
             before, after = int(flat[first]), int(flat[first + 1])
             raise refuse("the stored values are not sorted", f"value {before} at index {first}, then {after}")
     if check.ends and (flat[0] != low or flat[-1] != high - 1):

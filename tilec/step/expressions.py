@@ -93,9 +93,9 @@ class Expression:
 def divisors(node: ast.expr, extent: str) -> frozenset[str] | None:
     """The names by which an extent such as `out[0]` is divided with `cdiv`; None if the extent is also used in another way."""
     found: set[str] = set()
-    uses = [one for one in ast.walk(node) if isinstance(one, ast.Subscript) and ast.unparse(one) == extent]
-    for one in ast.walk(node):
-        match one:
+    uses = [child for child in ast.walk(node) if isinstance(child, ast.Subscript) and ast.unparse(child) == extent]
+    for child in ast.walk(node):
+        match child:
             case ast.Call(func=ast.Name(id="cdiv"), args=[ast.Subscript() as first, ast.Name(id=name)]) if first in uses:
                 uses.remove(first)
                 found.add(name)
@@ -107,16 +107,16 @@ def divisors(node: ast.expr, extent: str) -> frozenset[str] | None:
 def expression(node: ast.expr) -> Expression:
     """The expression of a node; StepError if it is not one."""
     names: set[str] = set()
-    return Expression(_made(node, names, MAX_DEPTH), frozenset(names), node)
+    return Expression(_evaluator(node, names, MAX_DEPTH), frozenset(names), node)
 
 
-def _made(node: ast.expr, names: set[str], depth: int) -> Evaluate:
+def _evaluator(node: ast.expr, names: set[str], depth: int) -> Evaluate:
     """The evaluation function of a node; adds its names to `names`."""
     if depth == 0:
         raise StepError("an expression is nested too deeply", node)
 
-    def part(inner: ast.expr) -> Evaluate:
-        return _made(inner, names, depth - 1)
+    def part(child: ast.expr) -> Evaluate:
+        return _evaluator(child, names, depth - 1)
 
     match node:
         case ast.Constant(value=bool() | int() | float() | str() as value) if _bounded(value):
@@ -129,23 +129,23 @@ def _made(node: ast.expr, names: set[str], depth: int) -> Evaluate:
             names.add(extent)
             return lambda values: values[extent]
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            truth = part(operand)
-            return lambda values: not truth(values)
+            operand_value = part(operand)
+            return lambda values: not operand_value(values)
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
             apply, left, right = _ARITHMETIC[type(op)], part(node.left), part(node.right)
             return lambda values: _number(apply(left(values), right(values)))
         case ast.Compare(ops=[op], comparators=[other]) if type(op) in _COMPARISONS:
-            holds, left, right = _COMPARISONS[type(op)], part(node.left), part(other)
-            return lambda values: holds(left(values), right(values))
+            compare, left, right = _COMPARISONS[type(op)], part(node.left), part(other)
+            return lambda values: compare(left(values), right(values))
         case ast.BoolOp(op=op):
-            parts, every = [part(one) for one in node.values], isinstance(op, ast.And)
-            return lambda values: (all if every else any)(one(values) for one in parts)
+            parts, is_and = [part(item) for item in node.values], isinstance(op, ast.And)
+            return lambda values: (all if is_and else any)(item(values) for item in parts)
         case ast.IfExp():
-            test, then, otherwise = part(node.test), part(node.body), part(node.orelse)
-            return lambda values: then(values) if test(values) else otherwise(values)
+            test, if_true, if_false = part(node.test), part(node.body), part(node.orelse)
+            return lambda values: if_true(values) if test(values) else if_false(values)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if len(args) == _FUNCTIONS.get(name, (0, None))[0] > 0:
-            call, given = _FUNCTIONS[name][1], [part(one) for one in args]
-            return lambda values: _number(call(*(one(values) for one in given)))
+            call, arguments = _FUNCTIONS[name][1], [part(item) for item in args]
+            return lambda values: _number(call(*(item(values) for item in arguments)))
         case _:
             raise StepError(f"`{_shown(node)}` is no expression over the numbers of a model and its step", node)
 

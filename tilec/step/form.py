@@ -20,7 +20,7 @@ MAX_ELEMENTS: Final = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ResolvedOp:
     """An operation: its name, its launch in the text, and for each tensor the parameter, its declaration, and the buffer's
     name."""
 
@@ -43,116 +43,118 @@ class Form:
     stores it."""
 
     def __init__(
-        self, mode: str, placed: tuple[Placed, ...], values: Mapping[str, Any], tied: Callable[[Declared], str]
+        self, mode: str, resolved_ops: tuple[ResolvedOp, ...], values: Mapping[str, Any], tied: Callable[[Declared], str]
     ) -> None:
-        self.mode, self.placed, self._values, self._tied = mode, placed, values, tied
+        self.mode, self.resolved_ops, self._values, self._tied = mode, resolved_ops, values, tied
         self._buffers: dict[str, Buffer] = {}  # buffers that do not depend on a length
         self._operations: dict[str, Op] = {}  # likewise, by name
 
-    def only(self, placed: tuple[Placed, ...]) -> Form:
+    def only(self, resolved_ops: tuple[ResolvedOp, ...]) -> Form:
         """The form restricted to some of the operations."""
-        return Form(self.mode, placed, self._values, self._tied)
+        return Form(self.mode, resolved_ops, self._values, self._tied)
 
     def at(self, tokens: int, past: int = 0) -> StepGraph:
         """The graph for `tokens` new tokens after `past` cached ones; StepError for an invalid extent."""
         values = {**self._values, "tokens": tokens, "past": past}
         graph = StepGraph(self.mode, tokens, sequences=tokens if self.mode == "batch" else 1)
         buffers, operations = graph.buffers, graph.ops
-        likes: dict[int, Buffer] = {}
+        declared_buffers: dict[int, Buffer] = {}
         launches: dict[int, _Evaluated] = {}
-        for one in self.placed:
-            for _, declared, name in one.tensors:
+        for op in self.resolved_ops:
+            for _, declared, name in op.tensors:
                 if name not in buffers:
-                    buffers[name] = self._buffers.get(name) or self._buffer(declared, name, values, likes)
-            operations.append(self._operations.get(one.name) or self._operation(one, values, buffers, launches))
+                    buffers[name] = self._buffers.get(name) or self._buffer(declared, name, values, declared_buffers)
+            operations.append(self._operations.get(op.name) or self._operation(op, values, buffers, launches))
         return graph
 
-    def _buffer(self, declared: Declared, name: str, values: Mapping[str, Any], likes: dict[int, Buffer]) -> Buffer:
-        """The buffer of a declaration; `likes` caches the corresponding buffers of other layers."""
-        like = likes.get(id(declared))
-        if like is None:
+    def _buffer(self, declared: Declared, name: str, values: Mapping[str, Any], declared_buffers: dict[int, Buffer]) -> Buffer:
+        """The buffer of a declaration; `declared_buffers` caches the corresponding buffers of other layers."""
+        shared = declared_buffers.get(id(declared))
+        if shared is None:
             facts = {name: value.value(values) for name, value in declared.facts.items()}
             dtype = values[DTYPE] if declared.dtype == DTYPE else declared.dtype
-            like = likes[id(declared)] = Buffer(name, dtype, shape_of(declared, values), declared.kind, **facts)
-        made = like
-        if name != like.name:
-            made = Buffer(name, like.dtype, like.shape, like.kind, like.low, like.high, like.distinct)
+            shared = declared_buffers[id(declared)] = Buffer(name, dtype, shape_of(declared, values), declared.kind, **facts)
+        buffer = shared
+        if name != shared.name:
+            buffer = Buffer(name, shared.dtype, shared.shape, shared.kind, shared.low, shared.high, shared.distinct)
         if not _depends([*declared.shape, *declared.facts.values(), *(axis for row in declared.rows.values() for axis in row)]):
-            self._buffers[name] = made
-        return made
+            self._buffers[name] = buffer
+        return buffer
 
     def _operation(
-        self, one: Placed, values: Mapping[str, Any], buffers: Mapping[str, Buffer], launches: dict[int, _Evaluated]
+        self, entry: ResolvedOp, values: Mapping[str, Any], buffers: Mapping[str, Buffer], launches: dict[int, _Evaluated]
     ) -> Op:
         """One operation; `launches` caches the evaluated launches of other layers."""
-        launch = one.launch
-        found = launches.get(id(launch))
-        if found is None:
-            found = launches[id(launch)] = _evaluated(one, values, buffers)
-        tensors = {parameter: View(name, shape) for (parameter, _, name), shape in zip(one.tensors, found.shapes, strict=True)}
-        made = Op(one.name, launch.kernel, found.constants, tensors, found.scalars)
-        given = [axis for reference in launch.tensors.values() for axis in reference.shape or ()]
-        if not _depends([*given, *launch.constants.values(), *launch.scalars.values()]) and all(
-            name in self._buffers for _, _, name in one.tensors
+        launch = entry.launch
+        evaluated = launches.get(id(launch))
+        if evaluated is None:
+            evaluated = launches[id(launch)] = _evaluated(entry, values, buffers)
+        tensors = {
+            parameter: View(name, shape) for (parameter, _, name), shape in zip(entry.tensors, evaluated.shapes, strict=True)
+        }
+        op = Op(entry.name, launch.kernel, evaluated.constants, tensors, evaluated.scalars)
+        axes = [axis for reference in launch.tensors.values() for axis in reference.shape or ()]
+        if not _depends([*axes, *launch.constants.values(), *launch.scalars.values()]) and all(
+            name in self._buffers for _, _, name in entry.tensors
         ):
-            self._operations[one.name] = made
-        return made
+            self._operations[entry.name] = op
+        return op
 
 
 def _depends(expressions: Iterable[Expression]) -> bool:
     """Whether any of the expressions depends on a length."""
-    return any(one.names & LENGTHS for one in expressions)
+    return any(expression.names & LENGTHS for expression in expressions)
 
 
-def placed(
+def resolved_ops(
     statements: tuple[Statement, ...], values: dict[str, Any], layers: Callable[[], int], tied: Callable[[Declared], str]
-) -> tuple[Placed, ...]:
+) -> tuple[ResolvedOp, ...]:
     """The operations of statements in order; `values` contains everything except lengths."""
-    found: list[Placed] = []
+    ops: list[ResolvedOp] = []
 
-    def run(inner: tuple[Statement, ...], layer: int | None) -> None:
-        for one in inner:
-            if isinstance(one, Launch):
-                found.append(place(one, layer))
-            elif isinstance(one, Condition):
-                run(one.then if one.test.value(values) else one.otherwise, layer)
+    def walk(inner: tuple[Statement, ...], layer: int | None) -> None:
+        for statement in inner:
+            if isinstance(statement, Launch):
+                ops.append(resolve(statement, layer))
+            elif isinstance(statement, Condition):
+                walk(statement.then if statement.test.value(values) else statement.otherwise, layer)
             else:
                 count = layers()
                 for number in range(count):
                     values.update(first_layer=number == 0, last_layer=number == count - 1)
-                    run(one.body, number)
+                    walk(statement.body, number)
 
-    def place(one: Launch, layer: int | None) -> Placed:
+    def resolve(entry: Launch, layer: int | None) -> ResolvedOp:
         tensors: list[tuple[str, Declared, str]] = []
-        for parameter, reference in one.tensors.items():
+        for parameter, reference in entry.tensors.items():
             declared = reference.declared
-            here = layer if layer is not None else layers() if declared.per_layer else 0  # so `previous` is the last
-            tensors.append((parameter, declared, in_layer(tied(declared), here - reference.previous)))
-        return Placed(one.name if layer is None else f"layers.{layer}.{one.name}", one, tuple(tensors))
+            layer_index = layer if layer is not None else layers() if declared.per_layer else 0  # so `previous` is the last
+            tensors.append((parameter, declared, in_layer(tied(declared), layer_index - reference.previous)))
+        return ResolvedOp(entry.name if layer is None else f"layers.{layer}.{entry.name}", entry, tuple(tensors))
 
-    run(statements, None)
-    return tuple(found)
+    walk(statements, None)
+    return tuple(ops)
 
 
-def _evaluated(one: Placed, values: Mapping[str, Any], buffers: Mapping[str, Buffer]) -> _Evaluated:
-    launch = one.launch
+def _evaluated(entry: ResolvedOp, values: Mapping[str, Any], buffers: Mapping[str, Buffer]) -> _Evaluated:
+    launch = entry.launch
     references = launch.tensors.values()
     return _Evaluated(
         {name: value.value(values) for name, value in launch.constants.items()},
         {name: value.value(values) for name, value in launch.scalars.items()},
         tuple([
             buffers[name].shape if reference.shape is None else shape_at(reference.shape, values)
-            for reference, (_, _, name) in zip(references, one.tensors, strict=True)
+            for reference, (_, _, name) in zip(references, entry.tensors, strict=True)
         ]),
     )  # fmt: skip
 
 
 def shape_at(shape: tuple[Expression, ...], values: Mapping[str, Any]) -> tuple[int, ...]:
     """The extents; StepError if they are not valid for a tensor."""
-    found = tuple([axis.value(values) for axis in shape])
-    if any(type(extent) is not int or extent < 1 for extent in found) or prod(found) > MAX_ELEMENTS:
-        raise StepError(f"the shape {list(found)} is none of a tensor", shape[0].node)
-    return found
+    extents = tuple([axis.value(values) for axis in shape])
+    if any(type(size) is not int or size < 1 for size in extents) or prod(extents) > MAX_ELEMENTS:
+        raise StepError(f"the shape {list(extents)} is none of a tensor", shape[0].node)
+    return extents
 
 
 def shape_of(declared: Declared, values: Mapping[str, Any]) -> tuple[int, ...]:

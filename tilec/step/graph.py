@@ -89,10 +89,10 @@ class StepGraph:
 
     def buffer(self, name: str, dtype: str, shape: tuple[int, ...], kind: Kind, **facts: int | bool) -> Buffer:
         """Adds a buffer; ValueError if one of this name exists with other properties."""
-        made = Buffer(name, dtype, shape, kind, **facts)  # pyright: ignore[reportArgumentType]
-        if self.buffers.setdefault(name, made) != made:
-            raise ValueError(f"buffer `{name}` is {self.buffers[name]}, not {made}")
-        return made
+        added = Buffer(name, dtype, shape, kind, **facts)  # pyright: ignore[reportArgumentType]
+        if self.buffers.setdefault(name, added) != added:
+            raise ValueError(f"buffer `{name}` is {self.buffers[name]}, not {added}")
+        return added
 
     def view(self, name: str, *shape: int, offset: int = 0) -> View:
         """A view of a whole buffer, in its own shape unless another is given."""

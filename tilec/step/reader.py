@@ -23,8 +23,8 @@ DTYPE: Final = "dtype"
 
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
-OF_LAYERS: Final = frozenset({"first_layer", "last_layer"})
-FLAGS: Final = OF_LAYERS | {"short", "few"}
+LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
+FLAGS: Final = LAYER_FLAGS | {"short", "few"}
 LENGTHS: Final = frozenset({"tokens", "past"})
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")
@@ -135,7 +135,7 @@ class _Reader:
         self.buffers: dict[str, Declared] = {}
         self.tied: dict[str, str] = {}
         self.modes: dict[str, tuple[Statement, ...]] = {}
-        self.known: dict[tuple[bool, str], Declared] = {}  # keyed by whether it is per layer, and its short name
+        self.by_short_name: dict[tuple[bool, str], Declared] = {}  # keyed by whether it is per layer, and its short name
 
     def read(self, tree: ast.Module) -> Declaration:
         for node in tree.body:
@@ -167,11 +167,15 @@ class _Reader:
             raise StepError(f"there is no `def {missing}()`")
         return Declaration(encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.modes)
 
-    def declare(self, table: dict[str, Declared], made: Declared, node: ast.expr) -> None:
-        short = made.name.rpartition("*.")[2].removesuffix(".*").removesuffix(".weight")
-        if made.name in self.weights or made.name in self.buffers or (made.per_layer, short) in self.known:
-            raise StepError(f"`{made.name}` is there twice, or `{short}` is another's short name", node)
-        table[made.name] = self.known[made.per_layer, short] = made
+    def declare(self, table: dict[str, Declared], declared: Declared, node: ast.expr) -> None:
+        short_name = declared.name.rpartition("*.")[2].removesuffix(".*").removesuffix(".weight")
+        if (
+            declared.name in self.weights
+            or declared.name in self.buffers
+            or (declared.per_layer, short_name) in self.by_short_name
+        ):
+            raise StepError(f"`{declared.name}` is there twice, or `{short_name}` is another's short name", node)
+        table[declared.name] = self.by_short_name[declared.per_layer, short_name] = declared
 
     def weight(self, name: str, node: ast.expr) -> Declared:
         if isinstance(node, ast.Dict):
@@ -191,26 +195,28 @@ class _Reader:
     def statements(self, nodes: list[ast.stmt], layer: bool | None) -> tuple[Statement, ...]:
         """Statements of a mode. `layer` is True inside the layer loop, False where the loop is not allowed, None where it
         is."""
-        found: list[Statement] = []
+        parsed: list[Statement] = []
         for node in nodes:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=kernel), args=[]) as call):
-                    found.append(self.launch(name, kernel, call, node, bool(layer)))
+                    parsed.append(self.launch(name, kernel, call, node, bool(layer)))
                 case ast.If():
                     test = expression(node.test)
-                    if test.names & OF_LAYERS and not layer:
+                    if test.names & LAYER_FLAGS and not layer:
                         raise StepError("only a layer is the first or the last", node.test)
                     if test.names & LENGTHS:
                         raise StepError("a condition may not depend on how many tokens there are", node.test)
-                    inner = False if layer is None else layer
-                    found.append(Condition(test, self.statements(node.body, inner), self.statements(node.orelse, inner)))
+                    inner_layer = False if layer is None else layer
+                    parsed.append(
+                        Condition(test, self.statements(node.body, inner_layer), self.statements(node.orelse, inner_layer))
+                    )
                 case ast.For(target=ast.Name(id="layer"), iter=ast.Name(id="layers"), orelse=[]) if layer is None:
-                    found.append(Layers(self.statements(node.body, True)))
+                    parsed.append(Layers(self.statements(node.body, True)))
                 case ast.Pass():
                     pass
                 case _:
                     raise StepError("not a launch `name = kernel(parameter=value)`, an `if`, or `for layer in layers`", node)
-        return tuple(found)
+        return tuple(parsed)
 
     def launch(self, name: str, kernel: str, call: ast.Call, node: ast.stmt, layer: bool) -> Launch:
         constants: dict[str, Expression] = {}
@@ -220,11 +226,11 @@ class _Reader:
             if keyword.arg is None:
                 raise StepError("a launch names each parameter", keyword.value)
             if keyword.arg.isupper():
-                constants[keyword.arg] = _of_a_length(keyword.value)
+                constants[keyword.arg] = _chunk_invariant(keyword.value)
             elif (tensor := self.reference(keyword.value, layer)) is not None:
                 tensors[keyword.arg] = tensor
             else:
-                scalars[keyword.arg] = _of_a_step(keyword.value)
+                scalars[keyword.arg] = _layer_invariant(keyword.value)
         return Launch(name, kernel, constants, tensors, scalars, node)
 
     def reference(self, node: ast.expr, layer: bool) -> Reference | None:
@@ -232,16 +238,16 @@ class _Reader:
         shape: tuple[Expression, ...] | None = None
         if isinstance(node, ast.Subscript):
             axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            shape, node = tuple(map(_of_a_length, axes)), node.value
+            shape, node = tuple(map(_chunk_invariant, axes)), node.value
         name = _dotted(node)
         if name is None:
             return None
-        short = name.removeprefix(PREVIOUS)
-        found = self.known.get((True, short)) if layer or short != name else None
-        found = found or (self.known.get((False, short)) if short == name else None)
-        if found is None and (short != name or shape is not None or "." in name):
+        short_name = name.removeprefix(PREVIOUS)
+        found = self.by_short_name.get((True, short_name)) if layer or short_name != name else None
+        found = found or (self.by_short_name.get((False, short_name)) if short_name == name else None)
+        if found is None and (short_name != name or shape is not None or "." in name):
             raise StepError(f"there is no buffer or weight `{name}`", node)
-        return None if found is None else Reference(found, short != name, shape)
+        return None if found is None else Reference(found, short_name != name, shape)
 
 
 def _items(table: ast.Dict) -> list[tuple[str, ast.expr]]:
@@ -261,7 +267,7 @@ def _buffer(name: str, node: ast.expr) -> Declared:
         case ast.Call(func=ast.Name(id=kind), args=[ast.Name(id=dtype), shape], keywords=facts) if (
             kind in KINDS and (dtype in ITEM_BYTES or dtype == DTYPE) and all(fact.arg in FACTS for fact in facts)
         ):
-            bounds = {str(fact.arg): _of_a_length(fact.value) for fact in facts}
+            bounds = {str(fact.arg): _chunk_invariant(fact.value) for fact in facts}
             return Declared(name, KINDS[kind], dtype, _shape(shape), bounds, {})
         case _:
             kinds = ", ".join(KINDS)
@@ -271,10 +277,10 @@ def _buffer(name: str, node: ast.expr) -> Declared:
 def _shape(node: ast.expr) -> tuple[Expression, ...]:
     if not isinstance(node, ast.List) or not 1 <= len(node.elts) <= 8:
         raise StepError("not a shape, as `[tokens, hidden_size]`", node)
-    return tuple(map(_of_a_length, node.elts))
+    return tuple(map(_chunk_invariant, node.elts))
 
 
-def _of_a_step(node: ast.expr) -> Expression:
+def _layer_invariant(node: ast.expr) -> Expression:
     """An expression that has the same value in every layer."""
     found = expression(node)
     if found.names & FLAGS:
@@ -282,9 +288,9 @@ def _of_a_step(node: ast.expr) -> Expression:
     return found
 
 
-def _of_a_length(node: ast.expr) -> Expression:
+def _chunk_invariant(node: ast.expr) -> Expression:
     """An expression that does not depend on the position of a chunk in its sequence, as required of shapes and constants."""
-    found = _of_a_step(node)
+    found = _layer_invariant(node)
     if "past" in found.names:
         raise StepError("only a scalar may depend on how many tokens came before", node)
     return found
@@ -294,6 +300,6 @@ def _dotted(node: Any) -> str | None:
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        before = _dotted(node.value)
-        return None if before is None else f"{before}.{node.attr}"
+        prefix = _dotted(node.value)
+        return None if prefix is None else f"{prefix}.{node.attr}"
     return None

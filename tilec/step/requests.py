@@ -14,7 +14,7 @@ from typing import Any, Final
 from tilec.step.expressions import Expression, StepError
 from tilec.step.graph import Constant
 from tilec.step.reader import LENGTHS, Condition, Launch, Statement
-from tilec.step.step import BATCHES, CHUNK_TOKENS, HEADS, Step
+from tilec.step.step import BATCHES, CHUNK_TOKENS, OUTPUT_MODES, Step
 from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
@@ -38,7 +38,7 @@ class Request:
 def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
     """Every request of a step once, in the order of the text."""
     for mode, statements in step.declaration.modes.items():
-        for launch, lengths in _reached(step, mode, statements):
+        for launch, lengths in _reachable(step, mode, statements):
             seen: set[str] = set()
             for constants in _constants(step, launch, tuning, lengths):
                 key = repr(sorted(constants.items()))
@@ -61,7 +61,7 @@ class Chosen:
 def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
     """The tuned constants for each range of lengths, for every tuned launch, in the order of the text."""
     for mode, statements in step.declaration.modes.items():
-        for launch, lengths in _reached(step, mode, statements):
+        for launch, lengths in _reachable(step, mode, statements):
             if launch.kernel in tuning.choices:
                 for first, last, constants in _ranges(step, launch, tuning.choices[launch.kernel], lengths):
                     yield Chosen(f"{mode}_{launch.name}", launch.kernel, first, last, constants)
@@ -71,40 +71,47 @@ def _lengths(step: Step, mode: str) -> dict[bool, Sequence[int]]:
     """Numbers of tokens of a step, keyed by `few`."""
     if mode != "prefill":
         return {False: {"decode": (1,), "batch": BATCHES}[mode]}
-    most = step.prefills(CHUNK_TOKENS)
-    ranges = (range(before + 1, last + 1) for before, last in zip((0, *most), most, strict=False))
+    ends = step.prefills(CHUNK_TOKENS)
+    ranges = (range(previous + 1, last + 1) for previous, last in zip((0, *ends), ends, strict=False))
     return {lengths[-1] <= step.few_tokens: lengths for lengths in ranges}
 
 
-def _reached(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[tuple[Launch, Sequence[int]]]:
+def _reachable(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[tuple[Launch, Sequence[int]]]:
     """Launches that are reachable in some output mode, for short or long contexts, in the order of the text, each with the
     numbers of tokens for which it is."""
     found: list[tuple[Launch, Sequence[int]]] = []
     lengths = _lengths(step, mode)
 
     def walk(inner: tuple[Statement, ...], flags: tuple[Flags, ...]) -> None:
-        for one in inner:
-            if isinstance(one, Launch):
-                found.append((one, _joined(lengths, flags)))
-            elif isinstance(one, Condition):
-                held = tuple(values for values in flags if one.test.value(values))
-                walk(one.then, held) if held else None
-                missed = tuple(values for values in flags if not one.test.value(values))
-                walk(one.otherwise, missed) if missed else None
+        for statement in inner:
+            if isinstance(statement, Launch):
+                found.append((statement, _joined(lengths, flags)))
+            elif isinstance(statement, Condition):
+                satisfying = tuple(values for values in flags if statement.test.value(values))
+                walk(statement.then, satisfying) if satisfying else None
+                other_flags = tuple(values for values in flags if not statement.test.value(values))
+                walk(statement.otherwise, other_flags) if other_flags else None
             else:
                 shapes = [shape for shape in LAYERS if step.has_layer(*shape)]
-                walk(one.body, tuple({**values, "first_layer": a, "last_layer": b} for values in flags for a, b in shapes))
+                walk(
+                    statement.body, tuple({**values, "first_layer": a, "last_layer": b} for values in flags for a, b in shapes)
+                )
 
     walk(
         statements,
-        tuple(step.values(head=head, short=short, few=few) for head in HEADS for short in SHORT for few in lengths),
+        tuple(
+            step.values(head=output_mode, short=is_short, few=small_m)
+            for output_mode in OUTPUT_MODES
+            for is_short in SHORT
+            for small_m in lengths
+        ),
     )
     return found
 
 
 def _joined(lengths: Mapping[bool, Sequence[int]], flags: Iterable[Flags]) -> Sequence[int]:
     """The numbers of tokens of all forms selected by some flags; if there are two ranges, they are adjacent and form one."""
-    first, *others = [found for few, found in lengths.items() if any(values["few"] is few for values in flags)]
+    first, *others = [numbers for small_m, numbers in lengths.items() if any(values["few"] is small_m for values in flags)]
     return range(first[0], others[-1][-1] + 1) if others else first
 
 
@@ -114,16 +121,16 @@ def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int
     choice = tuning.choices.get(launch.kernel)
     chosen: list[dict[str, Constant]] = [{}]
     if choice is not None:
-        chosen = list({repr(one): one for _, _, one in _ranges(step, launch, choice, lengths)}.values())
+        chosen = list({repr(tuned): tuned for _, _, tuned in _ranges(step, launch, choice, lengths)}.values())
     values["tokens"] = lengths[0]
     constants: dict[str, Constant] = {name: value.value(values) for name, value in launch.constants.items()}
     changing = {name: value for name, value in launch.constants.items() if value.names & LENGTHS}
     seen: set[str] = set()
     for values["tokens"] in lengths if changing else lengths[:1]:
-        found: dict[str, Constant] = {name: value.value(values) for name, value in changing.items()}
-        if repr(found) not in seen:
-            seen.add(repr(found))
-            yield from (one | constants | found for one in chosen)
+        computed: dict[str, Constant] = {name: value.value(values) for name, value in changing.items()}
+        if repr(computed) not in seen:
+            seen.add(repr(computed))
+            yield from (tuned | constants | computed for tuned in chosen)
 
 
 def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) -> list[tuple[int, int, dict[str, Constant]]]:
@@ -137,15 +144,15 @@ def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) 
         *((id(axis), *((name, values.get(name)) for name in sorted(axis.names))) for axes in shapes.values() for axis in axes),
     )  # fmt: skip
     if key not in choice.over_lengths:
-        found: list[tuple[int, int, dict[str, Constant]]] = []
+        ranges: list[tuple[int, int, dict[str, Constant]]] = []
         for first, last in _spans(choice, shapes, lengths):
             values["tokens"] = first
-            least = choice.least({name: [axis.value(values) for axis in axes] for name, axes in shapes.items()})
-            if found and found[-1][2] is least:
-                found[-1] = found[-1][0], last, least
+            cheapest = choice.least({name: [axis.value(values) for axis in axes] for name, axes in shapes.items()})
+            if ranges and ranges[-1][2] is cheapest:
+                ranges[-1] = ranges[-1][0], last, cheapest
             else:
-                found.append((first, last, least))
-        choice.over_lengths[key] = found
+                ranges.append((first, last, cheapest))
+        choice.over_lengths[key] = ranges
     return choice.over_lengths[key]
 
 
@@ -154,16 +161,18 @@ def _spans(
 ) -> Iterable[tuple[int, int]]:  # fmt: skip
     """Ranges of lengths with equal cost. If the cost depends on the number of tokens only as `cdiv(out[0], BM)`, it changes
     only after multiples of BM; otherwise each length is evaluated."""
-    steps: set[int] = set()
+    tile_sizes: set[int] = set()
     for name, axes in shapes.items():
-        for place, axis in enumerate(axes):
-            extent = f"{name}[{place}]"
+        for position, axis in enumerate(axes):
+            extent = f"{name}[{position}]"
             if extent not in choice.cost.names or "tokens" not in axis.names:
                 continue
             if not isinstance(axis.node, ast.Name) or not choice.sizes[extent]:
                 return [(length, length) for length in lengths]
-            steps.update(choice.sizes[extent])
+            tile_sizes.update(choice.sizes[extent])
     if not isinstance(lengths, range) or lengths.step != 1:
         return [(length, length) for length in lengths]
-    firsts = sorted({lengths.start, *(after for step in steps for after in range(1, lengths.stop, step) if after in lengths)})
+    firsts = sorted(
+        {lengths.start, *(start for size in tile_sizes for start in range(1, lengths.stop, size) if start in lengths)}
+    )
     return zip(firsts, [*(first - 1 for first in firsts[1:]), lengths.stop - 1], strict=True)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tilec.step.expressions import Expression, StepError
-from tilec.step.form import Form, in_layer, merged, placed, shape_at
+from tilec.step.form import Form, in_layer, merged, resolved_ops, shape_at
 from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration, Declared, Reference
 
-Head = Literal["argmax", "sample", "logits", "none"]
+OutputMode = Literal["argmax", "sample", "logits", "none"]
 """Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
 
-HEADS: Final[tuple[Head, ...]] = ("argmax", "sample", "logits", "none")
+OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("argmax", "sample", "logits", "none")
 Mode = Literal["decode", "prefill", "batch"]
 """Input of a step: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences."""
 
@@ -59,15 +59,15 @@ class Step:
         self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
-        self._forms: dict[tuple[Mode, Head, int | None, bool, bool], Form] = {}
+        self._forms: dict[tuple[Mode, OutputMode, int | None, bool, bool], Form] = {}
 
     @property
     def layers(self) -> int:
         """The number of layers; StepError if the model does not define it."""
-        found = self._values.get("num_hidden_layers")
-        if type(found) is not int or not 1 <= found <= MAX_LAYERS:
+        count = self._values.get("num_hidden_layers")
+        if type(count) is not int or not 1 <= count <= MAX_LAYERS:
             raise StepError("`num_hidden_layers` is not a number of layers")
-        return found
+        return count
 
     @property
     def short_slots(self) -> int:
@@ -84,15 +84,15 @@ class Step:
         """Whether to use the variant for short contexts if caches have at most `filled` filled slots."""
         return filled <= self.short_slots
 
-    def prefills(self, most: int) -> tuple[int, ...]:
-        """The largest number of tokens of each form of a prefill with at most `most` tokens, ascending: each form covers the
-        lengths above the previous form's."""
-        return (self.few_tokens, most) if 0 < self.few_tokens < most else (most,)
+    def prefills(self, max_tokens: int) -> tuple[int, ...]:
+        """The largest number of tokens of each form of a prefill with at most `max_tokens` tokens, ascending: each form covers
+        the lengths above the previous form's."""
+        return (self.few_tokens, max_tokens) if 0 < self.few_tokens < max_tokens else (max_tokens,)
 
     def graph(
         self,
         mode: Mode,
-        head: Head = "argmax",
+        head: OutputMode = "argmax",
         *,
         tokens: int = 1,
         past: int = 0,
@@ -105,18 +105,18 @@ class Step:
         return self.form(mode, head, tokens=tokens, layers=layers, short=short).at(tokens, past)
 
     def form(
-        self, mode: Mode, head: Head = "argmax", *, tokens: int = 1, layers: int | None = None, short: bool = False
+        self, mode: Mode, head: OutputMode = "argmax", *, tokens: int = 1, layers: int | None = None, short: bool = False
     ) -> Form:  # fmt: skip
         """The form shared by the graphs of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
-        few = mode == "prefill" and tokens <= self.few_tokens
-        key = mode, head, layers, short, few
+        small_m = mode == "prefill" and tokens <= self.few_tokens
+        key = mode, head, layers, short, small_m
         if key not in self._forms:
             if mode not in self.declaration.modes:
                 raise StepError(f"there is no `def {mode}()`")
-            values = self.values(head=head, short=short, few=few)
+            values = self.values(head=head, short=short, few=small_m)
             count = (lambda: self.layers) if layers is None else (lambda: layers)
-            found = placed(self.declaration.modes[mode], dict(values), count, self.name_of)
-            self._forms[key] = Form(mode, found, values, self.name_of)
+            ops = resolved_ops(self.declaration.modes[mode], dict(values), count, self.name_of)
+            self._forms[key] = Form(mode, ops, values, self.name_of)
         return self._forms[key]
 
     def values(self, **given: Any) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Step:
                 pending.append(declared)
                 continue
             for layer in range(self.layers if pending else 0):
-                yield from (self._weight(one, layer) for one in pending)
+                yield from (self._weight(weight, layer) for weight in pending)
             pending = []
             if declared is not None and not (self.tied and declared.name in self.declaration.tied):
                 yield self._weight(declared, 0)
@@ -144,11 +144,11 @@ class Step:
         """The name of the weight that stores a declaration: the other weight's if the two are tied."""
         return self.declaration.tied.get(declared.name, declared.name) if self.tied else declared.name
 
-    def _measured(self, name: str, of: str) -> int:
-        found = self._values.get(name, 0)
-        if type(found) is not int or found < 0:
-            raise StepError(f"`{name}` is not a number of {of}")
-        return found
+    def _measured(self, name: str, unit: str) -> int:
+        value = self._values.get(name, 0)
+        if type(value) is not int or value < 0:
+            raise StepError(f"`{name}` is not a number of {unit}")
+        return value
 
     def _weight(self, declared: Declared, layer: int) -> Weight:
         rows = tuple((in_layer(name, layer), shape_at(shape, self._values)) for name, shape in declared.rows.items())

@@ -55,41 +55,43 @@ def decode(data: Any) -> ast.Module:
             raise StepError("not the syntax of a step")
         items = cast("list[Any]", item)
         if not items or not isinstance(items[0], str):
-            return [read(one, depth + 1) for one in items]
+            return [read(child, depth + 1) for child in items]
         parts = PARTS.get(items[0])
         if parts is None or len(items) != 1 + len(parts):
             raise StepError(f"`{items[0]:.40}` is no part of a step")
-        made = {name: read(one, depth + 1) for name, one in zip(parts, items[1:], strict=True)}
+        fields = {name: read(child, depth + 1) for name, child in zip(parts, items[1:], strict=True)}
         if items[0] == "FunctionDef":
-            made["args"] = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+            fields["args"] = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
         elif items[0] == "Constant":
-            made["kind"] = None
-        return getattr(ast, items[0])(**made)
+            fields["kind"] = None
+        return getattr(ast, items[0])(**fields)
 
-    found = read(data, 0)
-    if not isinstance(found, ast.Module) or not _sound(found):
+    tree = read(data, 0)
+    if not isinstance(tree, ast.Module) or not _is_well_formed(tree):
         raise StepError("not the syntax of a step")
-    return found
+    return tree
 
 
-LISTS: Final = frozenset({"body", "orelse", "targets", "args", "keywords", "elts", "keys", "values", "ops", "comparators"})
-TEXTS: Final = frozenset({"id", "attr", "name", "arg"})
+LIST_FIELDS: Final = frozenset(
+    {"body", "orelse", "targets", "args", "keywords", "elts", "keys", "values", "ops", "comparators"}
+)
+NAME_FIELDS: Final = frozenset({"id", "attr", "name", "arg"})
 
 
-def _sound(tree: ast.Module) -> bool:
+def _is_well_formed(tree: ast.Module) -> bool:
     """Whether every field has its kind: a list of nodes, a name, a constant, or a node."""
     for node in ast.walk(tree):
         name = type(node).__name__
         for part in PARTS.get(name, ()):
             value: Any = getattr(node, part)
             if name == "Constant":
-                right = value is not None and not isinstance(value, ast.AST | list)
-            elif part in TEXTS:
-                right = isinstance(value, str) and value.isidentifier()
-            elif part in LISTS and name != "IfExp":
-                right = isinstance(value, list) and all(isinstance(item, ast.AST) for item in cast("list[Any]", value))
+                valid = value is not None and not isinstance(value, ast.AST | list)
+            elif part in NAME_FIELDS:
+                valid = isinstance(value, str) and value.isidentifier()
+            elif part in LIST_FIELDS and name != "IfExp":
+                valid = isinstance(value, list) and all(isinstance(item, ast.AST) for item in cast("list[Any]", value))
             else:
-                right = isinstance(value, ast.AST)
-            if not right:
+                valid = isinstance(value, ast.AST)
+            if not valid:
                 return False
     return True

@@ -36,24 +36,24 @@ class Choice:
     """Extents that the cost uses; for those used only as `cdiv(out[0], BM)`, all values of BM."""
     over_lengths: dict[tuple[Any, ...], list[tuple[int, int, dict[str, Constant]]]] = field(default_factory=dict[Any, Any])
     """Cached results over all lengths (`requests`): constants for each range (first, last)."""
-    known: dict[tuple[int, ...], dict[str, Constant]] = field(default_factory=dict[tuple[int, ...], "dict[str, Constant]"])
+    cached: dict[tuple[int, ...], dict[str, Constant]] = field(default_factory=dict[tuple[int, ...], "dict[str, Constant]"])
 
     def least(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Constant]:
         """The cheapest constants for tensors of these shapes, given by parameter."""
         key = tuple([extent for name in self.tensors for extent in shapes[name]])
-        found = self.known.get(key)
+        found = self.cached.get(key)
         if found is None:
             names = [f"{name}[{axis}]" for name in self.tensors for axis in range(len(shapes[name]))]
-            alike = tuple(map(self._least_alike, names, key))
-            found = self.known.get(alike)
+            equivalent = tuple(map(self._equivalent_extent, names, key))
+            found = self.cached.get(equivalent)
             if found is None:
-                extents = dict(zip(names, alike, strict=True))
-                costs = [self.cost.value(extents | constants | numbers) for constants, numbers in self.of]
-                found = self.known[alike] = self.of[costs.index(min(costs))][0]
-            self.known[key] = found
+                extents = dict(zip(names, equivalent, strict=True))
+                costs = [self.cost.value(extents | row_constants | numbers) for row_constants, numbers in self.of]
+                found = self.cached[equivalent] = self.of[costs.index(min(costs))][0]
+            self.cached[key] = found
         return found
 
-    def _least_alike(self, name: str, extent: int) -> int:
+    def _equivalent_extent(self, name: str, extent: int) -> int:
         """The smallest extent with the same cost, based on tile counts; 0 if the cost does not use the extent."""
         sizes = self.sizes.get(name)
         if sizes is None:
@@ -104,22 +104,22 @@ def _choice(entry: Mapping[str, Any]) -> Choice:
         raise StepError("`cost` is not an expression")
     if not isinstance(rows, list) or not 1 <= len(cast("list[Any]", rows)) <= MAX_CHOICES:
         raise StepError("`choices` is not a list of tables")
-    made: list[tuple[dict[str, Constant], dict[str, Any]]] = []
+    parsed_rows: list[tuple[dict[str, Constant], dict[str, Any]]] = []
     for row in cast("list[Any]", rows):
         values = _numbers(row, "choices")
         constants: dict[str, Constant] = {name: value for name, value in values.items() if name.isupper()}
-        made.append((constants, {name: value for name, value in values.items() if not name.isupper()}))
-    found = parse(cost)
-    sizes = {name: _sizes(found, name, made) for name in found.names if "[" in name}
-    return Choice(found, tuple(made), tuple(sorted({name.partition("[")[0] for name in sizes})), sizes)
+        parsed_rows.append((constants, {name: value for name, value in values.items() if not name.isupper()}))
+    cost_expression = parse(cost)
+    sizes = {name: _sizes(cost_expression, name, parsed_rows) for name in cost_expression.names if "[" in name}
+    return Choice(cost_expression, tuple(parsed_rows), tuple(sorted({name.partition("[")[0] for name in sizes})), sizes)
 
 
 def _sizes(cost: Expression, extent: str, rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> tuple[int, ...]:
     """The divisors with which the cost uses an extent in `cdiv`; empty if the cost uses it in another way, or with another
     number."""
     names = divisors(cost.node, extent) or ()
-    found: set[Any] = {{**constants, **numbers}.get(one) for constants, numbers in rows for one in names}
-    return tuple(sorted(found)) if all(type(one) is int and one > 0 for one in found) else ()
+    values: set[Any] = {{**constants, **numbers}.get(name) for constants, numbers in rows for name in names}
+    return tuple(sorted(values)) if all(type(name) is int and name > 0 for name in values) else ()
 
 
 def _numbers(value: Any, key: str) -> dict[str, int | float]:

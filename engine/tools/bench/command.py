@@ -21,11 +21,11 @@ from engine.checkpoint.json_file import read_object
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
 from engine.models.config import ModelConfig
-from engine.tools.bench.files import check_writable, write_whole
+from engine.tools.bench.files import check_writable, write_atomically
 from engine.tools.bench.machine import machine_facts
 from engine.tools.bench.measure import measure
 from engine.tools.bench.plot import check_plot, draw
-from engine.tools.bench.policy import ANSWERS, PROMPTS, Policy
+from engine.tools.bench.policy import GENERATIONS, PROMPTS, Policy
 from engine.tools.bench.result import Bandwidth, Report
 from engine.tools.bench.table import print_table
 from engine.tools.dummy_weights import dummy_weights
@@ -52,7 +52,7 @@ LIMIT_BYTES: Final = 64 << 20
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone.")
 @click.option("--dtype", type=click.Choice(["bf16", "f16"]), default="bf16", show_default=True, help="Of the weights.")
 @click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Tokens of prompts.")
-@click.option("--tg", default=",".join(map(str, ANSWERS)), show_default=True, help="Tokens of answers.")
+@click.option("--tg", default=",".join(map(str, GENERATIONS)), show_default=True, help="Tokens of answers.")
 @click.option("--batch", default=1, show_default=True, help="Sequences that are answered at once: 1, 2, 4 or 8.")
 @click.option("--full", is_flag=True, help="Every pair. Default: all of --tg with the first of --pp, and the reverse.")
 @click.option("--reps", default=5, show_default=True, help="Repetitions that count.")
@@ -75,9 +75,9 @@ def command(
         check_plot(plot)
         check_writable(plot)
     if from_json is not None:
-        for name, parameter in {one.name: one for one in context.command.params}.items():
-            given = context.get_parameter_source(name or "") is click.core.ParameterSource.COMMANDLINE
-            if given and name not in ("from_json", "plot_path"):
+        for name, parameter in {option.name: option for option in context.command.params}.items():
+            from_command_line = context.get_parameter_source(name or "") is click.core.ParameterSource.COMMANDLINE
+            if from_command_line and name not in ("from_json", "plot_path"):
                 raise UsageError("nothing is measured with --from-json", where=parameter.opts[0], fix="drop it")
         _show(_read(Path(from_json)), plot)
         return
@@ -93,13 +93,13 @@ def command(
         if plot is not None and plot.resolve() == target.resolve():
             raise UsageError("--json and --plot name the same file", where=target)
     config = ModelConfig.read(model)
-    room = _room(policy, config, max_seq_len)
-    report = _measured(config, model, bundle, policy, room, dtype, seed if dummy_weights else None, nominal_tbs * 1e12)
+    capacity = _cache_capacity(policy, config, max_seq_len)
+    report = _measured(config, model, bundle, policy, capacity, dtype, seed if dummy_weights else None, nominal_tbs * 1e12)
     _show(report, None)
     if target is not None:
-        write_whole(target, (json.dumps(report.to_json(), indent=1) + "\n").encode())
+        write_atomically(target, (json.dumps(report.to_json(), indent=1) + "\n").encode())
     if plot is not None:
-        write_whole(plot, draw(report, plot.suffix))
+        write_atomically(plot, draw(report, plot.suffix))
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -109,28 +109,30 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         raise UsageError(f"{text!r:.80} is no list of numbers", where=option, fix="write it as 18,128") from None
 
 
-def _room(policy: Policy, config: ModelConfig, max_seq_len: int | None) -> int:
+def _cache_capacity(policy: Policy, config: ModelConfig, max_seq_len: int | None) -> int:
     """Slots of the cache; UsageError if the longest generation does not fit the cache or the model."""
     longest = policy.longest()
-    room = longest if max_seq_len is None else max_seq_len
-    if not 1 <= room <= config.max_position_embeddings:
-        what = f"{room} tokens are not from 1 to {config.max_position_embeddings}, the positions that the model knows"
+    capacity = longest if max_seq_len is None else max_seq_len
+    if not 1 <= capacity <= config.max_position_embeddings:
+        what = f"{capacity} tokens are not from 1 to {config.max_position_embeddings}, the positions that the model knows"
         raise UsageError(what, fix="shorten --pp, --tg or --max-seq-len")
-    if longest > room:
-        raise UsageError(f"a cell has {longest} tokens, and --max-seq-len is {room}", fix="raise it or shorten --pp and --tg")
-    return room
+    if longest > capacity:
+        raise UsageError(
+            f"a cell has {longest} tokens, and --max-seq-len is {capacity}", fix="raise it or shorten --pp and --tg"
+        )
+    return capacity
 
 
 def _measured(
-    config: ModelConfig, folder: str, bundle: str, policy: Policy, room: int, dtype: str, dummy: int | None, nominal: float
+    config: ModelConfig, folder: str, bundle: str, policy: Policy, capacity: int, dtype: str, dummy: int | None, nominal: float
 ) -> Report:
-    with _bar("loading") as (_, count):
+    with _bar("loading") as (_, show_bytes):
         weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, folder, dtype)
-        backend = load_on_gpu(bundle, config, weights, room, dtype, progress=count)
+        backend = load_on_gpu(bundle, config, weights, capacity, dtype, progress=show_bytes)
     try:
-        read = HeadRead(backend)
-        with _bar("measuring") as (tell, _):
-            cells, speeds = measure(backend, policy, bandwidth=read.sample, progress=tell)
+        head_read = HeadRead(backend)
+        with _bar("measuring") as (show_status, _):
+            cells, speeds = measure(backend, policy, bandwidth=head_read.sample, progress=show_status)
         return Report(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             machine=machine_facts(backend),
@@ -141,12 +143,12 @@ def _measured(
             policy={
                 "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} "
                 "of warm-up",
-                "order": "repetitions outside, cells inside", "stop_tokens": "not heeded", "max_seq_len": room,
+                "order": "repetitions outside, cells inside", "stop_tokens": "not heeded", "max_seq_len": capacity,
                 **asdict(policy),
             },
             nominal=nominal,
             cells=cells,
-            bandwidth=Bandwidth(read.what, speeds) if speeds is not None else None,
+            bandwidth=Bandwidth(head_read.what, speeds) if speeds is not None else None,
         )  # fmt: skip
     finally:
         try:
@@ -165,13 +167,13 @@ def _bar(title: str) -> Generator[tuple[Callable[[str], None], Callable[[int, in
     with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=None)
 
-        def tell(words: str) -> None:
-            bar.update(task, description=f"{title}: {words}", refresh=True)
+        def show_status(status: str) -> None:
+            bar.update(task, description=f"{title}: {status}", refresh=True)
 
-        def count(done: int, total: int) -> None:
+        def show_bytes(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, refresh=True)
 
-        yield tell, count
+        yield show_status, show_bytes
 
 
 def _read(path: Path) -> Report:
@@ -188,7 +190,7 @@ def _show(report: Report, plot: Path | None) -> None:
     """Print the table, and write the plot if `plot` is given."""
     print_table(report, Console(file=unguarded(sys.stdout), highlight=False, width=WIDTH))
     if plot is not None:
-        write_whole(plot, draw(report, plot.suffix))
+        write_atomically(plot, draw(report, plot.suffix))
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -23,7 +23,7 @@ def check_writable(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Write a file atomically, or write to a stream (`tilec.untrusted.output.is_stream`); EngineError if that fails."""
     try:
         handle = open_stream(str(path))

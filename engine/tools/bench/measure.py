@@ -38,13 +38,13 @@ class Run:
 class _Samples:
     prefill: list[float] = field(default_factory=list[float])
     total: list[float] = field(default_factory=list[float])
-    answers: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+    generations: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
 
 
-def answer(backend: Backend, ids: Sequence[int], tg: int, clock: Clock = HOST_CLOCK) -> Run:
+def generation(backend: Backend, ids: Sequence[int], tg: int, clock: Clock = HOST_CLOCK) -> Run:
     """Generate `tg` tokens greedily; DeviceError if the backend returns another number of tokens."""
     sequence = backend.begin()
-    began = clock()
+    start = clock()
     backend.prefill(sequence, ids)
     token = backend.token()
     first = clock()
@@ -52,23 +52,23 @@ def answer(backend: Backend, ids: Sequence[int], tg: int, clock: Clock = HOST_CL
     ended = clock()
     if len(tokens) != tg:
         raise DeviceError(f"the backend gave {len(tokens)} tokens where {tg} were asked for")
-    return Run(first - began, ended - began, tuple(tokens))
+    return Run(first - start, ended - start, tuple(tokens))
 
 
-def answers(batch: Batch, prompts: Sequence[Sequence[int]], tg: int, clock: Clock = HOST_CLOCK) -> Run:
+def generations(batch: Batch, prompts: Sequence[Sequence[int]], tg: int, clock: Clock = HOST_CLOCK) -> Run:
     """Generate `tg` tokens greedily for all prompts as a batch; `tokens` lists those of the first prompt, then of the
     second."""
-    began = clock()
-    found = dict(batch.add(ids) for ids in prompts)
+    start = clock()
+    first_tokens = dict(batch.add(ids) for ids in prompts)
     first = clock()
-    tokens = {place: [token] for place, token in found.items()}
-    for left in range(tg - 1, 0, -1):
-        for place, token in batch.step(ahead=left > 1).items():
-            tokens[place].append(token)
+    tokens = {row: [token] for row, token in first_tokens.items()}
+    for remaining in range(tg - 1, 0, -1):
+        for row, token in batch.step(ahead=remaining > 1).items():
+            tokens[row].append(token)
     ended = clock()
-    for place in found:
-        batch.remove(place)
-    return Run(first - began, ended - began, tuple(token for row in tokens.values() for token in row))
+    for row in first_tokens:
+        batch.remove(row)
+    return Run(first - start, ended - start, tuple(token for row_tokens in tokens.values() for token in row_tokens))
 
 
 def measure(
@@ -82,38 +82,38 @@ def measure(
     """Measure every cell of `policy`; also returns the samples of `bandwidth` (bytes per second, one per repetition, before the
     cells). `progress` is called between runs with what comes next."""
     cells = policy.cells()
-    vocabulary, several = backend.config.vocab_size, policy.batch > 1
-    prompts = {cell.pp: [policy.prompt(cell.pp, vocabulary, number) for number in range(policy.batch)] for cell in cells}
-    batch = Batch(backend, policy.batch) if several else None
+    vocab_size, batched = backend.config.vocab_size, policy.batch > 1
+    prompts = {cell.pp: [policy.prompt(cell.pp, vocab_size, number) for number in range(policy.batch)] for cell in cells}
+    batch = Batch(backend, policy.batch) if batched else None
     samples = {cell: _Samples() for cell in cells}
     speeds: list[float] = []
     for rep in range(-policy.warmup_reps, policy.reps):
-        turn = f"repetition {rep + 1} of {policy.reps}" if rep >= 0 else "warm-up"
+        label = f"repetition {rep + 1} of {policy.reps}" if rep >= 0 else "warm-up"
         if bandwidth is not None:
-            progress(f"{turn}: bandwidth")
+            progress(f"{label}: bandwidth")
             speed = bandwidth()
             if rep >= 0:
                 speeds.append(speed)
         for cell in cells:
-            progress(f"{turn}: pp {cell.pp}, tg {cell.tg}")
+            progress(f"{label}: pp {cell.pp}, tg {cell.tg}")
             if batch is not None:
-                run = answers(batch, prompts[cell.pp], cell.tg, clock)
+                run = generations(batch, prompts[cell.pp], cell.tg, clock)
             else:
-                run = answer(backend, prompts[cell.pp][0], cell.tg, clock)
+                run = generation(backend, prompts[cell.pp][0], cell.tg, clock)
             if rep >= 0:
                 samples[cell].prefill.append(run.prefill_seconds)
                 samples[cell].total.append(run.seconds)
-                samples[cell].answers.add(run.tokens)
-    found: list[CellResult] = []
+                samples[cell].generations.add(run.tokens)
+    results: list[CellResult] = []
     for cell in cells:
-        taken = samples[cell]
-        total, prefill = Statistic(tuple(taken.total)), Statistic(tuple(taken.prefill))
-        graph = backend.step.graph("batch", tokens=policy.batch) if several else backend.step.graph("decode")
+        cell_samples = samples[cell]
+        total, prefill = Statistic(tuple(cell_samples.total)), Statistic(tuple(cell_samples.prefill))
+        graph = backend.step.graph("batch", tokens=policy.batch) if batched else backend.step.graph("decode")
         size = step_bytes(graph, cell, backend.contract)
-        found.append(CellResult(cell.pp, cell.tg, size, total, prefill, len(taken.answers) == 1, policy.batch))
+        results.append(CellResult(cell.pp, cell.tg, size, total, prefill, len(cell_samples.generations) == 1, policy.batch))
     if batch is not None:
         batch.close()
-    return tuple(found), Statistic(tuple(speeds)) if speeds else None
+    return tuple(results), Statistic(tuple(speeds)) if speeds else None
 
 
 def step_bytes(graph: StepGraph, cell: Cell, contracts: Contracts) -> float:

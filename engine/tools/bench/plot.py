@@ -37,16 +37,16 @@ def draw(report: Report, suffix: str) -> bytes:
     figures: Any = importlib.import_module("matplotlib.figure")
     # Both sweeps include the cell of the first prompt length and the first generation length.
     first = report.cells[0]
-    answers = sorted((cell for cell in report.cells if cell.pp == first.pp), key=lambda cell: cell.tg)
-    prompts = sorted((cell for cell in report.cells if cell.tg == first.tg), key=lambda cell: cell.pp)
+    decode_cells = sorted((cell for cell in report.cells if cell.pp == first.pp), key=lambda cell: cell.tg)
+    prefill_cells = sorted((cell for cell in report.cells if cell.tg == first.tg), key=lambda cell: cell.pp)
     with matplotlib.rc_context(SETTINGS):
         figure = figures.Figure(figsize=(11, 4.8), layout="constrained")
         left, right = figure.subplots(1, 2)
         model, machine = report.model, report.machine
         title = f"{model.get('name')} {model.get('dtype')} on {machine.get('gpu')}, batch 1, greedy"
         figure.suptitle(title, weight="bold", parse_math=False)
-        _rates(left, report, answers)
-        _prefill(right, prompts)
+        _rates(left, report, decode_cells)
+        _prefill(right, prefill_cells)
         count = len(first.seconds.samples)
         note = f"medians of {count}, bars from first to third quartile · {report.date[:10]}"
         figure.supxlabel(note, fontsize=8, color=ROOF, parse_math=False)
@@ -96,9 +96,9 @@ def _prefill(axes: Any, cells: list[CellResult]) -> None:
 
 
 def _points(axes: Any, x: list[int], statistics: list[Statistic], color: str, marker: str, label: str) -> None:
-    medians = [one.median for one in statistics]
-    below = [one.median - one.q1 for one in statistics]
-    above = [one.q3 - one.median for one in statistics]
+    medians = [statistic.median for statistic in statistics]
+    below = [statistic.median - statistic.q1 for statistic in statistics]
+    above = [statistic.q3 - statistic.median for statistic in statistics]
     axes.errorbar(x, medians, (below, above), color=color, marker=marker, markersize=5, capsize=3, label=label)
 
 

@@ -18,7 +18,7 @@ from tilec.step.step import BATCHES
 PROMPTS: Final = (18, 128, 512, 2048, 8192)
 """Default prompt lengths in tokens, `pp`."""
 
-ANSWERS: Final = (36, 128, 512, 2048)
+GENERATIONS: Final = (36, 128, 512, 2048)
 """Default generation lengths in tokens, `tg`."""
 
 
@@ -36,7 +36,7 @@ class Policy:
     `batch` sequences are generated at once, each with its own prompt."""
 
     pp: tuple[int, ...] = PROMPTS
-    tg: tuple[int, ...] = ANSWERS
+    tg: tuple[int, ...] = GENERATIONS
     full: bool = False
     reps: int = 5
     warmup_reps: int = 2

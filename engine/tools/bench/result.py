@@ -14,11 +14,11 @@ import numpy as np
 
 FORMAT: Final = "engine.bench 1"
 
-LEAST: Final = 1e-9
-MOST: Final = 1e18
+MIN_NUMBER: Final = 1e-9
+MAX_NUMBER: Final = 1e18
 """Bounds of every number that is read back, in seconds, bytes or bytes per second: far beyond any machine."""
 
-MOST_TOKENS: Final = 1 << 24
+MAX_TOKENS: Final = 1 << 24
 TEXT_LIMIT: Final = 500
 """Maximum characters of a line of text that is read back."""
 
@@ -162,7 +162,7 @@ class Report:
         found = data.get("cells")
         if not isinstance(found, list) or not found:
             raise ValueError("`cells` is no list, or empty")
-        cells = [_cell(_object(one, f"cells[{number}]")) for number, one in enumerate(cast("list[object]", found))]
+        cells = [_cell(_object(entry, f"cells[{number}]")) for number, entry in enumerate(cast("list[object]", found))]
         machine, model, policy = (_object(data.get(name), name) for name in ("machine", "model", "policy"))
         for record, name in ((machine, "gpu"), (model, "name"), (model, "dtype"), (policy, "what")):
             _text(record, name)
@@ -184,8 +184,8 @@ def _text(record: Mapping[str, object], name: str) -> str:
 
 def _positive(record: Mapping[str, object], name: str) -> float:
     value = record.get(name)
-    if type(value) not in (int, float) or not LEAST <= cast("float", value) <= MOST:
-        raise ValueError(f"`{name}` is no number from {LEAST:g} to {MOST:g}")
+    if type(value) not in (int, float) or not MIN_NUMBER <= cast("float", value) <= MAX_NUMBER:
+        raise ValueError(f"`{name}` is no number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
     return float(cast("float", value))
 
 
@@ -199,7 +199,7 @@ def _statistic(record: Mapping[str, object], name: str) -> Statistic:
 
 def _cell(record: Mapping[str, object]) -> CellResult:
     pp, tg = record.get("pp"), record.get("tg")
-    if type(pp) is not int or type(tg) is not int or not (1 <= pp <= MOST_TOKENS and 2 <= tg <= MOST_TOKENS):
+    if type(pp) is not int or type(tg) is not int or not (1 <= pp <= MAX_TOKENS and 2 <= tg <= MAX_TOKENS):
         raise ValueError("`pp` and `tg` are no numbers of tokens")
     seconds, prefill = _statistic(record, "end_to_end_seconds"), _statistic(record, "prefill_seconds")
     if len(seconds.samples) != len(prefill.samples):
@@ -207,7 +207,7 @@ def _cell(record: Mapping[str, object]) -> CellResult:
     if not all(p < s for s, p in zip(seconds.samples, prefill.samples, strict=True)):
         raise ValueError("`prefill_seconds.samples` are not below `end_to_end_seconds.samples`")
     batch = record.get("batch", 1)
-    if type(batch) is not int or not 1 <= batch <= MOST_TOKENS:
+    if type(batch) is not int or not 1 <= batch <= MAX_TOKENS:
         raise ValueError("`batch` is no number of sequences")
     size = _positive(record, "bytes_per_decode_step")
     return CellResult(pp, tg, size, seconds, prefill, record.get("repeatable") is True, batch)

@@ -17,13 +17,13 @@ def print_table(report: Report, console: Console) -> None:
     measured = report.bandwidth is not None
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = ["pp", "tg", "prefill\nms", "", "end to end\ntok/s", "", "decode\ntok/s", "", "roof\ntok/s"]
-    several = any(cell.batch > 1 for cell in report.cells)
-    names += ["of each\ntok/s"] if several else []
+    batched = any(cell.batch > 1 for cell in report.cells)
+    names += ["of each\ntok/s"] if batched else []
     names += ["end to end\n% nominal", "decode\n% nominal"] + (["decode\n% measured"] if measured else [])
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for cell in report.cells:
-        table.add_row(*_row(report, cell, several))
+        table.add_row(*_row(report, cell, batched))
     console.print(table)
     roof = f"{report.nominal / 1e12:.2f} TB/s nominal over the bytes of a decode step"
     console.print(f"medians [first to third quartile]; roof: {roof}", markup=False, soft_wrap=True)
