@@ -49,8 +49,8 @@ class Kernels:
         with self._lock:
             found = self._loaded.get(key)
             if found is None:
-                found = self._loaded[key] = self._load(dict(constants), device)
-                self._compare(found)
+                found = self._compared(self._load(dict(constants), device))
+                self._loaded[key] = found  # last, so that no later call gets a kernel that was refused
             return found
 
     def _load(self, constants: dict[str, Value], device: Device) -> Kernel:
@@ -92,18 +92,21 @@ class Kernels:
         wanted = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), device.architecture])
         raise BundleError("E0707", f"`{folder}` has no kernel for {wanted}", hint="build it with `tilec build`")
 
-    def _compare(self, kernel: Kernel) -> None:
-        """E0919 if its parameters differ from those of the op's kernel: it was built from another source."""
+    def _compared(self, kernel: Kernel) -> Kernel:
+        """The kernel. E0919, and the kernel is unloaded, if its parameters differ from those of the op's: it was built from
+        another source."""
         manifest = kernel.manifest
         tensors = [(one.name, one.access) for one in self._interface.parameters if one.access]
         scalars = [(one.name, one.dtype) for one in self._interface.parameters if not one.access]
         found = [(spec.name, spec.access) for spec in manifest.tensors], [(spec.name, spec.dtype) for spec in manifest.scalars]
         if found != (tensors, scalars) or any(dtype not in DTYPES for _, dtype in scalars):
+            kernel.close()
             shown = ", ".join(f"{name}: {kind}" for name, kind in (*found[0], *found[1]))
             raise refuse(
                 manifest.kernel, "what is prebuilt is another kernel of this name", given=shown,
                 required=", ".join(f"{name}: {kind}" for name, kind in (*tensors, *scalars)),
             )  # fmt: skip
+        return kernel
 
 
 _devices: dict[int, Device] = {}
