@@ -217,9 +217,9 @@ class CudaBackend(Backend):
         self._inputs["decode"].send(**inputs)
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
-        self._inputs["prefill"].send(**inputs)
         prompts = next(one for one in self._prompts if tokens <= one.largest)
         prepared = prompts.prepared(tokens, past, head)
+        self._inputs["prefill"].send_to(prepared.inputs, inputs)
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream

@@ -24,7 +24,7 @@ from engine.backends.interpreter_batch import InterpreterBatch
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
-from engine.graph.integers import Replay
+from engine.graph.integers import Replay, check_values
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.config import ModelConfig
@@ -85,6 +85,7 @@ class InterpreterBackend(Backend):
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
         self._held: dict[str, Array] = {}  # all buffers except inputs and activations
         self._inputs: dict[str, Array] = {}  # of decode steps; each step writes those of the next, of either variant
+        self._buffers: Mapping[str, Buffer] = {}  # of decode steps
         self._decodes: dict[tuple[Head, bool], PlannedStep] = {}
         self._contracts: dict[int, Contract] = {}  # by `id` of a kernel; `_functions` keeps all kernels alive
 
@@ -105,6 +106,7 @@ class InterpreterBackend(Backend):
         for buffer in (*drawn.buffers.values(), *whole.of_kind(Kind.OUTPUT)):
             if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT):
                 self._held[buffer.name] = self.zeros(buffer)
+        self._buffers = drawn.buffers
         slots, head_dim = drawn.buffers["rope_table"].shape
         self._held["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
@@ -127,15 +129,19 @@ class InterpreterBackend(Backend):
 
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
+            check_values(self._buffers[name], value)
             self._held[name][...] = value
 
     def _set_inputs(self, inputs: dict[str, int]) -> None:
         for name, value in inputs.items():
+            check_values(self._buffers[name], value)
             self._inputs[name][...] = value
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
-        planned = self.planned(self.step.graph("prefill", head, tokens=tokens, past=past))
+        graph = self.step.graph("prefill", head, tokens=tokens, past=past)
+        planned = self.planned(graph)
         for name, array in planned.inputs.items():
+            check_values(graph.buffers[name], inputs[name])
             array[...] = inputs[name]
         self.run_step(planned)
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.batch_steps import HEADS, BatchSteps
-from engine.graph.integers import InputValues
-from tilec.step.graph import Kind
+from engine.graph.integers import InputValues, check_values
+from tilec.step.graph import Buffer, Kind
 from tilec.step.step import Head
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class InterpreterBatch(BatchSteps):
     def __init__(self, backend: InterpreterBackend, sequences: int) -> None:
         self.sequences, self._backend = sequences, backend
         self._held: dict[str, NDArray[Any]] = {}
+        self._buffers: dict[str, Buffer] = {}
         self._graphs = {
             (head, short): backend.step.graph("batch", head, tokens=sequences, short=short)
             for head in HEADS
@@ -32,6 +33,7 @@ class InterpreterBatch(BatchSteps):
             for buffer in graph.buffers.values():
                 if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT, Kind.INPUT):
                     self._held.setdefault(buffer.name, backend.zeros(buffer))
+                    self._buffers[buffer.name] = buffer
         self._caches = {buffer.name for graph in self._graphs.values() for buffer in graph.of_kind(Kind.CACHE)}
         self._inputs_known = InputValues()
         self._planned: dict[tuple[Head, bool], PlannedStep] = {}
@@ -42,6 +44,7 @@ class InterpreterBatch(BatchSteps):
 
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
         for name, value in values.items():
+            check_values(self._buffers[name], value)
             self._held[name][...] = value
 
     def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:

@@ -28,7 +28,7 @@ from tilec.artifact.records import Manifest
 from tilec.runtime import BundledKernel
 from tilec.runtime.series import Numbers, Series
 from tilec.step.form import Form
-from tilec.step.graph import Kind, Op, StepGraph
+from tilec.step.graph import Buffer, Kind, Op, StepGraph
 from tilec.step.requests import requests
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, HEADS, Head, Step
 
@@ -52,10 +52,11 @@ _Uses = list[tuple[str, str, bool]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step of one length: the launch parameters of each series, and the launches in order."""
+    """A step of one length: the launch parameters of each series, the launches in order, and its inputs by name."""
 
     numbers: tuple[tuple[Series, Numbers], ...]
     launches: tuple[tuple[Series, int], ...]
+    inputs: Mapping[str, Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,8 @@ class Prompts:
             self._numbers[key] = _Known(series, self._launches.numbers(few, op, series), whole)
         known = {key[0]: self._numbers[key] for _, _, key in keyed}
         order = [(known[number].series, place) for number, place in self._order[head]]
-        return Prepared(tuple([(one.series, one.numbers) for one in known.values()]), tuple(order))
+        inputs = {buffer.name: buffer for buffer in few.of_kind(Kind.INPUT)}
+        return Prepared(tuple([(one.series, one.numbers) for one in known.values()]), tuple(order), inputs)
 
     def _form(self, head: Head, layers: int) -> Form:
         return self._step.form("prefill", head, tokens=self.largest, layers=min(self._step.layers, layers))
