@@ -15,6 +15,8 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
 from tilec.step.reader import DTYPE, LENGTHS, Condition, Declared, Launch, Statement
 
+MAX_OPERATIONS: Final = 1 << 15
+"""Maximum number of launches of a step, in all layers together."""
 MAX_ELEMENTS: Final = 1 << 48
 """Maximum number of elements of a buffer."""
 
@@ -112,6 +114,8 @@ def placed(
 
     def run(inner: tuple[Statement, ...], layer: int | None) -> None:
         for one in inner:
+            if len(found) >= MAX_OPERATIONS:
+                raise StepError(f"a step has more than {MAX_OPERATIONS} launches")
             if isinstance(one, Launch):
                 found.append(place(one, layer))
             elif isinstance(one, Condition):
