@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tilec import __version__
 from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.artifact.records import MANIFEST_FORMAT, json_bytes
+from tilec.artifact.records import MANIFEST_FORMAT, PROOF_FIELDS, json_bytes
 from tilec.diagnostics.internal_errors import told_as_diagnostics
 from tilec.ir.text.lines import source_of
 from tilec.pipeline import STAGES, Work
@@ -54,17 +54,11 @@ def _link(work: Work) -> None:
         "cluster": schedule["cluster"],
         "schedule": schedule,
         "dependent_launch": launch["dependent_launch"],
-        "launch_checks": proofs["launch_checks"],
-        "value_checks": proofs["value_checks"],
-        "no_alias": proofs["no_alias"],
         "resources": resources,
-        "obligations": proofs["obligations"],
-        "unsafe": proofs["unsafe"],
         "digests": {"source": source} | {stage.name: work.digests[stage.name] for stage in STAGES},
         "toolchain": {"tilec": f"{__version__} sha256:{own}"} | stated(request.toolchain),
     }
-    if "promises" in proofs:
-        manifest["promises"] = proofs["promises"]
+    manifest |= {name: proofs[name] for name in PROOF_FIELDS if name in proofs}
     manifest_from_json(manifest)
     rungs: dict[str, int] = {}
     for obligation in proofs["obligations"]:

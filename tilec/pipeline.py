@@ -135,7 +135,7 @@ def _tir(work: Work) -> dict[str, bytes]:
 
 
 def _proofs(work: Work) -> dict[str, bytes]:
-    from tilec.artifact.records import to_json
+    from tilec.artifact.records import OPTIONAL, PROOF_FIELDS, Manifest, to_json
     from tilec.ir.text.lines import line_numbers
     from tilec.passes.prover import positive_divisions, prove
 
@@ -145,10 +145,9 @@ def _proofs(work: Work) -> dict[str, bytes]:
     except CompileError:
         prove(work.function())  # rejected with messages that use the kernel's own types
         raise
-    record = {name: to_json(getattr(proofs, name)) for name in ("obligations", "launch_checks", "value_checks", "no_alias")}
-    if proofs.promises:
-        record["promises"] = to_json(proofs.promises)
-    record["unsafe"] = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
+    unsafe = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
+    fields = {name: unsafe if name == "unsafe" else to_json(getattr(proofs, name)) for name in PROOF_FIELDS}
+    record = {name: value for name, value in fields.items() if value or name not in OPTIONAL[Manifest]}
     lines = line_numbers(function)
     return {"proofs": json_bytes(record), "positive_divisions": json_bytes([lines[op] for op in positive_divisions(function)])}
 
@@ -246,8 +245,6 @@ CHECK_STAGES = STAGES[:4]
 CHECK_PRODUCTS = ("proofs", "schedule", "launch", "spans")
 """Products of a check."""
 LINK_PACKAGES = ("__init__.py", "link.py", "artifact/manifest_reader.py", "toolchain.py")
-ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
-"""Products stored for an artifact: a bundle includes the texts that its code was generated from, for `tilec audit`."""
 
 
 def stage_named(name: str) -> Stage:

@@ -219,9 +219,9 @@ class CudaBackend(Backend):
         self._inputs["decode"].send(**inputs)
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
-        self._inputs["prefill"].send(**inputs)
         prefill = next(candidate for candidate in self._prefills if tokens <= candidate.largest)
         prepared = prefill.prepared(tokens, past, output_mode)
+        self._inputs["prefill"].send_to(prepared.inputs, inputs)
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream

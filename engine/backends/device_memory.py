@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import DeviceError
+from engine.graph.integers import check_values
 from engine.graph.plan import ALIGNMENT
 from tilec.runtime import Driver, DriverError
 from tilec.step.graph import Buffer
@@ -85,12 +86,20 @@ class InputBlock:
         self._copied, self._sent = self.driver.create_event(), False
         ctypes.memset(self._host, 0, self.size)
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._buffers = {buffer.name: buffer for buffer in buffer_list}
         for buffer in buffer_list:
             raw = (ctypes.c_uint8 * buffer.bytes).from_address(self._host + offsets[buffer.name][0])
             self._arrays[buffer.name] = np.ctypeslib.as_array(raw).view(np.float32 if buffer.dtype == "f32" else np.int32)
 
     def send(self, **inputs: NDArray[Any] | Sequence[float] | float) -> None:
-        """Write inputs on the host, each from its first element, and enqueue the copy of the whole block."""
+        """Write inputs on the host, each from its first element, and enqueue the copy of the whole block. GraphError, and
+        nothing is written, if a value is out of its buffer's bounds."""
+        self.send_to(self._buffers, inputs)
+
+    def send_to(self, buffers: Mapping[str, Buffer], inputs: Mapping[str, NDArray[Any] | Sequence[float] | float]) -> None:
+        """`send` for a step whose buffers have other bounds, such as a shorter chunk."""
+        for name, values in inputs.items():
+            check_values(buffers.get(name, self._buffers[name]), values)
         if self._sent:
             self.driver.wait_event(self._copied)  # the previous copy may still read the block
         for name, values in inputs.items():

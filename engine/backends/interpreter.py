@@ -24,7 +24,7 @@ from engine.backends.interpreter_batch import InterpreterBatch
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
-from engine.graph.integers import Replay
+from engine.graph.integers import Replay, check_values
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.config import ModelConfig
@@ -85,6 +85,7 @@ class InterpreterBackend(Backend):
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
         self._buffers: dict[str, Array] = {}  # all buffers except inputs and activations
         self._inputs: dict[str, Array] = {}  # of decode steps; each step writes those of the next, of either variant
+        self._bounds: Mapping[str, Buffer] = {}  # buffers of decode steps, with what they may hold
         self._decodes: dict[tuple[OutputMode, bool], PlannedStep] = {}
         self._contracts: dict[int, Contract] = {}  # by `id` of a kernel; `_functions` keeps all kernels alive
 
@@ -105,6 +106,7 @@ class InterpreterBackend(Backend):
         for buffer in (*sample_graph.buffers.values(), *logits_graph.of_kind(Kind.OUTPUT)):
             if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT):
                 self._buffers[buffer.name] = self.zeros(buffer)
+        self._bounds = sample_graph.buffers
         slots, head_dim = sample_graph.buffers["rope_table"].shape
         self._buffers["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
@@ -127,15 +129,19 @@ class InterpreterBackend(Backend):
 
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
+            check_values(self._bounds[name], value)
             self._buffers[name][...] = value
 
     def _set_inputs(self, inputs: dict[str, int]) -> None:
         for name, value in inputs.items():
+            check_values(self._bounds[name], value)
             self._inputs[name][...] = value
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
-        planned = self.planned(self.step.graph("prefill", output_mode, tokens=tokens, past=past))
+        graph = self.step.graph("prefill", output_mode, tokens=tokens, past=past)
+        planned = self.planned(graph)
         for name, array in planned.inputs.items():
+            check_values(graph.buffers[name], inputs[name])
             array[...] = inputs[name]
         self.run_step(planned)
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.batch_steps import OUTPUT_MODES, BatchSteps
-from engine.graph.integers import InputValues
-from tilec.step.graph import Kind
+from engine.graph.integers import InputValues, check_values
+from tilec.step.graph import Buffer, Kind
 from tilec.step.step import OutputMode
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class InterpreterBatch(BatchSteps):
     def __init__(self, backend: InterpreterBackend, sequences: int) -> None:
         self.sequences, self._backend = sequences, backend
         self._buffers: dict[str, NDArray[Any]] = {}
+        self._bounds: dict[str, Buffer] = {}
         self._graphs = {
             (output_mode, short): backend.step.graph("batch", output_mode, tokens=sequences, short=short)
             for output_mode in OUTPUT_MODES
@@ -32,6 +33,7 @@ class InterpreterBatch(BatchSteps):
             for buffer in graph.buffers.values():
                 if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT, Kind.INPUT):
                     self._buffers.setdefault(buffer.name, backend.zeros(buffer))
+                    self._bounds[buffer.name] = buffer
         self._caches = {buffer.name for graph in self._graphs.values() for buffer in graph.of_kind(Kind.CACHE)}
         self._inputs_known = InputValues()
         self._planned: dict[tuple[OutputMode, bool], PlannedStep] = {}
@@ -42,6 +44,7 @@ class InterpreterBatch(BatchSteps):
 
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
         for name, value in values.items():
+            check_values(self._bounds[name], value)
             self._buffers[name][...] = value
 
     def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:

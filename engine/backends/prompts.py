@@ -28,7 +28,7 @@ from tilec.artifact.records import Manifest
 from tilec.runtime import BundledKernel
 from tilec.runtime.series import Numbers, Series
 from tilec.step.form import Form
-from tilec.step.graph import Kind, Op, StepGraph
+from tilec.step.graph import Buffer, Kind, Op, StepGraph
 from tilec.step.requests import requests
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, OUTPUT_MODES, OutputMode, Step
 
@@ -52,10 +52,11 @@ _Uses = list[tuple[str, str, bool]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A step of one length: the launch parameters of each series, and the launches in order."""
+    """A step of one length: the launch parameters of each series, the launches in order, and its inputs by name."""
 
     numbers: tuple[tuple[Series, Numbers], ...]
     launches: tuple[tuple[Series, int], ...]
+    inputs: Mapping[str, Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,8 @@ class PrefillSteps:
             self._numbers[key] = _CheckedKind(series, self._launches.numbers(reduced, op, series), covers_whole)
         checked_kinds = {key[0]: self._numbers[key] for _, _, key in keyed}
         order = [(checked_kinds[number].series, index) for number, index in self._order[output_mode]]
-        return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order))
+        inputs = {buffer.name: buffer for buffer in reduced.of_kind(Kind.INPUT)}
+        return Prepared(tuple([(entry.series, entry.numbers) for entry in checked_kinds.values()]), tuple(order), inputs)
 
     def _form(self, output_mode: OutputMode, layers: int) -> Form:
         return self._step.form("prefill", output_mode, tokens=self.largest, layers=min(self._step.layers, layers))

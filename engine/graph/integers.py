@@ -2,7 +2,7 @@
 
 A buffer may have bounds (`low`, `high`, `distinct`). They are satisfied whenever a kernel reads it, by induction:
 
-- The host sets inputs, settings and tables within their bounds.
+- The host sets inputs, settings and tables within their bounds: `check_values` refuses others where they are written.
 - Every kernel that writes a buffer with bounds promises (`ensures`, proven with the kernel) that what it writes is within them.
   A kernel that promises an increment, such as a position one larger than before, stays within them only for some inputs. The
   host tracks those: it knows what it set, and what each step adds. So a step records what it writes to its inputs
@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from engine.errors import EngineError
 from tilec.artifact.records import ValueCheck, ValuePromise
@@ -154,6 +157,8 @@ class InputValues:
             if least < buffer.low or greatest >= buffer.high:
                 shown = f"{least}" if least == greatest else f"{least} to {greatest}"
                 raise _refuse(step, buffer, f"holds {shown}, and the step takes {buffer.low} to {buffer.high - 1}")
+            if buffer.distinct and any(later[0] <= earlier[1] for earlier, later in pairwise(sorted(current))):
+                raise _refuse(step, buffer, "may hold an integer twice, and the step takes distinct ones")
         after = {
             written.buffer: [
                 (sum(each[0] for each in below) + written.low, sum(each[1] for each in below) + written.high - 1)
@@ -164,6 +169,26 @@ class InputValues:
             for written in step.written_values
         }
         intervals.update(after)
+
+
+def check_values(buffer: Buffer, values: Any) -> None:
+    """GraphError unless what the host is about to write to a buffer is within its bounds, which the proofs of a step assume."""
+    if buffer.low is None and buffer.high is None:
+        return
+    given = np.ravel(values)
+    if not given.size:
+        return
+    least, greatest = int(given.min()), int(given.max())
+    if (buffer.low is not None and least < buffer.low) or (buffer.high is not None and greatest >= buffer.high):
+        shown = f"{least}" if least == greatest else f"{least} to {greatest}"
+        limits = " ".join(
+            text
+            for text, bound in ((f"from {buffer.low}", buffer.low), (f"below {buffer.high}", buffer.high))
+            if bound is not None
+        )
+        raise GraphError(f"would hold {shown}, and holds integers {limits}", where=f"buffer `{buffer.name}`")
+    if buffer.distinct and given.size > 1 and not (np.diff(given) > 0).all() and len(np.unique(given)) < given.size:
+        raise GraphError("would hold an integer twice, and holds distinct ones", where=f"buffer `{buffer.name}`")
 
 
 def _refuse(step: Replay, buffer: Buffer, what: str) -> GraphError:

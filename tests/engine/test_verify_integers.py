@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from step_contracts import MODELS, TIED, TINY, contract, planned_step
 
+from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.interpreter import InterpreterBackend, kernel_contract
 from engine.batch import Batch
 from engine.checkpoint.weights import WeightPlan
-from engine.graph.integers import GraphError, InputValues, Replay, WrittenValues
+from engine.graph.integers import GraphError, InputValues, Replay, WrittenValues, check_values
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.steps import model_step
 from engine.tools.tiny import write_tiny_model
 from tests import shipped
+from tests.runtime.fake_driver import FakeDriver
 from tilec import frontend
 from tilec.step.graph import Buffer, Kind, Op, StepGraph
 
@@ -212,6 +214,62 @@ def test_the_largest_increment_is_assumed() -> None:
 def test_inputs_are_set_before_the_first_step() -> None:
     with pytest.raises(GraphError, match="input `positions` was never set"):
         InputValues().enqueue(replayed())
+
+
+def test_a_step_takes_no_integers_that_may_be_equal_where_it_relies_on_distinct_ones() -> None:
+    slots = Buffer("slots", "i32", (2,), Kind.INPUT, low=0, high=9, distinct=True)
+    step = Replay("batch", (slots,), (WrittenValues("slots", ("slots",), 0, 3),))
+    known = InputValues()
+    known.sent({"slots": [2, 5]})
+    known.enqueue(step)  # then 2 to 4 and 5 to 7
+    known.enqueue(step)
+    with pytest.raises(GraphError, match="input `slots` holds 2 to 9"):
+        known.enqueue(step)
+    known.sent({"slots": [2, 4]})
+    known.enqueue(step)
+    with pytest.raises(GraphError, match="input `slots` may hold an integer twice"):
+        known.enqueue(step)
+    known.sent({"slots": [4, 4]})
+    with pytest.raises(GraphError, match="input `slots` may hold an integer twice, and the step takes distinct ones"):
+        known.enqueue(step)
+
+
+BOUNDED = Buffer("slots", "i32", (4,), Kind.INPUT, low=1, high=8, distinct=True)
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3, 7], [7, 1], [5], 5, np.array([[2], [1]]), []])
+def test_the_host_may_write_what_is_within_the_bounds(values: Any) -> None:
+    check_values(BOUNDED, values)
+    check_values(Buffer("free", "i32", (4,), Kind.INPUT), [*np.ravel(values), -1, -1])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0, 1], "would hold 0 to 1, and holds integers from 1 below 8"),
+        ([8], "would hold 8, and holds"), (np.int64(1 << 40), "would hold 1099511627776"), ([1, 2, 1], "an integer twice"),
+    ],
+)  # fmt: skip
+def test_the_host_writes_nothing_that_the_proofs_of_a_step_exclude(values: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        check_values(BOUNDED, values)
+
+
+def test_every_backend_checks_what_it_writes(backend: InterpreterBackend) -> None:
+    with pytest.raises(GraphError, match="buffer `top_k`"):
+        backend._set({"top_k": 1 << 20})  # pyright: ignore[reportPrivateUsage]
+    memory = DeviceMemory(FakeDriver(), 1)  # pyright: ignore[reportArgumentType]
+    block = InputBlock(memory, [BOUNDED])
+    block.send(slots=[3, 2])
+    for values in ([0], [9], [2, 2]):
+        with pytest.raises(GraphError, match="buffer `slots`"):
+            block.send(slots=values)
+    with pytest.raises(GraphError, match="buffer `slots`"):
+        block.send_to({"slots": replace(BOUNDED, high=3)}, {"slots": [3]})
+    steps = backend.batch_steps(2)
+    with pytest.raises(GraphError, match=r"buffer `batch\.top_k`"):
+        steps.set({"batch.top_k": np.array([1, 1 << 20])})
+    steps.close()
 
 
 @pytest.fixture(scope="module")

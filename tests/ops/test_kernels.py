@@ -77,6 +77,17 @@ def test_a_kernel_of_another_signature_is_refused(tmp_path: Path) -> None:
             found(folder)
 
 
+def test_a_kernel_that_was_refused_is_not_launched_later(tmp_path: Path) -> None:
+    other = prebuilt.add("bf16")
+    other["tensors"] = [*other["tensors"][1::-1], *other["tensors"][2:]]
+    driver = FakeDriver()
+    kernels, device = Kernels(read_interface(ADD), ADD, prebuilt.write(tmp_path, other)), Device(driver)
+    for _ in range(3):
+        with pytest.raises(LaunchError, match="E0919"):
+            kernels.get(CONSTANTS, device)
+        assert kernels.loaded == () and driver.images and not any(driver.images)
+
+
 PRODUCTION = """
 import importlib.abc, json, sys
 

@@ -93,8 +93,16 @@ def _proofs(work: pipeline.Work) -> dict[str, bytes]:
     lines = len(_text(work).split("\n"))
     place = {"property": "bounds", "subject": "x", "location": f"k.py:{lines}:1", "rung": "set"}
     one: dict[str, Any] = {**place, "facts": [], "sets": []}
-    proofs: dict[str, Any] = {"obligations": [one], "launch_checks": [], "value_checks": [], "no_alias": [], "unsafe": []}
+    proofs: dict[str, Any] = {"obligations": [one], **_contract(work.products["tir"].decode()), "unsafe": []}
     return {"proofs": json_bytes(proofs), "positive_divisions": b"[]"}
+
+
+def _contract(tir: str) -> dict[str, Any]:
+    from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs  # imported on use: other stages need no prover
+
+    function = parse_function(tir)
+    checks, apart = to_json(launch_checks(function)), to_json(no_alias_pairs(function))
+    return {"launch_checks": checks, "value_checks": [], "no_alias": apart}
 
 
 def _schedule(work: pipeline.Work) -> dict[str, bytes]:

@@ -16,8 +16,8 @@ import pytest
 from tests.project import fake_farm, fake_stages, project
 from tests.project.fake_farm import Client
 from tilec.artifact.records import json_bytes
-from tilec.cache.contract import contract_difference
 from tilec.diagnostics.diagnostic import CompileError
+from tilec.project.build.contract import contract_difference
 from tilec.project.build.worker import Began, Outcome, Task
 from tilec.project.farm import answers, node, tasks
 from tilec.project.farm.answers import MOST_EVENTS, Kind, judge

@@ -32,6 +32,7 @@ REFUSED = {
     "p3_carried_race": {"E0401", "E0403"},
     "q1_contradiction": {"E0307"},
     "q2_values": {"E0307"},
+    "t1_two_divisors": {"E0306"},
 }
 
 

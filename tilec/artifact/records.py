@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MANIFEST_FORMAT: Final = 5
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
+PROOF_FIELDS: Final = ("obligations", "launch_checks", "value_checks", "no_alias", "promises", "unsafe")
+"""Fields of a manifest that make up the product `proofs`; those of `OPTIONAL` are left out if they are empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.artifact.records import Manifest, ValueCheck, value_check
+from tilec.artifact.records import Manifest, TensorSpec, ValueCheck, value_check
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.smt import Term
-from tilec.ir.core import Function
+from tilec.ir.core import Function, Value
 from tilec.ir.expr import ARITHMETIC, COMPARISONS, Expr
+from tilec.ir.ops import BlockId, MemoryOp
 from tilec.ir.types import MAX_DIM, TensorType
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
@@ -79,12 +80,14 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
     if manifest.kernel != function.name:
         yield f"the manifest is of `{manifest.kernel}`, the tile IR of `{function.name}`"
     tensors = [
-        (p.name, p.access.value if p.access else "", t.dtype.name, t.dims, t.strides, t.align, function.is_resident(p.value))
+        TensorSpec(
+            p.name, p.access.value if p.access else "", t.dtype.name, t.dims, t.strides, t.align, function.is_resident(p.value),
+            row_of(function, p.value),
+        )
         for p in function.parameters
         if isinstance(t := p.value.type, TensorType)
-    ]
-    listed = [(t.name, t.access, t.dtype, t.dims, t.strides, t.align, t.resident) for t in manifest.tensors]
-    if tensors != listed:
+    ]  # fmt: skip
+    if tensors != list(manifest.tensors):
         yield "the tensors are not those of the tile IR"
     scalars = [(p.name, p.value.tile.dtype.name) for p in function.parameters if p.access is None]
     if scalars != [(scalar.name, scalar.dtype) for scalar in manifest.scalars]:
@@ -99,8 +102,23 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
     apart = {frozenset(pair) for pair in manifest.no_alias}
     for place, left in enumerate(tensors):
         for right in tensors[place + 1 :]:
-            if (left[1] != "in" or right[1] != "in") and frozenset((left[0], right[0])) not in apart:
-                yield f"`{left[0]}` and `{right[0]}` may overlap in memory, and one of them is written"
+            if (left.access != "in" or right.access != "in") and frozenset((left.name, right.name)) not in apart:
+                yield f"`{left.name}` and `{right.name}` may overlap in memory, and one of them is written"
+
+
+def row_of(function: Function, tensor: Value) -> int | None:
+    """The grid axis whose block index is the first coordinate of every access of a tensor, each of one row; None if there is
+    none. Derived here, not with the analysis that the compiler uses."""
+    axes = {_row_axis(op) for op in function.body.walk() if isinstance(op, MemoryOp) and op.operands[0] is tensor}
+    return axes.pop() if len(axes) == 1 else None
+
+
+def _row_axis(op: MemoryOp) -> int | None:
+    shape = op.tile.tile.shape
+    if op.indexed or (shape and shape[0] != 1):
+        return None
+    source = op.places[0].owner
+    return source.axis if isinstance(source, BlockId) else None
 
 
 def _exact(constants: Mapping[str, object]) -> dict[str, tuple[type, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tilec import progress
 from tilec.artifact.bundle_format import canonical
@@ -32,14 +32,14 @@ _CONTRACT: Final = (
     "kernel", "constants", "tensors", "scalars", "grid", "launch_checks", "value_checks", "no_alias",
 )  # fmt: skip
 FIELDS: Final = {
-    PROOF: _CONTRACT,
+    PROOF: (*_CONTRACT, "promises"),
     EMULATION: (
         *_CONTRACT, "abi", "tensor_maps", "entry", "block", "cluster", "dependent_launch", "resources", "schedule",
     ),
     ARGUMENTS: ("tensors", "abi", "tensor_maps", "entry"),
     ASSEMBLY: ("arch",),
 }  # fmt: skip
-"""Fields of a manifest that a verdict of a kind depends on."""
+"""Fields of a manifest that a verdict of a kind depends on; its task cannot read any other (`Reduced`)."""
 TEXTS: Final = {PROOF: ("tir",), EMULATION: ("tir", "ptx"), ARGUMENTS: ("tir", "ptx"), ASSEMBLY: ("ptx",)}
 """Texts that a verdict of a kind depends on."""
 
@@ -113,9 +113,27 @@ def _told_apart(data: Any) -> Any:
     return data
 
 
+class Reduced:
+    """A manifest of which only the fields that enter the key of a kind can be read. Any other is an internal error, because a
+    cached verdict would hold for every value of it."""
+
+    def __init__(self, kind: str, manifest: Manifest) -> None:
+        self._kind, self._manifest = kind, manifest
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FIELDS[self._kind]:
+            raise RuntimeError(f"the {self._kind} of an artifact reads `{name}` of its manifest, which its key leaves out")
+        return getattr(self._manifest, name)
+
+
+def manifest_for(kind: str, task: Task) -> Manifest:
+    """The manifest of a task, reduced to what the key of the kind contains."""
+    return cast("Manifest", Reduced(kind, manifest_from_json(task.manifest)))
+
+
 def prove_task(task: Task) -> list[dict[str, Any]]:
     """Findings as data: first those about the contract (`property` is contract), then the obligations."""
-    manifest = manifest_from_json(task.manifest)
+    manifest = manifest_for(PROOF, task)
     budget = Budget()
     try:
         function = parse_function(task.tir)
@@ -136,13 +154,13 @@ def emulate_task(task: Task) -> dict[str, Any]:
     read = _function(task)
     if isinstance(read, str):
         return unanswered(EMULATION, read)
-    return emulated(manifest_from_json(task.manifest), read, task.ptx, launches=task.launches, seeds=task.seeds)
+    return emulated(manifest_for(EMULATION, task), read, task.ptx, launches=task.launches, seeds=task.seeds)
 
 
 def arguments_task(task: Task) -> dict[str, Any]:
     """The result of `maps.judged`."""
     read = _function(task)
-    return unanswered(ARGUMENTS, read) if isinstance(read, str) else judged(manifest_from_json(task.manifest), read, task.ptx)
+    return unanswered(ARGUMENTS, read) if isinstance(read, str) else judged(manifest_for(ARGUMENTS, task), read, task.ptx)
 
 
 def assemble_task(task: Task) -> dict[str, Any]:

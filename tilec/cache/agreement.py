@@ -23,6 +23,8 @@ from tilec.target.schedule import PRODUCER
 from tilec.toolchain import stated
 
 Fields = Mapping[str, int | str | None]
+ARTIFACT_PRODUCTS: Final = ("cubin", "json", "ptx", "summary", "tir")
+"""Products of an artifact: a bundle includes the texts that its code was generated from, for `tilec audit`."""
 MAX_JSON: Final = 8 << 20
 """Largest manifest or summary, in bytes."""
 
@@ -61,6 +63,8 @@ def _cubin(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) 
 
 
 def _artifact(fields: Fields, products: Mapping[str, bytes], digests: Mapping[str, str]) -> str:
+    if {*products} != {*ARTIFACT_PRODUCTS}:
+        return "its products are not those of an artifact"
     manifest, summary = _json(products["json"]), _json(products["summary"])
     path, arch = str(fields["option path"]), str(fields["option target"])
     kernel, entry = PurePosixPath(path).stem, manifest["entry"]

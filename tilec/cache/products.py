@@ -34,6 +34,8 @@ MAX_SEAL: Final = 1 << 20
 
 Fields = Mapping[str, int | str | None]
 """The inputs that are hashed into the key of an entry."""
+Difference = Callable[[Mapping[str, bytes]], str]
+"""What is wrong with products, as the end of a sentence; empty if nothing is."""
 
 
 class ProductError(ValueError):
@@ -93,25 +95,23 @@ def _opened(store: Store, key: str, entry: Entry | None, stage: str, fields: Fie
 
 
 def fetch(
-    store: Store, key: str, stage: str, fields: Fields, label: str = "", *, again: bool = False
+    store: Store, key: str, stage: str, fields: Fields, label: str = "", difference: Difference = lambda _: "", *,
+    again: bool = False,
 ) -> Entry | None:  # fmt: skip
     """The products of `key` from the team's cache, verified and stored under the local store's own seal; None if there is no
-    remote or no remote has them. With `again` a miss is not counted."""
+    remote or no remote has them. `difference` checks the products further. With `again` a miss is not counted."""
     if store.remote is None:
         return None
-    from tilec.cache.contract import contract_difference  # imported on use: it loads the tile IR parser
-
-    products: dict[str, bytes] = {}
 
     def check(found: Received) -> None:
-        products.update(decode(key, found.outputs, found.digests, stage=stage, fields=fields))
-        if stage == "artifact" and (why := contract_difference(products)):
+        if why := difference(decode(key, found.outputs, found.digests, stage=stage, fields=fields)):
             raise ProductError(why)
 
     found = store.remote.fetch(key, label, check, again=again)
     if found is None:
         return None
     entry = store.put(key, found.outputs, label, found.cost)
+    products = {name: data for name, data in found.outputs.items() if name != SEAL}
     return Entry(products, {name: entry.digests[name] for name in products}, True, found.cost)
 
 

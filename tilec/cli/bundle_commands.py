@@ -153,10 +153,14 @@ def list_command(path: str, digest: str | None, trust: str | None, *, as_json: b
 def show_command(path: str, kernel: str | None, digest: str | None, trust: str | None, *, as_json: bool) -> int:
     """Print the contract, resources and proofs of one kernel of a bundle, or the choices of the bundle's tuning."""
     from tilec.ship.bundle.describe import kernel_json, kernel_lines, tuning_json, tuning_lines
+    from tilec.step.expressions import StepError
 
     with opened(path, digest=digest, trust=trust) as bundle:
         if kernel is None:
-            print(json.dumps(tuning_json(bundle), indent=1) if as_json else "\n".join(tuning_lines(bundle)))
+            try:
+                print(json.dumps(tuning_json(bundle), indent=1) if as_json else "\n".join(tuning_lines(bundle)))
+            except StepError as error:
+                raise BundleError("E0705", f"`{path}` is damaged: its step: {error}"[:500]) from None
             return 0
         names = [one.name for one in bundle.kernels if kernel in (one.name, one.manifest.kernel)]
         if len(names) != 1:

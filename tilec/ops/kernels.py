@@ -49,8 +49,8 @@ class Kernels:
         with self._lock:
             kernel = self._loaded.get(key)
             if kernel is None:
-                kernel = self._loaded[key] = self._load(dict(constants), device)
-                self._compare(kernel)
+                kernel = self._compared(self._load(dict(constants), device))
+                self._loaded[key] = kernel  # last, so that no later call gets a kernel that was refused
             return kernel
 
     def _load(self, constants: dict[str, Value], device: Device) -> Kernel:
@@ -94,18 +94,21 @@ class Kernels:
         requested = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), device.architecture])
         raise BundleError("E0707", f"`{folder}` has no kernel for {requested}", hint="build it with `tilec build`")
 
-    def _compare(self, kernel: Kernel) -> None:
-        """E0919 if its parameters differ from those of the op's kernel: it was built from another source."""
+    def _compared(self, kernel: Kernel) -> Kernel:
+        """The kernel. E0919, and the kernel is unloaded, if its parameters differ from those of the op's: it was built from
+        another source."""
         manifest = kernel.manifest
         tensors = [(parameter.name, parameter.access) for parameter in self._interface.parameters if parameter.access]
         scalars = [(parameter.name, parameter.dtype) for parameter in self._interface.parameters if not parameter.access]
         built = [(spec.name, spec.access) for spec in manifest.tensors], [(spec.name, spec.dtype) for spec in manifest.scalars]
         if built != (tensors, scalars) or any(dtype not in DTYPES for _, dtype in scalars):
+            kernel.close()
             shown = ", ".join(f"{name}: {kind}" for name, kind in (*built[0], *built[1]))
             raise refuse(
                 manifest.kernel, "what is prebuilt is another kernel of this name", given=shown,
                 required=", ".join(f"{name}: {kind}" for name, kind in (*tensors, *scalars)),
             )  # fmt: skip
+        return kernel
 
 
 _devices: dict[int, Device] = {}

@@ -133,7 +133,7 @@ def _evaluator(node: ast.expr, names: set[str], depth: int) -> Evaluate:
             return lambda values: not operand_value(values)
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
             apply, left, right = _ARITHMETIC[type(op)], part(node.left), part(node.right)
-            return lambda values: _number(apply(left(values), right(values)))
+            return lambda values: _number(apply(*_operands(left(values), right(values))))
         case ast.Compare(ops=[op], comparators=[other]) if type(op) in _COMPARISONS:
             compare, left, right = _COMPARISONS[type(op)], part(node.left), part(other)
             return lambda values: compare(left(values), right(values))
@@ -145,13 +145,20 @@ def _evaluator(node: ast.expr, names: set[str], depth: int) -> Evaluate:
             return lambda values: if_true(values) if test(values) else if_false(values)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if len(args) == _FUNCTIONS.get(name, (0, None))[0] > 0:
             call, arguments = _FUNCTIONS[name][1], [part(item) for item in args]
-            return lambda values: _number(call(*(item(values) for item in arguments)))
+            return lambda values: _number(call(*_operands(*(item(values) for item in arguments))))
         case _:
             raise StepError(f"`{_shown(node)}` is no expression over the numbers of a model and its step", node)
 
 
 def _bounded(value: Any) -> bool:
     return not isinstance(value, int | float) or abs(value) < LARGEST
+
+
+def _operands(*values: Any) -> tuple[Any, ...]:
+    """The values; TypeError if one is not a number. Python also repeats and formats strings with `*` and `%`, to any length."""
+    if not all(isinstance(value, int | float) for value in values):
+        raise TypeError
+    return values
 
 
 def _number(value: Any) -> Any:

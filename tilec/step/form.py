@@ -15,6 +15,8 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
 from tilec.step.reader import DTYPE, LENGTHS, Condition, Declared, Launch, Statement
 
+MAX_OPERATIONS: Final = 1 << 15
+"""Maximum number of launches of a step, in all layers together."""
 MAX_ELEMENTS: Final = 1 << 48
 """Maximum number of elements of a buffer."""
 
@@ -114,6 +116,8 @@ def resolved_ops(
 
     def walk(inner: tuple[Statement, ...], layer: int | None) -> None:
         for statement in inner:
+            if len(ops) >= MAX_OPERATIONS:
+                raise StepError(f"a step has more than {MAX_OPERATIONS} launches")
             if isinstance(statement, Launch):
                 ops.append(resolve(statement, layer))
             elif isinstance(statement, Condition):

@@ -26,6 +26,8 @@ FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
 FLAGS: Final = LAYER_FLAGS | {"short", "few"}
 LENGTHS: Final = frozenset({"tokens", "past"})
+RESERVED: Final = LENGTHS | {DTYPE, "max_seq_len", "head", "short", "few", "first_layer", "last_layer"}
+"""Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")
 PREVIOUS: Final = "previous."
@@ -153,6 +155,8 @@ class _Reader:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     if any(name == other for other, _ in self.numbers):
                         raise StepError(f"`{name}` is there twice", node)
+                    if name in RESERVED:
+                        raise StepError(f"`{name}` is given, and cannot be a number of the step", node)
                     self.numbers.append((name, expression(value)))
                 case ast.FunctionDef(name=name, args=ast.arguments(args=[]), body=body) if (
                     name in MODES and name not in self.modes

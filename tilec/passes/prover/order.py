@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tilec.diagnostics.diagnostic import Label
 from tilec.ir.core import Access
@@ -16,7 +15,7 @@ from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import evaluator
 from tilec.passes.prover.ladder import Discharge
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.races import common_loops, moments, within
+from tilec.passes.prover.races import common_loops, moments, moments_of_both, within
 from tilec.passes.prover.terms import Formula
 
 
@@ -82,26 +81,18 @@ def _earlier(findings: Findings, read: AccessSite, first: Instance, write: Acces
     common = common_loops(write.instance, read.instance)
     if common and write.position < read.position:
         together = write.instance.renamed(findings.index, 3, like=1, loops=common)
-        ours, theirs = moments(write, within(together, common)), moments(read, within(first, common))
-        if len(ours) == len(theirs):
-            yield together, terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True))
+        pairs = moments_of_both(write, within(together, common), read, within(first, common))
+        yield together, terms.conjunction(terms.eq(a, b) for a, b in pairs)
 
 
 def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:
     """The write precedes the read: in an earlier iteration of a common loop, or earlier in program order."""
-    common = 0
-    for (left, _, _), (right, _, _) in zip(later.loops, earlier.loops, strict=False):
-        if left is not right:
-            break
-        common += 1
-    ours = moments(write, replace(later, loops=later.loops[:common]))
-    theirs = moments(read, replace(earlier, loops=earlier.loops[:common]))
-    if len(ours) != len(theirs):
-        return terms.FALSE
+    common = common_loops(later, earlier)
+    pairs = moments_of_both(write, within(later, common), read, within(earlier, common))
     options: list[Formula] = []
-    for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-        same = [terms.eq(x, y) for x, y in zip(ours[:k], theirs[:k], strict=True)]
+    for k, (a, b) in enumerate(pairs):
+        same = [terms.eq(x, y) for x, y in pairs[:k]]
         options.append(terms.conjunction((*same, terms.lt(a, b))))
     if write.position < read.position:
-        options.append(terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True)))
+        options.append(terms.conjunction(terms.eq(a, b) for a, b in pairs))
     return terms.disjunction(options)

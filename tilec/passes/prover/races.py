@@ -13,7 +13,7 @@ from tilec.passes.prover.accesses import AccessSite, Instance
 from tilec.passes.prover.bounds import meeting_point, overlap
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
-from tilec.passes.prover.terms import Formula, Kind
+from tilec.passes.prover.terms import Atom, Formula, Kind
 
 
 def prove_races(findings: Findings, sites: list[AccessSite]) -> None:
@@ -193,17 +193,15 @@ def _by_iteration(
     first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 3, like=1, loops=common)
     together = _touching(left, right, first, second)
     together += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
-    ours, theirs = (moments(left, within(first, common)), moments(right, within(second, common)))
-    if len(ours) != len(theirs):
-        return findings.ladder.discharge(system)
-    together += [terms.eq(a, b) for a, b in zip(ours, theirs, strict=True)]
+    pairs = moments_of_both(left, within(first, common), right, within(second, common))
+    together += [terms.eq(a, b) for a, b in pairs]
     if left is right:
         together.append(terms.disjunction(terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)))
     result = findings.ladder.discharge(together)
     if isinstance(result, Refusal) or same_iteration:
         return result
     second = right.instance.renamed(findings.index, 2, like=1)
-    pairs = zip(moments(left, within(first, common)), moments(right, within(second, common)), strict=True)
+    pairs = moments_of_both(left, within(first, common), right, within(second, common))
     apart = findings.ladder.discharge([*system, terms.disjunction(terms.ne(a, b) for a, b in pairs)])
     return strongest((result, apart)) if isinstance(apart, Discharge) else apart
 
@@ -229,8 +227,32 @@ def _again(
     return Complaint("E0404", message, left.location, "written here", because, hint, instances, left.name, element)
 
 
+def moments_of_both(
+    left: AccessSite, first: Instance, right: AccessSite, second: Instance
+) -> list[tuple[terms.Poly, terms.Poly]]:  # fmt: skip
+    """Pairs of values that are all equal if and only if two executions by one block are in the same iteration of their loops,
+    which are the same; in lexicographic order, the earlier execution has the smaller values. Sites may split the coordinate of
+    a persistent loop differently, and `(t // K, t % K)` is not compared with `(t // M, t % M)`: iterations are counted then."""
+    found: list[tuple[terms.Poly, terms.Poly]] = []
+    for (loop, _, ours), (_, _, theirs) in zip(first.loops, second.loops, strict=True):
+        split = _digits_of(left, loop)
+        if split is not None and split == _digits_of(right, loop):
+            axis, _ = split
+            found += zip(first.digits[axis], second.digits[axis], strict=True)
+        else:
+            found.append((ours, theirs))
+    return found
+
+
+def _digits_of(site: AccessSite, loop: For) -> tuple[int, tuple[Atom, ...]] | None:
+    """The grid axis of a persistent loop and the coordinates that a site's access has instead of it."""
+    axis = site.coordinates.loops.get(loop)
+    return None if axis is None else (axis, site.coordinates.digits[axis])
+
+
 def moments(site: AccessSite, instance: Instance) -> list[terms.Poly]:
-    """Values that distinguish two executions by one block: iteration numbers, or the coordinates of a persistent loop."""
+    """Values that distinguish two executions of one access by one block: iteration numbers, or the coordinates of a persistent
+    loop. `moments_of_both` compares executions of two accesses."""
     found: list[terms.Poly] = []
     for loop, _, count in instance.loops:
         axis = site.coordinates.loops.get(loop)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tilec import pipeline
 from tilec.cache import Store
+from tilec.cache.agreement import ARTIFACT_PRODUCTS
 from tilec.cache.products import fetch, put
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.link import link
@@ -150,7 +151,7 @@ def _outcome(
             products = {name: work.products[name] for name in pipeline.CHECK_PRODUCTS}
         else:
             link(work)
-            products = {name: work.products[name] for name in pipeline.ARTIFACT_PRODUCTS}
+            products = {name: work.products[name] for name in ARTIFACT_PRODUCTS}
             fields = pipeline.artifact_fields(task.request, target)
             label, cost = f"artifact {task.name} for {target}", sum(work.costs.values())
             digests = put(store, task.keys[position], "artifact", fields, products, label, cost).digests
@@ -175,11 +176,14 @@ def _problems(store: Store, before: int) -> tuple[str, ...]:
 
 def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> Outcome | None:
     """The artifact, if another builder has written it to the team's cache since this build started."""
+    from tilec.project.build.contract import contract_difference  # imported on use: it loads the prover
+
     assert store.remote is not None
     start, before = time.perf_counter(), len(store.problems)
     fields = pipeline.artifact_fields(task.request, target)
-    found = fetch(store, task.keys[position], "artifact", fields, f"artifact {task.name} for {target}", again=True)
-    if found is None or not {*pipeline.ARTIFACT_PRODUCTS} <= found.outputs.keys():
+    label = f"artifact {task.name} for {target}"
+    found = fetch(store, task.keys[position], "artifact", fields, label, contract_difference, again=True)
+    if found is None:
         return None
     spent = {"fetch": (time.perf_counter() - start) * 1000}
     counts = store.remote.statistics.take()

@@ -6,7 +6,7 @@ In: a task, and its result. Out: a verdict. Workers are not trusted:
   the one computed in the process that made it;
 - the tile IR is compared with the one that the local frontend makes of the same sources (`Expected`), and through it all that
   the manifest states about tensors, alignment, grid and calling convention;
-- the products are compared with each other (`tilec.cache.agreement`, `tilec.cache.contract`);
+- the products are compared with each other (`tilec.cache.agreement`, `tilec.project.build.contract`);
 - other data, such as times, must be plain and of bounded size; nothing unchecked is used;
 - a kernel that a worker refuses is built here, so that a worker alone cannot cause an error in a kernel.
 
@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, cast
 
-from tilec.cache.agreement import disagreement
-from tilec.cache.contract import contract_difference
-from tilec.pipeline import ARTIFACT_PRODUCTS, artifact_fields
+from tilec.cache.agreement import ARTIFACT_PRODUCTS, disagreement
+from tilec.pipeline import artifact_fields
+from tilec.project.build.contract import contract_difference
 from tilec.project.build.worker import CHANGED, Began, Outcome, Task
 from tilec.project.farm.node import Answer, unframed
 from tilec.workers.scheduler import Crashed, Finished, Report, Standing

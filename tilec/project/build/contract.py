@@ -2,8 +2,9 @@
 
 In: the products of an artifact that another machine made. Out: the first difference. The loader must accept the manifest.
 
-- Tile IR: constants, tensors with their alignment, scalars, grid, and the calling convention except tensor maps.
-- Stage digests in the manifest: the proofs with every launch and value check, and the schedule.
+- Tile IR: constants, tensors with their alignment, scalars, grid, the calling convention except tensor maps, and all that a
+  launcher enforces or a caller relies on: launch checks, value checks, pairs of tensors that must not overlap, promises.
+- Stage digests in the manifest: the proofs, and the schedule.
 - PTX: number and kinds of parameters, threads per block, and whether the kernel executes `griddepcontrol.wait`.
 
 No other product states the boxes of tensor maps, registers, and bytes of shared memory, so these are not checked. A change of
@@ -21,11 +22,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.artifact.records import json_bytes, parameter_specs, to_json
+from tilec.artifact.records import PROOF_FIELDS, json_bytes, parameter_specs, to_json, value_promise
 from tilec.ir.text.parser import parse_function
+from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
 
-PROOFS: Final = ("obligations", "launch_checks", "value_checks", "no_alias", "unsafe")
-"""Fields of the manifest that make up the product `proofs`."""
 _PARAMETER: Final = re.compile(r"\.param ([^\n]*?)(\[\d+\])?,?\n")
 _BLOCK: Final = re.compile(r"\n\.reqntid (\d+)")
 _KINDS: Final = {"pointer": ".u64 .ptr ", "dim": ".u32 ", "stride": ".u64 ", "tensor_map": ".align 64 .b8 "}
@@ -40,10 +40,10 @@ def contract_difference(products: Mapping[str, bytes]) -> str:
     manifest: dict[str, Any] = json.loads(products["json"])
     manifest_from_json(manifest)
     for name, value in _of_tile_ir(products["tir"]).items():
-        found = [slot for slot in manifest["abi"] if slot["kind"] != "tensor_map"] if name == "abi" else manifest[name]
+        found = [slot for slot in manifest["abi"] if slot["kind"] != "tensor_map"] if name == "abi" else manifest.get(name, [])
         if not same(found, value):
             return f"its manifest has other {name} than its tile IR"
-    proofs = {name: manifest[name] for name in PROOFS}
+    proofs = {name: manifest[name] for name in PROOF_FIELDS if name in manifest}
     for name, value in (("proofs", proofs), ("schedule", manifest["schedule"])):
         if hashlib.sha256(json_bytes(value)).hexdigest() != manifest["digests"][name]:
             return f"its manifest has other {name} than it was made with"
@@ -65,6 +65,8 @@ def _of_tile_ir(text: bytes) -> dict[str, Any]:
     return {
         "constants": function.constants, "tensors": to_json(tensors), "scalars": to_json(scalars),
         "grid": to_json(function.grid), "abi": [*pointers, *sizes, *values],
+        "launch_checks": to_json(launch_checks(function)), "value_checks": to_json(value_checks(function)),
+        "no_alias": to_json(no_alias_pairs(function)), "promises": to_json(tuple(map(value_promise, function.promises))),
     }  # fmt: skip
 
 
