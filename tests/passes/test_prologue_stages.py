@@ -17,7 +17,7 @@ from tilec.ir.ops.sync_ops import Acquire, Commit, Roles
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
 from tilec.passes.schedule.checks.verify import verify
-from tilec.passes.schedule.launch_overlap.prologue_stages import EARLY_STAGES
+from tilec.passes.schedule.launch_overlap.prologue_stages import PROLOGUE_STAGES
 from tilec.target.targets import SM_90A
 
 KERNELS = ("matmul_few", "matmul_split", "matmul_silu_mul_few")
@@ -76,7 +76,7 @@ def test_none_are_where_the_schedule_says_so_or_nothing_is_resident() -> None:
 
 def test_a_few_stages_are_where_the_schedule_says_nothing() -> None:
     function = parse_function(print_function(made("matmul_few", "bf16", 16, 64, stages=6).prepared))
-    assert copied(function, goes(function)[0]) == ["b"] * EARLY_STAGES
+    assert copied(function, goes(function)[0]) == ["b"] * PROLOGUE_STAGES
 
 
 def no_residents(function: Function) -> None:

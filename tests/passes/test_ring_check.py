@@ -41,7 +41,7 @@ def blocks(block: Block) -> list[Block]:
 
 
 def pipelined_loop(function: Function) -> For:
-    return next(op for op in function.body.walk() if isinstance(op, For) and ring_check.is_piped(op))
+    return next(op for op in function.body.walk() if isinstance(op, For) and ring_check.is_pipelined(op))
 
 
 def inside(function: Function, kind: type[Op]) -> list[Op]:
@@ -82,7 +82,7 @@ def test_loops_that_share_a_bound_are_in_order(name: str, target: Target, tmp_pa
         f"    acc = zeros((64, 64), f32)\n{loops}    store(out, (0, 0), acc)\n"
     )
     function = prepare(load_kernel(path, {}, root=tmp_path), target)
-    rings = [op for op in function.body.walk() if isinstance(op, For) and ring_check.is_piped(op)]
+    rings = [op for op in function.body.walk() if isinstance(op, For) and ring_check.is_pipelined(op)]
     assert len(rings) == len(ranges)
     commits = [op for op in function.body.walk() if isinstance(op, Commit)]
     missed = [commit for commit in commits if is_missed(function, commit)]
@@ -110,7 +110,7 @@ def test_a_pipeline_in_a_loop_is_in_order(target: Target, tmp_path: Path) -> Non
     path.write_text(NESTED)
     function = prepare(load_kernel(path, {}, root=tmp_path), target)
     loops = [op for op in function.body.walk() if isinstance(op, For)]
-    assert [ring_check.is_piped(op) for op in loops] == [False, True]
+    assert [ring_check.is_pipelined(op) for op in loops] == [False, True]
     ring_check.check(function)
 
 

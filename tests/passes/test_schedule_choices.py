@@ -234,7 +234,7 @@ def test_a_value_is_made_once_in_each_layout() -> None:
     state = propagation._State(k.function)  # pyright: ignore[reportPrivateUsage]
     by_lane, by_register = (Layout(1, (Digit(2, 0, step),), (Digit(32, 0, 33 - step),), ()) for step in (32, 1))
     state.set(value, by_lane)
-    assert state.made_as(value, by_lane) is value
-    made = state.made_as(value, by_register)
-    again = state.made_as(value, by_register)
+    assert state.in_layout(value, by_lane) is value
+    made = state.in_layout(value, by_register)
+    again = state.in_layout(value, by_register)
     assert made is not value and made is again and len(k.body.ops) == 2

@@ -13,7 +13,7 @@ from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.text.parser import parse_function
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import barrier_check, ring_check, verify, width_check
-from tilec.passes.schedule.specialization.equal_scalars import Meanings
+from tilec.passes.schedule.specialization.equal_scalars import ScalarNumbering
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
 
@@ -146,7 +146,7 @@ def test_a_tile_that_has_other_iterations_than_the_one_before_it_is_tried() -> N
 def test_roles_agree_on_the_number_of_their_tile_and_on_no_other_loop_variable() -> None:
     function = parse_function(KERNEL.format(**OF_TILE, **CARRIED))
     (roles,) = (op for op in function.body.ops if isinstance(op, Roles))
-    same = Meanings(roles)
+    same = ScalarNumbering(roles)
     tiles, iterations = zip(*([op for op in region.walk() if isinstance(op, ops.For)] for region in roles.regions), strict=True)
     assert len({same.of(loop.regions[0].arguments[0]) for loop in tiles}) == 1
     for loop in iterations:
