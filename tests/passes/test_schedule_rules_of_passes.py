@@ -16,8 +16,8 @@ from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.choose import (
-    _bytes,  # pyright: ignore[reportPrivateUsage]
-    _scratch_wants_room,  # pyright: ignore[reportPrivateUsage]
+    _exceeds_shared_memory,  # pyright: ignore[reportPrivateUsage]
+    _shared_memory_bytes,  # pyright: ignore[reportPrivateUsage]
 )
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_stages
 from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
@@ -103,7 +103,7 @@ def test_the_choice_counts_the_scratch_of_each_consumer_that_takes_turns() -> No
         made = prepare(source("bf16", 64, 256), SM_90A, schedule)
         draft = source("bf16", 64, 256)
         canonicalize(draft)
-        assert schedule.takers == 2 and _bytes(draft, schedule, SM_90A) == shared_bytes(made)
+        assert schedule.takers == 2 and _shared_memory_bytes(draft, schedule, SM_90A) == shared_bytes(made)
 
 
 def test_stages_leave_room_for_the_scratch_of_each_consumer_that_takes_turns() -> None:
@@ -119,8 +119,8 @@ def test_fewer_stages_are_tried_only_of_a_schedule_that_is_otherwise_possible() 
     canonicalize(draft)
     small = replace(SM_90A, max_shared_bytes=1024)
     plain = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),))
-    assert _scratch_wants_room(draft, plain, small)
-    assert not _scratch_wants_room(draft, plain, SM_90A)
-    assert not _scratch_wants_room(draft, replace(plain, pipelines=(NOT_AHEAD,)), small)
-    assert not _scratch_wants_room(draft, replace(plain, blocks=17), small)
-    assert not _scratch_wants_room(draft, replace(plain, store="tma"), small)
+    assert _exceeds_shared_memory(draft, plain, small)
+    assert not _exceeds_shared_memory(draft, plain, SM_90A)
+    assert not _exceeds_shared_memory(draft, replace(plain, pipelines=(NOT_AHEAD,)), small)
+    assert not _exceeds_shared_memory(draft, replace(plain, blocks=17), small)
+    assert not _exceeds_shared_memory(draft, replace(plain, store="tma"), small)

@@ -14,7 +14,7 @@ from tilec.ir.ops import Cast, Mma
 from tilec.ir.ops.staging_ops import GroupProduct, PackPairs, Put
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.pipelining import overlapped_products
-from tilec.passes.schedule.pipelining.back_to_back import Chain
+from tilec.passes.schedule.pipelining.back_to_back import BackToBack
 from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import NOT_AHEAD, Overrides, Pipeline, Schedule, tma_roles
@@ -51,10 +51,10 @@ def written(tmp_path: Path) -> Written:
     return load_chain
 
 
-def chain_of(function: Function, consumers: int = 1) -> Chain | None:
+def chain_of(function: Function, consumers: int = 1) -> BackToBack | None:
     """The loop's chain as the staging pass finds it."""
     schedule = Schedule(tma_roles(consumers), ())
-    found: list[Chain | None] = []
+    found: list[BackToBack | None] = []
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(candidate.chain)

@@ -16,7 +16,7 @@ from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import evaluator
 from tilec.passes.prover.ladder import Discharge
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.races import common_loops, moments, within
+from tilec.passes.prover.races import common_loops, execution_coordinates, within
 from tilec.passes.prover.terms import Formula
 
 
@@ -26,7 +26,7 @@ def prove_order(findings: Findings, sites: list[AccessSite]) -> None:
         if site.parameter.access is not Access.SCRATCH or site.writes:
             continue
         if site.unsafe:
-            findings.met("order", site.subject, site.op, Discharge("unsafe"))
+            findings.discharged("order", site.subject, site.op, Discharge("unsafe"))
             continue
         writes = [other for other in sites if other.parameter is site.parameter and other.writes]
         _prove_read(findings, site, writes)
@@ -40,14 +40,14 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     for element, axis in zip(elements, first.axes, strict=True):
         universe += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent), terms.lt(element, axis.dim)]
     # Blocks and loops that the read's index does not mention still distinguish executions.
-    points_of = [*first.blocks, *moments(read, first)]
+    points_of = [*first.blocks, *execution_coordinates(read, first)]
     covers: list[Cover] = []
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
     for write in writes:
-        for second, before in _earlier(findings, read, first, write):
+        for second, precedes in _earlier(findings, read, first, write):
             cover = cover_of(findings, second, elements)
             cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
-            cover.append(before)
+            cover.append(precedes)
             if usable(cover, universal) and not loaded_or_opaque(cover, universal):
                 covers.append(cover)
     try:
@@ -55,7 +55,7 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     except Undecided:
         found = None
     if isinstance(found, Discharge):
-        findings.met("order", read.subject, read.op, found)
+        findings.discharged("order", read.subject, read.op, found)
         return
     because = tuple(Label(write.location, "written here") for write in writes if write.location is not None)
     complaint = Complaint(
@@ -81,10 +81,16 @@ def _earlier(findings: Findings, read: AccessSite, first: Instance, write: Acces
     yield second, _before(write, second, read, first)
     common = common_loops(write.instance, read.instance)
     if common and write.position < read.position:
-        together = write.instance.renamed(findings.index, 3, like=1, loops=common)
-        ours, theirs = moments(write, within(together, common)), moments(read, within(first, common))
-        if len(ours) == len(theirs):
-            yield together, terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True))
+        same_iteration = write.instance.renamed(findings.index, 3, like=1, loops=common)
+        write_coordinates, read_coordinates = (
+            execution_coordinates(write, within(same_iteration, common)),
+            execution_coordinates(read, within(first, common)),
+        )
+        if len(write_coordinates) == len(read_coordinates):
+            yield (
+                same_iteration,
+                terms.conjunction(terms.eq(a, b) for a, b in zip(write_coordinates, read_coordinates, strict=True)),
+            )
 
 
 def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:
@@ -94,14 +100,14 @@ def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Insta
         if left is not right:
             break
         common += 1
-    ours = moments(write, replace(later, loops=later.loops[:common]))
-    theirs = moments(read, replace(earlier, loops=earlier.loops[:common]))
-    if len(ours) != len(theirs):
+    write_coordinates = execution_coordinates(write, replace(later, loops=later.loops[:common]))
+    read_coordinates = execution_coordinates(read, replace(earlier, loops=earlier.loops[:common]))
+    if len(write_coordinates) != len(read_coordinates):
         return terms.FALSE
-    options: list[Formula] = []
-    for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-        same = [terms.eq(x, y) for x, y in zip(ours[:k], theirs[:k], strict=True)]
-        options.append(terms.conjunction((*same, terms.lt(a, b))))
+    alternatives: list[Formula] = []
+    for k, (a, b) in enumerate(zip(write_coordinates, read_coordinates, strict=True)):
+        same = [terms.eq(x, y) for x, y in zip(write_coordinates[:k], read_coordinates[:k], strict=True)]
+        alternatives.append(terms.conjunction((*same, terms.lt(a, b))))
     if write.position < read.position:
-        options.append(terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True)))
-    return terms.disjunction(options)
+        alternatives.append(terms.conjunction(terms.eq(a, b) for a, b in zip(write_coordinates, read_coordinates, strict=True)))
+    return terms.disjunction(alternatives)
