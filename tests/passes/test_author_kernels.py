@@ -164,7 +164,7 @@ def test_refused_with_a_launch_that_goes_wrong(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", UNDECIDED)
-def test_refused_where_segments_leave_rows_out(tmp_path: Path, name: str) -> None:
+def test_refused_if_segments_omit_rows(tmp_path: Path, name: str) -> None:
     text, old, new, code = UNDECIDED[name]
     assert old in text
     verdict = judged(tmp_path, text.replace(old, new))

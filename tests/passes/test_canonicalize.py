@@ -173,7 +173,7 @@ def test_stored_values_stay(program: tuple[Function, dict[str, int]]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(programs())
-def test_nothing_that_is_known_is_left(program: tuple[Function, dict[str, int]]) -> None:
+def test_no_known_value_remains(program: tuple[Function, dict[str, int]]) -> None:
     function, _ = program
     canonicalize(function)
     assert not [op for op in function.body.walk() if folding.folded(op) or folding.same_as(op)]
@@ -183,7 +183,7 @@ def test_nothing_that_is_known_is_left(program: tuple[Function, dict[str, int]])
 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
-def test_shipped_kernels_are_clean_after_one_turn(name: str) -> None:
+def test_shipped_kernels_are_canonical_after_one_iteration(name: str) -> None:
     function = canonicalize(shipped.load(name))
     verify(function)
     text = print_function(function)
@@ -191,7 +191,7 @@ def test_shipped_kernels_are_clean_after_one_turn(name: str) -> None:
     assert len(list(function.body.walk())) <= len(list(shipped.load(name).body.walk()))
 
 
-def test_a_division_leaves_a_loop_that_may_not_turn() -> None:
+def test_a_division_is_hoisted_from_a_loop_that_may_have_no_iteration() -> None:
     k = Kernel(1)
     n = k.body.add_argument(TileType(i32), "n")
     k.function.parameters.append(Parameter("n", n))
@@ -210,7 +210,7 @@ def test_a_division_leaves_a_loop_that_may_not_turn() -> None:
     assert by_parameter.owner in outside and moved.owner in outside and halved.owner in outside
 
 
-def test_reads_nobody_uses_go_and_writes_stay() -> None:
+def test_unused_reads_are_removed_and_writes_stay() -> None:
     k = Kernel(1)
     x, out = k.tensor("x", Access.IN, 8), k.tensor("out", Access.OUT, 8)
     k.load(x, 0, shape=(8,))

@@ -122,7 +122,7 @@ def test_work_is_the_same_on_every_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("error", "code"), [(RecursionError(), "E0512"), (MemoryError(), "E0812")])
-def test_a_stage_without_stack_or_memory_is_no_defect(error: Exception, code: str) -> None:
+def test_a_stage_without_stack_or_memory_is_no_internal_error(error: Exception, code: str) -> None:
     with pytest.raises(CompileError) as caught, told_as_diagnostics("stage `mlir`", lambda: None):
         raise error
     assert [diagnostic.code for diagnostic in caught.value.diagnostics] == [code]

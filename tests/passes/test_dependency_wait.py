@@ -60,7 +60,7 @@ def test_nothing_touches_memory_before_the_wait(name: str, constants: dict[str, 
     assert not any(isinstance(inner, WaitPrior) for op in after for region in op.regions for inner in region.walk())
 
 
-def test_weights_are_loaded_before_the_wait_and_activations_behind_it() -> None:
+def test_weights_are_loaded_before_the_wait_and_activations_after_it() -> None:
     function = prepared("scaled_matvec", **EARLY)
     wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
     loads = [
@@ -72,7 +72,7 @@ def test_weights_are_loaded_before_the_wait_and_activations_behind_it() -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 5])
-def test_a_schedule_says_how_much_is_loaded_early(turns: int) -> None:
+def test_a_schedule_states_how_many_iterations_are_loaded_before_the_wait(turns: int) -> None:
     function = load_kernel(SHIPPED / "scaled_matvec.py", EARLY)  # pyright: ignore[reportArgumentType]
     prepare(function, SM_90A, Schedule((Role("all", 2),), early=turns))
     wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
@@ -80,7 +80,7 @@ def test_a_schedule_says_how_much_is_loaded_early(turns: int) -> None:
     assert sum(isinstance(op, For) for op in function.body.ops) == (turns < 5)
 
 
-def test_the_verifier_refuses_an_early_read_of_what_is_not_resident() -> None:
+def test_the_verifier_refuses_a_read_before_the_wait_of_a_tensor_that_is_not_resident() -> None:
     function = prepared("scaled_matvec", **EARLY)
     function.residents = ()
     with pytest.raises(VerifyError, match="touches memory before the kernels before this one are complete"):
@@ -91,7 +91,7 @@ def test_the_verifier_refuses_an_early_read_of_what_is_not_resident() -> None:
         verify(function)
 
 
-def test_loads_of_what_is_resident_and_written_stay_behind_the_wait(tmp_path: Path) -> None:
+def test_loads_of_resident_tensors_that_are_written_stay_after_the_wait(tmp_path: Path) -> None:
     """The load may follow a store of the kernel itself, so it must not move to the start."""
     source = (SHIPPED / "matvec_add_scaled.py").read_text()
     (tmp_path / "written.py").write_text(source.replace("resident(w, weight)", "resident(w, weight, residual)"))
@@ -102,7 +102,7 @@ def test_loads_of_what_is_resident_and_written_stay_behind_the_wait(tmp_path: Pa
     assert touched == {"w", "weight"}
 
 
-def test_copies_of_what_the_kernel_writes_behind_them_begin_before_the_wait() -> None:
+def test_copies_of_tensors_that_the_kernel_writes_later_begin_before_the_wait() -> None:
     """Decode attention over a short context prefetches the cache, and stores the new token once all copies are complete."""
     function = shipped.as_chosen("rotary_decode_attention_kv", SM_90A)
     ops = function.body.ops
@@ -140,7 +140,7 @@ def test_the_verifier_refuses_a_second_wait() -> None:
         verify(function)
 
 
-def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
+def test_copies_of_resident_tensors_begin_before_the_wait() -> None:
     """Decode attention has copies of its first tiles of keys and values in flight when it waits for the queries."""
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     ops = function.body.ops
@@ -153,7 +153,7 @@ def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
     assert not [op for op in front if isinstance(op, (Ring, AsyncCopy))]
 
 
-def test_what_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) -> None:
+def test_a_tensor_that_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) -> None:
     """After a loop in a branch, copies may still be in flight when the kernel writes: operands are loaded synchronously
     instead."""
     source = (SHIPPED / "rotary_decode_attention_kv.py").read_text()
@@ -166,14 +166,14 @@ def test_what_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) 
     assert not [op for op in function.body.walk() if isinstance(op, AsyncCopy)]
 
 
-def test_a_copy_of_what_is_not_resident_is_refused_before_the_wait() -> None:
+def test_a_copy_of_a_tensor_that_is_not_resident_is_refused_before_the_wait() -> None:
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     function.residents = tuple(one for one in function.residents if one.tensor != "v_cache")
     with pytest.raises(VerifyError, match="touches memory before"):
         verify(function)
 
 
-def test_copies_to_places_that_follow_from_what_is_not_resident_stay_behind_the_wait(tmp_path: Path) -> None:
+def test_copies_at_offsets_from_tensors_that_are_not_resident_stay_after_the_wait(tmp_path: Path) -> None:
     """The copies' addresses depend on a value that is loaded inside their condition: page addresses are known only after the
     wait."""
     source = (SHIPPED / "decode_attention.py").read_text()

@@ -50,7 +50,7 @@ MARKED = {("floordiv", "5"), ("floordiv", "32"), ("floordiv", "max(n, 1)"), ("sh
 
 @pytest.mark.parametrize("right", ["n", "0", "-1", "5", "32", "n % 8", "max(n, 1)", "min(n, 1)"])
 @pytest.mark.parametrize("kind", ["floordiv", "mod", "shl", "shr", "add"])
-def test_only_what_is_proven_is_marked(kind: str, right: str) -> None:
+def test_only_proven_operations_are_marked(kind: str, right: str) -> None:
     k, result = kernel_of(kind, right)
     in_range.mark(k.function)
     verify(k.function)
@@ -112,7 +112,7 @@ def k(x: In[i32, N], out: Out[i32, N], n: i32):
         ("n >= 0", "    q = 0\n    if n != 0:\n        q = b // n", 0),  # an arm may be left out; the ladder is not asked
     ],
 )
-def test_the_ladder_shows_what_ranges_do_not(tmp_path: Path, clause: str, division: str, count: int) -> None:
+def test_the_ladder_proves_more_than_ranges(tmp_path: Path, clause: str, division: str, count: int) -> None:
     path = tmp_path / "k.py"
     path.write_text(LADDER.format(clause=clause, division=division))
     function = load_kernel(path, {})

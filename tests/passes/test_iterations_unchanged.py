@@ -48,7 +48,7 @@ WHOLE = ((2, 136, 1), (3, 40, 1))
 
 
 @pytest.mark.parametrize(("stages", "depth", "every"), chosen([(3, 40, 12), *WHOLE], lambda case: case not in WHOLE))
-def test_what_is_accepted_changes_nothing(stages: int, depth: int, every: int) -> None:
+def test_accepted_mutants_change_nothing(stages: int, depth: int, every: int) -> None:
     kernel = made("bf16", 64, 64, stages=stages, persistent=True, order="pingpong")
     found = accepted(print_function(kernel.prepared), every)
     if every == 1:

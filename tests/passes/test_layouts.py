@@ -41,7 +41,7 @@ def replicas(layout: Layout) -> int:
 
 
 @pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
-def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Target) -> None:
+def test_each_element_has_as_many_threads_as_the_layout_states(name: str, target: Target) -> None:
     function = shipped.prepared(name, target)
     warps = next(
         (op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps
@@ -83,7 +83,7 @@ POWERS = [(8,), (64,), (1024,), (4, 64), (128, 128), (2, 1, 256), (16, 16, 16)]
 
 
 @pytest.mark.parametrize(("shape", "warps"), campaign.in_turn(ODD + POWERS, [1, 2, 3, 4, 5, 8, 12, 16]), ids=str)
-def test_each_element_is_held_by_right_and_others_are_copies(shape: tuple[int, ...], warps: int) -> None:
+def test_each_element_has_one_owner_and_others_are_copies(shape: tuple[int, ...], warps: int) -> None:
     layout = natural(shape, warps)
     assert layout.problem(shape, warps) is None
     held = holders(layout, warps)
@@ -102,7 +102,7 @@ def test_powers_of_two_are_counted_exactly(shape: tuple[int, ...], warps: int) -
 
 @pytest.mark.parametrize("warps", [1, 2, 4, 6, 8])
 @pytest.mark.parametrize("extent", [250, 360, 1000, 1023, 2880, 3000, 5120, 17408])
-def test_no_thread_holds_much_more_than_its_share(extent: int, warps: int) -> None:
+def test_no_thread_has_many_more_elements_than_its_share(extent: int, warps: int) -> None:
     """A thread holds at most one vector more than its share, or 1.5 times its share if the tile is about as large as the
     block."""
     share = extent / (32 * warps)
@@ -138,7 +138,7 @@ GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(1, 4), WarpGrid(4, 1), WarpGri
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_fragments_lie_where_the_instruction_wants_them(grid: WarpGrid) -> None:
+def test_fragments_have_the_layout_of_the_instruction(grid: WarpGrid) -> None:
     rows, columns, depth = 64 * grid.rows, 32 * grid.columns, 48
     a = mma_sync.operand_a(rows, depth, grid)
     b = mma_sync.operand_b(depth, columns, grid)
@@ -184,7 +184,7 @@ def test_offsets_are_bijective_and_eight_rows_touch_all_banks(type: SharedType) 
             assert type.offset(row + starts.index(start), first + i) == start + i * type.dtype.bytes
 
 
-def test_registers_are_only_renamed_where_the_same_thread_holds_them() -> None:
+def test_registers_are_only_renamed_if_the_same_thread_has_them() -> None:
     source = Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 8),), (Digit(2, 0, 256),))
     same = Layout(1, (Digit(2, 0, 4), Digit(4, 0, 1)), (Digit(32, 0, 8),), (Digit(2, 0, 256),))
     other = Layout(1, (Digit(4, 0, 1), Digit(2, 0, 128)), (Digit(32, 0, 4),), (Digit(2, 0, 256),))

@@ -34,14 +34,14 @@ def loaded(path: Path) -> Function:
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_what_is_believed_has_a_record(path: Path) -> None:
+def test_assumed_values_have_a_record(path: Path) -> None:
     function = loaded(path)
     record = prove(function)._findings.by_op  # pyright: ignore[reportPrivateUsage]
     for op in proven_to_fit(function):
         assert any(one.property == "wrap" for one in record.get(op, [])), (op.opcode, op.attributes(), op.loc)
 
 
-def test_a_shift_by_what_only_a_promise_knows_has_no_record() -> None:
+def test_a_shift_by_an_amount_that_only_a_promise_bounds_has_no_record() -> None:
     """The prover does not use `requires(n % 64 == 3)` for the amount of `x << (n % 64)`, so nothing shows that the shift
     fits."""
     k = Kernel("N")
@@ -55,7 +55,7 @@ def test_a_shift_by_what_only_a_promise_knows_has_no_record() -> None:
     assert exact in fitting and shifted not in fitting
 
 
-def test_nothing_is_believed_of_what_nobody_noted() -> None:
+def test_nothing_is_assumed_of_unmarked_values() -> None:
     """Arithmetic that a pass inserts, or that is parsed from text, may wrap."""
     k = Kernel("N")
     out = k.tensor("out", Access.INOUT, "N")
@@ -206,7 +206,7 @@ def touched(function: Function, op: Op | None = None) -> list[tuple[str, int]] |
     return one.places if one.steps <= 4000 else None
 
 
-def test_what_does_not_decide_moves_no_access() -> None:
+def test_operations_that_do_not_decide_addresses_move_no_access() -> None:
     """At least one value that does decide must move an access, otherwise the test tried nothing."""
     moved = 0
     for seed in range(120):

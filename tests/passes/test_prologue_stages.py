@@ -61,20 +61,20 @@ def test_weights_of_the_first_stages_are_copied_before_the_wait(name: str) -> No
 
 
 @pytest.mark.parametrize("turns", [1, 2, STAGES, 9])
-def test_a_schedule_says_how_many_stages_are_filled_early(turns: int) -> None:
+def test_a_schedule_states_how_many_stages_are_filled_before_the_wait(turns: int) -> None:
     early, late = goes(prepared(early=turns))
     count = min(turns, STAGES)
     assert sum(isinstance(op, TensorCopy) for op in early) == count
     assert sum(isinstance(op, If) for op in late) == count and sum(isinstance(op, For) for op in late) == 1
 
 
-def test_none_are_where_the_schedule_says_so_or_nothing_is_resident() -> None:
+def test_no_stage_is_filled_before_the_wait_if_the_schedule_says_so_or_no_tensor_is_resident() -> None:
     function = prepared(early=0)
     assert any(isinstance(op, WaitPrior) for op in function.body.ops)
     assert not any(isinstance(op, WaitPrior | If) for op in producer(function).walk())
 
 
-def test_a_few_stages_are_where_the_schedule_says_nothing() -> None:
+def test_a_few_stages_are_filled_before_the_wait_by_default() -> None:
     function = parse_function(print_function(made("matmul_few", "bf16", 16, 64, stages=6).prepared))
     assert copied(function, goes(function)[0]) == ["b"] * PROLOGUE_STAGES
 
@@ -158,7 +158,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("every", campaign.first(1, (7, 1)))
-def test_what_changes_an_order_is_refused(every: int) -> None:
+def test_mutants_that_change_an_order_are_refused(every: int) -> None:
     found = list(mutants(print_function(prepared()), every, REFUSED))
     assert {mutant.kind for mutant in found} == set(REFUSED) and len(found) > 20
     for mutant in found:

@@ -83,7 +83,7 @@ def breaks(function: Function, seed: int) -> bool:
 
 
 @pytest.mark.parametrize("first", [0, 30])
-def test_what_is_accepted_holds_in_every_block(tmp_path: Path, first: int) -> None:
+def test_accepted_promises_hold_in_every_block(tmp_path: Path, first: int) -> None:
     accepted = refused = confirmed = 0
     for seed in range(first, first + 30):
         function = kernel(tmp_path, seed)
@@ -100,7 +100,7 @@ def test_what_is_accepted_holds_in_every_block(tmp_path: Path, first: int) -> No
     assert confirmed >= 6, (refused, confirmed)
 
 
-def test_text_and_record_say_it() -> None:
+def test_text_and_record_contain_the_promise() -> None:
     function = shipped.load("advance_rows", {})
     text = print_function(function)
     assert "ensures %positions 0 .. 1 above %positions, %going\n" in text

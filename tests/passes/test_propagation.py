@@ -66,7 +66,7 @@ def test_a_row_stays_in_one_warp(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ATTENTION)
-def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memory(kernel: str) -> None:
+def test_the_query_is_converted_once_and_keys_and_values_are_loaded_through_shared_memory(kernel: str) -> None:
     function = shipped.prepared(kernel, SM_90A)
     for loop in loops(function):
         products = [op for op in loop.regions[0].ops if isinstance(op, ops.Mma)]
@@ -79,7 +79,7 @@ def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memo
     assert len(outside) == 1
 
 
-def test_an_index_wanted_along_rows_and_columns_is_made_twice() -> None:
+def test_an_index_needed_along_rows_and_columns_is_computed_twice() -> None:
     """The kernel's two `arange(64)` are one value after canonicalization; the mask needs it in two layouts."""
     function = shipped.prepared("flash_attention", SM_90A)
     masked = loops(function)[0].regions[0]

@@ -73,7 +73,7 @@ def rows(divide: str) -> Kernel:
     return k
 
 
-def test_a_block_id_taken_apart_by_a_symbol_is_proven():
+def test_a_block_id_decomposed_by_a_symbol_is_proven():
     assert rungs(rows("G"), "coverage") == {"set"}
 
 
@@ -252,7 +252,7 @@ def test_an_element_written_in_two_iterations_is_refused():
     assert {d.code for d in refused(written_twice(1))} == {"E0404"}
 
 
-def test_tiles_of_a_loop_side_by_side_are_proven():
+def test_adjacent_tiles_of_a_loop_are_proven():
     assert rungs(written_twice(0), "race")
 
 
@@ -270,7 +270,7 @@ def either_way(second: str) -> Kernel:
     return k
 
 
-def test_stores_in_two_turns_do_not_complement_each_other_over_memory_that_changes():
+def test_stores_in_two_iterations_do_not_complement_each_other_over_memory_that_changes():
     """A value that is read anew in each iteration is not a function of the block. It may be above 0 in the second iteration but
     not in the first, and then nothing is stored."""
     k = Kernel("N")
@@ -286,7 +286,7 @@ def test_stores_in_two_turns_do_not_complement_each_other_over_memory_that_chang
     assert "E0403" in {d.code for d in refused(k)}
 
 
-def test_stores_that_complement_each_other_cover_whatever_memory_holds():
+def test_stores_that_complement_each_other_cover_for_any_memory_contents():
     assert rungs(either_way("ge"), "coverage") == {"set"}
 
 

@@ -204,7 +204,7 @@ def test_a_contradiction_is_no_number() -> None:
     assert within(Range(0, 100, 8, 0), 8, 8) == one(8)
 
 
-def test_what_cannot_fit_is_not_believed_to() -> None:
+def test_a_result_that_cannot_fit_is_not_assumed_to_fit() -> None:
     """If `fits` is required of a result outside its dtype, the operation never runs, and nothing is concluded from it."""
     op = made(ops.Binary(kind="add"), TileType(i32), TileType(i32), TileType(i32))
     op.result.fits = True
@@ -212,7 +212,7 @@ def test_what_cannot_fit_is_not_believed_to() -> None:
     assert (found.low, found.high) == i32.integer_range()
 
 
-def test_a_join_holds_of_both_and_within_of_what_is_in() -> None:
+def test_a_join_contains_both_ranges_and_within_contains_the_values_inside() -> None:
     r = random.Random(5)
     for dtype in INTEGERS:
         for a, b in zip(facts(dtype, r, 150), facts(dtype, r, 150), strict=True):

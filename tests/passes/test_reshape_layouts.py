@@ -62,7 +62,7 @@ def test_an_axis_that_ends_inside_a_digit_is_refused() -> None:
     assert reshaped(Layout(1, (Digit(3, 0, 1),), (Digit(32, 0, 3),), ()), (96,), (24, 4)) is None
 
 
-def test_a_position_past_an_inner_axis_does_not_come_into_the_next_row() -> None:
+def test_a_position_past_an_inner_axis_does_not_reach_the_next_row() -> None:
     layout = natural((4, 1000), 4)
     assert layout.wraps((4, 1000))
     assert reshaped(layout, (4, 1000), (4000,)) is None

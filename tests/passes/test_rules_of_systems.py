@@ -58,7 +58,7 @@ def halves(count: int) -> tuple[list[Atom], Cover]:
     return xs, [terms.disjunction((terms.eq(terms.of(x)), terms.ge(terms.of(x), 1))) for x in xs]
 
 
-def test_a_cover_with_too_many_cases_is_left_out() -> None:
+def test_a_cover_with_too_many_cases_is_omitted() -> None:
     """The time that isl takes to subtract a cover grows with its cases. Without a cover the answer can only be undecided."""
     few = ALTERNATIVES.bit_length() - 1
     xs, cover = halves(few)

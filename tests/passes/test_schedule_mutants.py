@@ -42,7 +42,7 @@ SCHEDULES = {
     ("name", "every"),
     campaign.chosen([(name, every) for name in SCHEDULES for every in (SOME, MORE)], lambda case: case[1] == SOME),
 )
-def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
+def test_mutants_that_change_an_order_are_refused(name: str, every: int) -> None:
     wanted, kinds = SCHEDULES[name]
     text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
     verify(parse_function(text), SM_90A)
@@ -55,7 +55,7 @@ def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
 
 
 @pytest.mark.parametrize("every", campaign.first(1, (SOME, 4)))
-def test_what_changes_the_order_of_chained_products_is_refused(every: int) -> None:
+def test_mutants_that_change_the_order_of_back_to_back_products_are_refused(every: int) -> None:
     """The excluded kinds contain changes without effect: in rings of one stage, and in iterations known to be the first."""
     kinds = {kind for kind in REFUSED if kind not in ("release dropped", "wrong stage", "wrong parity", "counts other stages")}
     text = print_function(made("bf16", 64, 64, 64, stages=2).prepared)
@@ -71,7 +71,7 @@ OTHER = {"add": "sub", "sub": "add", "mul": "add", "floordiv": "mod"}
 
 
 @pytest.mark.parametrize("order", campaign.first(1, ("grid", "pingpong")))
-def test_every_tile_is_one_blocks(order: str) -> None:
+def test_every_tile_belongs_to_one_block(order: str) -> None:
     """Changes one operation or operand of the arithmetic that assigns tiles to a block."""
     wanted = Overrides(copy="tma", stages=2, persistent=True, order=order)
     text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))

@@ -21,7 +21,7 @@ from tilec.target.targets import SM_90A
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_an_element_that_all_threads_have_is_read_only_behind_a_barrier(reads: bool) -> None:
+def test_an_element_that_all_threads_have_is_read_only_after_a_barrier(reads: bool) -> None:
     """The first thread makes every store of such an element, so two stores are in order; a load is made by all threads."""
     k = Kernel(1)
     x, place = k.tensor("x", Access.INOUT, 8), k.c(3)
@@ -49,7 +49,7 @@ def test_an_index_that_may_wrap_is_refused() -> None:
 # Products of warpgroups
 
 
-def test_only_whole_warpgroups_make_a_group_product() -> None:
+def test_only_full_warpgroups_compute_a_group_product() -> None:
     function = prepare(source("bf16", 64, 64), SM_90A, Overrides(mma="wgmma", warps=4, stages=3))
     walk = verify._Walk(function, SM_90A)  # pyright: ignore[reportPrivateUsage]
     products = [op for op in function.body.walk() if isinstance(op, GroupMma)]
@@ -132,11 +132,11 @@ OF_LAUNCH = {"bound": ("%n", "%n")}
 
 
 @pytest.mark.parametrize("bound", [OF_TILE, OF_LAUNCH])
-def test_a_role_that_goes_on_where_it_ended_is_in_order(bound: dict[str, tuple[str, str]]) -> None:
+def test_a_role_that_continues_at_its_last_ring_position_is_in_order(bound: dict[str, tuple[str, str]]) -> None:
     ring_check.check(parse_function(KERNEL.format(**bound, **CARRIED)))
 
 
-def test_a_tile_that_has_other_iterations_than_the_one_before_it_is_tried() -> None:
+def test_tiles_with_different_iteration_counts_are_simulated() -> None:
     """A position that is right only if all tiles have equally many iterations is refused where they may have others."""
     ring_check.check(parse_function(KERNEL.format(**OF_LAUNCH, **COMPUTED)))
     with pytest.raises(VerifyError):

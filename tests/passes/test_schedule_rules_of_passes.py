@@ -84,7 +84,7 @@ def staged(waits: bool) -> tuple[Function, Schedule]:
     return staging.stage(function, schedule), schedule
 
 
-def test_copies_are_early_only_in_a_kernel_that_waits_for_the_one_before_it() -> None:
+def test_copies_precede_the_wait_only_in_a_kernel_with_a_dependency_wait() -> None:
     for waits in (True, False):
         function, schedule = staged(waits)
         before = print_function(function)
@@ -95,7 +95,7 @@ def test_copies_are_early_only_in_a_kernel_that_waits_for_the_one_before_it() ->
 # Shared memory
 
 
-def test_the_choice_counts_the_scratch_of_each_consumer_that_takes_turns() -> None:
+def test_the_choice_counts_the_scratch_of_each_pingpong_consumer() -> None:
     function = source("bf16", 64, 256)
     for store in ("threads", "tma"):
         wanted = Overrides(copy="tma", persistent=True, order="pingpong", store=store, stages=2)
@@ -106,13 +106,13 @@ def test_the_choice_counts_the_scratch_of_each_consumer_that_takes_turns() -> No
         assert schedule.takers == 2 and _shared_memory_bytes(draft, schedule, SM_90A) == shared_bytes(made)
 
 
-def test_stages_leave_room_for_the_scratch_of_each_consumer_that_takes_turns() -> None:
+def test_stages_leave_bytes_for_the_scratch_of_each_pingpong_consumer() -> None:
     wanted = Overrides(copy="tma", persistent=True, order="pingpong")
     made = prepare(source("bf16", 64, 256), SM_90A, wanted)
     assert shared_bytes(made) <= SM_90A.max_shared_bytes
 
 
-def test_fewer_stages_are_tried_only_of_a_schedule_that_is_otherwise_possible() -> None:
+def test_fewer_stages_are_tried_only_for_a_schedule_that_is_otherwise_possible() -> None:
     """Not where nothing is pipelined, where the target refuses the schedule, or where the store is refused whatever the
     stages."""
     draft = source("bf16", 64, 64)

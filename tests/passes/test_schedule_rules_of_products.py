@@ -70,7 +70,7 @@ def chain_of(function: Function, consumers: int = 1) -> BackToBack | None:
 BY_TMA = Overrides(copy="tma", consumers=1)
 
 
-def test_the_second_right_operand_lies_in_memory_as_it_is_used(written: Written) -> None:
+def test_the_second_right_operand_is_mn_major_in_memory(written: Written) -> None:
     """The first product is by the transpose of a matrix in memory, the second by the matrix itself."""
     assert chain_of(written(AS_USED)) is not None
     assert chain_of(written(TURNED)) is None
@@ -79,7 +79,7 @@ def test_the_second_right_operand_lies_in_memory_as_it_is_used(written: Written)
         choose(written(TURNED), SM_90A, BY_TMA)
 
 
-def test_an_iteration_is_its_second_product_and_what_comes_before_and_after_the_sum(written: Written) -> None:
+def test_an_iteration_is_its_second_product_and_the_operations_before_and_after_the_accumulator(written: Written) -> None:
     """With a sum that the loop scales first, as attention does, and with one that it only adds to."""
     for total in ("acc * 0.5", "acc"):
         chain = chain_of(written(AS_USED, total))
@@ -91,7 +91,7 @@ def test_an_iteration_is_its_second_product_and_what_comes_before_and_after_the_
         assert chain.first.mma in ahead and late
 
 
-def test_products_whose_sum_starts_anew_in_each_iteration_are_no_chain(written: Written) -> None:
+def test_products_whose_sum_restarts_in_each_iteration_are_not_back_to_back(written: Written) -> None:
     """Overlapping them would leave the product of the iteration before without a reader."""
     function = written(AS_USED, "zeros((64, 128), f32)")
     assert chain_of(function) is None
@@ -99,7 +99,7 @@ def test_products_whose_sum_starts_anew_in_each_iteration_are_no_chain(written: 
 
 
 @pytest.mark.parametrize("total", ["acc", "acc * 0.5"])
-def test_warpgroups_make_every_product_of_a_chain_once(written: Written, total: str) -> None:
+def test_warpgroups_compute_each_back_to_back_product_once(written: Written, total: str) -> None:
     prepared = prepare(written(AS_USED, total), SM_90A, BY_TMA)
     assert not any(isinstance(op, Mma) for op in prepared.body.walk())
     products = [op for op in prepared.body.walk() if isinstance(op, GroupProduct)]
@@ -114,7 +114,7 @@ def test_the_left_operand_is_packed_from_the_floats_that_its_cast_rounds(written
     assert not any(isinstance(op, Cast) and op.result.tile.rank for op in prepared.body.walk())
 
 
-def test_a_chain_needs_registers_for_both_sums_and_the_packed_operand(written: Written) -> None:
+def test_back_to_back_products_need_registers_for_both_sums_and_the_packed_operand(written: Written) -> None:
     """64 x 64 and 64 x 128 sums take 32 and 64 registers of each of 128 threads, 64 x 64 elements in pairs 16."""
     chain = chain_of(written(AS_USED))
     assert chain is not None
@@ -133,7 +133,7 @@ DIRECT = """def beside(a: In[bf16, 3, 16, 32], b: In[bf16, {shape}], out: Out[f3
     ("shape", "moved", "as_multiplied"),
     [("3, 8, 32", ".permute((0, 2, 1))", True), ("2, 8, 48", ".permute((0, 2, 1)).reshape((3, 32, 8))", False)],
 )
-def test_threads_exchange_an_operand_if_a_reshape_cuts_what_they_multiply(
+def test_an_operand_is_converted_if_a_reshape_splits_its_fragments(
     tmp_path: Path, shape: str, moved: str, as_multiplied: bool
 ) -> None:
     """Of three times 8 rows of 32, each warp loads its product's. Of twice 8 rows of 48, one product has a third of each."""

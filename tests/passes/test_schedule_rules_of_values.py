@@ -51,7 +51,7 @@ def by_lanes(*digits: Digit) -> Layout:
     return Layout(2, (), digits, ())
 
 
-def test_digits_that_count_on_are_one_digit() -> None:
+def test_contiguous_digits_are_one_digit() -> None:
     """Two layouts that give each element to the same lane are the same map, however their digits are cut."""
     whole = thread_digits(by_lanes(Digit(32, 0, 1)))
     cuts = [(4, 8), (8, 4), (2, 16), (2, 4, 4), (16, 1, 2)]
@@ -73,7 +73,7 @@ def test_digits_that_count_on_are_one_digit() -> None:
         (Digit(4, 0, 8), Digit(8, 0, 1)),
     ],
 )
-def test_digits_that_do_not_count_on_stay_apart(digits: tuple[Digit, ...]) -> None:
+def test_noncontiguous_digits_stay_separate(digits: tuple[Digit, ...]) -> None:
     """Lane 2 has another element than under one digit of 32 lanes."""
     found = thread_digits(by_lanes(*digits))
     assert found is not None

@@ -71,7 +71,7 @@ def prepared(folder: Path, bounds: str, before: str = PLAIN) -> Function:
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_bounds_that_follow_the_tile_are_built(tmp_path: Path, bounds: str) -> None:
+def test_kernels_with_tile_dependent_bounds_are_built(tmp_path: Path, bounds: str) -> None:
     function = prepared(tmp_path, bounds)
     (roles,) = (op for op in function.body.walk() if isinstance(op, Roles))
     assert len(roles.regions) == 2
@@ -79,7 +79,7 @@ def test_bounds_that_follow_the_tile_are_built(tmp_path: Path, bounds: str) -> N
 
 
 @pytest.mark.parametrize(("bounds", "before"), [(BOUNDS[0], PLAIN), (BOUNDS[2], BEFORE[0]), (BOUNDS[4], BEFORE[1])])
-def test_they_compute_what_the_text_says(tmp_path: Path, bounds: str, before: str) -> None:
+def test_they_compute_the_result_of_the_text(tmp_path: Path, bounds: str, before: str) -> None:
     schedule = choose(source(tmp_path, bounds, before), SM_90A, SCHEDULE)
     lowered = lower(prepared(tmp_path, bounds, before), SM_90A)
     described = replace(manifest(source(tmp_path, bounds, before), lowered, SM_90A), schedule=schedule.to_json())
@@ -117,7 +117,7 @@ def operations_of_bounds(region: Block) -> list[Binary]:
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_a_role_that_goes_round_less_often_is_refused(tmp_path: Path, bounds: str) -> None:
+def test_a_role_with_fewer_iterations_is_refused(tmp_path: Path, bounds: str) -> None:
     """Changes, in one role, each operation that its loop bounds are computed with."""
     refused = 0
     for region in (0, 1):
@@ -134,7 +134,7 @@ def test_a_role_that_goes_round_less_often_is_refused(tmp_path: Path, bounds: st
     assert refused
 
 
-def test_a_bound_that_is_computed_from_memory_is_refused_at_its_kernel(tmp_path: Path) -> None:
+def test_a_bound_computed_from_memory_is_refused_at_its_kernel(tmp_path: Path) -> None:
     with pytest.raises(CompileError) as caught:
         prepared(tmp_path, "minimum(K // 64, sum(zeros((64,), f32)).astype(tilec.i32))")
     (diagnostic,) = caught.value.diagnostics

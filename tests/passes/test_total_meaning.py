@@ -59,7 +59,7 @@ def test_terms_are_exact_without_any_obligation(seed: int) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(seeds)
-def test_terms_are_exact_where_nothing_that_an_access_uses_wraps(seed: int) -> None:
+def test_terms_are_exact_if_no_value_of_an_access_wraps(seed: int) -> None:
     made = Maker(seed).program()
     gathered = made.kernel.tensor("g", Access.IN, 1 << 20)
     made.contents["g"] = []

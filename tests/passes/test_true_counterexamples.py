@@ -88,7 +88,7 @@ def test_no_value_is_assumed_that_running_the_kernel_contradicts(name: str, tmp_
         assert diagnostic.counterexample is None and diagnostic.code == "E0306", diagnostic
 
 
-def test_a_counted_value_that_does_go_wrong_is_shown(tmp_path: Path) -> None:
+def test_a_counted_value_that_violates_a_bound_is_shown(tmp_path: Path) -> None:
     """The same loop, starting at 3: of the numbers that the remainder might be, the counterexample shows the actual one."""
     path = tmp_path / "k.py"
     text = (
@@ -111,7 +111,7 @@ def test_a_counted_value_that_does_go_wrong_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_no_element_is_called_unwritten_that_is_written(name: str, tmp_path: Path) -> None:
+def test_no_written_element_is_reported_as_unwritten(name: str, tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     words = "Dim, In, Out, arange, bid, grid, i32, load, requires, scatter, store"
     path.write_text(

@@ -82,7 +82,7 @@ def test_roles_are_read_printed_and_in_order() -> None:
     verify(function, SM_90A)
 
 
-def test_registers_that_roles_pass_on_are_taken_at_the_start_of_each() -> None:
+def test_register_reallocation_is_at_the_start_of_each_role() -> None:
     """Registers are reallocated from equal shares, so the assembler needs `minctasm`."""
     made = lower(parse_function(ROLES), SM_90A)
     assert made.num_threads == 256 and "nvvm.minctasm = 1" in made.mlir
@@ -191,7 +191,7 @@ def test_two_roles_do_not_share_scratch() -> None:
         verify(parse_function(both), SM_90A)
 
 
-def test_the_bytes_of_a_stage_are_taken_again_once_all_copies_have_come() -> None:
+def test_the_bytes_of_a_stage_are_reused_once_all_copies_are_complete() -> None:
     """The new buffer comes after `shared_free` and a barrier; `shared_free` must come after the last wait."""
     meeting = '    barrier {scope = "role"}\n'
     free = f"    shared_free %4\n    %50 = shared_alloc {{offset = 0, alignment = 128}} : scratch<4096>\n{meeting}"
@@ -293,7 +293,7 @@ def test_a_faulty_schedule_is_refused(name: str, fault: Callable[[Function], Non
         verify(function, SM_90A)
 
 
-def test_scratch_in_use_is_not_taken_again() -> None:
+def test_scratch_in_use_is_not_reused() -> None:
     function = shipped.prepared("rms_norm", SM_90A)
     alloc = first(function, SharedAlloc)
     home = next(block for block in blocks(function.body) if alloc in block.ops)
