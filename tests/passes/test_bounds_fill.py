@@ -106,12 +106,14 @@ def test_rows_are_not_filled_if_no_stored_element_depends_on_them(case: str, tmp
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_independent_checker_works_backwards_from_stored_elements(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_independent_checker_works_backwards_from_stored_elements(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The independent checker accepts every copy that the pass marks and refuses all others."""
     refused: set[str] = set()
     mark = bounds_fill.mark
 
-    def judged(function: Function) -> Function:
+    def checked(function: Function) -> Function:
         mark(function)
         bounds_fill_check.check(function)
         for copy in [op for op in function.body.walk() if isinstance(op, TensorCopy) and not op.clipped]:
@@ -119,7 +121,7 @@ def test_an_independent_checker_works_backwards_from_stored_elements(case: str, 
             refused.add(function.parameter_of(copy.source).name)
         return function
 
-    monkeypatch.setattr(bounds_fill, "mark", judged)
+    monkeypatch.setattr(bounds_fill, "mark", checked)
     assert clipped(prepared(tmp_path, case)) == {"a", "b"} - refused
 
 

@@ -78,27 +78,27 @@ def programs(draw: st.DrawFn) -> tuple[Function, dict[str, int]]:
         dtype = DTYPES[draw(st.sampled_from(NAMES))]
         alike = [value for value in values if value.tile.dtype == dtype]
         kind = draw(st.sampled_from(["constant", "binary", "compare", "cast", "unary", "select", "reshape"]))
-        made: Op
+        op: Op
         if kind == "constant" or len(alike) < 1:
             low, high = dtype.integer_range()
-            made = ops.Constant(value=draw(st.sampled_from([0, 1, 2, low, high]) | st.integers(low, high)))
+            op = ops.Constant(value=draw(st.sampled_from([0, 1, 2, low, high]) | st.integers(low, high)))
         elif kind == "cast":
-            made = ops.Cast(operands=[draw(st.sampled_from([v for v in values if v.tile.dtype != boolean] or alike))])
+            op = ops.Cast(operands=[draw(st.sampled_from([v for v in values if v.tile.dtype != boolean] or alike))])
         elif kind == "unary":
-            made = ops.Unary(kind=draw(st.sampled_from(["neg", "abs"])), operands=[draw(st.sampled_from(alike))])
+            op = ops.Unary(kind=draw(st.sampled_from(["neg", "abs"])), operands=[draw(st.sampled_from(alike))])
         elif kind == "reshape":
-            made = draw(st.sampled_from([ops.Reshape, ops.Broadcast]))(operands=[draw(st.sampled_from(alike))])
+            op = draw(st.sampled_from([ops.Reshape, ops.Broadcast]))(operands=[draw(st.sampled_from(alike))])
         else:
             pair = [draw(st.sampled_from(alike)), draw(st.sampled_from(alike))]
             conditions = [value for value in values if value.tile.dtype == boolean]
             if kind == "compare":
-                made, dtype = ops.Compare(kind=draw(st.sampled_from(ops.COMPARE_KINDS)), operands=pair), boolean
+                op, dtype = ops.Compare(kind=draw(st.sampled_from(ops.COMPARE_KINDS)), operands=pair), boolean
             elif kind == "select" and conditions:
-                made = ops.Select(operands=[draw(st.sampled_from(conditions)), *pair])
+                op = ops.Select(operands=[draw(st.sampled_from(conditions)), *pair])
             else:
                 kinds = sorted(COMPUTE.keys() - set(ops.COMPARE_KINDS))
-                made = ops.Binary(kind=draw(st.sampled_from(kinds)), operands=pair)
-        values.append(k.emit(made, TileType(dtype)).result)
+                op = ops.Binary(kind=draw(st.sampled_from(kinds)), operands=pair)
+        values.append(k.emit(op, TileType(dtype)).result)
     zero = k.c(0)
     for value in values:
         tensor = k.tensor(f"out{len(k.function.parameters)}", Access.OUT, 1, dtype=value.tile.dtype)
@@ -107,9 +107,9 @@ def programs(draw: st.DrawFn) -> tuple[Function, dict[str, int]]:
     return k.function, env
 
 
-def results(function: Function, given_values: dict[str, int]) -> list[int]:
+def results(function: Function, arguments: dict[str, int]) -> list[int]:
     """What each store writes, in order."""
-    env = {p.value: given_values[p.name] for p in function.parameters if p.access is None}
+    env = {p.value: arguments[p.name] for p in function.parameters if p.access is None}
     return [value_of(op.tile, env) for op in function.body.walk() if isinstance(op, ops.Store)]
 
 

@@ -60,7 +60,7 @@ def test_operands_are_loaded_in_full_vectors_and_not_converted_between_threads(t
 def test_weights_of_the_first_iterations_do_not_wait() -> None:
     for early in (0, 1, 4):
         function = prepared(early=early)
-        wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+        wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
         names = [function.parameter_of(op.source).name for op in function.body.ops[:wait] if isinstance(op, Load)]
         assert names == ["w"] * early
 

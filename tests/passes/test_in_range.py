@@ -29,7 +29,7 @@ def kernel_of(kind: str, right: str) -> tuple[Kernel, Value]:
     n = k.body.add_argument(TileType(i32), "n")
     k.function.parameters.append(Parameter("n", n))
     out = k.tensor("out", Access.OUT, 64, dtype=i32)
-    made = {
+    operand = {
         "n": lambda: n,
         "0": lambda: k.c(0),
         "-1": lambda: k.c(-1),
@@ -39,7 +39,7 @@ def kernel_of(kind: str, right: str) -> tuple[Kernel, Value]:
         "max(n, 1)": lambda: k.emit(ops.Binary(kind="max", operands=[n, k.c(1)]), TileType(i32)).result,
         "min(n, 1)": lambda: k.emit(ops.Binary(kind="min", operands=[n, k.c(1)]), TileType(i32)).result,
     }[right]()
-    result = k.emit(ops.Binary(kind=kind, operands=[n, made]), TileType(i32)).result
+    result = k.emit(ops.Binary(kind=kind, operands=[n, operand]), TileType(i32)).result
     tile = k.emit(ops.Reshape(operands=[result]), TileType(i32, (1,))).result
     k.emit(ops.Store(operands=[out, tile, k.c(0)]))
     return k, result

@@ -28,7 +28,7 @@ def tiles(function: Function) -> Iterator[Value]:
                 yield value
 
 
-def holders(layout: Layout, warps: int) -> Counter[tuple[int, ...]]:
+def register_counts(layout: Layout, warps: int) -> Counter[tuple[int, ...]]:
     """How many registers hold each element of the tile, by brute force over registers, lanes and warps."""
     threads = itertools.product(range(layout.num_registers), range(32), range(warps))
     return Counter(layout.coordinates(register, lane, warp) for register, lane, warp in threads)
@@ -41,7 +41,7 @@ def replicas(layout: Layout) -> int:
 
 
 @pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
-def test_each_element_has_as_many_threads_as_the_layout_states(name: str, target: Target) -> None:
+def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Target) -> None:
     function = shipped.prepared(name, target)
     warps = next(
         (op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps
@@ -53,10 +53,10 @@ def test_each_element_has_as_many_threads_as_the_layout_states(name: str, target
         if (layout, shape) in checked:
             continue
         checked.add((layout, shape))
-        held = holders(layout, warps)
+        counts = register_counts(layout, warps)
         assert not layout.wraps(shape) or name in ("decode_merge", "decode_merge_kv")  # 33 parts: no power of two
-        assert held.keys() == set(itertools.product(*map(range, layout.covered)))
-        assert set(held.values()) == {replicas(layout)}
+        assert counts.keys() == set(itertools.product(*map(range, layout.covered)))
+        assert set(counts.values()) == {replicas(layout)}
         assert layout.problem(shape, warps) is None
     assert checked
 
@@ -73,8 +73,8 @@ WRONG = [
 @pytest.mark.parametrize("layout", WRONG, ids=str)
 def test_a_layout_that_fails_brute_force_has_a_problem(layout: Layout) -> None:
     warps = prod(digit.extent for digit in layout.warps)
-    held = holders(layout, warps)
-    assert held.keys() != {(i,) for i in range(256)} or set(held.values()) != {replicas(layout)}
+    counts = register_counts(layout, warps)
+    assert counts.keys() != {(i,) for i in range(256)} or set(counts.values()) != {replicas(layout)}
     assert layout.problem((256,), warps) is not None
 
 
@@ -86,12 +86,12 @@ POWERS = [(8,), (64,), (1024,), (4, 64), (128, 128), (2, 1, 256), (16, 16, 16)]
 def test_each_element_has_one_owner_and_others_are_copies(shape: tuple[int, ...], warps: int) -> None:
     layout = natural(shape, warps)
     assert layout.problem(shape, warps) is None
-    held = holders(layout, warps)
-    assert set(held.values()) == {replicas(layout)}
-    assert set(itertools.product(*map(range, shape))) <= held.keys()
-    past = [place for place in held if any(c >= extent for c, extent in zip(place, shape, strict=True))]
+    counts = register_counts(layout, warps)
+    assert set(counts.values()) == {replicas(layout)}
+    assert set(itertools.product(*map(range, shape))) <= counts.keys()
+    past = [position for position in counts if any(c >= extent for c, extent in zip(position, shape, strict=True))]
     assert bool(past) == layout.wraps(shape)
-    assert all(c < 2 * extent for place in past for c, extent in zip(place, shape, strict=True))
+    assert all(c < 2 * extent for position in past for c, extent in zip(position, shape, strict=True))
 
 
 @pytest.mark.parametrize("warps", [1, 2, 4, 8, 16])

@@ -147,7 +147,7 @@ def test_the_build_locates_notes_in_the_source_and_reports_spills_if_there_are_s
         placed = [note["span"]["file"] for note in found if note["span"] is not None]
         assert placed == ["kernels_src/unaligned.py"] * len(placed) and all(note["hint"] for note in found)
         assert len(placed) == len(found) - ("tensor_core" in kinds)
-    (told,) = (note["message"] for note in found if note["code"] == "N0103")
-    assert told.startswith(
+    (message,) = (note["message"] for note in found if note["code"] == "N0103")
+    assert message.startswith(
         "64 bytes of registers are kept in memory; the threads' largest share is of a tile of 1 x 1024 bf16: "
     )

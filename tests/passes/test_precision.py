@@ -259,7 +259,7 @@ def test_a_launch_checks_only_what_may_fail() -> None:
 # Questions that are not asked
 
 
-def asked(k: Kernel, symbol: str) -> int:
+def relevant_preconditions(k: Kernel, symbol: str) -> int:
     """The number of isl queries before `symbol < 9` is refused."""
     ladder = Ladder(IndexTerms(k.function))
     found = ladder.discharge([terms.lt(ladder.index.symbol(symbol), 9)])
@@ -269,10 +269,10 @@ def asked(k: Kernel, symbol: str) -> int:
 
 def test_a_rung_without_facts_is_not_climbed() -> None:
     k = Kernel("N", "M")
-    assert asked(k, "N") == 1
+    assert relevant_preconditions(k, "N") == 1
     k.requires(binary(">=", sym("N"), const(4)))
-    assert asked(k, "N") == 2
-    assert asked(k, "M") == 1  # the precondition does not mention it
+    assert relevant_preconditions(k, "N") == 2
+    assert relevant_preconditions(k, "M") == 1  # the precondition does not mention it
 
 
 def test_a_system_that_folds_to_false_causes_no_query() -> None:
@@ -295,9 +295,9 @@ def test_an_equality_is_learned_once() -> None:
 def test_a_system_with_many_derived_unknowns_is_split_and_not_multiplied_out() -> None:
     atoms = Atoms()
     x = terms.of(atoms.make("x", Kind.OPAQUE, "x", (0, 1 << 20)))
-    few = system([terms.ge(atoms.quotient(x, terms.const(3)), 1)])
+    small = system([terms.ge(atoms.quotient(x, terms.const(3)), 1)])
     many = system([terms.ge(sum((atoms.quotient(x + k, terms.const(k + 3)) for k in range(12)), terms.ZERO), 1)])
-    assert integer_sets._small(few)  # pyright: ignore[reportPrivateUsage]
+    assert integer_sets._small(small)  # pyright: ignore[reportPrivateUsage]
     assert len(terms.closure([many])) <= integer_sets.SMALL
     assert not integer_sets._small(many)  # pyright: ignore[reportPrivateUsage]
 
@@ -312,15 +312,15 @@ def test_tries_are_the_same_in_every_version() -> None:
 
 def test_each_obligation_is_named_before_it_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work is attributed to the obligation that it serves, and observers are notified."""
-    said: list[str] = []
-    monkeypatch.setattr("tilec.passes.prover.work.note", said.append)
+    messages: list[str] = []
+    monkeypatch.setattr("tilec.passes.prover.work.note", messages.append)
     k = Kernel("N")
     out = k.tensor("out", Access.OUT, "N", 64)
     k.store(out, k.bid(), 0, shape=(1, 64))
     prove(k.function)
-    assert any(text.startswith("proving bounds of store to `out` at k.py") for text in said)
-    assert any(text.startswith("proving no race of store to `out` with store to `out`") for text in said)
-    assert any(text.startswith("proving") and "coverage of `out`" in text for text in said)
+    assert any(text.startswith("proving bounds of store to `out` at k.py") for text in messages)
+    assert any(text.startswith("proving no race of store to `out` with store to `out`") for text in messages)
+    assert any(text.startswith("proving") and "coverage of `out`" in text for text in messages)
 
 
 def test_each_proof_is_recorded() -> None:

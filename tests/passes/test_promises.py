@@ -50,12 +50,12 @@ def kernel(folder: Path, seed: int) -> Function:
     r = random.Random(f"promise {seed}")
     tensor = r.choice("pq")
     above = r.choice(("", "", ", above=p", ", above=a", ", above=(p, a)"))
-    said = r.choice(("", "", ", distinct=True", ", sorted=True"))
+    relations = r.choice(("", "", ", distinct=True", ", sorted=True"))
     values = r.choice(("0, 5", "0, 2", "-2, 3", "0, N, distinct=True", "0, N + 1, sorted=True"))
     path = folder / f"k{seed}.py"
     text = KERNEL.format(
-        values=values, promise=f"{tensor}, {r.choice(RANGES)}{above}{said}", p=r.choice(EXPRESSIONS), q=r.choice(EXPRESSIONS),
-        first=r.choice(("", "", "scatter(p, e, y, mask=True)")),
+        values=values, promise=f"{tensor}, {r.choice(RANGES)}{above}{relations}", p=r.choice(EXPRESSIONS),
+        q=r.choice(EXPRESSIONS), first=r.choice(("", "", "scatter(p, e, y, mask=True)")),
     )  # fmt: skip
     path.write_text(text)
     return load_kernel(path, {"B": r.choice((1, 2, 4))}, root=folder)

@@ -256,7 +256,7 @@ def test_adjacent_tiles_of_a_loop_are_proven():
     assert rungs(written_twice(0), "race")
 
 
-def either_way(second: str) -> Kernel:
+def two_iterations(second: str) -> Kernel:
     """A store under a condition on memory, and a store under a second condition on the same value."""
     k = Kernel("T")
     ids = k.tensor("ids", Access.IN, "T", dtype=i32)
@@ -276,22 +276,22 @@ def test_stores_in_two_iterations_do_not_complement_each_other_over_memory_that_
     k = Kernel("N")
     flags, out = k.tensor("flags", Access.INOUT, "N", dtype=i32), k.tensor("out", Access.OUT, "N")
     row = k.bid()
-    with k.loop(0, 2) as turn:
+    with k.loop(0, 2) as iteration:
         above = k.op("gt", k.scalar_load(flags, row), 0)
         below = k.emit(ops.Unary(kind="not", operands=[above]), TileType(boolean)).result
         for side, number in ((above, 0), (below, 1)):
-            both = ops.Binary(kind="and", operands=[side, k.op("eq", turn, number)])
+            both = ops.Binary(kind="and", operands=[side, k.op("eq", iteration, number)])
             with k.when(k.emit(both, TileType(boolean)).result):
                 k.store(out, row, shape=(1,))
     assert "E0403" in {d.code for d in refused(k)}
 
 
 def test_stores_that_complement_each_other_cover_for_any_memory_contents():
-    assert rungs(either_way("ge"), "coverage") == {"set"}
+    assert rungs(two_iterations("ge"), "coverage") == {"set"}
 
 
 def test_stores_that_leave_a_value_out_are_refused():
-    assert {d.code for d in refused(either_way("gt"))} == {"E0403"}
+    assert {d.code for d in refused(two_iterations("gt"))} == {"E0403"}
 
 
 def joined(safe: bool) -> Kernel:

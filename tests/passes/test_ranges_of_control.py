@@ -56,10 +56,10 @@ def test_host_expressions_stay_in_their_range() -> None:
 
 def stepped(lower: int, upper: int, step: int) -> list[int]:
     """Some values of a loop's variable, including the first and the last; none if the counter overflows i32."""
-    turns = range(lower, upper, step)
-    if not turns or turns[-1] + step > i32.integer_range()[1]:
+    values = range(lower, upper, step)
+    if not values or values[-1] + step > i32.integer_range()[1]:
         return []
-    return sorted({*turns[:3], *turns[-3:]})
+    return sorted({*values[:3], *values[-3:]})
 
 
 def test_a_loop_variable_stays_in_its_range() -> None:
@@ -181,7 +181,7 @@ def test_carried_values_stay_in_their_range() -> None:
             for op in loop.regions[0].ops[:-1]:
                 raw = evaluate(op, [[state[value]] for value in op.operands])[0]
                 state[op.result] = wrapped(int(raw), i32)
-            assert all(inside(found[value], held) for value, held in state.items() if value in found)
+            assert all(inside(found[value], element) for value, element in state.items() if value in found)
             number = state[next_]
         assert inside(found[loop.results[0]], number)
 

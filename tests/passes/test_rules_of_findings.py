@@ -45,8 +45,8 @@ def looked_up(step: int) -> Kernel:
     k = Kernel("T")
     ids = k.tensor("ids", Access.IN, "T", dtype=i32)
     table = k.tensor("table", Access.IN, "V")
-    place = k.scalar_load(ids, k.bid())
-    k.load(table, k.add(place, step) if step else place, shape=(1,))
+    element = k.scalar_load(ids, k.bid())
+    k.load(table, k.add(element, step) if step else element, shape=(1,))
     return k
 
 
@@ -97,8 +97,8 @@ def test_half_a_number_is_a_rational_point_but_no_integer() -> None:
 
 def test_the_share_of_the_most_expensive_obligation_is_of_all_steps() -> None:
     work = Work(limit=10)
-    for what, steps in (("bounds of load", 2), ("no race of store", 9)):
-        work.begin(what, None)
+    for obligation, steps in (("bounds of load", 2), ("no race of store", 9)):
+        work.begin(obligation, None)
         try:
             work.charge(steps)
         except terms.OutOfWork:

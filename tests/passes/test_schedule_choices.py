@@ -43,12 +43,12 @@ from tilec.target.targets import SM_90A
 def test_warps_divide_the_tile_or_the_fewest_are_idle(units: int) -> None:
     """`units` is the tile's number of 16-byte vectors in warps; each warp gets at least two of them."""
     warps = _warps_to_load(units * 256)
-    wanted = max(1, min(16, units // 2))
-    dividing = max(count for count in range(1, wanted + 1) if units % count == 0)
-    if 2 * dividing > wanted:
+    target = max(1, min(16, units // 2))
+    dividing = max(count for count in range(1, target + 1) if units % count == 0)
+    if 2 * dividing > target:
         assert warps == dividing
         return
-    idle = {count: (-units) % count for count in range(wanted // 2 + 1, wanted + 1)}
+    idle = {count: (-units) % count for count in range(target // 2 + 1, target + 1)}
     assert warps in idle and idle[warps] == min(idle.values())
     assert warps == max(count for count in idle if idle[count] == idle[warps])
 
@@ -78,8 +78,8 @@ def test_a_transposed_tile_accesses_no_bank_more_than_four_times(dtype: DType, s
     steps = conversion_steps(tile, down, along)
     for layout in (down, along):
         for register in range(layout.num_registers):
-            places = (layout.coordinates(register, lane, 3) for lane in range(32))
-            words = {(row * steps[0] + column * steps[1]) * dtype.bytes // 4 for row, column in places}
+            coordinates = (layout.coordinates(register, lane, 3) for lane in range(32))
+            words = {(row * steps[0] + column * steps[1]) * dtype.bytes // 4 for row, column in coordinates}
             banks = Counter(word % 32 for word in words)
             assert max(banks.values()) <= 4, (layout, banks)  # 8 and 16 if rows are padded to whole vectors
 
@@ -92,11 +92,11 @@ def test_a_box_that_is_inside_needs_no_test_and_one_that_may_not_be_needs_one() 
     inside, across = k.tensor("a", Access.IN, 64), k.tensor("b", Access.IN, "N")
     loads = [k.load(inside, at, shape=(extent,), pad=0.0) for at, extent in ((0, 64), (1, 63), (0, 65), (1, 64))]
     loads.append(k.load(across, 0, shape=(64,), pad=0.0))
-    early, facts = launch_values(k.function), aligned_ranges(k.function)
+    launch_scalars, facts = launch_values(k.function), aligned_ranges(k.function)
 
     def edges(value: Value):
         assert isinstance(value.owner, ops.Load)
-        found = versioning._edges(k.function, value.owner, early, facts)  # pyright: ignore[reportPrivateUsage]
+        found = versioning._edges(k.function, value.owner, launch_scalars, facts)  # pyright: ignore[reportPrivateUsage]
         return None if found is None else [(extent, dim) for _, extent, dim in found]
 
     assert [edges(value) for value in loads] == [[], [], [(65, 64)], [(64, 64)], [(64, "N")]]
@@ -156,10 +156,10 @@ def test_iterations_synchronize_if_the_next_accesses_what_other_threads_have_wri
     it reaches elements of other threads."""
     k = Kernel(1)
     x = k.tensor("x", Access.INOUT, 8192)
-    with k.loop(0, 8) as turn:
-        place = k.mul(turn, step) if step else k.c(64)
-        tile = k.load(x, place, shape=(1024,))
-        k.emit(ops.Store(operands=[x, k.op("add", tile, tile), place]))
+    with k.loop(0, 8) as iteration:
+        offset = k.mul(iteration, step) if step else k.c(64)
+        tile = k.load(x, offset, shape=(1024,))
+        k.emit(ops.Store(operands=[x, k.op("add", tile, tile), offset]))
     function = prepare(k.function, SM_90A)
     assert any(isinstance(op, Barrier) for op in function.body.walk()) == met
 
@@ -185,11 +185,11 @@ def stages(function: Function) -> int:
 
 
 def test_a_pipeline_has_as_many_stages_as_fit() -> None:
-    whole = shipped.as_chosen("matmul", SM_90A)
-    assert stages(whole) > 2
-    small = replace(SM_90A, max_shared_bytes=shared_bytes(whole) - 1)
+    longest = shipped.as_chosen("matmul", SM_90A)
+    assert stages(longest) > 2
+    small = replace(SM_90A, max_shared_bytes=shared_bytes(longest) - 1)
     shorter = shipped.as_chosen("matmul", small)
-    assert 2 <= stages(shorter) < stages(whole) and shared_bytes(shorter) <= small.max_shared_bytes
+    assert 2 <= stages(shorter) < stages(longest) and shared_bytes(shorter) <= small.max_shared_bytes
 
 
 def test_a_kernel_without_a_pipeline_has_no_stages_to_remove() -> None:
@@ -235,6 +235,6 @@ def test_a_value_is_computed_once_in_each_layout() -> None:
     by_lane, by_register = (Layout(1, (Digit(2, 0, step),), (Digit(32, 0, 33 - step),), ()) for step in (32, 1))
     state.set(value, by_lane)
     assert state.in_layout(value, by_lane) is value
-    made = state.in_layout(value, by_register)
-    again = state.in_layout(value, by_register)
-    assert made is not value and made is again and len(k.body.ops) == 2
+    rematerialized = state.in_layout(value, by_register)
+    repeated = state.in_layout(value, by_register)
+    assert rematerialized is not value and rematerialized is repeated and len(k.body.ops) == 2

@@ -23,7 +23,7 @@ REFUSED = (
     "swapped roles", "roles of other warps", "released too early or late", "loop begins elsewhere", "loop of other turns",
     "counts other stages", "barrier of other threads",
 )  # fmt: skip
-IN_TURNS = (
+PINGPONG = (
     *(kind for kind in REFUSED if kind != "counts other stages"),
     "take_turn dropped", "take_turn doubled", "pass_turn dropped", "pass_turn doubled", "another's turn",
 )  # fmt: skip
@@ -34,7 +34,7 @@ SOME, MORE = 18, 3
 SCHEDULES = {
     "one tile": (Overrides(copy="tma", stages=2), REFUSED),
     "persistent": (Overrides(copy="tma", stages=2, persistent=True), REFUSED),
-    "pingpong": (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), IN_TURNS),
+    "pingpong": (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), PINGPONG),
 }
 
 
@@ -42,7 +42,7 @@ SCHEDULES = {
     ("name", "every"),
     campaign.chosen([(name, every) for name in SCHEDULES for every in (SOME, MORE)], lambda case: case[1] == SOME),
 )
-def test_mutants_that_change_an_order_are_refused(name: str, every: int) -> None:
+def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
     wanted, kinds = SCHEDULES[name]
     text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
     verify(parse_function(text), SM_90A)
@@ -91,19 +91,19 @@ def test_every_tile_belongs_to_one_block(order: str) -> None:
 
     changed = 0
     for number, op in enumerate(arithmetic(parse_function(text))):
-        for place in range(min(3, len(op.operands))) if isinstance(op, For | Binary) else (-1,):
+        for index in range(min(3, len(op.operands))) if isinstance(op, For | Binary) else (-1,):
             function = parse_function(text)
             chosen = arithmetic(function)[number]
             if isinstance(chosen, Constant):
                 chosen.value = int(chosen.value) + 1
-            elif place == 0 and isinstance(chosen, Binary):
+            elif index == 0 and isinstance(chosen, Binary):
                 chosen.kind = OTHER[chosen.kind]
-            elif place >= 0:
-                chosen.operands[place] = next(value for value in function.body.ops[0].results)
+            elif index >= 0:
+                chosen.operands[index] = next(value for value in function.body.ops[0].results)
             else:
                 continue
             changed += 1
             with pytest.raises(VerifyError):
                 verify(parse_function(print_function(function)), SM_90A)
-                pytest.fail(f"accepted: {chosen.opcode}, {place}")
+                pytest.fail(f"accepted: {chosen.opcode}, {index}")
     assert changed > 20

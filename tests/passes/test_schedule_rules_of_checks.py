@@ -24,11 +24,11 @@ from tilec.target.targets import SM_90A
 def test_an_element_that_all_threads_have_is_read_only_after_a_barrier(reads: bool) -> None:
     """The first thread makes every store of such an element, so two stores are in order; a load is made by all threads."""
     k = Kernel(1)
-    x, place = k.tensor("x", Access.INOUT, 8), k.c(3)
+    x, offset = k.tensor("x", Access.INOUT, 8), k.c(3)
     for _ in range(1 if reads else 2):
-        k.emit(ops.Store(operands=[x, k.zeros((1,)), place]))
+        k.emit(ops.Store(operands=[x, k.zeros((1,)), offset]))
     if reads:
-        k.load(x, place, shape=(1,))
+        k.load(x, offset, shape=(1,))
         with pytest.raises(VerifyError, match="no meeting of the block's threads between store"):
             barrier_check.check(k.function)
     else:

@@ -59,10 +59,10 @@ def with_every_pass() -> Schedule:
 def test_a_pass_that_breaks_an_invariant_is_named(
     module: ModuleType, name: str, title: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule, whole = with_every_pass(), getattr(module, name)
+    schedule, original = with_every_pass(), getattr(module, name)
 
     def broken(function: Function, *rest: object) -> None:
-        whole(function, *rest)
+        original(function, *rest)
         function.body.ops.reverse()  # values are used before they are defined
 
     monkeypatch.setattr(module, name, broken)
@@ -98,18 +98,18 @@ def test_copies_precede_the_wait_only_in_a_kernel_with_a_dependency_wait() -> No
 def test_the_choice_counts_the_scratch_of_each_pingpong_consumer() -> None:
     function = source("bf16", 64, 256)
     for store in ("threads", "tma"):
-        wanted = Overrides(copy="tma", persistent=True, order="pingpong", store=store, stages=2)
-        schedule = choose(function, SM_90A, wanted)
-        made = prepare(source("bf16", 64, 256), SM_90A, schedule)
+        overrides = Overrides(copy="tma", persistent=True, order="pingpong", store=store, stages=2)
+        schedule = choose(function, SM_90A, overrides)
+        prepared = prepare(source("bf16", 64, 256), SM_90A, schedule)
         draft = source("bf16", 64, 256)
         canonicalize(draft)
-        assert schedule.takers == 2 and _shared_memory_bytes(draft, schedule, SM_90A) == shared_bytes(made)
+        assert schedule.takers == 2 and _shared_memory_bytes(draft, schedule, SM_90A) == shared_bytes(prepared)
 
 
 def test_stages_leave_bytes_for_the_scratch_of_each_pingpong_consumer() -> None:
-    wanted = Overrides(copy="tma", persistent=True, order="pingpong")
-    made = prepare(source("bf16", 64, 256), SM_90A, wanted)
-    assert shared_bytes(made) <= SM_90A.max_shared_bytes
+    overrides = Overrides(copy="tma", persistent=True, order="pingpong")
+    prepared = prepare(source("bf16", 64, 256), SM_90A, overrides)
+    assert shared_bytes(prepared) <= SM_90A.max_shared_bytes
 
 
 def test_fewer_stages_are_tried_only_for_a_schedule_that_is_otherwise_possible() -> None:

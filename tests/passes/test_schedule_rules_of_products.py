@@ -34,7 +34,7 @@ CHAIN = """def chained(q: In[bf16, 64, 64], k: In[bf16, 256, 64], v: In[bf16, {s
     store(out, (0, 0), acc)
 """
 AS_USED = {"shape": "256, 128", "right": "load(v, (j, 0), shape=(64, 128))"}
-TURNED = {"shape": "128, 256", "right": "load(v, (0, j), shape=(128, 64)).T"}
+TRANSPOSED = {"shape": "128, 256", "right": "load(v, (0, j), shape=(128, 64)).T"}
 
 Written = Callable[..., Function]
 
@@ -51,7 +51,7 @@ def written(tmp_path: Path) -> Written:
     return load_chain
 
 
-def chain_of(function: Function, consumers: int = 1) -> BackToBack | None:
+def pair_of(function: Function, consumers: int = 1) -> BackToBack | None:
     """The loop's chain as the staging pass finds it."""
     schedule = Schedule(tma_roles(consumers), ())
     found: list[BackToBack | None] = []
@@ -63,8 +63,8 @@ def chain_of(function: Function, consumers: int = 1) -> BackToBack | None:
     canonicalize(function)
     function.num_warps = schedule.tile_warps
     stage_by(function, decide, schedule)
-    (chain,) = found
-    return chain
+    (pair,) = found
+    return pair
 
 
 BY_TMA = Overrides(copy="tma", consumers=1)
@@ -72,29 +72,29 @@ BY_TMA = Overrides(copy="tma", consumers=1)
 
 def test_the_second_right_operand_is_mn_major_in_memory(written: Written) -> None:
     """The first product is by the transpose of a matrix in memory, the second by the matrix itself."""
-    assert chain_of(written(AS_USED)) is not None
-    assert chain_of(written(TURNED)) is None
+    assert pair_of(written(AS_USED)) is not None
+    assert pair_of(written(TRANSPOSED)) is None
     choose(written(AS_USED), SM_90A, BY_TMA)
     with pytest.raises(CompileError, match="does not make its product"):
-        choose(written(TURNED), SM_90A, BY_TMA)
+        choose(written(TRANSPOSED), SM_90A, BY_TMA)
 
 
 def test_an_iteration_is_its_second_product_and_the_operations_before_and_after_the_accumulator(written: Written) -> None:
     """With a sum that the loop scales first, as attention does, and with one that it only adds to."""
     for total in ("acc * 0.5", "acc"):
-        chain = chain_of(written(AS_USED, total))
-        assert chain is not None
-        ahead, late = chain.split()
-        second, body = chain.second.mma, chain.loop.regions[0].ops[:-1]
-        assert sorted(map(body.index, [*ahead, second, *late])) == list(range(len(body)))
-        assert second not in ahead and second not in late
-        assert chain.first.mma in ahead and late
+        pair = pair_of(written(AS_USED, total))
+        assert pair is not None
+        independent, dependent = pair.split()
+        second, body = pair.second.mma, pair.loop.regions[0].ops[:-1]
+        assert sorted(map(body.index, [*independent, second, *dependent])) == list(range(len(body)))
+        assert second not in independent and second not in dependent
+        assert pair.first.mma in independent and dependent
 
 
 def test_products_whose_sum_restarts_in_each_iteration_are_not_back_to_back(written: Written) -> None:
     """Overlapping them would leave the product of the iteration before without a reader."""
     function = written(AS_USED, "zeros((64, 128), f32)")
-    assert chain_of(function) is None
+    assert pair_of(function) is None
     prepare(written(AS_USED, "zeros((64, 128), f32)"), SM_90A)
 
 
@@ -110,16 +110,16 @@ def test_the_left_operand_is_packed_from_the_floats_that_its_cast_rounds(written
     """Packing rounds as the cast does, so neither the cast nor one back to f32 is left."""
     prepared = prepare(written(AS_USED), SM_90A, BY_TMA)
     packed = [op.operands[0].owner for op in prepared.body.walk() if isinstance(op, PackPairs)]
-    assert packed and not any(isinstance(made, Cast) for made in packed)
+    assert packed and not any(isinstance(owner, Cast) for owner in packed)
     assert not any(isinstance(op, Cast) and op.result.tile.rank for op in prepared.body.walk())
 
 
 def test_back_to_back_products_need_registers_for_both_sums_and_the_packed_operand(written: Written) -> None:
     """64 x 64 and 64 x 128 sums take 32 and 64 registers of each of 128 threads, 64 x 64 elements in pairs 16."""
-    chain = chain_of(written(AS_USED))
-    assert chain is not None
+    pair = pair_of(written(AS_USED))
+    assert pair is not None
     needed = 32 + 64 + 16 + overlapped_products.OTHER_REGISTERS
-    assert [overlapped_products.fits(chain, 4, needed + more) for more in (-1, 0, 1)] == [False, True, True]
+    assert [overlapped_products.fits(pair, 4, needed + more) for more in (-1, 0, 1)] == [False, True, True]
 
 
 DIRECT = """def beside(a: In[bf16, 3, 16, 32], b: In[bf16, {shape}], out: Out[f32, 3, 16, 8]):

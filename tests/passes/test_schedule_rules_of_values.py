@@ -53,7 +53,7 @@ def by_lanes(*digits: Digit) -> Layout:
 
 def test_contiguous_digits_are_one_digit() -> None:
     """Two layouts that give each element to the same lane are the same map, however their digits are cut."""
-    whole = thread_digits(by_lanes(Digit(32, 0, 1)))
+    one_digit = thread_digits(by_lanes(Digit(32, 0, 1)))
     cuts = [(4, 8), (8, 4), (2, 16), (2, 4, 4), (16, 1, 2)]
     for extents in cuts:
         digits: list[Digit] = []
@@ -61,7 +61,7 @@ def test_contiguous_digits_are_one_digit() -> None:
         for extent in extents:
             digits.append(Digit(extent, 0, stride))
             stride *= extent
-        assert thread_digits(by_lanes(*digits)) == whole, extents
+        assert thread_digits(by_lanes(*digits)) == one_digit, extents
 
 
 @pytest.mark.parametrize(

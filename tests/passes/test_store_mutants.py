@@ -37,7 +37,7 @@ STORED = (
         ],
     ),
 )
-def test_mutants_that_change_the_order_of_stores_are_refused(tile: tuple[int, int], wanted: dict[str, Any]) -> None:
+def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], wanted: dict[str, Any]) -> None:
     """Tries every location; with ping-pong consumers, which run the same code, one mutant in three."""
     text = print_function(prepare(source("bf16", *tile), SM_90A, Overrides(copy="tma", store="tma", **wanted)))
     verify(parse_function(text), SM_90A)

@@ -65,8 +65,8 @@ def test_tiles_computed_from_small_loads_get_enough_warps(tmp_path: Path, extent
 
 
 def test_a_tile_that_is_too_large_for_the_threads_is_shown_with_a_suggestion(tmp_path: Path) -> None:
-    told = render(refusal(tmp_path, OUTER, 256, 1), {"kernel.py": HEAD + OUTER.format(extent=256)})
-    assert told == (
+    output = render(refusal(tmp_path, OUTER, 256, 1), {"kernel.py": HEAD + OUTER.format(extent=256)})
+    assert output == (
         """error[E0530]: each thread would hold 2048 elements of one tile; at most 1024 can be compiled
   --> kernel.py:17:9
    |
@@ -99,8 +99,8 @@ def test_too_many_operations_are_refused_while_they_are_emitted(tmp_path: Path) 
 
 @pytest.mark.parametrize("warps", [None, 8, 16])
 def test_a_square_of_256_is_compiled(tmp_path: Path, warps: int | None) -> None:
-    made = lower(prepare(kernel(tmp_path, OUTER, 256), SM_90A, Overrides(warps=warps)), SM_90A)
-    assert made.mlir.count("\n") < MOST_OPERATIONS
+    lowered = lower(prepare(kernel(tmp_path, OUTER, 256), SM_90A, Overrides(warps=warps)), SM_90A)
+    assert lowered.mlir.count("\n") < MOST_OPERATIONS
     assert all(
         value.layout.num_registers <= MOST_ELEMENTS
         for op in prepare(kernel(tmp_path, OUTER, 256), SM_90A, Overrides(warps=warps)).body.walk()
