@@ -124,15 +124,15 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
         case Ring():
             for readers in (1, op.readers - 1, op.readers + 1, op.readers * 2, op.readers * 32):
                 yield "wrong readers", str(readers), lambda f, o, n=readers: _attribute(o, "readers", n)
-            for takers in (op.takers - 1, op.takers + 1):
-                yield "wrong readers", f"{takers} takers", lambda f, o, n=takers: _attribute(o, "takers", n)
+            for consumers in (op.takers - 1, op.takers + 1):
+                yield "wrong readers", f"{consumers} takers", lambda f, o, n=consumers: _attribute(o, "takers", n)
             for offset in (1024, 1032, 4):
                 yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
         case TurnOp():
             yield "another's turn", f"place {1 - op.place}", lambda f, o, n=1 - op.place: _attribute(o, "place", n)
         case Release():
-            for held in (0, 1, 2):
-                yield "released too early or late", f"held {held}", lambda f, o, n=held: _attribute(o, "held", n)
+            for iterations in (0, 1, 2):
+                yield "released too early or late", f"held {iterations}", lambda f, o, n=iterations: _attribute(o, "held", n)
         case WaitMma():
             for pending in (0, 1, 2):
                 yield "waits for other products", f"pending {pending}", lambda f, o, n=pending: _attribute(o, "pending", n)

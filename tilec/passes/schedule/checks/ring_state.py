@@ -39,7 +39,7 @@ class Role:
 @dataclass(eq=False, slots=True)
 class Queue:
     """State of a ring: number of stages acquired, committed and full so far; `free`: those released before the last barrier of
-    the block. If consumers read round-robin: `passed` counts `pass_turn`, `next_turn_start` the stages waited for up to the
+    the block. If consumers read round-robin: `passed` counts `pass_turn`, `passed_position` the stages waited for up to the
     last one, and `takers` has the role that read each stage."""
 
     op: Ring
@@ -55,7 +55,7 @@ class Queue:
     arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # copies of each committed stage, mbarrier rings only
     tiles: list[int | None] = field(default_factory=list[int | None])  # the tile that each of these stages was copied for
     passed: int = 0
-    next_turn_start: int = 0
+    passed_position: int = 0
     takers: list[Role] = field(default_factory=list[Role])
 
     @property

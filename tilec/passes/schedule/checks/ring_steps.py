@@ -228,14 +228,14 @@ class Operations:
             yield op
         role.taken[op.ring] += 1
         role.has_turn.add(op.ring)
-        role.waited[op.ring] = role.released[op.ring] = ring.next_turn_start
+        role.waited[op.ring] = role.released[op.ring] = ring.passed_position
 
     def pass_turn(self, op: PassTurn) -> None:
         ring, role = self.reader(op), self.role
         if op.ring not in role.has_turn or ring.passed % ring.op.takers != op.place:
             raise VerifyError(f"{at(op)}: the role does not have the turn")
         role.has_turn.remove(op.ring)
-        ring.next_turn_start = role.waited[op.ring]
+        ring.passed_position = role.waited[op.ring]
         ring.passed += 1
 
     def reader(self, op: TurnOp) -> Queue:
