@@ -19,7 +19,7 @@ from tilec.ir.types import DType, TileType, boolean, i8, i16, i32, i64, u8, u16,
 
 DTYPES = (i8, i16, i32, i64, u8, u16, u32)
 SIZE = 4
-TURNS = 3
+ITERATIONS = 3
 State = dict[Value, list[int]]
 
 
@@ -86,7 +86,7 @@ class Program:
     loop: ops.For | None = None
     wrapped: set[Op] = field(default_factory=set[Op])
 
-    def moments(self) -> Iterator[tuple[int, State]]:
+    def states(self) -> Iterator[tuple[int, State]]:
         """(loop iteration, every value known in it); the last entry is the end of the program, as iteration -1."""
         state: State = {}
         for parameter in self.kernel.function.parameters:
@@ -99,17 +99,17 @@ class Program:
             if isinstance(op, ops.For):
                 body = op.regions[0]
                 carried = [state[value] for value in op.initial]
-                for turn in range(TURNS):
-                    inner = {**state, body.arguments[0]: [turn]}
+                for iteration in range(ITERATIONS):
+                    inner = {**state, body.arguments[0]: [iteration]}
                     inner.update(zip(body.arguments[1:], carried, strict=True))
                     yield from self._run(body.ops[:-1], inner)
-                    yield turn, inner
+                    yield iteration, inner
                     carried = [inner[value] for value in body.ops[-1].operands]
                 state.update(zip(op.results, carried, strict=True))
             elif op.results:
                 state[op.result] = self._value(op, [state[value] for value in op.operands])
 
-    def _value(self, op: Op, given: list[list[int]]) -> list[int]:
+    def _value(self, op: Op, inputs: list[list[int]]) -> list[int]:
         shape, dtype = op.result.tile.shape, op.result.tile.dtype
         match op:
             case ops.Constant():
@@ -117,34 +117,34 @@ class Program:
             case ops.Iota():
                 return list(range(shape[0]))
             case ops.Load():
-                return given[0]
+                return inputs[0]
             case ops.Binary():
-                found = [exact(op.kind, a, b, dtype) for a, b in zip(*given, strict=True)]
+                found = [exact(op.kind, a, b, dtype) for a, b in zip(*inputs, strict=True)]
             case ops.Unary():
-                found = [unary(op.kind, a, dtype) for a in given[0]]
+                found = [unary(op.kind, a, dtype) for a in inputs[0]]
             case ops.Compare():
-                return [int(COMPARE[op.kind](a, b)) for a, b in zip(*given, strict=True)]
+                return [int(COMPARE[op.kind](a, b)) for a, b in zip(*inputs, strict=True)]
             case ops.Select():
-                return [a if c else b for c, a, b in zip(*given, strict=True)]
+                return [a if c else b for c, a, b in zip(*inputs, strict=True)]
             case ops.Cast():
                 if dtype == boolean:
-                    return [int(a != 0) for a in given[0]]
-                found = given[0]
+                    return [int(a != 0) for a in inputs[0]]
+                found = inputs[0]
             case ops.Broadcast():
-                return given[0] * SIZE
+                return inputs[0] * SIZE
             case ops.Reshape():
-                return given[0]
+                return inputs[0]
             case ops.Permute():
-                return [given[0][2 * column + row] for row in range(2) for column in range(2)]
+                return [inputs[0][2 * column + row] for row in range(2) for column in range(2)]
             case ops.Reduce():
-                best = max(given[0]) if "max" in op.kind else min(given[0])
-                found = [given[0].index(best) if op.kind.startswith("arg") else sum(given[0]) if op.kind == "sum" else best]
+                best = max(inputs[0]) if "max" in op.kind else min(inputs[0])
+                found = [inputs[0].index(best) if op.kind.startswith("arg") else sum(inputs[0]) if op.kind == "sum" else best]
             case _:
                 raise NotImplementedError(op.opcode)
         if dtype == boolean:
             return found
         kept = [wrap(value, dtype) for value in found]
-        if kept != found or (isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod") and min(given[1]) < 1):
+        if kept != found or (isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod") and min(inputs[1]) < 1):
             self.wrapped.add(op)
         return kept
 
@@ -162,7 +162,7 @@ class Maker:
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
         self.k = Kernel(1)
-        self.made = Program(self.k)
+        self.built = Program(self.k)
         self.tiles: list[Value] = []
 
     def program(self) -> Program:
@@ -170,12 +170,12 @@ class Maker:
         for number, dtype in enumerate(self.r.sample(DTYPES, 2)):
             name = f"x{number}"
             tensor = self.k.tensor(name, Access.IN, SIZE, dtype=dtype)
-            self.made.contents[name] = [edges(dtype, self.r) for _ in range(SIZE)]
+            self.built.contents[name] = [edges(dtype, self.r) for _ in range(SIZE)]
             self.tiles.append(self.k.load(tensor, 0, shape=(SIZE,)))
         scalar = self.r.choice(DTYPES)
         value = self.k.body.add_argument(TileType(scalar), "s")
         self.k.function.parameters.append(Parameter("s", value, None))
-        self.made.contents["s"] = [edges(scalar, self.r)]
+        self.built.contents["s"] = [edges(scalar, self.r)]
         self.tiles.append(self.k.spread(value, (SIZE,)))
         self.tiles.append(self.k.iota(SIZE))
         for _ in range(self.r.randint(1, 5)):
@@ -184,7 +184,7 @@ class Maker:
             self.loop()
         for _ in range(self.r.randint(1, 3)):
             self.step()
-        return self.made
+        return self.built
 
     def step(self) -> None:
         """Emits one more operation."""
@@ -204,21 +204,21 @@ class Maker:
             self.tiles.append(test)
             self.add(ops.Select(operands=[test, a, r.choice(same)]), a.tile)
         elif form < 0.82:
-            given = r.choice(self.tiles)
-            self.add(ops.Cast(operands=[given]), TileType(r.choice((*DTYPES, boolean)), (SIZE,)))
+            source = r.choice(self.tiles)
+            self.add(ops.Cast(operands=[source]), TileType(r.choice((*DTYPES, boolean)), (SIZE,)))
         elif form < 0.9:
             kind = r.choice(ops.REDUCE_KINDS)
             reduced = k.emit(ops.Reduce(kind=kind, axis=0, operands=[a]), TileType(i32 if "arg" in kind else dtype)).result
             self.tiles.append(k.spread(reduced, (SIZE,)))
         else:
-            self.tiles.append(self.turned(a))
+            self.tiles.append(self.transposed(a))
 
-    def turned(self, tile: Value) -> Value:
+    def transposed(self, tile: Value) -> Value:
         """The tile reshaped to a matrix, transposed, and reshaped to a row again."""
         dtype = tile.tile.dtype
         matrix = self.k.emit(ops.Reshape(operands=[tile]), TileType(dtype, (2, 2))).result
-        turned = self.k.emit(ops.Permute(axes=(1, 0), operands=[matrix]), TileType(dtype, (2, 2))).result
-        return self.k.emit(ops.Reshape(operands=[turned]), TileType(dtype, (SIZE,))).result
+        transposed = self.k.emit(ops.Permute(axes=(1, 0), operands=[matrix]), TileType(dtype, (2, 2))).result
+        return self.k.emit(ops.Reshape(operands=[transposed]), TileType(dtype, (SIZE,))).result
 
     def add(self, op: Op, type: TileType) -> None:
         self.tiles.append(self.k.emit(op, type).result)
@@ -227,11 +227,11 @@ class Maker:
         return self.k.emit(ops.Constant(value=edges(dtype, self.r)), TileType(dtype, (SIZE,))).result
 
     def loop(self) -> None:
-        """A loop of `TURNS` iterations that carries one tile, or carries two and swaps them."""
+        """A loop of `ITERATIONS` iterations that carries one tile, or carries two and swaps them."""
         first = self.r.choice(self.tiles)
         pair = [t for t in self.tiles if t.tile.dtype == first.tile.dtype]
         initial = [first, self.r.choice(pair)][: self.r.randint(1, 2)]
-        op = ops.For(operands=[self.k.c(0), self.k.c(TURNS), self.k.c(1), *initial], variable="i", regions=[Block()])
+        op = ops.For(operands=[self.k.c(0), self.k.c(ITERATIONS), self.k.c(1), *initial], variable="i", regions=[Block()])
         variable = op.regions[0].add_argument(TileType(i32), "i")
         carried = [op.regions[0].add_argument(first.type, f"c{k}") for k in range(len(initial))]
         self.k.emit_region(op)
@@ -245,4 +245,4 @@ class Maker:
         self.k.block, self.tiles = outer, known
         op.define(*(value.tile for value in initial))
         self.tiles += op.results
-        self.made.loop = op
+        self.built.loop = op

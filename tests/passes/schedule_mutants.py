@@ -39,7 +39,7 @@ ORDERING = (
     Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, TakeTurn, PassTurn, PutRows, TensorStore,
     WaitStores,
 )  # fmt: skip
-MOVED = (*ORDERING, GroupMma, WaitMma)
+MOVABLE = (*ORDERING, GroupMma, WaitMma)
 
 
 class Mutant(NamedTuple):
@@ -58,49 +58,49 @@ def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> 
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
     tiles = [op for op in ops if isinstance(op, For) and op.variable == "turn"]
     planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in _changes(op)]
-    left_out: Counter[str] = Counter()
+    to_skip: Counter[str] = Counter()
     for number, kind, detail, change in planted:
         op = ops[number]
-        kind = "another tile" if kind == "counts other stages" and _says_which_tile(op, tiles) else kind
+        kind = "another tile" if kind == "counts other stages" and _computes_tile(op, tiles) else kind
         if kinds is not None and kind not in kinds:
             continue
-        if left_out[kind]:
-            left_out[kind] -= 1
+        if to_skip[kind]:
+            to_skip[kind] -= 1
             continue
         function = parse_function(text)
         chosen = list(function.body.walk())[number]
         try:
             change(function, chosen)
-            made = print_function(function)
+            changed = print_function(function)
         except (IndexError, KeyError, StopIteration):
             continue  # the index is out of range, or the named op is missing
-        if made not in seen:
-            seen.add(made)
-            left_out[kind] = every - 1
-            yield Mutant(kind, f"{op.opcode} {number}{f', {detail}' if detail else ''}", made)
+        if changed not in seen:
+            seen.add(changed)
+            to_skip[kind] = every - 1
+            yield Mutant(kind, f"{op.opcode} {number}{f', {detail}' if detail else ''}", changed)
 
 
 def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
     if isinstance(op, ORDERING):
         yield f"{op.opcode} dropped", "", _drop
         yield f"{op.opcode} doubled", "", _double
-    if isinstance(op, MOVED):
+    if isinstance(op, MOVABLE):
         for step in (-2, -1, 1, 2):
             yield f"{op.opcode} moved", f"by {step}", lambda f, o, step=step: _move(f, o, step)
     if isinstance(op, RingOp | TensorCopy | GroupMma):
-        for place, value in enumerate(op.operands):
-            if value.type == TileType(i32) and (place < 4 or isinstance(op, TensorCopy)):
-                yield from _of_number(op, place)
-    yield from _of_kind(op)
+        for index, value in enumerate(op.operands):
+            if value.type == TileType(i32) and (index < 4 or isinstance(op, TensorCopy)):
+                yield from _changes_of_number(op, index)
+    yield from _changes_of_kind(op)
 
 
-def _of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
+def _changes_of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
     """Replaces a stage, a parity or a coordinate."""
     parity = (isinstance(op, Acquire | Wait) and place == 2) or isinstance(op, TakeTurn)
     kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and place > 2 else "stage"
-    made = op.operands[place].owner
+    owner = op.operands[place].owner
     for number in (0, 1):
-        if isinstance(made, Constant) and made.value == number:
+        if isinstance(owner, Constant) and owner.value == number:
             continue
         yield (
             f"wrong {kind}",
@@ -116,7 +116,7 @@ def _of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
         yield "wrong parity", "turned", lambda f, o: _set(f, o, place, lambda f, v: _computed(f, o, "sub", v, 1))
 
 
-def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
+def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
     match op:
         case Acquire():
             for factor in (-2, 2, -op.expected // 2, op.expected):
@@ -124,15 +124,15 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
         case Ring():
             for readers in (1, op.readers - 1, op.readers + 1, op.readers * 2, op.readers * 32):
                 yield "wrong readers", str(readers), lambda f, o, n=readers: _attribute(o, "readers", n)
-            for takers in (op.takers - 1, op.takers + 1):
-                yield "wrong readers", f"{takers} takers", lambda f, o, n=takers: _attribute(o, "takers", n)
+            for consumers in (op.takers - 1, op.takers + 1):
+                yield "wrong readers", f"{consumers} takers", lambda f, o, n=consumers: _attribute(o, "takers", n)
             for offset in (1024, 1032, 4):
                 yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
         case TurnOp():
             yield "another's turn", f"place {1 - op.place}", lambda f, o, n=1 - op.place: _attribute(o, "place", n)
         case Release():
-            for held in (0, 1, 2):
-                yield "released too early or late", f"held {held}", lambda f, o, n=held: _attribute(o, "held", n)
+            for iterations in (0, 1, 2):
+                yield "released too early or late", f"held {iterations}", lambda f, o, n=iterations: _attribute(o, "held", n)
         case WaitMma():
             for pending in (0, 1, 2):
                 yield "waits for other products", f"pending {pending}", lambda f, o, n=pending: _attribute(o, "pending", n)
@@ -164,11 +164,11 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             yield "waits for fewer stores", f"pending {more}", lambda f, o: _attribute(o, "pending", more)
             if op.complete:
                 yield "waits for fewer stores", "until they have read", lambda f, o: _attribute(o, "complete", False)
-            for place in range(len(op.operands)):
+            for index in range(len(op.operands)):
                 yield (
                     "waits for fewer stores",
-                    f"not of operand {place}",
-                    lambda f, o, p=place: _attribute(o, "operands", [*o.operands[:p], *o.operands[p + 1 :]]),
+                    f"not of operand {index}",
+                    lambda f, o, p=index: _attribute(o, "operands", [*o.operands[:p], *o.operands[p + 1 :]]),
                 )
         case PutRows() | TensorStore():
             for column in (op.column - op.columns, op.column + op.columns):
@@ -181,13 +181,13 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                     lambda f, o: _attribute(o, "operands", [*o.operands[:2], *o.operands[:1:-1]]),
                 )
         case For() if any(isinstance(inner, RingOp) for inner in op.regions[0].walk()):
-            for place in (0, 3, 4, 5):
-                yield "loop begins elsewhere", f"operand {place} is 0", lambda f, o, p=place: _begin(f, o, p, 0)
-                yield "loop begins elsewhere", f"operand {place} is 1", lambda f, o, p=place: _begin(f, o, p, 1)
+            for index in (0, 3, 4, 5):
+                yield "loop begins elsewhere", f"operand {index} is 0", lambda f, o, p=index: _begin(f, o, p, 0)
+                yield "loop begins elsewhere", f"operand {index} is 1", lambda f, o, p=index: _begin(f, o, p, 1)
                 yield (
                     "loop begins elsewhere",
-                    f"operand {place}",
-                    lambda f, o, p=place: _set(
+                    f"operand {index}",
+                    lambda f, o, p=index: _set(
                         f, o, p if o.operands[p].type == TileType(i32) else 99, lambda f, v: _computed(f, o, "add", v, 1)
                     ),
                 )
@@ -204,10 +204,10 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             yield "released too early or late", "where not", lambda f, o: _attribute(o, "regions", o.regions[::-1])
             yield "released too early or late", "always", _always
         case _:
-            yield from _of_places(op)
+            yield from _changes_of_ring_index(op)
 
 
-def _of_places(op: Op) -> Iterator[tuple[str, str, Change]]:
+def _changes_of_ring_index(op: Op) -> Iterator[tuple[str, str, Change]]:
     """Changes the arithmetic that computes ring indices."""
     if isinstance(op, Constant) and op.result.type == TileType(i32) and isinstance(op.value, int) and 0 <= op.value < 16:
         for more in (-1, 1):
@@ -221,12 +221,12 @@ def _of_places(op: Op) -> Iterator[tuple[str, str, Change]]:
         yield "counts other stages", f"{other} for {op.kind}", lambda f, o: _attribute(o, "kind", other)
 
 
-def _says_which_tile(op: Op, tiles: list[For]) -> bool:
+def _computes_tile(op: Op, tiles: list[For]) -> bool:
     """Whether an operation is directly in the loop over a block's tiles, where no ring stage is computed."""
     return any(op in loop.regions[0].ops for loop in tiles)
 
 
-def _home(function: Function, op: Op) -> Block:
+def _block_of(function: Function, op: Op) -> Block:
     return next(block for block in _blocks(function.body) if op in block.ops)
 
 
@@ -238,31 +238,31 @@ def _blocks(block: Block) -> Iterator[Block]:
 
 
 def _drop(function: Function, op: Op) -> None:
-    _home(function, op).ops.remove(op)
+    _block_of(function, op).ops.remove(op)
 
 
 def _double(function: Function, op: Op) -> None:
-    home = _home(function, op)
-    home.ops.insert(home.ops.index(op), replace(op, operands=list(op.operands), results=[]))
+    block = _block_of(function, op)
+    block.ops.insert(block.ops.index(op), replace(op, operands=list(op.operands), results=[]))
 
 
 def _move(function: Function, op: Op, step: int) -> None:
     """Moves an operation by `step` neighbours; the yield of a region stays last."""
-    home = _home(function, op)
-    place = home.ops.index(op) + step
-    last = len(home.ops) - (home.ops[-1].opcode == "yield")
-    if not 0 <= place < last:
+    block = _block_of(function, op)
+    index = block.ops.index(op) + step
+    last = len(block.ops) - (block.ops[-1].opcode == "yield")
+    if not 0 <= index < last:
         raise IndexError
-    home.ops.remove(op)
-    home.ops.insert(place, op)
+    block.ops.remove(op)
+    block.ops.insert(index, op)
 
 
 def _attribute(op: Op, name: str, value: object) -> None:
     setattr(op, name, value)
 
 
-def _set(function: Function, op: Op, place: int, made: Callable[[Function, Value], Value]) -> None:
-    op.operands[place] = made(function, op.operands[place])
+def _set(function: Function, op: Op, place: int, computed: Callable[[Function, Value], Value]) -> None:
+    op.operands[place] = computed(function, op.operands[place])
 
 
 def _begin(function: Function, op: Op, place: int, number: int) -> None:
@@ -275,8 +275,8 @@ def _begin(function: Function, op: Op, place: int, number: int) -> None:
 def _constant(function: Function, op: Op, number: int) -> Value:
     constant = Constant(value=number)
     constant.define(TileType(i32))
-    home = _home(function, op)
-    home.ops.insert(home.ops.index(op), constant)
+    block = _block_of(function, op)
+    block.ops.insert(block.ops.index(op), constant)
     return constant.result
 
 
@@ -288,22 +288,22 @@ def _computed(function: Function, op: Op, kind: str, value: Value, number: int) 
         operands, kind = [value, _constant(function, op, -number)], "sub"
     binary = Binary(kind=kind, operands=operands)
     binary.define(TileType(i32))
-    home = _home(function, op)
-    home.ops.insert(home.ops.index(op), binary)
+    block = _block_of(function, op)
+    block.ops.insert(block.ops.index(op), binary)
     return binary.result
 
 
 def _condition(function: Function, op: Op, step: int) -> None:
     """Takes the condition of the branch that is `step` branches away."""
-    branches: list[Op] = [one for one in _home(function, op).ops if isinstance(one, If)]
-    place = branches.index(op) + step
-    if not 0 <= place < len(branches) or branches[place].operands == op.operands:
+    branches: list[Op] = [inner for inner in _block_of(function, op).ops if isinstance(inner, If)]
+    index = branches.index(op) + step
+    if not 0 <= index < len(branches) or branches[index].operands == op.operands:
         raise IndexError
-    op.operands = list(branches[place].operands)
+    op.operands = list(branches[index].operands)
 
 
 def _always(function: Function, op: Op) -> None:
     """Inlines a branch's first region, whatever its condition."""
-    home = _home(function, op)
-    place = home.ops.index(op)
-    home.ops[place : place + 1] = op.regions[0].ops[:-1]
+    block = _block_of(function, op)
+    index = block.ops.index(op)
+    block.ops[index : index + 1] = op.regions[0].ops[:-1]

@@ -97,6 +97,6 @@ def test_it_is_accepted(name: str, tmp_path: Path) -> None:
     assert proofs(tmp_path, ACCEPTED[name]).obligations
 
 
-def test_a_proof_names_no_fact_that_a_division_before_it_gives(tmp_path: Path) -> None:
+def test_a_proof_names_no_fact_that_a_preceding_division_implies(tmp_path: Path) -> None:
     found = [o for o in proofs(tmp_path, ACCEPTED["divisor"]).obligations if o.property == "bounds" and "x" in o.subject]
     assert [o.facts for o in found] == [("requires(n <= M)",)]

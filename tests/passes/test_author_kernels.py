@@ -66,7 +66,7 @@ LANES = """def kernel(x: In[f32, Literal["M * 16"]], out: Out[f32, Literal["M * 
     p = bid(0) * 16 + (arange(16) ^ (bid(0) & 7))
     scatter(out, p, gather(x, p))
 """
-TURNS = """def kernel(x: In[f32, M, 16], out: Out[f32, M, 16]):
+ITERATIONS = """def kernel(x: In[f32, M, 16], out: Out[f32, M, 16]):
     grid(M)
     for j in range(16):
         store(out, (bid(0), j ^ 5), load(x, (bid(0), j)))
@@ -121,8 +121,8 @@ REFUSED = {
     "tiles, wrong step": (TILES, "across, programs):", "across, 4):", "E0401"),
     "tiles, step of any size": (TILES, "across, programs):", "across, M - 1):", "E0305"),
     "lanes, a bit lost": (LANES, "arange(16) ^", "arange(16) &", "E0404"),
-    "turns, out of the block": (TURNS, "j ^ 5", "j ^ 21", "E0302"),
-    "turns, a bit lost": (TURNS, "j ^ 5", "(j ^ 5) & 14", "E0404"),
+    "turns, out of the block": (ITERATIONS, "j ^ 5", "j ^ 21", "E0302"),
+    "turns, a bit lost": (ITERATIONS, "j ^ 5", "(j ^ 5) & 14", "E0404"),
     "masks, one too many": (MASKS, "& 7 | 32", "& 7 | 64", "E0301"),
     "masks, sign": (MASKS, "(k ^ -1) >> 31) + 1", "(k ^ -1) >> 31)", "E0301"),
     "segments, not sorted": (SEGMENTS, "sorted=True, ends=True", "", "E0401"),
@@ -139,7 +139,7 @@ UNDECIDED = {
 }
 
 
-def judged(folder: Path, text: str) -> Verdict:
+def verdict_of(folder: Path, text: str) -> Verdict:
     path = folder / "author.py"
     path.write_text(HEAD + text, encoding="utf-8")
     return judge_function(load_kernel(path, {}))
@@ -147,7 +147,7 @@ def judged(folder: Path, text: str) -> Verdict:
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepted_and_nothing_goes_wrong(tmp_path: Path, name: str) -> None:
-    verdict = judged(tmp_path, ACCEPTED[name])
+    verdict = verdict_of(tmp_path, ACCEPTED[name])
     assert verdict.kind == "accepted", verdict.diagnostics or verdict.fault
     assert verdict.launches
 
@@ -156,7 +156,7 @@ def test_accepted_and_nothing_goes_wrong(tmp_path: Path, name: str) -> None:
 def test_refused_with_a_launch_that_goes_wrong(tmp_path: Path, name: str) -> None:
     text, old, new, code = REFUSED[name]
     assert old in text
-    verdict = judged(tmp_path, text.replace(old, new))
+    verdict = verdict_of(tmp_path, text.replace(old, new))
     assert verdict.kind == "refused_confirmed", verdict
     assert code in verdict.codes
     assumed = {d.code for d in verdict.diagnostics if d.counterexample is not None and "assuming" in d.counterexample.note}
@@ -164,9 +164,9 @@ def test_refused_with_a_launch_that_goes_wrong(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", UNDECIDED)
-def test_refused_where_segments_leave_rows_out(tmp_path: Path, name: str) -> None:
+def test_refused_if_segments_omit_rows(tmp_path: Path, name: str) -> None:
     text, old, new, code = UNDECIDED[name]
     assert old in text
-    verdict = judged(tmp_path, text.replace(old, new))
+    verdict = verdict_of(tmp_path, text.replace(old, new))
     assert verdict.kind == "refused_confirmed", verdict
     assert code in verdict.codes

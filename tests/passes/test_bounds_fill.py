@@ -101,17 +101,19 @@ def prepared(folder: Path, case: str) -> Function:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_are_left_out_where_nothing_stored_follows_from_them(case: str, tmp_path: Path) -> None:
+def test_rows_are_not_filled_if_no_stored_element_depends_on_them(case: str, tmp_path: Path) -> None:
     assert clipped(prepared(tmp_path, case)) == CASES[case][3]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_second_opinion_goes_back_from_what_is_stored(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_independent_checker_works_backwards_from_stored_elements(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The independent checker accepts every copy that the pass marks and refuses all others."""
     refused: set[str] = set()
     mark = bounds_fill.mark
 
-    def judged(function: Function) -> Function:
+    def checked(function: Function) -> Function:
         mark(function)
         bounds_fill_check.check(function)
         for copy in [op for op in function.body.walk() if isinstance(op, TensorCopy) and not op.clipped]:
@@ -119,12 +121,12 @@ def test_a_second_opinion_goes_back_from_what_is_stored(case: str, tmp_path: Pat
             refused.add(function.parameter_of(copy.source).name)
         return function
 
-    monkeypatch.setattr(bounds_fill, "mark", judged)
+    monkeypatch.setattr(bounds_fill, "mark", checked)
     assert clipped(prepared(tmp_path, case)) == {"a", "b"} - refused
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_rows_of_a_tile_before_are_not_those_of_the_tile_at_hand(later: bool) -> None:
+def test_rows_of_the_previous_tile_are_not_those_of_the_current_tile(later: bool) -> None:
     """No schedule stores a tile one iteration late; if one did, the stored rows would not be the copied rows."""
     function = tensor_products.source("bf16", 64, 64)
     schedule = choose(function, SM_90A, Overrides(copy="tma", stages=2, persistent=True))
@@ -162,13 +164,13 @@ def test_rows_of_a_tile_before_are_not_those_of_the_tile_at_hand(later: bool) ->
         (lambda: tensor_attention.made("bf16", 64, 64), set[str]()),
     ],
 )
-def test_kernels_that_are_shipped(kernel: Any, names: set[str]) -> None:
+def test_shipped_kernels(kernel: Any, names: set[str]) -> None:
     """In attention, every query depends on every row of keys."""
     assert clipped(kernel().prepared) == names
 
 
 @pytest.mark.parametrize("case", ["a sum of columns", "a sum of rows", "rows of another extent"])
-def test_the_emulator_finds_a_row_that_is_seen(case: str, tmp_path: Path) -> None:
+def test_the_emulator_finds_an_observed_row(case: str, tmp_path: Path) -> None:
     """Emulation of the pass' output reports nothing; if every copy skips its out-of-bounds rows, an uninitialized row reaches a
     store."""
     right = prepared(tmp_path, case)

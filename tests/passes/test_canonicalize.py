@@ -78,27 +78,27 @@ def programs(draw: st.DrawFn) -> tuple[Function, dict[str, int]]:
         dtype = DTYPES[draw(st.sampled_from(NAMES))]
         alike = [value for value in values if value.tile.dtype == dtype]
         kind = draw(st.sampled_from(["constant", "binary", "compare", "cast", "unary", "select", "reshape"]))
-        made: Op
+        op: Op
         if kind == "constant" or len(alike) < 1:
             low, high = dtype.integer_range()
-            made = ops.Constant(value=draw(st.sampled_from([0, 1, 2, low, high]) | st.integers(low, high)))
+            op = ops.Constant(value=draw(st.sampled_from([0, 1, 2, low, high]) | st.integers(low, high)))
         elif kind == "cast":
-            made = ops.Cast(operands=[draw(st.sampled_from([v for v in values if v.tile.dtype != boolean] or alike))])
+            op = ops.Cast(operands=[draw(st.sampled_from([v for v in values if v.tile.dtype != boolean] or alike))])
         elif kind == "unary":
-            made = ops.Unary(kind=draw(st.sampled_from(["neg", "abs"])), operands=[draw(st.sampled_from(alike))])
+            op = ops.Unary(kind=draw(st.sampled_from(["neg", "abs"])), operands=[draw(st.sampled_from(alike))])
         elif kind == "reshape":
-            made = draw(st.sampled_from([ops.Reshape, ops.Broadcast]))(operands=[draw(st.sampled_from(alike))])
+            op = draw(st.sampled_from([ops.Reshape, ops.Broadcast]))(operands=[draw(st.sampled_from(alike))])
         else:
             pair = [draw(st.sampled_from(alike)), draw(st.sampled_from(alike))]
             conditions = [value for value in values if value.tile.dtype == boolean]
             if kind == "compare":
-                made, dtype = ops.Compare(kind=draw(st.sampled_from(ops.COMPARE_KINDS)), operands=pair), boolean
+                op, dtype = ops.Compare(kind=draw(st.sampled_from(ops.COMPARE_KINDS)), operands=pair), boolean
             elif kind == "select" and conditions:
-                made = ops.Select(operands=[draw(st.sampled_from(conditions)), *pair])
+                op = ops.Select(operands=[draw(st.sampled_from(conditions)), *pair])
             else:
                 kinds = sorted(COMPUTE.keys() - set(ops.COMPARE_KINDS))
-                made = ops.Binary(kind=draw(st.sampled_from(kinds)), operands=pair)
-        values.append(k.emit(made, TileType(dtype)).result)
+                op = ops.Binary(kind=draw(st.sampled_from(kinds)), operands=pair)
+        values.append(k.emit(op, TileType(dtype)).result)
     zero = k.c(0)
     for value in values:
         tensor = k.tensor(f"out{len(k.function.parameters)}", Access.OUT, 1, dtype=value.tile.dtype)
@@ -107,9 +107,9 @@ def programs(draw: st.DrawFn) -> tuple[Function, dict[str, int]]:
     return k.function, env
 
 
-def results(function: Function, given_values: dict[str, int]) -> list[int]:
+def results(function: Function, arguments: dict[str, int]) -> list[int]:
     """What each store writes, in order."""
-    env = {p.value: given_values[p.name] for p in function.parameters if p.access is None}
+    env = {p.value: arguments[p.name] for p in function.parameters if p.access is None}
     return [value_of(op.tile, env) for op in function.body.walk() if isinstance(op, ops.Store)]
 
 
@@ -173,7 +173,7 @@ def test_stored_values_stay(program: tuple[Function, dict[str, int]]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(programs())
-def test_nothing_that_is_known_is_left(program: tuple[Function, dict[str, int]]) -> None:
+def test_no_known_value_remains(program: tuple[Function, dict[str, int]]) -> None:
     function, _ = program
     canonicalize(function)
     assert not [op for op in function.body.walk() if folding.folded(op) or folding.same_as(op)]
@@ -183,7 +183,7 @@ def test_nothing_that_is_known_is_left(program: tuple[Function, dict[str, int]])
 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
-def test_shipped_kernels_are_clean_after_one_turn(name: str) -> None:
+def test_shipped_kernels_are_canonical_after_one_iteration(name: str) -> None:
     function = canonicalize(shipped.load(name))
     verify(function)
     text = print_function(function)
@@ -191,7 +191,7 @@ def test_shipped_kernels_are_clean_after_one_turn(name: str) -> None:
     assert len(list(function.body.walk())) <= len(list(shipped.load(name).body.walk()))
 
 
-def test_a_division_leaves_a_loop_that_may_not_turn() -> None:
+def test_a_division_is_hoisted_from_a_loop_that_may_have_no_iteration() -> None:
     k = Kernel(1)
     n = k.body.add_argument(TileType(i32), "n")
     k.function.parameters.append(Parameter("n", n))
@@ -210,7 +210,7 @@ def test_a_division_leaves_a_loop_that_may_not_turn() -> None:
     assert by_parameter.owner in outside and moved.owner in outside and halved.owner in outside
 
 
-def test_reads_nobody_uses_go_and_writes_stay() -> None:
+def test_unused_reads_are_removed_and_writes_stay() -> None:
     k = Kernel(1)
     x, out = k.tensor("x", Access.IN, 8), k.tensor("out", Access.OUT, 8)
     k.load(x, 0, shape=(8,))

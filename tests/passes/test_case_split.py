@@ -97,15 +97,15 @@ def test_a_guess_is_a_solution() -> None:
 def test_the_budget_ends_in_one_error_that_names_what_cost_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "k.py"
     path.write_text(stored_divisions(6), encoding="utf-8")
-    said: list[str] = []
-    monkeypatch.setattr("tilec.passes.prover.work.note", said.append)
+    messages: list[str] = []
+    monkeypatch.setattr("tilec.passes.prover.work.note", messages.append)
     monkeypatch.setattr(MODULE, "Work", lambda: Work(limit=20_000))
     with pytest.raises(CompileError) as caught:
         prove(load_kernel(path, {}))
     (found,) = caught.value.diagnostics
     assert found.code == "E0510" and found.hint and "no race of store to `out`" in found.notes[0]
     assert found.primary is not None and found.primary.span.line == len(path.read_text(encoding="utf-8").splitlines())
-    assert any("no race of store to `out` with store to `out` at" in text for text in said)
+    assert any("no race of store to `out` with store to `out` at" in text for text in messages)
 
 
 def test_work_is_the_same_on_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_work_is_the_same_on_every_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("error", "code"), [(RecursionError(), "E0512"), (MemoryError(), "E0812")])
-def test_a_stage_without_stack_or_memory_is_no_defect(error: Exception, code: str) -> None:
+def test_a_stage_without_stack_or_memory_is_no_internal_error(error: Exception, code: str) -> None:
     with pytest.raises(CompileError) as caught, told_as_diagnostics("stage `mlir`", lambda: None):
         raise error
     assert [diagnostic.code for diagnostic in caught.value.diagnostics] == [code]

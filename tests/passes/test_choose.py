@@ -22,32 +22,32 @@ from tilec.passes.schedule import choose, prepare
 from tilec.target.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, problems, tma_roles
 from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
 
-PLACE = Span("build.toml", 7, 3, 7, 9)
+LOCATION = Span("build.toml", 7, 3, 7, 9)
 
 
 def refused(name: str, target: Target, wanted: Overrides) -> Diagnostic:
     """The error of a shipped kernel that cannot have the requested schedule; all its parts have one source location."""
-    places = tuple((part, PLACE) for part in wanted.given())
+    locations = tuple((part, LOCATION) for part in wanted.given())
     with pytest.raises(CompileError) as caught:
-        choose(shipped.load(name), target, replace(wanted, places=places))
+        choose(shipped.load(name), target, replace(wanted, places=locations))
     (found,) = caught.value.diagnostics
-    assert found.code == "E0809" and found.primary is not None and found.primary.span == PLACE and found.hint
+    assert found.code == "E0809" and found.primary is not None and found.primary.span == LOCATION and found.hint
     return found
 
 
 @pytest.mark.parametrize(("name", "target"), chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
-def test_a_schedule_says_what_the_passes_make(name: str, target: Target) -> None:
+def test_a_schedule_states_what_the_passes_emit(name: str, target: Target) -> None:
     function = shipped.load(name)
     text = print_function(function)
     schedule = choose(function, target)
     assert print_function(function) == text, "choosing changes nothing"
     assert Schedule.from_json(schedule.to_json()) == schedule
     assert problems(schedule, target) == []
-    made = prepare(shipped.load(name), target, schedule)
-    assert made.num_warps == schedule.warps
-    rings = [op.result.ring.stages for op in made.body.walk() if isinstance(op, Ring)]
+    prepared = prepare(shipped.load(name), target, schedule)
+    assert prepared.num_warps == schedule.warps
+    rings = [op.result.ring.stages for op in prepared.body.walk() if isinstance(op, Ring)]
     assert set(rings) == {loop.stages for loop in schedule.pipelines if loop.stages > 1}
-    grouped = any(isinstance(op, GroupMma) for op in made.body.walk())
+    grouped = any(isinstance(op, GroupMma) for op in prepared.body.walk())
     assert grouped == any(loop.mma == "wgmma" for loop in schedule.pipelines)
 
 
@@ -58,20 +58,20 @@ def test_targets_have_schedules_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("stages", [2, 3, 5])
-def test_stages_are_as_many_as_are_asked_for(stages: int) -> None:
+def test_the_number_of_stages_is_as_requested(stages: int) -> None:
     schedule = choose(shipped.load("matmul"), SM_90A, Overrides(stages=stages, mma="mma_sync", warps=4))
     assert schedule.pipelines == (Pipeline(stages, "cp_async", "mma_sync"),)
-    made = prepare(shipped.load("matmul"), SM_90A, schedule)
-    assert {op.result.ring.stages for op in made.body.walk() if isinstance(op, Ring)} == {stages}
+    prepared = prepare(shipped.load("matmul"), SM_90A, schedule)
+    assert {op.result.ring.stages for op in prepared.body.walk() if isinstance(op, Ring)} == {stages}
 
 
 def test_one_stage_is_no_pipeline() -> None:
-    made = prepare(shipped.load("matmul"), SM_90A, Overrides(stages=1))
-    assert not any(isinstance(op, Ring) for op in made.body.walk())
-    assert any(isinstance(op, For) for op in made.body.walk())
+    prepared = prepare(shipped.load("matmul"), SM_90A, Overrides(stages=1))
+    assert not any(isinstance(op, Ring) for op in prepared.body.walk())
+    assert any(isinstance(op, For) for op in prepared.body.walk())
 
 
-def test_what_a_kernel_cannot_have_is_refused_at_its_place() -> None:
+def test_an_override_that_a_kernel_cannot_have_is_refused_at_its_location() -> None:
     assert "16 stages take" in refused("matmul", SM_120A, Overrides(stages=16)).message
     assert "sm_120a has no `wgmma`" in refused("matmul", SM_120A, Overrides(mma="wgmma", stages=4)).message
     assert "none that `wgmma` makes in 2 stages" in refused("matmul", SM_90A, Overrides(mma="wgmma", stages=2)).message
@@ -80,7 +80,7 @@ def test_what_a_kernel_cannot_have_is_refused_at_its_place() -> None:
     assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(mma="mma_sync")).message
 
 
-def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
+def test_copies_by_tma_are_only_for_products_of_warpgroups() -> None:
     assert "sm_100a has not" in refused("matmul", SM_100A, Overrides(copy="tma")).message
     assert (
         "does not make its product of two copied operands on 8 warps"
@@ -95,7 +95,7 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
     assert "take one tile each" in refused("matmul", SM_90A, Overrides(copy="tma", order="pingpong")).message
 
 
-def test_a_producer_leaves_registers_where_sums_need_them() -> None:
+def test_a_producer_gives_up_registers_if_accumulators_need_them() -> None:
     """160 accumulator registers a thread do not fit next to the rest of an equal share, 128 do; more than 192 fit nowhere."""
     for columns, registers in ((128, (None, None)), (160, (232, 40)), (192, (232, 40))):
         schedule = choose(source("bf16", 256, columns), SM_90A, Overrides(copy="tma", consumers=2, stages=2))
@@ -107,7 +107,7 @@ def test_a_producer_leaves_registers_where_sums_need_them() -> None:
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
 LOOP = GOOD.pipelines[0]
 BY_TMA = Pipeline(3, "tma", "wgmma")
-IN_TURNS = Schedule(tma_roles(2, order="pingpong"), (BY_TMA,), persistent=True, order="pingpong")
+PINGPONG = Schedule(tma_roles(2, order="pingpong"), (BY_TMA,), persistent=True, order="pingpong")
 
 
 def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
@@ -129,9 +129,7 @@ def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
         ("out: Out[", "out: InOut[", 64, "`out` is not written once alone"),
     ],
 )
-def test_consumers_take_turns_at_products_of_tiles_that_are_alike(
-    tmp_path: Path, old: str, new: str, rows: int, why: str
-) -> None:
+def test_pingpong_needs_tiles_with_equal_iteration_counts(tmp_path: Path, old: str, new: str, rows: int, why: str) -> None:
     path = tmp_path / "matmul.py"
     text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
     path.write_text(text.replace(old, new).replace("In, Out,", "In, InOut, Out,") if old else text)
@@ -167,9 +165,9 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, order="snake"), "order"),
         (replace(GOOD, order="up"), "order"),
         (replace(GOOD, roles=tma_roles(2, order="pingpong"), pipelines=(BY_TMA,), order="pingpong"), "order"),
-        (replace(IN_TURNS, roles=tma_roles(1, order="pingpong")), "order"),
-        (replace(IN_TURNS, roles=tma_roles(4, order="pingpong")), "consumers"),
-        (replace(IN_TURNS, roles=tma_roles(2)), "consumers"),
+        (replace(PINGPONG, roles=tma_roles(1, order="pingpong")), "order"),
+        (replace(PINGPONG, roles=tma_roles(4, order="pingpong")), "consumers"),
+        (replace(PINGPONG, roles=tma_roles(2)), "consumers"),
         (replace(GOOD, pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, pipelines=(replace(LOOP, copy="load"),)), "stages"),
         (replace(GOOD, pipelines=(replace(LOOP, stages=1),)), "stages"),
@@ -179,8 +177,8 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, pipelines=(replace(LOOP, mma="dot"),)), "mma"),
     ],
 )
-def test_what_nothing_lowers_is_refused_and_not_passed_over(schedule: Schedule, part: str) -> None:
-    assert problems(GOOD, SM_90A) == problems(IN_TURNS, SM_90A) == []
+def test_a_schedule_without_lowering_is_refused_and_not_ignored(schedule: Schedule, part: str) -> None:
+    assert problems(GOOD, SM_90A) == problems(PINGPONG, SM_90A) == []
     assert part in {problem.part for problem in problems(schedule, SM_90A)}
 
 
@@ -192,7 +190,7 @@ def test_a_target_decides() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_schedule_of_another_kernel_is_a_defect(count: int) -> None:
+def test_a_schedule_of_another_kernel_is_an_internal_error(count: int) -> None:
     schedule = choose(shipped.load("matmul"), SM_90A, NOTHING_FIXED)
     with pytest.raises(VerifyError, match="the schedule has"):
         prepare(shipped.load("matmul"), SM_90A, replace(schedule, pipelines=schedule.pipelines[:1] * count))

@@ -40,7 +40,7 @@ def k(out: InOut[f32, M, N]):
         ("not (M < 8 and N < 8)", False),
     ],
 )
-def test_a_precondition_gives_what_it_says(tmp_path: Path, clause: str, accepted: bool) -> None:
+def test_a_precondition_implies_its_clauses(tmp_path: Path, clause: str, accepted: bool) -> None:
     path = tmp_path / "k.py"
     path.write_text(KERNEL.format(clause=clause), encoding="utf-8")
     function = load_kernel(path, {})

@@ -23,7 +23,7 @@ def test_sizes_and_preconditions_are_checked_at_launch():
     assert not holds(k, N=MAX_DIM + 8)
 
 
-def test_the_grid_is_checked_only_where_it_could_be_wrong():
+def test_the_grid_is_checked_only_if_it_could_be_wrong():
     k = Kernel("N", "M")
     texts = [check.text for check in launch_checks(k.function)]
     assert any("65535" in text for text in texts)
@@ -43,7 +43,7 @@ def test_strides_step_over_the_axes_inside():
     assert not holds(k, T=4, S=63)
 
 
-def test_only_tensors_that_are_read_alone_may_alias():
+def test_only_read_only_tensors_may_alias():
     k = Kernel("N")
     for name, access in (("a", Access.IN), ("b", Access.IN), ("out", Access.OUT), ("sum", Access.ATOMIC)):
         k.tensor(name, access, "N")

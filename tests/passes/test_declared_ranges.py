@@ -41,7 +41,7 @@ def kernel(tmp_path: Path, low: int, high: int, place: str = "b") -> Function:
     return load_kernel(path, {}, root=tmp_path)
 
 
-def test_a_carried_scalar_stays_where_declared_data_lets_it(tmp_path: Path) -> None:
+def test_a_carried_scalar_stays_in_the_range_of_declared_data(tmp_path: Path) -> None:
     function = kernel(tmp_path, 1, 9)
     found = {fact for o in prove(function).obligations if o.property == "bounds" and "x" in o.subject for fact in o.facts}
     assert found == {"values(ids, 1, 9)"}
@@ -51,7 +51,7 @@ def test_a_carried_scalar_stays_where_declared_data_lets_it(tmp_path: Path) -> N
     assert sources(carried, function) == {"ids", "x", "N"}, "all that is read in the loop; the block id"
 
 
-def test_marks_of_machine_code_do_not_rest_on_it(tmp_path: Path) -> None:
+def test_marks_of_machine_code_do_not_depend_on_declarations(tmp_path: Path) -> None:
     function = kernel(tmp_path, 1, 9)
     load = next(op for op in function.body.walk() if isinstance(op, Load) and op.result.tile.dtype == i32)
     assert value_ranges(function)[load.result].high == 2**31 - 1
@@ -96,7 +96,7 @@ def k(d: In[i64, N], e: In[i16, N], x: In[bf16, N, {extent}], out: Out[bf16, N, 
 
 
 @pytest.mark.parametrize(("extent", "right"), [(28, True), (27, False)])
-def test_ranges_decide_what_products_make_hard(extent: int, right: bool, tmp_path: Path) -> None:
+def test_ranges_decide_systems_that_products_make_hard(extent: int, right: bool, tmp_path: Path) -> None:
     """`one` and `other` are in -4..2. Ranges do not know that their product is a square, so they give it -8..16."""
     path = tmp_path / "k.py"
     path.write_text(SQUARE.format(extent=extent))
@@ -132,7 +132,7 @@ def k(start: i32, x: In[f32, 8], out: Out[f32, N, 1]):
     ("condition", "right"),
     [("start >= 0, start < 8", True), ("start >= 0, start <= 8", False), ("start >= -1, start < 8", False), ("N < 8", False)],
 )
-def test_a_carried_scalar_stays_where_preconditions_let_it(condition: str, right: bool, tmp_path: Path) -> None:
+def test_a_carried_scalar_stays_in_the_range_of_preconditions(condition: str, right: bool, tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     path.write_text(COUNTDOWN.format(condition=condition))
     function = load_kernel(path, {}, root=tmp_path)

@@ -20,14 +20,14 @@ from tilec.target.targets import SM_90A
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
 MATVEC = {"E": "bf16", "B": 1, "K": 2560, "ROWS": 1, "BLOCK": 512}
-EARLY = {"E": "bf16", "K": 2560, "ROWS": 1, "BLOCK": 512}
+SCALED_MATVEC = {"E": "bf16", "K": 2560, "ROWS": 1, "BLOCK": 512}
 
 
 def prepared(name: str, **constants: int | str) -> Function:
     return prepare(load_kernel(SHIPPED / f"{name}.py", constants), SM_90A)  # pyright: ignore[reportArgumentType]
 
 
-def is_early(function: Function, op: Op) -> bool:
+def precedes_wait(function: Function, op: Op) -> bool:
     return isinstance(op, Load) and function.is_resident(op.source)
 
 
@@ -39,7 +39,7 @@ def is_early(function: Function, op: Op) -> bool:
         ("add_rms_norm", {"E": "f16", "H": 1024}),
         ("matmul", {"E": "bf16", "BM": 128, "BN": 128, "BK": 64, "GROUP": 8}),
         ("matvec", MATVEC),
-        ("scaled_matvec", EARLY),
+        ("scaled_matvec", SCALED_MATVEC),
         ("matvec", {**MATVEC, "B": 4, "ROWS": 32, "BLOCK": 128}),
     ],
 )
@@ -56,61 +56,61 @@ def test_nothing_touches_memory_before_the_wait(name: str, constants: dict[str, 
         else:
             seen.append(op)
     assert after, "never waits"
-    assert all(op.effect is Effect.NONE or is_early(function, op) for op in before), before
+    assert all(op.effect is Effect.NONE or precedes_wait(function, op) for op in before), before
     assert not any(isinstance(inner, WaitPrior) for op in after for region in op.regions for inner in region.walk())
 
 
-def test_weights_are_loaded_before_the_wait_and_activations_behind_it() -> None:
-    function = prepared("scaled_matvec", **EARLY)
-    wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+def test_weights_are_loaded_before_the_wait_and_activations_after_it() -> None:
+    function = prepared("scaled_matvec", **SCALED_MATVEC)
+    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
     loads = [
-        (place < wait, function.parameter_of(op.source).name)
-        for place, op in enumerate(function.body.ops)
+        (index < wait, function.parameter_of(op.source).name)
+        for index, op in enumerate(function.body.ops)
         if isinstance(op, Load)
     ]
     assert loads == [*[(True, "w")] * 5, (False, "squares"), *[(False, "x")] * 5]  # 2560 columns, 512 at a time
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 5])
-def test_a_schedule_says_how_much_is_loaded_early(turns: int) -> None:
-    function = load_kernel(SHIPPED / "scaled_matvec.py", EARLY)  # pyright: ignore[reportArgumentType]
+def test_a_schedule_states_how_many_iterations_are_loaded_before_the_wait(turns: int) -> None:
+    function = load_kernel(SHIPPED / "scaled_matvec.py", SCALED_MATVEC)  # pyright: ignore[reportArgumentType]
     prepare(function, SM_90A, Schedule((Role("all", 2),), early=turns))
-    wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
-    assert sum(is_early(function, op) for op in function.body.ops[:wait]) == turns
+    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    assert sum(precedes_wait(function, op) for op in function.body.ops[:wait]) == turns
     assert sum(isinstance(op, For) for op in function.body.ops) == (turns < 5)
 
 
-def test_the_verifier_refuses_an_early_read_of_what_is_not_resident() -> None:
-    function = prepared("scaled_matvec", **EARLY)
+def test_the_verifier_refuses_a_read_before_the_wait_of_a_tensor_that_is_not_resident() -> None:
+    function = prepared("scaled_matvec", **SCALED_MATVEC)
     function.residents = ()
     with pytest.raises(VerifyError, match="touches memory before the kernels before this one are complete"):
         verify(function)
-    function = prepared("matvec_add_scaled", **EARLY)
+    function = prepared("matvec_add_scaled", **SCALED_MATVEC)
     function.residents = (Resident("scaled"),)
     with pytest.raises(VerifyError, match="scaled is resident, and no tensor that holds something"):
         verify(function)
 
 
-def test_loads_of_what_is_resident_and_written_stay_behind_the_wait(tmp_path: Path) -> None:
+def test_loads_of_resident_tensors_that_are_written_stay_after_the_wait(tmp_path: Path) -> None:
     """The load may follow a store of the kernel itself, so it must not move to the start."""
     source = (SHIPPED / "matvec_add_scaled.py").read_text()
     (tmp_path / "written.py").write_text(source.replace("resident(w, weight)", "resident(w, weight, residual)"))
-    function = prepare(load_kernel(tmp_path / "written.py", EARLY | {"ROWS": 4, "BLOCK": 512}), SM_90A)  # pyright: ignore[reportArgumentType]
+    function = prepare(load_kernel(tmp_path / "written.py", SCALED_MATVEC | {"ROWS": 4, "BLOCK": 512}), SM_90A)  # pyright: ignore[reportArgumentType]
     assert {one.tensor for one in function.residents} == {"w", "weight", "residual"}
-    wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
     touched = {function.parameter_of(op.operands[0]).name for op in function.body.ops[:wait] if isinstance(op, Load)}
     assert touched == {"w", "weight"}
 
 
-def test_copies_of_what_the_kernel_writes_behind_them_begin_before_the_wait() -> None:
+def test_copies_of_tensors_that_the_kernel_writes_later_begin_before_the_wait() -> None:
     """Decode attention over a short context prefetches the cache, and stores the new token once all copies are complete."""
     function = shipped.as_chosen("rotary_decode_attention_kv", SM_90A)
     ops = function.body.ops
-    wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
     copies = [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
     assert {function.parameter_of(op.source).name for op in copies} == {"k_cache", "v_cache"}
-    done = next(place for place, op in enumerate(ops) if isinstance(op, Drain))
-    stored = [place for place, op in enumerate(ops) if isinstance(op, Store)]
+    done = next(index for index, op in enumerate(ops) if isinstance(op, Drain))
+    stored = [index for index, op in enumerate(ops) if isinstance(op, Store)]
     assert len(stored) == 4 and min(stored) > done
 
 
@@ -140,20 +140,20 @@ def test_the_verifier_refuses_a_second_wait() -> None:
         verify(function)
 
 
-def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
+def test_copies_of_resident_tensors_begin_before_the_wait() -> None:
     """Decode attention has copies of its first tiles of keys and values in flight when it waits for the queries."""
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     ops = function.body.ops
-    wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
     copies = [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
     assert len(copies) == 6  # two iterations of keys in halves, and values
     assert {function.parameter_of(op.source).name for op in copies} == {"k_cache", "v_cache"}
     written = shipped.as_chosen("decode_attention", SM_90A)  # its cache is not resident
-    front = written.body.ops[: next(place for place, op in enumerate(written.body.ops) if isinstance(op, WaitPrior))]
+    front = written.body.ops[: next(index for index, op in enumerate(written.body.ops) if isinstance(op, WaitPrior))]
     assert not [op for op in front if isinstance(op, (Ring, AsyncCopy))]
 
 
-def test_what_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) -> None:
+def test_a_tensor_that_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) -> None:
     """After a loop in a branch, copies may still be in flight when the kernel writes: operands are loaded synchronously
     instead."""
     source = (SHIPPED / "rotary_decode_attention_kv.py").read_text()
@@ -166,14 +166,14 @@ def test_what_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) 
     assert not [op for op in function.body.walk() if isinstance(op, AsyncCopy)]
 
 
-def test_a_copy_of_what_is_not_resident_is_refused_before_the_wait() -> None:
+def test_a_copy_of_a_tensor_that_is_not_resident_is_refused_before_the_wait() -> None:
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     function.residents = tuple(one for one in function.residents if one.tensor != "v_cache")
     with pytest.raises(VerifyError, match="touches memory before"):
         verify(function)
 
 
-def test_copies_to_places_that_follow_from_what_is_not_resident_stay_behind_the_wait(tmp_path: Path) -> None:
+def test_copies_at_offsets_from_tensors_that_are_not_resident_stay_after_the_wait(tmp_path: Path) -> None:
     """The copies' addresses depend on a value that is loaded inside their condition: page addresses are known only after the
     wait."""
     source = (SHIPPED / "decode_attention.py").read_text()
@@ -190,6 +190,6 @@ def test_copies_to_places_that_follow_from_what_is_not_resident_stay_behind_the_
     (tmp_path / "paged.py").write_text(source)
     function = prepare(load_kernel(tmp_path / "paged.py", {"E": "bf16", "D": 128, "BN": 32}), SM_90A)
     ops = function.body.ops
-    wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
     assert not [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
     assert [op for op in function.body.walk() if isinstance(op, AsyncCopy)]

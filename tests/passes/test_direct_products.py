@@ -40,7 +40,7 @@ def operands(function: Function) -> list[Load]:
 
 @pytest.mark.parametrize("batch", [2, 4, 8])
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_operands_come_in_whole_vectors_and_are_exchanged_with_no_other_thread(target: Target, batch: int) -> None:
+def test_operands_are_loaded_in_full_vectors_and_not_converted_between_threads(target: Target, batch: int) -> None:
     function = prepared(target, B=batch)
     for load in operands(function):
         assert load.result.layout is not None
@@ -57,10 +57,10 @@ def test_operands_come_in_whole_vectors_and_are_exchanged_with_no_other_thread(t
     assert not any(isinstance(op, Put) and op.operands[1].tile.dtype.bits == 16 for op in before)
 
 
-def test_weights_of_the_first_turns_do_not_wait() -> None:
+def test_weights_of_the_first_iterations_do_not_wait() -> None:
     for early in (0, 1, 4):
         function = prepared(early=early)
-        wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+        wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
         names = [function.parameter_of(op.source).name for op in function.body.ops[:wait] if isinstance(op, Load)]
         assert names == ["w"] * early
 
@@ -74,7 +74,7 @@ def test_warps_share_products_or_their_rows(warps: int, rows: int, split: int) -
 
 
 @pytest.mark.parametrize(("warps", "rows", "block"), [(3, 16, 64), (8, 16, 64), (4, 8, 64), (4, 16, 24)])
-def test_products_that_no_instruction_makes_are_refused(warps: int, rows: int, block: int) -> None:
+def test_products_without_an_instruction_are_refused(warps: int, rows: int, block: int) -> None:
     constants: dict[str, Any] = {"ROWS": rows, "BLOCK": block, "K": 4 * block * 4}
     with pytest.raises(CompileError) as error:
         prepared(warps=warps, **constants)
@@ -107,7 +107,7 @@ def written(folder: Path, *shape: int) -> Path:
     return path
 
 
-def test_products_side_by_side_are_as_many_products(tmp_path: Path) -> None:
+def test_batched_products_are_as_many_products(tmp_path: Path) -> None:
     function = load_kernel(written(tmp_path, 2, 32, 8), {}, root=tmp_path)
     random = np.random.default_rng(3)
     a, b = (random.normal(size=shape).astype(ml_dtypes.bfloat16) for shape in ((2, 16, 32), (2, 32, 8)))

@@ -20,9 +20,9 @@ PAGES = sorted(FOLDER.glob("E03*.md")) + sorted(FOLDER.glob("E04*.md"))
 def kernels(page: Path, folder: Path) -> list[Path]:
     """The page's Python blocks as files named after their kernel."""
     found: list[Path] = []
-    for place, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)):
+    for number, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)):
         name = re.findall(r"@tilec\.kernel\ndef (\w+)", text)[-1]
-        path = folder / str(place) / f"{name}.py"
+        path = folder / str(number) / f"{name}.py"
         path.parent.mkdir()
         path.write_text(text, encoding="utf-8")
         found.append(path)

@@ -82,7 +82,7 @@ def test_every_value_is_within_its_fact(tmp_path: Path, size: int, proven: bool)
     assert computed > 300
 
 
-def test_what_is_told_is_sharp(tmp_path: Path) -> None:
+def test_reported_facts_are_sharp(tmp_path: Path) -> None:
     found = known(tmp_path, 8, proven=True)
     by_text = {text_of(fact): fact for fact in found.places}
     assert (by_text["first"].low, by_text["first"].high, by_text["first"].modulus) == (0, 40, 8)
@@ -97,7 +97,7 @@ def test_what_is_told_is_sharp(tmp_path: Path) -> None:
     assert [str(span).rpartition("k.py:")[2] for span in found.accesses] == ["26:9", "27:5"]
 
 
-def test_data_that_may_wrap_is_not_held_to_stay_within_its_type(tmp_path: Path) -> None:
+def test_data_that_may_wrap_is_not_assumed_to_stay_within_its_type(tmp_path: Path) -> None:
     (found,) = [fact for fact in known(tmp_path, 8, proven=True).places if text_of(fact) == "v * 8"]
     assert found.whole and (found.low, found.high) == (-(2**31), 2**31 - 1)
     assert found.modulus == 8  # what survives wrapping

@@ -29,7 +29,7 @@ def kernel_of(kind: str, right: str) -> tuple[Kernel, Value]:
     n = k.body.add_argument(TileType(i32), "n")
     k.function.parameters.append(Parameter("n", n))
     out = k.tensor("out", Access.OUT, 64, dtype=i32)
-    made = {
+    operand = {
         "n": lambda: n,
         "0": lambda: k.c(0),
         "-1": lambda: k.c(-1),
@@ -39,7 +39,7 @@ def kernel_of(kind: str, right: str) -> tuple[Kernel, Value]:
         "max(n, 1)": lambda: k.emit(ops.Binary(kind="max", operands=[n, k.c(1)]), TileType(i32)).result,
         "min(n, 1)": lambda: k.emit(ops.Binary(kind="min", operands=[n, k.c(1)]), TileType(i32)).result,
     }[right]()
-    result = k.emit(ops.Binary(kind=kind, operands=[n, made]), TileType(i32)).result
+    result = k.emit(ops.Binary(kind=kind, operands=[n, operand]), TileType(i32)).result
     tile = k.emit(ops.Reshape(operands=[result]), TileType(i32, (1,))).result
     k.emit(ops.Store(operands=[out, tile, k.c(0)]))
     return k, result
@@ -50,7 +50,7 @@ MARKED = {("floordiv", "5"), ("floordiv", "32"), ("floordiv", "max(n, 1)"), ("sh
 
 @pytest.mark.parametrize("right", ["n", "0", "-1", "5", "32", "n % 8", "max(n, 1)", "min(n, 1)"])
 @pytest.mark.parametrize("kind", ["floordiv", "mod", "shl", "shr", "add"])
-def test_only_what_is_proven_is_marked(kind: str, right: str) -> None:
+def test_only_proven_operations_are_marked(kind: str, right: str) -> None:
     k, result = kernel_of(kind, right)
     in_range.mark(k.function)
     verify(k.function)
@@ -112,7 +112,7 @@ def k(x: In[i32, N], out: Out[i32, N], n: i32):
         ("n >= 0", "    q = 0\n    if n != 0:\n        q = b // n", 0),  # an arm may be left out; the ladder is not asked
     ],
 )
-def test_the_ladder_shows_what_ranges_do_not(tmp_path: Path, clause: str, division: str, count: int) -> None:
+def test_the_ladder_proves_more_than_ranges(tmp_path: Path, clause: str, division: str, count: int) -> None:
     path = tmp_path / "k.py"
     path.write_text(LADDER.format(clause=clause, division=division))
     function = load_kernel(path, {})

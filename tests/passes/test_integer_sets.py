@@ -98,7 +98,7 @@ def test_whole_multiples_leave_a_quotient():
     assert atoms.quotient(n * 8 - 1, terms.const(8)) == n - 1
 
 
-def test_unknowns_whose_names_spell_alike_stay_apart() -> None:
+def test_unknowns_with_equal_names_stay_distinct() -> None:
     """isl accepts letters, digits and `_`, so `a.b` and `a_b` get the same spelling, and so do a product and a dim named after
     it."""
     atoms = Atoms()
@@ -110,7 +110,7 @@ def test_unknowns_whose_names_spell_alike_stay_apart() -> None:
     assert len({names.of(monomial) for monomial in monomials}) == len(monomials)
 
 
-def test_large_numbers_are_charged_before_they_are_reckoned_with() -> None:
+def test_large_numbers_are_charged_before_they_are_used() -> None:
     x = terms.of(unknowns(Atoms(), 1)[0])
     work = Work()
     work.charge_numbers([x * (1 << 127)] * 100, 20)

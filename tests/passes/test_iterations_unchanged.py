@@ -28,27 +28,27 @@ def accepted(text: str, every: int) -> list[Mutant]:
     """The mutants of ring indices that the verifier accepts, about one in `every` of each kind. Mutants that change which tile
     a block processes are not among them."""
     ops = list(parse_function(text).body.walk())
-    starts = [place for place, op in enumerate(ops) if isinstance(op, For)]
+    starts = [number for number, op in enumerate(ops) if isinstance(op, For)]
     found: list[Mutant] = []
     for mutant in mutants(text, every, KINDS):
-        place = int(mutant.what.replace(",", "").split()[1])
-        before = max((start for start in starts if start < place), default=-1)
-        says_tile = mutant.kind == "another tile" and ops[before].attributes().get("variable") == "turn"
+        number = int(mutant.what.replace(",", "").split()[1])
+        before = max((start for start in starts if start < number), default=-1)
+        computes_tile = mutant.kind == "another tile" and ops[before].attributes().get("variable") == "turn"
         try:
             verify(parse_function(mutant.text), SM_90A)
         except VerifyError:
             continue
-        if not says_tile:
+        if not computes_tile:
             found.append(mutant)
     return found
 
 
-WHOLE = ((2, 136, 1), (3, 40, 1))
+COMPLETE = ((2, 136, 1), (3, 40, 1))
 """Stages, the product's K extent (three iterations a tile, or one), and the sampling interval of mutants."""
 
 
-@pytest.mark.parametrize(("stages", "depth", "every"), chosen([(3, 40, 12), *WHOLE], lambda case: case not in WHOLE))
-def test_what_is_accepted_changes_nothing(stages: int, depth: int, every: int) -> None:
+@pytest.mark.parametrize(("stages", "depth", "every"), chosen([(3, 40, 12), *COMPLETE], lambda case: case not in COMPLETE))
+def test_accepted_mutants_change_nothing(stages: int, depth: int, every: int) -> None:
     kernel = made("bf16", 64, 64, stages=stages, persistent=True, order="pingpong")
     found = accepted(print_function(kernel.prepared), every)
     if every == 1:

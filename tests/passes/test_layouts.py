@@ -28,7 +28,7 @@ def tiles(function: Function) -> Iterator[Value]:
                 yield value
 
 
-def holders(layout: Layout, warps: int) -> Counter[tuple[int, ...]]:
+def register_counts(layout: Layout, warps: int) -> Counter[tuple[int, ...]]:
     """How many registers hold each element of the tile, by brute force over registers, lanes and warps."""
     threads = itertools.product(range(layout.num_registers), range(32), range(warps))
     return Counter(layout.coordinates(register, lane, warp) for register, lane, warp in threads)
@@ -53,10 +53,10 @@ def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Targe
         if (layout, shape) in checked:
             continue
         checked.add((layout, shape))
-        held = holders(layout, warps)
+        counts = register_counts(layout, warps)
         assert not layout.wraps(shape) or name in ("decode_merge", "decode_merge_kv")  # 33 parts: no power of two
-        assert held.keys() == set(itertools.product(*map(range, layout.covered)))
-        assert set(held.values()) == {replicas(layout)}
+        assert counts.keys() == set(itertools.product(*map(range, layout.covered)))
+        assert set(counts.values()) == {replicas(layout)}
         assert layout.problem(shape, warps) is None
     assert checked
 
@@ -73,8 +73,8 @@ WRONG = [
 @pytest.mark.parametrize("layout", WRONG, ids=str)
 def test_a_layout_that_fails_brute_force_has_a_problem(layout: Layout) -> None:
     warps = prod(digit.extent for digit in layout.warps)
-    held = holders(layout, warps)
-    assert held.keys() != {(i,) for i in range(256)} or set(held.values()) != {replicas(layout)}
+    counts = register_counts(layout, warps)
+    assert counts.keys() != {(i,) for i in range(256)} or set(counts.values()) != {replicas(layout)}
     assert layout.problem((256,), warps) is not None
 
 
@@ -83,15 +83,15 @@ POWERS = [(8,), (64,), (1024,), (4, 64), (128, 128), (2, 1, 256), (16, 16, 16)]
 
 
 @pytest.mark.parametrize(("shape", "warps"), campaign.in_turn(ODD + POWERS, [1, 2, 3, 4, 5, 8, 12, 16]), ids=str)
-def test_each_element_is_held_by_right_and_others_are_copies(shape: tuple[int, ...], warps: int) -> None:
+def test_each_element_has_one_owner_and_others_are_copies(shape: tuple[int, ...], warps: int) -> None:
     layout = natural(shape, warps)
     assert layout.problem(shape, warps) is None
-    held = holders(layout, warps)
-    assert set(held.values()) == {replicas(layout)}
-    assert set(itertools.product(*map(range, shape))) <= held.keys()
-    past = [place for place in held if any(c >= extent for c, extent in zip(place, shape, strict=True))]
+    counts = register_counts(layout, warps)
+    assert set(counts.values()) == {replicas(layout)}
+    assert set(itertools.product(*map(range, shape))) <= counts.keys()
+    past = [position for position in counts if any(c >= extent for c, extent in zip(position, shape, strict=True))]
     assert bool(past) == layout.wraps(shape)
-    assert all(c < 2 * extent for place in past for c, extent in zip(place, shape, strict=True))
+    assert all(c < 2 * extent for position in past for c, extent in zip(position, shape, strict=True))
 
 
 @pytest.mark.parametrize("warps", [1, 2, 4, 8, 16])
@@ -102,7 +102,7 @@ def test_powers_of_two_are_counted_exactly(shape: tuple[int, ...], warps: int) -
 
 @pytest.mark.parametrize("warps", [1, 2, 4, 6, 8])
 @pytest.mark.parametrize("extent", [250, 360, 1000, 1023, 2880, 3000, 5120, 17408])
-def test_no_thread_holds_much_more_than_its_share(extent: int, warps: int) -> None:
+def test_no_thread_has_many_more_elements_than_its_share(extent: int, warps: int) -> None:
     """A thread holds at most one vector more than its share, or 1.5 times its share if the tile is about as large as the
     block."""
     share = extent / (32 * warps)
@@ -138,7 +138,7 @@ GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(1, 4), WarpGrid(4, 1), WarpGri
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_fragments_lie_where_the_instruction_wants_them(grid: WarpGrid) -> None:
+def test_fragments_have_the_layout_of_the_instruction(grid: WarpGrid) -> None:
     rows, columns, depth = 64 * grid.rows, 32 * grid.columns, 48
     a = mma_sync.operand_a(rows, depth, grid)
     b = mma_sync.operand_b(depth, columns, grid)
@@ -184,7 +184,7 @@ def test_offsets_are_bijective_and_eight_rows_touch_all_banks(type: SharedType) 
             assert type.offset(row + starts.index(start), first + i) == start + i * type.dtype.bytes
 
 
-def test_registers_are_only_renamed_where_the_same_thread_holds_them() -> None:
+def test_registers_are_only_renamed_if_the_same_thread_has_them() -> None:
     source = Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 8),), (Digit(2, 0, 256),))
     same = Layout(1, (Digit(2, 0, 4), Digit(4, 0, 1)), (Digit(32, 0, 8),), (Digit(2, 0, 256),))
     other = Layout(1, (Digit(4, 0, 1), Digit(2, 0, 128)), (Digit(32, 0, 4),), (Digit(2, 0, 256),))

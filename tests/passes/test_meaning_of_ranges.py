@@ -47,7 +47,7 @@ def above_zero(k: Kernel, number: Value, shape: tuple[int, ...], *, spread: bool
 
 
 @pytest.mark.parametrize("spread", [True, False])
-def test_a_condition_on_a_number_is_known_wherever_the_number_is_spread(spread: bool) -> None:
+def test_a_condition_on_a_number_is_known_wherever_the_number_is_broadcast(spread: bool) -> None:
     k = Kernel(10)
     found = above_zero(k, k.bid(), (4,), spread=spread)
     assert value_ranges(k.function)[found] == Range(0, 8)

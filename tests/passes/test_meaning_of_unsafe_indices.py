@@ -31,7 +31,7 @@ def test_a_sum_that_fits_is_known_in_an_unsafe_block() -> None:
     assert coverage(k, k.add(k.mul(k.bid(0), 4), k.bid(1))) == "set"
 
 
-def test_a_sum_that_may_wrap_is_taken_on_trust() -> None:
+def test_a_sum_that_may_wrap_is_trusted() -> None:
     k = Kernel("N")
     k.tensor("out", Access.OUT, "N")
     shift = scalar(k, "shift")
@@ -39,7 +39,7 @@ def test_a_sum_that_may_wrap_is_taken_on_trust() -> None:
     assert coverage(k, k.add(k.bid(), shift)) == "unsafe"
 
 
-def test_a_quotient_by_what_may_be_negative_is_taken_on_trust() -> None:
+def test_a_quotient_by_a_number_that_may_be_negative_is_trusted() -> None:
     """At a divisor of 1 every element is written, but what a division by 0 or a negative number gives is not known."""
     k = Kernel("N")
     k.tensor("out", Access.OUT, "N")

@@ -91,18 +91,18 @@ def test_a_product_of_matrices_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["aligned", "scaled"])
-def test_nothing_is_said_of_what_is_well(tmp_path: Path, name: str) -> None:
+def test_a_kernel_without_performance_problems_has_no_notes(tmp_path: Path, name: str) -> None:
     assert found(tmp_path, name) == []
 
 
-def test_a_product_without_wgmma_says_why(tmp_path: Path) -> None:
+def test_a_product_without_wgmma_has_a_note_with_the_reason(tmp_path: Path) -> None:
     (note,) = found(tmp_path, "few_rows", warps=2)
     assert note == Note("tensor_core", note.line, "a product of 96 x 64 does without `wgmma`: 2 warps are no groups of four",
                         "set `warps` of its schedule to a multiple of 4")  # fmt: skip
     assert found(tmp_path, "few_rows", SM_120A, warps=2) == []
 
 
-def test_warps_of_a_note_are_those_that_hold_tiles() -> None:
+def test_warps_of_a_note_are_those_that_have_tiles() -> None:
     kernel = made("bf16", 64, 64, consumers=1, stages=2)
     assert (kernel.prepared.num_warps, tile_warps(kernel.prepared)) == (8, 4)
     assert "warps = " not in next(note.hint for note in notes(kernel.prepared, SM_90A) if note.kind == "spill")
@@ -116,7 +116,7 @@ def test_shipped_kernels_get_their_largest_tile_alone(name: str) -> None:
     assert note.kind == "spill" and " elements for each of " in note.text and note.line > 0
 
 
-def test_the_build_places_notes_in_the_source_and_tells_of_spills_where_there_are_some(tmp_path: Path) -> None:
+def test_the_build_locates_notes_in_the_source_and_reports_spills_if_there_are_some(tmp_path: Path) -> None:
     path = tmp_path / "kernels_src" / "unaligned.py"
     path.parent.mkdir()
     path.write_text(HEAD + KERNELS["unaligned"], encoding="utf-8")
@@ -147,7 +147,7 @@ def test_the_build_places_notes_in_the_source_and_tells_of_spills_where_there_ar
         placed = [note["span"]["file"] for note in found if note["span"] is not None]
         assert placed == ["kernels_src/unaligned.py"] * len(placed) and all(note["hint"] for note in found)
         assert len(placed) == len(found) - ("tensor_core" in kinds)
-    (told,) = (note["message"] for note in found if note["code"] == "N0103")
-    assert told.startswith(
+    (message,) = (note["message"] for note in found if note["code"] == "N0103")
+    assert message.startswith(
         "64 bytes of registers are kept in memory; the threads' largest share is of a tile of 1 x 1024 bf16: "
     )

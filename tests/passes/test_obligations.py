@@ -34,14 +34,14 @@ def loaded(path: Path) -> Function:
 
 
 @pytest.mark.parametrize("path", ACCEPTED, ids=lambda path: path.stem)
-def test_what_is_believed_has_a_record(path: Path) -> None:
+def test_assumed_values_have_a_record(path: Path) -> None:
     function = loaded(path)
     record = prove(function)._findings.by_op  # pyright: ignore[reportPrivateUsage]
     for op in proven_to_fit(function):
         assert any(one.property == "wrap" for one in record.get(op, [])), (op.opcode, op.attributes(), op.loc)
 
 
-def test_a_shift_by_what_only_a_promise_knows_has_no_record() -> None:
+def test_a_shift_by_an_amount_that_only_a_promise_bounds_has_no_record() -> None:
     """The prover does not use `requires(n % 64 == 3)` for the amount of `x << (n % 64)`, so nothing shows that the shift
     fits."""
     k = Kernel("N")
@@ -55,14 +55,14 @@ def test_a_shift_by_what_only_a_promise_knows_has_no_record() -> None:
     assert exact in fitting and shifted not in fitting
 
 
-def test_nothing_is_believed_of_what_nobody_noted() -> None:
+def test_nothing_is_assumed_of_unmarked_values() -> None:
     """Arithmetic that a pass inserts, or that is parsed from text, may wrap."""
     k = Kernel("N")
     out = k.tensor("out", Access.INOUT, "N")
-    place = k.mul(k.bid(), 1 << 20)
-    k.store(out, place, shape=(1,), mask=True)
-    assert aligned_ranges(k.function)[place].low == -(2**31)
-    assert aligned_ranges(note_proofs(k.function))[place].low == 0
+    offset = k.mul(k.bid(), 1 << 20)
+    k.store(out, offset, shape=(1,), mask=True)
+    assert aligned_ranges(k.function)[offset].low == -(2**31)
+    assert aligned_ranges(note_proofs(k.function))[offset].low == 0
 
 
 V1 = """
@@ -105,11 +105,11 @@ def test_a_mask_that_is_needed_stays(tmp_path: Path, access: str, dtype: str, va
 
 @dataclass
 class Spoilt:
-    """Runs scalar code, and corrupts the result of one operation by an addend. `places` are the accessed elements, each with
+    """Runs scalar code, and corrupts the result of one operation by an addend. `accesses` are the accessed elements, each with
     its source location."""
 
     op: Op | None = None
-    places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    accesses: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     steps: int = 0
 
     def block(self, block: Block, state: dict[Value, int]) -> list[int]:
@@ -125,19 +125,19 @@ class Spoilt:
     def run(self, op: Op, state: dict[Value, int]) -> None:
         match op:
             case ops.For():
-                held = [state[value] for value in op.initial]
-                for turn in range(state[op.lower], state[op.upper], max(1, state[op.step])):
-                    state.update(zip(op.regions[0].arguments, [turn, *held], strict=True))
-                    held = self.block(op.regions[0], state)
+                carried = [state[value] for value in op.initial]
+                for iteration in range(state[op.lower], state[op.upper], max(1, state[op.step])):
+                    state.update(zip(op.regions[0].arguments, [iteration, *carried], strict=True))
+                    carried = self.block(op.regions[0], state)
                     if self.steps > 4000:
                         return
-                state.update(zip(op.results, held, strict=True))
+                state.update(zip(op.results, carried, strict=True))
             case ops.If():
                 state.update(zip(op.results, self.block(op.regions[not state[op.operands[0]]], state), strict=True))
             case ops.Store():
-                self.places.append((str(op.loc), state[op.offsets[0]]))
+                self.accesses.append((str(op.loc), state[op.offsets[0]]))
             case ops.Load():
-                self.places.append((str(op.loc), state[op.offsets[0]]))
+                self.accesses.append((str(op.loc), state[op.offsets[0]]))
                 state[op.result] = 5
             case ops.BlockId():
                 state[op.result] = 1
@@ -203,10 +203,10 @@ class Nested:
 def touched(function: Function, op: Op | None = None) -> list[tuple[str, int]] | None:
     one = Spoilt(op)
     one.block(function.body, {})
-    return one.places if one.steps <= 4000 else None
+    return one.accesses if one.steps <= 4000 else None
 
 
-def test_what_does_not_decide_moves_no_access() -> None:
+def test_operations_that_do_not_decide_addresses_move_no_access() -> None:
     """At least one value that does decide must move an access, otherwise the test tried nothing."""
     moved = 0
     for seed in range(120):

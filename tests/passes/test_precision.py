@@ -88,7 +88,7 @@ def clamped(k: Kernel, value: Value, low: int, high: int) -> Value:
     return k.op("min", k.op("max", value, low), high)
 
 
-def test_what_reaches_an_end_of_its_type_keeps_the_other_end() -> None:
+def test_a_range_that_reaches_an_end_of_its_type_keeps_the_other_end() -> None:
     k = Kernel(1)
     n = scalar(k, "n")
     above, below = k.op("max", n, 5), k.op("min", n, 5)
@@ -133,7 +133,7 @@ def test_a_proven_shift_by_a_constant_keeps_its_sign() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_bounds_say_all_that_they_can_of_one_constraint(seed: int) -> None:
+def test_bounds_are_as_narrow_as_one_constraint_implies(seed: int) -> None:
     """If every unknown occurs once, a linear form reaches both ends of its bounds: a value that bounds call possible is
     reached, and a constraint that they do not call certain has a counterexample."""
     r, atoms = random.Random(seed), Atoms()
@@ -152,7 +152,7 @@ def test_bounds_say_all_that_they_can_of_one_constraint(seed: int) -> None:
     assert possible(Formula("eq", poly), bounds) == (min(values) <= 0 <= max(values))
 
 
-def test_what_bounds_decide_of_one_unknown() -> None:
+def test_bounds_decide_systems_of_one_unknown() -> None:
     x = Atoms().make("x", Kind.OPAQUE, "x", (-9, 9))
     three, upward = {x: (3, 3)}, {x: (3, 5)}
     assert certain(Formula("eq", terms.of(x) - 3), three) and not certain(Formula("eq", terms.of(x) - 3), upward)
@@ -177,7 +177,7 @@ def test_a_shift_by_a_constant_is_exact_past_the_width_too(by: int) -> None:
         assert terms.evaluate(left, at) == (value << by if by < 32 else 0)
 
 
-def test_a_division_says_that_its_divisor_is_positive_to_what_follows() -> None:
+def test_operations_after_a_division_know_that_its_divisor_is_positive() -> None:
     k = Kernel(1)
     out = k.tensor("out", Access.INOUT, 64)
     n = scalar(k, "n")
@@ -188,7 +188,7 @@ def test_a_division_says_that_its_divisor_is_positive_to_what_follows() -> None:
     assert known.owner is not None and index.divided(known.owner) == []
 
 
-def test_common_factors_of_a_division_are_taken_out() -> None:
+def test_common_factors_of_a_division_cancel() -> None:
     """`(4 * x + 2)
 
     6` becomes `(2 * x + 1)
@@ -202,7 +202,7 @@ def test_common_factors_of_a_division_are_taken_out() -> None:
 
 
 @pytest.mark.parametrize("op", ["<", "<=", "==", "!=", ">=", ">", "and", "or"])
-def test_a_predicate_is_a_number_where_one_is_wanted(op: str) -> None:
+def test_a_predicate_is_a_number_if_one_is_required(op: str) -> None:
     index = IndexTerms(Kernel("N").function)
     found = index.expression(binary("+", binary(op, sym("N"), const(3)), sym("N")))
     for n in (1, 2, 3, 4):
@@ -210,7 +210,7 @@ def test_a_predicate_is_a_number_where_one_is_wanted(op: str) -> None:
         assert terms.evaluate(found, evaluator({index.symbol("N").atom: n})) == holds + n  # type: ignore[dict-item]
 
 
-def test_a_quotient_of_polynomials_is_found_where_it_is_one() -> None:
+def test_a_quotient_of_polynomials_is_found_if_it_is_a_polynomial() -> None:
     atoms = Atoms()
     x, y = (terms.of(atoms.make(name, Kind.OPAQUE, name, (0, 9))) for name in "xy")
     quotients = {
@@ -234,7 +234,7 @@ def test_a_loop_is_named_as_its_author_named_it() -> None:
     assert atom is not None and (atom.name, atom.label) == ("turn", "turn")
 
 
-def test_only_divisions_of_integer_scalars_are_asked_about() -> None:
+def test_only_divisions_of_integer_scalars_are_queried() -> None:
     k = Kernel("N")
     n = k.dim("N")
     single = k.div(n, 8)
@@ -243,7 +243,7 @@ def test_only_divisions_of_integer_scalars_are_asked_about() -> None:
     assert [divisors._is_scalar_division(value.owner) for value in (single, tile, product_)] == [True, False, False]  # type: ignore[arg-type]
 
 
-def test_a_launch_is_asked_only_what_may_fail() -> None:
+def test_a_launch_checks_only_what_may_fail() -> None:
     """Values that reach the ends of 64 bits but do not exceed them, and divisors from 1 on, need no launch check."""
     least, largest = -(2**63), 2**63 - 1
     symbols = {"a": Range(least + 1, 0), "b": Range(0, largest - 1), "d": Range(1, 9), "z": Range(0, 9)}
@@ -259,7 +259,7 @@ def test_a_launch_is_asked_only_what_may_fail() -> None:
 # Questions that are not asked
 
 
-def asked(k: Kernel, symbol: str) -> int:
+def relevant_preconditions(k: Kernel, symbol: str) -> int:
     """The number of isl queries before `symbol < 9` is refused."""
     ladder = Ladder(IndexTerms(k.function))
     found = ladder.discharge([terms.lt(ladder.index.symbol(symbol), 9)])
@@ -269,13 +269,13 @@ def asked(k: Kernel, symbol: str) -> int:
 
 def test_a_rung_without_facts_is_not_climbed() -> None:
     k = Kernel("N", "M")
-    assert asked(k, "N") == 1
+    assert relevant_preconditions(k, "N") == 1
     k.requires(binary(">=", sym("N"), const(4)))
-    assert asked(k, "N") == 2
-    assert asked(k, "M") == 1  # the precondition does not mention it
+    assert relevant_preconditions(k, "N") == 2
+    assert relevant_preconditions(k, "M") == 1  # the precondition does not mention it
 
 
-def test_what_folds_to_false_is_asked_of_nobody() -> None:
+def test_a_system_that_folds_to_false_causes_no_query() -> None:
     k = Kernel("N")
     ladder = Ladder(IndexTerms(k.function))
     found = ladder.discharge([terms.FALSE])
@@ -295,9 +295,9 @@ def test_an_equality_is_learned_once() -> None:
 def test_a_system_with_many_derived_unknowns_is_split_and_not_multiplied_out() -> None:
     atoms = Atoms()
     x = terms.of(atoms.make("x", Kind.OPAQUE, "x", (0, 1 << 20)))
-    few = system([terms.ge(atoms.quotient(x, terms.const(3)), 1)])
+    small = system([terms.ge(atoms.quotient(x, terms.const(3)), 1)])
     many = system([terms.ge(sum((atoms.quotient(x + k, terms.const(k + 3)) for k in range(12)), terms.ZERO), 1)])
-    assert integer_sets._small(few)  # pyright: ignore[reportPrivateUsage]
+    assert integer_sets._small(small)  # pyright: ignore[reportPrivateUsage]
     assert len(terms.closure([many])) <= integer_sets.SMALL
     assert not integer_sets._small(many)  # pyright: ignore[reportPrivateUsage]
 
@@ -312,15 +312,15 @@ def test_tries_are_the_same_in_every_version() -> None:
 
 def test_each_obligation_is_named_before_it_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work is attributed to the obligation that it serves, and observers are notified."""
-    said: list[str] = []
-    monkeypatch.setattr("tilec.passes.prover.work.note", said.append)
+    messages: list[str] = []
+    monkeypatch.setattr("tilec.passes.prover.work.note", messages.append)
     k = Kernel("N")
     out = k.tensor("out", Access.OUT, "N", 64)
     k.store(out, k.bid(), 0, shape=(1, 64))
     prove(k.function)
-    assert any(text.startswith("proving bounds of store to `out` at k.py") for text in said)
-    assert any(text.startswith("proving no race of store to `out` with store to `out`") for text in said)
-    assert any(text.startswith("proving") and "coverage of `out`" in text for text in said)
+    assert any(text.startswith("proving bounds of store to `out` at k.py") for text in messages)
+    assert any(text.startswith("proving no race of store to `out` with store to `out`") for text in messages)
+    assert any(text.startswith("proving") and "coverage of `out`" in text for text in messages)
 
 
 def test_each_proof_is_recorded() -> None:

@@ -17,7 +17,7 @@ from tilec.ir.ops.sync_ops import Acquire, Commit, Roles
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
 from tilec.passes.schedule.checks.verify import verify
-from tilec.passes.schedule.launch_overlap.prologue_stages import EARLY_STAGES
+from tilec.passes.schedule.launch_overlap.prologue_stages import PROLOGUE_STAGES
 from tilec.target.targets import SM_90A
 
 KERNELS = ("matmul_few", "matmul_split", "matmul_silu_mul_few")
@@ -29,10 +29,10 @@ def prepared(name: str = "matmul_few", **wanted: int | str) -> Function:
     return parse_function(print_function(made(name, "bf16", 16, 64, stages=STAGES, **wanted).prepared))
 
 
-def goes(function: Function) -> tuple[list[Op], list[Op]]:
+def around_wait(function: Function) -> tuple[list[Op], list[Op]]:
     """The producer's operations before its grid dependency wait, and those after it."""
     ops = producer(function).ops
-    wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
+    wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))
     return list(Block(ops=ops[:wait]).walk()), list(Block(ops=ops[wait + 1 :]).walk())
 
 
@@ -52,38 +52,38 @@ def copied(function: Function, ops: list[Op]) -> list[str]:
 @pytest.mark.parametrize("name", KERNELS)
 def test_weights_of_the_first_stages_are_copied_before_the_wait(name: str) -> None:
     function = prepared(name)
-    early, late = goes(function)
-    assert copied(function, early) == ["b"] * STAGES and sum(isinstance(op, Acquire) for op in early) == STAGES
-    assert not any(isinstance(op, Commit) for op in early)
-    assert copied(function, late) == [*"a" * STAGES, "b", "a"]
+    before, after = around_wait(function)
+    assert copied(function, before) == ["b"] * STAGES and sum(isinstance(op, Acquire) for op in before) == STAGES
+    assert not any(isinstance(op, Commit) for op in before)
+    assert copied(function, after) == [*"a" * STAGES, "b", "a"]
     waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
     assert len(waits) == 2 and not any(op in function.body.ops for op in waits)
 
 
 @pytest.mark.parametrize("turns", [1, 2, STAGES, 9])
-def test_a_schedule_says_how_many_stages_are_filled_early(turns: int) -> None:
-    early, late = goes(prepared(early=turns))
+def test_a_schedule_states_how_many_stages_are_filled_before_the_wait(turns: int) -> None:
+    before, after = around_wait(prepared(early=turns))
     count = min(turns, STAGES)
-    assert sum(isinstance(op, TensorCopy) for op in early) == count
-    assert sum(isinstance(op, If) for op in late) == count and sum(isinstance(op, For) for op in late) == 1
+    assert sum(isinstance(op, TensorCopy) for op in before) == count
+    assert sum(isinstance(op, If) for op in after) == count and sum(isinstance(op, For) for op in after) == 1
 
 
-def test_none_are_where_the_schedule_says_so_or_nothing_is_resident() -> None:
+def test_no_stage_is_filled_before_the_wait_if_the_schedule_says_so_or_no_tensor_is_resident() -> None:
     function = prepared(early=0)
     assert any(isinstance(op, WaitPrior) for op in function.body.ops)
     assert not any(isinstance(op, WaitPrior | If) for op in producer(function).walk())
 
 
-def test_a_few_stages_are_where_the_schedule_says_nothing() -> None:
+def test_a_few_stages_are_filled_before_the_wait_by_default() -> None:
     function = parse_function(print_function(made("matmul_few", "bf16", 16, 64, stages=6).prepared))
-    assert copied(function, goes(function)[0]) == ["b"] * EARLY_STAGES
+    assert copied(function, around_wait(function)[0]) == ["b"] * PROLOGUE_STAGES
 
 
 def no_residents(function: Function) -> None:
     function.residents = ()
 
 
-def activations_early(function: Function) -> None:
+def activations_before_wait(function: Function) -> None:
     """Moves the first stage's copy of activations before the wait, next to that of the weights."""
     branches = [op for op in producer(function).ops if isinstance(op, If)]
     first, then = (op for op in branches if op.operands == branches[0].operands)
@@ -107,7 +107,7 @@ def wait_in_a_branch(function: Function) -> None:
     branch.regions[0].ops.insert(0, wait)
 
 
-def late_wait(function: Function) -> None:
+def wait_at_the_end(function: Function) -> None:
     ops = producer(function).ops
     wait = next(op for op in ops if isinstance(op, WaitPrior))
     ops.remove(wait)
@@ -131,11 +131,11 @@ TOUCHES = "touches memory before the kernels before this one are complete"
 ONCE = "a kernel waits once"
 BROKEN: dict[str, tuple[Callable[[Function], None], str]] = {
     "nothing is resident": (no_residents, TOUCHES),
-    "activations in front of the wait": (activations_early, TOUCHES),
+    "activations in front of the wait": (activations_before_wait, TOUCHES),
     "the consumer does not wait": (lambda function: without_a_wait(function, 0), ONCE),
     "the producer does not wait": (lambda function: without_a_wait(function, 1), ONCE),
     "the producer waits where there is a turn": (wait_in_a_branch, ONCE),
-    "the producer waits in the end": (late_wait, TOUCHES),
+    "the producer waits in the end": (wait_at_the_end, TOUCHES),
     "two goes under two conditions": (another_condition, "leaves copies or products under way"),
     "the loop repeats the first turns": (acquired_twice, "names stage and parity"),
 }
@@ -158,7 +158,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("every", campaign.first(1, (7, 1)))
-def test_what_changes_an_order_is_refused(every: int) -> None:
+def test_mutants_that_change_an_order_are_refused(every: int) -> None:
     found = list(mutants(print_function(prepared()), every, REFUSED))
     assert {mutant.kind for mutant in found} == set(REFUSED) and len(found) > 20
     for mutant in found:

@@ -50,12 +50,12 @@ def kernel(folder: Path, seed: int) -> Function:
     r = random.Random(f"promise {seed}")
     tensor = r.choice("pq")
     above = r.choice(("", "", ", above=p", ", above=a", ", above=(p, a)"))
-    said = r.choice(("", "", ", distinct=True", ", sorted=True"))
+    relations = r.choice(("", "", ", distinct=True", ", sorted=True"))
     values = r.choice(("0, 5", "0, 2", "-2, 3", "0, N, distinct=True", "0, N + 1, sorted=True"))
     path = folder / f"k{seed}.py"
     text = KERNEL.format(
-        values=values, promise=f"{tensor}, {r.choice(RANGES)}{above}{said}", p=r.choice(EXPRESSIONS), q=r.choice(EXPRESSIONS),
-        first=r.choice(("", "", "scatter(p, e, y, mask=True)")),
+        values=values, promise=f"{tensor}, {r.choice(RANGES)}{above}{relations}", p=r.choice(EXPRESSIONS),
+        q=r.choice(EXPRESSIONS), first=r.choice(("", "", "scatter(p, e, y, mask=True)")),
     )  # fmt: skip
     path.write_text(text)
     return load_kernel(path, {"B": r.choice((1, 2, 4))}, root=folder)
@@ -83,7 +83,7 @@ def breaks(function: Function, seed: int) -> bool:
 
 
 @pytest.mark.parametrize("first", [0, 30])
-def test_what_is_accepted_holds_in_every_block(tmp_path: Path, first: int) -> None:
+def test_accepted_promises_hold_in_every_block(tmp_path: Path, first: int) -> None:
     accepted = refused = confirmed = 0
     for seed in range(first, first + 30):
         function = kernel(tmp_path, seed)
@@ -100,7 +100,7 @@ def test_what_is_accepted_holds_in_every_block(tmp_path: Path, first: int) -> No
     assert confirmed >= 6, (refused, confirmed)
 
 
-def test_text_and_record_say_it() -> None:
+def test_text_and_record_contain_the_promise() -> None:
     function = shipped.load("advance_rows", {})
     text = print_function(function)
     assert "ensures %positions 0 .. 1 above %positions, %going\n" in text

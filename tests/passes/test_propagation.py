@@ -33,20 +33,20 @@ def moves(op: Op) -> Iterator[tuple[Value, Layout]]:
         yield op.operands[0], hidden(op.result.layout, repeated)
 
 
-def is_free(value: Value, wanted: Layout) -> bool:
+def is_free(value: Value, required: Layout) -> bool:
     """Whether the conversion only renames registers of the same thread."""
-    if isinstance(value.owner, ops.Constant) or value.layout == wanted:
+    if isinstance(value.owner, ops.Constant) or value.layout == required:
         return True
-    return value.layout is not None and register_map(value.layout, wanted) is not None
+    return value.layout is not None and register_map(value.layout, required) is not None
 
 
 @pytest.mark.parametrize("kernel", ATTENTION)
 def test_nothing_else_moves_between_threads_in_the_loop(kernel: str) -> None:
     for loop in loops(shipped.prepared(kernel, SM_90A)):
         body = loop.regions[0]
-        found = [(op, value, wanted) for op in body.walk() for value, wanted in moves(op)]
+        found = [(op, value, required) for op in body.walk() for value, required in moves(op)]
         assert len(found) > 20
-        assert all(is_free(value, wanted) for _, value, wanted in found)
+        assert all(is_free(value, required) for _, value, required in found)
         moved = [op for op in body.walk() if isinstance(op, Take | ReduceTake)]
         # The weights of decode attention are the result of one product and the right operand of the next, which is transposed.
         assert [op.opcode for op in moved] == ["take"] * (kernel == "decode_attention")
@@ -66,7 +66,7 @@ def test_a_row_stays_in_one_warp(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ATTENTION)
-def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memory(kernel: str) -> None:
+def test_the_query_is_converted_once_and_keys_and_values_are_loaded_through_shared_memory(kernel: str) -> None:
     function = shipped.prepared(kernel, SM_90A)
     for loop in loops(function):
         products = [op for op in loop.regions[0].ops if isinstance(op, ops.Mma)]
@@ -74,14 +74,14 @@ def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memo
         for product in products:
             assert {type(value.owner) for value in product.operands[:2]} == {Part, SharedLoad}
         assert not any(isinstance(op, ops.Load) for op in loop.regions[0].walk())
-    held = {op.operands[0] for op in function.body.walk() if isinstance(op, Part)}
-    outside = [op for op in function.body.ops if isinstance(op, Relayout | Take) and op.result in held]
+    sources = {op.operands[0] for op in function.body.walk() if isinstance(op, Part)}
+    outside = [op for op in function.body.ops if isinstance(op, Relayout | Take) and op.result in sources]
     assert len(outside) == 1
 
 
-def test_an_index_wanted_along_rows_and_columns_is_made_twice() -> None:
+def test_an_index_needed_along_rows_and_columns_is_computed_twice() -> None:
     """The kernel's two `arange(64)` are one value after canonicalization; the mask needs it in two layouts."""
     function = shipped.prepared("flash_attention", SM_90A)
     masked = loops(function)[0].regions[0]
-    made = [op for op in (*function.body.ops, *masked.walk()) if isinstance(op, ops.Iota)]
-    assert len({str(op.result.layout) for op in made}) == 2
+    iotas = [op for op in (*function.body.ops, *masked.walk()) if isinstance(op, ops.Iota)]
+    assert len({str(op.result.layout) for op in iotas}) == 2

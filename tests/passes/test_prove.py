@@ -73,7 +73,7 @@ def rows(divide: str) -> Kernel:
     return k
 
 
-def test_a_block_id_taken_apart_by_a_symbol_is_proven():
+def test_a_block_id_decomposed_by_a_symbol_is_proven():
     assert rungs(rows("G"), "coverage") == {"set"}
 
 
@@ -252,11 +252,11 @@ def test_an_element_written_in_two_iterations_is_refused():
     assert {d.code for d in refused(written_twice(1))} == {"E0404"}
 
 
-def test_tiles_of_a_loop_side_by_side_are_proven():
+def test_adjacent_tiles_of_a_loop_are_proven():
     assert rungs(written_twice(0), "race")
 
 
-def either_way(second: str) -> Kernel:
+def two_iterations(second: str) -> Kernel:
     """A store under a condition on memory, and a store under a second condition on the same value."""
     k = Kernel("T")
     ids = k.tensor("ids", Access.IN, "T", dtype=i32)
@@ -270,28 +270,28 @@ def either_way(second: str) -> Kernel:
     return k
 
 
-def test_stores_in_two_turns_do_not_complement_each_other_over_memory_that_changes():
+def test_stores_in_two_iterations_do_not_complement_each_other_over_memory_that_changes():
     """A value that is read anew in each iteration is not a function of the block. It may be above 0 in the second iteration but
     not in the first, and then nothing is stored."""
     k = Kernel("N")
     flags, out = k.tensor("flags", Access.INOUT, "N", dtype=i32), k.tensor("out", Access.OUT, "N")
     row = k.bid()
-    with k.loop(0, 2) as turn:
+    with k.loop(0, 2) as iteration:
         above = k.op("gt", k.scalar_load(flags, row), 0)
         below = k.emit(ops.Unary(kind="not", operands=[above]), TileType(boolean)).result
         for side, number in ((above, 0), (below, 1)):
-            both = ops.Binary(kind="and", operands=[side, k.op("eq", turn, number)])
+            both = ops.Binary(kind="and", operands=[side, k.op("eq", iteration, number)])
             with k.when(k.emit(both, TileType(boolean)).result):
                 k.store(out, row, shape=(1,))
     assert "E0403" in {d.code for d in refused(k)}
 
 
-def test_stores_that_complement_each_other_cover_whatever_memory_holds():
-    assert rungs(either_way("ge"), "coverage") == {"set"}
+def test_stores_that_complement_each_other_cover_for_any_memory_contents():
+    assert rungs(two_iterations("ge"), "coverage") == {"set"}
 
 
 def test_stores_that_leave_a_value_out_are_refused():
-    assert {d.code for d in refused(either_way("gt"))} == {"E0403"}
+    assert {d.code for d in refused(two_iterations("gt"))} == {"E0403"}
 
 
 def joined(safe: bool) -> Kernel:

@@ -33,7 +33,7 @@ BY_OTHERS = {"block_id", "num_blocks", "dim", "launched_blocks", "grid_extent", 
 """Operations whose values come from a launch or control flow; see `tests/passes/test_ranges_of_control.py`."""
 
 
-def made(op: Op, result: TileType, *operands: TileType) -> Op:
+def with_operands(op: Op, result: TileType, *operands: TileType) -> Op:
     op.operands = [Value(type_) for type_ in operands]
     op.define(result)
     op.verify()
@@ -47,33 +47,35 @@ def cases(opcode: str) -> Iterator[Op]:
         kinds = INTEGER_BINARY if dtype.is_integer else ("and", "or", "xor", "min", "max")
         match opcode:
             case "binary":
-                yield from (made(ops.Binary(kind=kind), tile, tile, tile) for kind in kinds)
+                yield from (with_operands(ops.Binary(kind=kind), tile, tile, tile) for kind in kinds)
             case "binary_in_range" if dtype.is_integer:
-                yield from (made(ops.BinaryInRange(kind=kind), tile, tile, tile) for kind in ("floordiv", "mod", "shl", "shr"))
+                yield from (
+                    with_operands(ops.BinaryInRange(kind=kind), tile, tile, tile) for kind in ("floordiv", "mod", "shl", "shr")
+                )
             case "unary":
                 signs = INTEGER_UNARY if dtype.is_integer else ["not"]
-                yield from (made(ops.Unary(kind=kind), tile, tile) for kind in signs)
+                yield from (with_operands(ops.Unary(kind=kind), tile, tile) for kind in signs)
             case "cast":
-                yield from (made(ops.Cast(), tile, TileType(source, (EXTENT,))) for source in (*WHOLE, f32))
+                yield from (with_operands(ops.Cast(), tile, TileType(source, (EXTENT,))) for source in (*WHOLE, f32))
             case "compare":
                 truth = TileType(boolean, (EXTENT,))
-                yield from (made(ops.Compare(kind=kind), truth, tile, tile) for kind in ops.COMPARE_KINDS)
+                yield from (with_operands(ops.Compare(kind=kind), truth, tile, tile) for kind in ops.COMPARE_KINDS)
             case "reduce":
                 for kind in ops.REDUCE_KINDS:
                     result = TileType(i32 if kind.startswith("arg") else dtype)
                     if dtype.is_integer or kind != "sum":
-                        yield made(ops.Reduce(kind=kind, axis=0), result, tile)
+                        yield with_operands(ops.Reduce(kind=kind, axis=0), result, tile)
             case "reshape":
-                yield made(ops.Reshape(), matrix, tile)
+                yield with_operands(ops.Reshape(), matrix, tile)
             case "permute":
-                yield made(ops.Permute(axes=(1, 0)), TileType(dtype, (EXTENT, 1)), matrix)
+                yield with_operands(ops.Permute(axes=(1, 0)), TileType(dtype, (EXTENT, 1)), matrix)
             case "broadcast":
-                yield made(ops.Broadcast(), TileType(dtype, (EXTENT, EXTENT)), matrix)
+                yield with_operands(ops.Broadcast(), TileType(dtype, (EXTENT, EXTENT)), matrix)
             case "iota":
-                yield from [made(ops.Iota(), TileType(i32, (EXTENT,)))] if dtype == i32 else []
+                yield from [with_operands(ops.Iota(), TileType(i32, (EXTENT,)))] if dtype == i32 else []
             case "constant":
                 for number in edge_numbers(dtype):
-                    yield made(ops.Constant(value=bool(number) if dtype == boolean else number), tile)
+                    yield with_operands(ops.Constant(value=bool(number) if dtype == boolean else number), tile)
             case _:
                 pass
 
@@ -104,26 +106,26 @@ def exact(op: Op, operands: Sequence[Sequence[float]]) -> list[int]:
     return [int(value) for value in evaluate(op, [list(tile) for tile in operands])]
 
 
-def hold(op: Op, given: list[Range], tiles: Sequence[Sequence[float]]) -> None:
+def check_contained(op: Op, ranges: list[Range], tiles: Sequence[Sequence[float]]) -> None:
     """Checks all rules of an operation, for facts about its operands and members of them."""
     dtype = op.result.tile.dtype
     kernel = Kernel(1).function
-    (anyhow,) = RangeAnalysis(kernel, {}).transfer(op, given)
+    (wrapping,) = RangeAnalysis(kernel, {}).transfer(op, ranges)
     op.result.fits = may_wrap(op)
-    (fitting,) = _ProvenRanges(kernel, {}).transfer(op, given)
-    of_integers = unwrapped(op, dict(zip(op.operands, given, strict=True))) if may_wrap(op) else None
+    (fitting,) = _ProvenRanges(kernel, {}).transfer(op, ranges)
+    of_integers = unwrapped(op, dict(zip(op.operands, ranges, strict=True))) if may_wrap(op) else None
     for value in exact(op, tiles):
         kept = wrapped(value, dtype)
-        assert inside(anyhow, kept), (op, given, tiles, kept, anyhow)
+        assert inside(wrapping, kept), (op, ranges, tiles, kept, wrapping)
         low, high = dtype.integer_range()
-        assert not low <= value <= high or inside(fitting, kept), (op, given, tiles, kept, fitting)
-        assert of_integers is None or inside(of_integers, value), (op, given, tiles, value, of_integers)
+        assert not low <= value <= high or inside(fitting, kept), (op, ranges, tiles, kept, fitting)
+        assert of_integers is None or inside(of_integers, value), (op, ranges, tiles, value, of_integers)
 
 
-def tried(op: Op, r: random.Random, count: int) -> None:
-    given = [facts(v.tile.dtype, r, count) if not v.tile.dtype.is_float else [of_dtype(f32)] * count for v in op.operands]
-    for place in range(count if op.operands else 1):
-        these = [each[place] for each in given]
+def check_random_facts(op: Op, r: random.Random, count: int) -> None:
+    ranges = [facts(v.tile.dtype, r, count) if not v.tile.dtype.is_float else [of_dtype(f32)] * count for v in op.operands]
+    for index in range(count if op.operands else 1):
+        these = [each[index] for each in ranges]
         numbers = [members(fact, r) for fact in these]
         for _ in range(8 if op.operands else 1):
             tiles: list[list[float]] = [
@@ -131,7 +133,7 @@ def tried(op: Op, r: random.Random, count: int) -> None:
             ]
             if any(v.tile.dtype.is_float for v in op.operands):
                 tiles = [[r.choice((0.5, -3.0, 1e30, float("nan"), float("-inf")))] * EXTENT]
-            hold(op, these, tiles)
+            check_contained(op, these, tiles)
 
 
 @pytest.mark.parametrize("opcode", [name for name in WITH_RULES if name not in BY_OTHERS])
@@ -141,7 +143,7 @@ def test_members_stay_members(opcode: str) -> None:
         if opcode == "binary_in_range":
             continue  # its operands are restricted: see below
         r = random.Random(f"{opcode} {op.attributes()} {[v.type for v in op.operands]} {op.result.type}")
-        tried(op, r, 20)
+        check_random_facts(op, r, 20)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,9 @@ def test_members_stay_members(opcode: str) -> None:
 )
 def test_many_members_stay_members(opcode: str, seed: int) -> None:
     for op in cases(opcode):
-        tried(op, random.Random(f"{seed} {opcode} {op.attributes()} {[v.type for v in op.operands]} {op.result.type}"), 400)
+        check_random_facts(
+            op, random.Random(f"{seed} {opcode} {op.attributes()} {[v.type for v in op.operands]} {op.result.type}"), 400
+        )
 
 
 def test_marked_divisions_and_shifts_have_the_rules_of_others() -> None:
@@ -163,22 +167,22 @@ def one(value: int) -> Range:
 @pytest.mark.parametrize(("kind", "dtype"), campaign.in_turn(INTEGER_BINARY, (i8, u8), 1))
 def test_constants_of_eight_bits(kind: str, dtype: DType) -> None:
     """Each edge with each number: a rule for two constants gives the one value of the table."""
-    op = made(ops.Binary(kind=kind), TileType(dtype, (1,)), *[TileType(dtype, (1,))] * 2)
+    op = with_operands(ops.Binary(kind=kind), TileType(dtype, (1,)), *[TileType(dtype, (1,))] * 2)
     low, high = dtype.integer_range()
     for a in edge_numbers(dtype)[::3]:
         for b in range(low, high + 1, 3):
-            hold(op, [one(a), one(b)], [[a], [b]])
+            check_contained(op, [one(a), one(b)], [[a], [b]])
 
 
 @pytest.mark.parametrize(
     ("kind", "dtype"), campaign.first(1, [(kind, dtype) for kind in ("shl", *INTEGER_BINARY) for dtype in (u8, i8)])
 )
 def test_all_constants_of_eight_bits(kind: str, dtype: DType) -> None:
-    op = made(ops.Binary(kind=kind), TileType(dtype, (1,)), *[TileType(dtype, (1,))] * 2)
+    op = with_operands(ops.Binary(kind=kind), TileType(dtype, (1,)), *[TileType(dtype, (1,))] * 2)
     low, high = dtype.integer_range()
     for a in range(low, high + 1):
         for b in range(low, high + 1):
-            hold(op, [one(a), one(b)], [[a], [b]])
+            check_contained(op, [one(a), one(b)], [[a], [b]])
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
@@ -188,10 +192,10 @@ def test_a_shift_by_the_width_or_more_leaves_nothing(dtype: DType, amount: int) 
     numbers."""
     if not dtype.bits <= amount <= dtype.integer_range()[1]:
         return
-    op = made(ops.Binary(kind="shl"), TileType(dtype), TileType(dtype), TileType(dtype))
-    given = [Range(1, 100), one(amount)]
-    assert op.result_range(given) == one(0)
-    assert unwrapped(op, dict(zip(op.operands, given, strict=True))) == one(0)
+    op = with_operands(ops.Binary(kind="shl"), TileType(dtype), TileType(dtype), TileType(dtype))
+    ranges = [Range(1, 100), one(amount)]
+    assert op.result_range(ranges) == one(0)
+    assert unwrapped(op, dict(zip(op.operands, ranges, strict=True))) == one(0)
 
 
 def test_a_contradiction_is_no_number() -> None:
@@ -204,15 +208,15 @@ def test_a_contradiction_is_no_number() -> None:
     assert within(Range(0, 100, 8, 0), 8, 8) == one(8)
 
 
-def test_what_cannot_fit_is_not_believed_to() -> None:
+def test_a_result_that_cannot_fit_is_not_assumed_to_fit() -> None:
     """If `fits` is required of a result outside its dtype, the operation never runs, and nothing is concluded from it."""
-    op = made(ops.Binary(kind="add"), TileType(i32), TileType(i32), TileType(i32))
+    op = with_operands(ops.Binary(kind="add"), TileType(i32), TileType(i32), TileType(i32))
     op.result.fits = True
     (found,) = _ProvenRanges(Kernel(1).function, {}).transfer(op, [Range(2**31 - 4, 2**31 - 1), Range(8, 9)])
     assert (found.low, found.high) == i32.integer_range()
 
 
-def test_a_join_holds_of_both_and_within_of_what_is_in() -> None:
+def test_a_join_contains_both_ranges_and_within_contains_the_values_inside() -> None:
     r = random.Random(5)
     for dtype in INTEGERS:
         for a, b in zip(facts(dtype, r, 150), facts(dtype, r, 150), strict=True):

@@ -56,10 +56,10 @@ def test_host_expressions_stay_in_their_range() -> None:
 
 def stepped(lower: int, upper: int, step: int) -> list[int]:
     """Some values of a loop's variable, including the first and the last; none if the counter overflows i32."""
-    turns = range(lower, upper, step)
-    if not turns or turns[-1] + step > i32.integer_range()[1]:
+    values = range(lower, upper, step)
+    if not values or values[-1] + step > i32.integer_range()[1]:
         return []
-    return sorted({*turns[:3], *turns[-3:]})
+    return sorted({*values[:3], *values[-3:]})
 
 
 def test_a_loop_variable_stays_in_its_range() -> None:
@@ -74,7 +74,7 @@ def test_a_loop_variable_stays_in_its_range() -> None:
                 assert inside(found, value), (lower, upper, step, bounds, value, found)
 
 
-def test_a_body_that_never_runs_begins_where_its_loop_does() -> None:
+def test_the_variable_of_a_body_that_never_runs_has_the_lower_bound() -> None:
     analysis = RangeAnalysis(Kernel(1).function, {})
     lower = Range(8, 16, 8, 0)
     assert analysis.induction(ops.For(), lower, Range(-5, 3), Range(1, 1, 0, 1)) == lower
@@ -97,7 +97,7 @@ def test_blocks_are_those_of_a_launch(axis: int) -> None:
             assert inside(found[count], 1) and inside(found[count], limit) and found[block].low == 0
 
 
-def test_what_launches_give_is_within_what_they_may() -> None:
+def test_values_of_launches_are_within_their_ranges() -> None:
     k = Kernel("N")
     dim = k.dim("N")
     running, extent = (k.emit(op, TileType(i32)).result for op in (launch_ops.LaunchedBlocks(), launch_ops.GridExtent(axis=0)))
@@ -147,7 +147,7 @@ def test_a_selection_stays_in_the_range_of_its_arms() -> None:
                 assert inside(found[value], number), (turn, value.owner, number, found[value])
 
 
-def test_an_arm_that_is_never_taken_says_nothing() -> None:
+def test_an_arm_that_is_never_taken_adds_nothing() -> None:
     k = Kernel(1)
     n = scalar(k, "n")
     even = k.mul(k.op("and", n, 7), 2)
@@ -181,12 +181,12 @@ def test_carried_values_stay_in_their_range() -> None:
             for op in loop.regions[0].ops[:-1]:
                 raw = evaluate(op, [[state[value]] for value in op.operands])[0]
                 state[op.result] = wrapped(int(raw), i32)
-            assert all(inside(found[value], held) for value, held in state.items() if value in found)
+            assert all(inside(found[value], element) for value, element in state.items() if value in found)
             number = state[next_]
         assert inside(found[loop.results[0]], number)
 
 
-def test_declared_ranges_hold_of_launches_that_keep_to_them() -> None:
+def test_declared_ranges_hold_of_launches_that_satisfy_them() -> None:
     """`requires` on single symbols, and `values` of tensors whose ends depend on symbols."""
     r = random.Random(9)
     for _ in range(200):
@@ -209,7 +209,7 @@ def test_declared_ranges_hold_of_launches_that_keep_to_them() -> None:
                 assert inside(found[total], wrapped(int(raw), i32)), (k.function.requires, fact, value, element)
 
 
-def test_promised_congruences_hold_of_launches_that_keep_to_them() -> None:
+def test_promised_congruences_hold_of_launches_that_satisfy_them() -> None:
     r = random.Random(10)
     for dtype in INTEGERS:
         for _ in range(40):
@@ -226,7 +226,7 @@ def test_promised_congruences_hold_of_launches_that_keep_to_them() -> None:
                     assert inside(found, value), (dtype, clauses, value, found)
 
 
-def test_a_contract_without_launches_says_nothing_of_its_symbols() -> None:
+def test_a_contract_without_launches_does_not_narrow_its_symbols() -> None:
     k = Kernel(1)
     scalar(k, "n", INTEGERS[0])
     k.requires(binary("==", binary("%", sym("n"), const(1000)), const(500)))

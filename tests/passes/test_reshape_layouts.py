@@ -14,16 +14,18 @@ from tilec.ir.layouts.blocked_layouts import natural, reshaped, row_major
 from tilec.ir.layouts.layout import Digit, Layout
 
 
-def position(place: tuple[int, ...], shape: tuple[int, ...]) -> int:
+def position(coordinates: tuple[int, ...], shape: tuple[int, ...]) -> int:
     """Row-major position of coordinates; a coordinate past the end of an axis wraps."""
-    return sum(c % extent * step for c, extent, step in zip(place, shape, row_major(shape), strict=True))
+    return sum(c % extent * step for c, extent, step in zip(coordinates, shape, row_major(shape), strict=True))
 
 
-def assert_same_places(layout: Layout, source: tuple[int, ...], made: Layout, target: tuple[int, ...], warps: int) -> None:
-    assert made.problem(target, warps) is None
+def assert_same_threads(
+    layout: Layout, source: tuple[int, ...], reshaped_layout: Layout, target: tuple[int, ...], warps: int
+) -> None:
+    assert reshaped_layout.problem(target, warps) is None
     for register, lane, warp in itertools.product(range(layout.num_registers), range(32), range(warps)):
         before = position(layout.coordinates(register, lane, warp), source)
-        assert position(made.coordinates(register, lane, warp), target) == before
+        assert position(reshaped_layout.coordinates(register, lane, warp), target) == before
 
 
 @pytest.mark.parametrize(
@@ -48,12 +50,12 @@ def assert_same_places(layout: Layout, source: tuple[int, ...], made: Layout, ta
 @pytest.mark.parametrize("warps", [1, 4])
 def test_these_reshapes_rename_registers(source: tuple[int, ...], target: tuple[int, ...], warps: int) -> None:
     layout = natural(source, warps)
-    made = reshaped(layout, source, target)
-    assert made is not None
-    assert_same_places(layout, source, made, target, warps)
-    back = reshaped(made, target, source)
+    reshaped_layout = reshaped(layout, source, target)
+    assert reshaped_layout is not None
+    assert_same_threads(layout, source, reshaped_layout, target, warps)
+    back = reshaped(reshaped_layout, target, source)
     assert back is not None
-    assert_same_places(made, target, back, source, warps)
+    assert_same_threads(reshaped_layout, target, back, source, warps)
 
 
 def test_an_axis_that_ends_inside_a_digit_is_refused() -> None:
@@ -62,7 +64,7 @@ def test_an_axis_that_ends_inside_a_digit_is_refused() -> None:
     assert reshaped(Layout(1, (Digit(3, 0, 1),), (Digit(32, 0, 3),), ()), (96,), (24, 4)) is None
 
 
-def test_a_position_past_an_inner_axis_does_not_come_into_the_next_row() -> None:
+def test_a_position_past_an_inner_axis_does_not_reach_the_next_row() -> None:
     layout = natural((4, 1000), 4)
     assert layout.wraps((4, 1000))
     assert reshaped(layout, (4, 1000), (4000,)) is None
@@ -71,12 +73,12 @@ def test_a_position_past_an_inner_axis_does_not_come_into_the_next_row() -> None
 
 def test_fragments_of_heads_split_and_join() -> None:
     layout = accumulator(64, 64, WarpGrid(2, 2))
-    made = reshaped(layout, (64, 64), (4, 16, 64))
-    assert made is not None
-    assert_same_places(layout, (64, 64), made, (4, 16, 64), 4)
+    reshaped_layout = reshaped(layout, (64, 64), (4, 16, 64))
+    assert reshaped_layout is not None
+    assert_same_threads(layout, (64, 64), reshaped_layout, (4, 16, 64), 4)
     flat = reshaped(layout, (64, 64), (4096,))
     assert flat is not None
-    assert_same_places(layout, (64, 64), flat, (4096,), 4)
+    assert_same_threads(layout, (64, 64), flat, (4096,), 4)
 
 
 extents = st.lists(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 12, 16, 25, 40, 100]), min_size=1, max_size=4)
@@ -91,6 +93,6 @@ def test_any_reshape_is_right_or_refused(source: list[int], target: list[int], w
     shape = (*source,)
     new = (prod(source) // prod(target), *target) if prod(source) % prod(target) == 0 else (prod(source),)
     layout = natural(shape, warps)
-    made = reshaped(layout, shape, new)
-    if made is not None:
-        assert_same_places(layout, shape, made, new, warps)
+    reshaped_layout = reshaped(layout, shape, new)
+    if reshaped_layout is not None:
+        assert_same_threads(layout, shape, reshaped_layout, new, warps)

@@ -41,7 +41,7 @@ def blocks(block: Block) -> list[Block]:
 
 
 def pipelined_loop(function: Function) -> For:
-    return next(op for op in function.body.walk() if isinstance(op, For) and ring_check.is_piped(op))
+    return next(op for op in function.body.walk() if isinstance(op, For) and ring_check.is_pipelined(op))
 
 
 def inside(function: Function, kind: type[Op]) -> list[Op]:
@@ -82,7 +82,7 @@ def test_loops_that_share_a_bound_are_in_order(name: str, target: Target, tmp_pa
         f"    acc = zeros((64, 64), f32)\n{loops}    store(out, (0, 0), acc)\n"
     )
     function = prepare(load_kernel(path, {}, root=tmp_path), target)
-    rings = [op for op in function.body.walk() if isinstance(op, For) and ring_check.is_piped(op)]
+    rings = [op for op in function.body.walk() if isinstance(op, For) and ring_check.is_pipelined(op)]
     assert len(rings) == len(ranges)
     commits = [op for op in function.body.walk() if isinstance(op, Commit)]
     missed = [commit for commit in commits if is_missed(function, commit)]
@@ -93,14 +93,14 @@ def test_loops_that_share_a_bound_are_in_order(name: str, target: Target, tmp_pa
 def is_missed(function: Function, op: Op) -> bool:
     """Whether the checker refuses the function without `op`."""
     block = next(block for block in blocks(function.body) if op in block.ops)
-    place = block.ops.index(op)
+    index = block.ops.index(op)
     block.ops.remove(op)
     try:
         ring_check.check(function)
     except VerifyError:
         return True
     finally:
-        block.ops.insert(place, op)
+        block.ops.insert(index, op)
     return False
 
 
@@ -110,7 +110,7 @@ def test_a_pipeline_in_a_loop_is_in_order(target: Target, tmp_path: Path) -> Non
     path.write_text(NESTED)
     function = prepare(load_kernel(path, {}, root=tmp_path), target)
     loops = [op for op in function.body.walk() if isinstance(op, For)]
-    assert [ring_check.is_piped(op) for op in loops] == [False, True]
+    assert [ring_check.is_pipelined(op) for op in loops] == [False, True]
     ring_check.check(function)
 
 
@@ -128,14 +128,14 @@ def forget_the_fence(function: Function) -> None:
         drop(function, op)
 
 
-def fence_behind_the_barrier(function: Function) -> None:
+def fence_after_the_barrier(function: Function) -> None:
     fence, barrier = inside(function, ProxyFence)[0], inside(function, Barrier)[0]
     drop(function, fence)
     home = next(block for block in blocks(function.body) if barrier in block.ops)
     home.ops.insert(home.ops.index(barrier) + 1, fence)
 
 
-def never_meet(function: Function) -> None:
+def never_synchronize(function: Function) -> None:
     drop(function, inside(function, Barrier)[0])
 
 
@@ -199,7 +199,7 @@ def read_the_next_stage(function: Function) -> None:
         op.operands[1] = copy.operands[2]
 
 
-def never_meet_behind(function: Function) -> None:
+def never_synchronize_after(function: Function) -> None:
     """Removes the barriers after the loop."""
     piped = inside(function, Barrier)
     for op in [op for op in function.body.walk() if isinstance(op, Barrier) and op not in piped]:
@@ -207,11 +207,11 @@ def never_meet_behind(function: Function) -> None:
 
 
 BOTH = (
-    *(wait_for_less, never_wait, join_groups, copy_into_one_stage, read_the_next_stage, never_meet, never_acquire),
+    *(wait_for_less, never_wait, join_groups, copy_into_one_stage, read_the_next_stage, never_synchronize, never_acquire),
     *(never_release, never_drain, release_before_the_reads, hold_one_more, copy_before_the_barrier),
 )
 CASES = [(target, fault) for target in (SM_90A, SM_120A) for fault in BOTH]
-CASES += [(SM_90A, forget_the_fence), (SM_90A, let_products_run), (SM_90A, fence_behind_the_barrier)]
+CASES += [(SM_90A, forget_the_fence), (SM_90A, let_products_run), (SM_90A, fence_after_the_barrier)]
 CASES += [(SM_90A, release_what_a_product_reads)]
 
 
@@ -228,7 +228,7 @@ def test_a_ring_that_is_still_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     path.write_text(NESTED)
     function = prepare(load_kernel(path, {}, root=tmp_path), SM_120A)
-    never_meet_behind(function)
+    never_synchronize_after(function)
     with pytest.raises(VerifyError, match="overwrites a stage that is in use"):
         ring_check.check(function)
 

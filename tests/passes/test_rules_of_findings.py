@@ -45,12 +45,12 @@ def looked_up(step: int) -> Kernel:
     k = Kernel("T")
     ids = k.tensor("ids", Access.IN, "T", dtype=i32)
     table = k.tensor("table", Access.IN, "V")
-    place = k.scalar_load(ids, k.bid())
-    k.load(table, k.add(place, step) if step else place, shape=(1,))
+    element = k.scalar_load(ids, k.bid())
+    k.load(table, k.add(element, step) if step else element, shape=(1,))
     return k
 
 
-def test_the_fix_of_an_index_from_a_tensor_declares_what_the_tensor_holds() -> None:
+def test_the_fix_of_an_index_from_a_tensor_declares_the_contents_of_the_tensor() -> None:
     """To clip the access would hide that the number is wrong."""
     (fix,) = refusal(looked_up(0)).fixes
     assert (fix.change, fix.text, fix.certain) == ("statement", "values(ids, 0, V)", True)
@@ -65,7 +65,7 @@ def test_an_index_computed_from_a_tensor_has_no_fix_that_a_program_applies() -> 
 # Counterexamples
 
 
-def test_an_element_that_a_permutation_leaves_out_is_shown() -> None:
+def test_an_element_that_a_permutation_omits_is_shown() -> None:
     """A permutation writes all rows, whatever order it has, so what is wrong are the columns: only half of them are written."""
     k = Kernel("T")
     order = k.tensor("order", Access.IN, "T", dtype=i32)
@@ -95,10 +95,10 @@ def test_half_a_number_is_a_rational_point_but_no_integer() -> None:
 # Work
 
 
-def test_the_share_of_the_dearest_obligation_is_of_all_steps() -> None:
+def test_the_share_of_the_most_expensive_obligation_is_of_all_steps() -> None:
     work = Work(limit=10)
-    for what, steps in (("bounds of load", 2), ("no race of store", 9)):
-        work.begin(what, None)
+    for obligation, steps in (("bounds of load", 2), ("no race of store", 9)):
+        work.begin(obligation, None)
         try:
             work.charge(steps)
         except terms.OutOfWork:

@@ -26,28 +26,28 @@ def test_a_selected_sum_is_as_narrow_where_it_is_proven_to_fit(marked: bool) -> 
     assert (facts[chosen].low, facts[chosen].high) == (5, 10)
 
 
-def exchanged() -> tuple[Kernel, Value, Op]:
+def converted_index() -> tuple[Kernel, Value, Op]:
     """A kernel whose threads exchange an index tile through scratch: the product that is exchanged, and the access."""
     k = Kernel(1)
     out = k.tensor("out", Access.INOUT, "N")
-    places = k.mul(k.iota(32), k.spread(k.c(2), (32,)))
+    indices = k.mul(k.iota(32), k.spread(k.c(2), (32,)))
     alloc = SharedAlloc()
     k.emit_region(alloc)
     alloc.define(ScratchType(128))
-    k.emit(Put(operands=[alloc.result, places], steps=(1,)))
-    taken = k.emit(Take(operands=[alloc.result], steps=(1,)), places.tile).result
-    return k, places, k.scatter(out, taken, mask=True)
+    k.emit(Put(operands=[alloc.result, indices], steps=(1,)))
+    taken = k.emit(Take(operands=[alloc.result], steps=(1,)), indices.tile).result
+    return k, indices, k.scatter(out, taken, mask=True)
 
 
 def test_an_index_is_followed_through_scratch() -> None:
-    k, places, _ = exchanged()
-    assert places.owner in deciding_ops(k.function)
+    k, indices, _ = converted_index()
+    assert indices.owner in deciding_ops(k.function)
 
 
 def test_an_unsafe_index_is_followed_through_scratch() -> None:
     """Nothing proves the product, which is only the index of an `unsafe` access."""
-    k, places, access = exchanged()
+    k, indices, access = converted_index()
     assert isinstance(access, ops.Scatter)
     access.unsafe = 0
-    assert places.owner in trusted_ops(k.function)
-    assert places.owner not in deciding_ops(k.function)
+    assert indices.owner in trusted_ops(k.function)
+    assert indices.owner not in deciding_ops(k.function)

@@ -46,7 +46,7 @@ def test_as_many_distinct_numbers_fit_a_tensor_as_its_type_has() -> None:
     assert {one.code for one in refused(distinct(257))} == {"E0307"}
 
 
-def test_what_a_loop_carries_has_grown_once_for_each_iteration() -> None:
+def test_a_carried_value_has_grown_once_for_each_iteration() -> None:
     k = Kernel(1)
     k.tensor("shape", Access.IN, "A", "B", "S")
     out = k.tensor("out", Access.INOUT, "N")
@@ -91,7 +91,7 @@ def neighbours(trusted: bool) -> Kernel:
     return k
 
 
-def test_no_race_is_looked_for_between_an_unsafe_write_and_a_read() -> None:
+def test_no_race_is_searched_between_an_unsafe_write_and_a_read() -> None:
     assert {one.code for one in refused(neighbours(trusted=False))} == {"E0402"}
     assert {o.rung for o in prove(neighbours(trusted=True).function).obligations if o.property == "race"} == {"unsafe"}
 

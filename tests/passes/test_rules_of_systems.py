@@ -58,11 +58,11 @@ def halves(count: int) -> tuple[list[Atom], Cover]:
     return xs, [terms.disjunction((terms.eq(terms.of(x)), terms.ge(terms.of(x), 1))) for x in xs]
 
 
-def test_a_cover_with_too_many_cases_is_left_out() -> None:
+def test_a_cover_with_too_many_cases_is_omitted() -> None:
     """The time that isl takes to subtract a cover grows with its cases. Without a cover the answer can only be undecided."""
-    few = ALTERNATIVES.bit_length() - 1
-    xs, cover = halves(few)
+    most = ALTERNATIVES.bit_length() - 1
+    xs, cover = halves(most)
     assert uncovered(Solver(), [], [cover], [terms.of(x) for x in xs]) is None
-    xs, cover = halves(few + 1)
+    xs, cover = halves(most + 1)
     with pytest.raises(Undecided):
         uncovered(Solver(), [], [cover], [terms.of(x) for x in xs])

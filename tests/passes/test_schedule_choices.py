@@ -40,15 +40,15 @@ from tilec.target.targets import SM_90A
 
 
 @pytest.mark.parametrize("units", range(1, 80))
-def test_warps_divide_the_tile_or_leave_the_least_without_work(units: int) -> None:
+def test_warps_divide_the_tile_or_the_fewest_are_idle(units: int) -> None:
     """`units` is the tile's number of 16-byte vectors in warps; each warp gets at least two of them."""
     warps = _warps_to_load(units * 256)
-    wanted = max(1, min(16, units // 2))
-    dividing = max(count for count in range(1, wanted + 1) if units % count == 0)
-    if 2 * dividing > wanted:
+    target = max(1, min(16, units // 2))
+    dividing = max(count for count in range(1, target + 1) if units % count == 0)
+    if 2 * dividing > target:
         assert warps == dividing
         return
-    idle = {count: (-units) % count for count in range(wanted // 2 + 1, wanted + 1)}
+    idle = {count: (-units) % count for count in range(target // 2 + 1, target + 1)}
     assert warps in idle and idle[warps] == min(idle.values())
     assert warps == max(count for count in idle if idle[count] == idle[warps])
 
@@ -60,7 +60,7 @@ def test_small_tiles_need_few_warps(size: int, warps: int) -> None:
 
 @pytest.mark.parametrize("dtype", [i8, f32, i64])
 @pytest.mark.parametrize("columns", [8, 16, 32, 48, 64, 96, 128, 256])
-def test_rows_that_begin_in_one_bank_are_moved_apart(columns: int, dtype) -> None:
+def test_rows_that_begin_in_one_bank_are_padded(columns: int, dtype) -> None:
     pitch = columns * dtype.bytes
     for rows in (1, 16, 64):
         tile = TileType(dtype, (rows, columns))
@@ -71,15 +71,15 @@ def test_rows_that_begin_in_one_bank_are_moved_apart(columns: int, dtype) -> Non
 
 @pytest.mark.parametrize("shape", [(64, 64), (128, 64), (64, 128)])
 @pytest.mark.parametrize("dtype", [bf16, f16, f32])
-def test_a_transposed_tile_meets_no_bank_more_than_four_times(dtype: DType, shape: tuple[int, int]) -> None:
+def test_a_transposed_tile_accesses_no_bank_more_than_four_times(dtype: DType, shape: tuple[int, int]) -> None:
     """Counts how many of the 32 words that a warp accesses at once lie in one bank."""
     tile, warps = TileType(dtype, shape), 8
     down, along = with_axes(natural(shape[::-1], warps), {0: 1, 1: 0}, 2), natural(shape, warps)
     steps = conversion_steps(tile, down, along)
     for layout in (down, along):
         for register in range(layout.num_registers):
-            places = (layout.coordinates(register, lane, 3) for lane in range(32))
-            words = {(row * steps[0] + column * steps[1]) * dtype.bytes // 4 for row, column in places}
+            coordinates = (layout.coordinates(register, lane, 3) for lane in range(32))
+            words = {(row * steps[0] + column * steps[1]) * dtype.bytes // 4 for row, column in coordinates}
             banks = Counter(word % 32 for word in words)
             assert max(banks.values()) <= 4, (layout, banks)  # 8 and 16 if rows are padded to whole vectors
 
@@ -92,11 +92,11 @@ def test_a_box_that_is_inside_needs_no_test_and_one_that_may_not_be_needs_one() 
     inside, across = k.tensor("a", Access.IN, 64), k.tensor("b", Access.IN, "N")
     loads = [k.load(inside, at, shape=(extent,), pad=0.0) for at, extent in ((0, 64), (1, 63), (0, 65), (1, 64))]
     loads.append(k.load(across, 0, shape=(64,), pad=0.0))
-    early, facts = launch_values(k.function), aligned_ranges(k.function)
+    launch_scalars, facts = launch_values(k.function), aligned_ranges(k.function)
 
     def edges(value: Value):
         assert isinstance(value.owner, ops.Load)
-        found = versioning._edges(k.function, value.owner, early, facts)  # pyright: ignore[reportPrivateUsage]
+        found = versioning._edges(k.function, value.owner, launch_scalars, facts)  # pyright: ignore[reportPrivateUsage]
         return None if found is None else [(extent, dim) for _, extent, dim in found]
 
     assert [edges(value) for value in loads] == [[], [], [(65, 64)], [(64, 64)], [(64, "N")]]
@@ -116,7 +116,7 @@ def touch(kind: Effect, layout: Layout | None) -> Touch:
     return Touch(store, kind, tensor, place=(store.operands[2],), layout=layout, shape=(32,))
 
 
-def test_threads_need_not_meet_between_touches_of_the_same_thread_alone() -> None:
+def test_accesses_by_the_same_thread_need_no_barrier() -> None:
     read, write = Effect.READ, Effect.WRITE
     alike = [
         (write, LANES, write, LANES, True),
@@ -141,7 +141,7 @@ def blocks(function: Function) -> Iterator[Block]:
 
 
 @pytest.mark.parametrize("kernel", ["flash_attention", "decode_attention"])
-def test_a_loop_whose_turns_begin_with_copies_meets_inside_of_them_alone(kernel: str) -> None:
+def test_a_loop_whose_iterations_begin_with_copies_has_barriers_only_inside_of_them(kernel: str) -> None:
     """The first copies of a pipeline are in one branch each, and one barrier before all of them is enough; a loop is no such
     branch."""
     for block in blocks(shipped.prepared(kernel, SM_90A)):
@@ -151,15 +151,15 @@ def test_a_loop_whose_turns_begin_with_copies_meets_inside_of_them_alone(kernel:
 
 
 @pytest.mark.parametrize(("step", "met"), [(0, False), (512, True)])
-def test_turns_meet_where_the_next_touches_what_other_threads_have_written(step: int, met: bool) -> None:
+def test_iterations_synchronize_if_the_next_accesses_what_other_threads_have_written(step: int, met: bool) -> None:
     """If the box is the same in each iteration, each thread touches only its own elements. If it moves by less than its length,
     it reaches elements of other threads."""
     k = Kernel(1)
     x = k.tensor("x", Access.INOUT, 8192)
-    with k.loop(0, 8) as turn:
-        place = k.mul(turn, step) if step else k.c(64)
-        tile = k.load(x, place, shape=(1024,))
-        k.emit(ops.Store(operands=[x, k.op("add", tile, tile), place]))
+    with k.loop(0, 8) as iteration:
+        offset = k.mul(iteration, step) if step else k.c(64)
+        tile = k.load(x, offset, shape=(1024,))
+        k.emit(ops.Store(operands=[x, k.op("add", tile, tile), offset]))
     function = prepare(k.function, SM_90A)
     assert any(isinstance(op, Barrier) for op in function.body.walk()) == met
 
@@ -168,7 +168,7 @@ def test_turns_meet_where_the_next_touches_what_other_threads_have_written(step:
 
 
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "floordiv", "or", "xor", "shl", "shr"])
-def test_a_neutral_operand_goes_only_where_it_is_neutral(kind: str) -> None:
+def test_a_neutral_operand_is_removed_only_on_its_neutral_side(kind: str) -> None:
     k = Kernel("N")
     n, neutral = k.dim("N"), k.c(1 if kind in ("mul", "floordiv") else 0)
     right, left = k.op(kind, n, neutral).owner, k.op(kind, neutral, n).owner
@@ -184,15 +184,15 @@ def stages(function: Function) -> int:
     return max((op.result.ring.stages for op in function.body.walk() if isinstance(op, Ring)), default=0)
 
 
-def test_a_pipeline_is_as_long_as_there_is_room_for() -> None:
-    whole = shipped.as_chosen("matmul", SM_90A)
-    assert stages(whole) > 2
-    small = replace(SM_90A, max_shared_bytes=shared_bytes(whole) - 1)
+def test_a_pipeline_has_as_many_stages_as_fit() -> None:
+    longest = shipped.as_chosen("matmul", SM_90A)
+    assert stages(longest) > 2
+    small = replace(SM_90A, max_shared_bytes=shared_bytes(longest) - 1)
     shorter = shipped.as_chosen("matmul", small)
-    assert 2 <= stages(shorter) < stages(whole) and shared_bytes(shorter) <= small.max_shared_bytes
+    assert 2 <= stages(shorter) < stages(longest) and shared_bytes(shorter) <= small.max_shared_bytes
 
 
-def test_a_kernel_without_a_pipeline_has_none_to_shorten() -> None:
+def test_a_kernel_without_a_pipeline_has_no_stages_to_remove() -> None:
     function = shipped.prepared("rms_norm", SM_90A)
     assert shared_bytes(function) > 0 and not stages(function)
     with pytest.raises(CompileError) as caught:
@@ -212,7 +212,7 @@ def test_only_rows_without_gaps_are_copied(inner: int | str, vector: int) -> Non
     assert staged_loads._copy_vector(k.function, load, aligned_ranges(k.function)) == vector  # pyright: ignore[reportPrivateUsage]
 
 
-def test_what_regions_carry_out_is_what_their_operation_gives() -> None:
+def test_values_that_regions_yield_are_the_results_of_their_operation() -> None:
     k = Kernel("N")
     with k.when(k.op("lt", k.dim("N"), 8)):
         k.c(1)
@@ -228,13 +228,13 @@ def test_what_regions_carry_out_is_what_their_operation_gives() -> None:
 # Layouts
 
 
-def test_a_value_is_made_once_in_each_layout() -> None:
+def test_a_value_is_computed_once_in_each_layout() -> None:
     k = Kernel("N")
     value = k.iota(64)
     state = propagation._State(k.function)  # pyright: ignore[reportPrivateUsage]
     by_lane, by_register = (Layout(1, (Digit(2, 0, step),), (Digit(32, 0, 33 - step),), ()) for step in (32, 1))
     state.set(value, by_lane)
-    assert state.made_as(value, by_lane) is value
-    made = state.made_as(value, by_register)
-    again = state.made_as(value, by_register)
-    assert made is not value and made is again and len(k.body.ops) == 2
+    assert state.in_layout(value, by_lane) is value
+    rematerialized = state.in_layout(value, by_register)
+    repeated = state.in_layout(value, by_register)
+    assert rematerialized is not value and rematerialized is repeated and len(k.body.ops) == 2

@@ -23,7 +23,7 @@ REFUSED = (
     "swapped roles", "roles of other warps", "released too early or late", "loop begins elsewhere", "loop of other turns",
     "counts other stages", "barrier of other threads",
 )  # fmt: skip
-IN_TURNS = (
+PINGPONG = (
     *(kind for kind in REFUSED if kind != "counts other stages"),
     "take_turn dropped", "take_turn doubled", "pass_turn dropped", "pass_turn doubled", "another's turn",
 )  # fmt: skip
@@ -34,7 +34,7 @@ SOME, MORE = 18, 3
 SCHEDULES = {
     "one tile": (Overrides(copy="tma", stages=2), REFUSED),
     "persistent": (Overrides(copy="tma", stages=2, persistent=True), REFUSED),
-    "pingpong": (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), IN_TURNS),
+    "pingpong": (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), PINGPONG),
 }
 
 
@@ -55,7 +55,7 @@ def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
 
 
 @pytest.mark.parametrize("every", campaign.first(1, (SOME, 4)))
-def test_what_changes_the_order_of_chained_products_is_refused(every: int) -> None:
+def test_mutants_that_change_the_order_of_back_to_back_products_are_refused(every: int) -> None:
     """The excluded kinds contain changes without effect: in rings of one stage, and in iterations known to be the first."""
     kinds = {kind for kind in REFUSED if kind not in ("release dropped", "wrong stage", "wrong parity", "counts other stages")}
     text = print_function(made("bf16", 64, 64, 64, stages=2).prepared)
@@ -71,7 +71,7 @@ OTHER = {"add": "sub", "sub": "add", "mul": "add", "floordiv": "mod"}
 
 
 @pytest.mark.parametrize("order", campaign.first(1, ("grid", "pingpong")))
-def test_every_tile_is_one_blocks(order: str) -> None:
+def test_every_tile_belongs_to_one_block(order: str) -> None:
     """Changes one operation or operand of the arithmetic that assigns tiles to a block."""
     wanted = Overrides(copy="tma", stages=2, persistent=True, order=order)
     text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
@@ -91,19 +91,19 @@ def test_every_tile_is_one_blocks(order: str) -> None:
 
     changed = 0
     for number, op in enumerate(arithmetic(parse_function(text))):
-        for place in range(min(3, len(op.operands))) if isinstance(op, For | Binary) else (-1,):
+        for index in range(min(3, len(op.operands))) if isinstance(op, For | Binary) else (-1,):
             function = parse_function(text)
             chosen = arithmetic(function)[number]
             if isinstance(chosen, Constant):
                 chosen.value = int(chosen.value) + 1
-            elif place == 0 and isinstance(chosen, Binary):
+            elif index == 0 and isinstance(chosen, Binary):
                 chosen.kind = OTHER[chosen.kind]
-            elif place >= 0:
-                chosen.operands[place] = next(value for value in function.body.ops[0].results)
+            elif index >= 0:
+                chosen.operands[index] = next(value for value in function.body.ops[0].results)
             else:
                 continue
             changed += 1
             with pytest.raises(VerifyError):
                 verify(parse_function(print_function(function)), SM_90A)
-                pytest.fail(f"accepted: {chosen.opcode}, {place}")
+                pytest.fail(f"accepted: {chosen.opcode}, {index}")
     assert changed > 20

@@ -13,7 +13,7 @@ from tilec.ir.ops.sync_ops import Roles
 from tilec.ir.text.parser import parse_function
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks import barrier_check, ring_check, verify, width_check
-from tilec.passes.schedule.specialization.equal_scalars import Meanings
+from tilec.passes.schedule.specialization.equal_scalars import ScalarNumbering
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
 
@@ -21,14 +21,14 @@ from tilec.target.targets import SM_90A
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_an_element_that_all_threads_have_is_read_only_behind_a_barrier(reads: bool) -> None:
+def test_an_element_that_all_threads_have_is_read_only_after_a_barrier(reads: bool) -> None:
     """The first thread makes every store of such an element, so two stores are in order; a load is made by all threads."""
     k = Kernel(1)
-    x, place = k.tensor("x", Access.INOUT, 8), k.c(3)
+    x, offset = k.tensor("x", Access.INOUT, 8), k.c(3)
     for _ in range(1 if reads else 2):
-        k.emit(ops.Store(operands=[x, k.zeros((1,)), place]))
+        k.emit(ops.Store(operands=[x, k.zeros((1,)), offset]))
     if reads:
-        k.load(x, place, shape=(1,))
+        k.load(x, offset, shape=(1,))
         with pytest.raises(VerifyError, match="no meeting of the block's threads between store"):
             barrier_check.check(k.function)
     else:
@@ -49,7 +49,7 @@ def test_an_index_that_may_wrap_is_refused() -> None:
 # Products of warpgroups
 
 
-def test_only_whole_warpgroups_make_a_group_product() -> None:
+def test_only_full_warpgroups_compute_a_group_product() -> None:
     function = prepare(source("bf16", 64, 64), SM_90A, Overrides(mma="wgmma", warps=4, stages=3))
     walk = verify._Walk(function, SM_90A)  # pyright: ignore[reportPrivateUsage]
     products = [op for op in function.body.walk() if isinstance(op, GroupMma)]
@@ -132,11 +132,11 @@ OF_LAUNCH = {"bound": ("%n", "%n")}
 
 
 @pytest.mark.parametrize("bound", [OF_TILE, OF_LAUNCH])
-def test_a_role_that_goes_on_where_it_ended_is_in_order(bound: dict[str, tuple[str, str]]) -> None:
+def test_a_role_that_continues_at_its_last_ring_position_is_in_order(bound: dict[str, tuple[str, str]]) -> None:
     ring_check.check(parse_function(KERNEL.format(**bound, **CARRIED)))
 
 
-def test_a_tile_that_has_other_iterations_than_the_one_before_it_is_tried() -> None:
+def test_tiles_with_different_iteration_counts_are_simulated() -> None:
     """A position that is right only if all tiles have equally many iterations is refused where they may have others."""
     ring_check.check(parse_function(KERNEL.format(**OF_LAUNCH, **COMPUTED)))
     with pytest.raises(VerifyError):
@@ -146,7 +146,7 @@ def test_a_tile_that_has_other_iterations_than_the_one_before_it_is_tried() -> N
 def test_roles_agree_on_the_number_of_their_tile_and_on_no_other_loop_variable() -> None:
     function = parse_function(KERNEL.format(**OF_TILE, **CARRIED))
     (roles,) = (op for op in function.body.ops if isinstance(op, Roles))
-    same = Meanings(roles)
+    same = ScalarNumbering(roles)
     tiles, iterations = zip(*([op for op in region.walk() if isinstance(op, ops.For)] for region in roles.regions), strict=True)
     assert len({same.of(loop.regions[0].arguments[0]) for loop in tiles}) == 1
     for loop in iterations:

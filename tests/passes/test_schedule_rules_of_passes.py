@@ -16,8 +16,8 @@ from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.choose import (
-    _bytes,  # pyright: ignore[reportPrivateUsage]
-    _scratch_wants_room,  # pyright: ignore[reportPrivateUsage]
+    _exceeds_shared_memory,  # pyright: ignore[reportPrivateUsage]
+    _shared_memory_bytes,  # pyright: ignore[reportPrivateUsage]
 )
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_stages
 from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
@@ -59,10 +59,10 @@ def with_every_pass() -> Schedule:
 def test_a_pass_that_breaks_an_invariant_is_named(
     module: ModuleType, name: str, title: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule, whole = with_every_pass(), getattr(module, name)
+    schedule, original = with_every_pass(), getattr(module, name)
 
     def broken(function: Function, *rest: object) -> None:
-        whole(function, *rest)
+        original(function, *rest)
         function.body.ops.reverse()  # values are used before they are defined
 
     monkeypatch.setattr(module, name, broken)
@@ -84,7 +84,7 @@ def staged(waits: bool) -> tuple[Function, Schedule]:
     return staging.stage(function, schedule), schedule
 
 
-def test_copies_are_early_only_in_a_kernel_that_waits_for_the_one_before_it() -> None:
+def test_copies_precede_the_wait_only_in_a_kernel_with_a_dependency_wait() -> None:
     for waits in (True, False):
         function, schedule = staged(waits)
         before = print_function(function)
@@ -95,32 +95,32 @@ def test_copies_are_early_only_in_a_kernel_that_waits_for_the_one_before_it() ->
 # Shared memory
 
 
-def test_the_choice_counts_the_scratch_of_each_consumer_that_takes_turns() -> None:
+def test_the_choice_counts_the_scratch_of_each_pingpong_consumer() -> None:
     function = source("bf16", 64, 256)
     for store in ("threads", "tma"):
-        wanted = Overrides(copy="tma", persistent=True, order="pingpong", store=store, stages=2)
-        schedule = choose(function, SM_90A, wanted)
-        made = prepare(source("bf16", 64, 256), SM_90A, schedule)
+        overrides = Overrides(copy="tma", persistent=True, order="pingpong", store=store, stages=2)
+        schedule = choose(function, SM_90A, overrides)
+        prepared = prepare(source("bf16", 64, 256), SM_90A, schedule)
         draft = source("bf16", 64, 256)
         canonicalize(draft)
-        assert schedule.takers == 2 and _bytes(draft, schedule, SM_90A) == shared_bytes(made)
+        assert schedule.takers == 2 and _shared_memory_bytes(draft, schedule, SM_90A) == shared_bytes(prepared)
 
 
-def test_stages_leave_room_for_the_scratch_of_each_consumer_that_takes_turns() -> None:
-    wanted = Overrides(copy="tma", persistent=True, order="pingpong")
-    made = prepare(source("bf16", 64, 256), SM_90A, wanted)
-    assert shared_bytes(made) <= SM_90A.max_shared_bytes
+def test_stages_leave_bytes_for_the_scratch_of_each_pingpong_consumer() -> None:
+    overrides = Overrides(copy="tma", persistent=True, order="pingpong")
+    prepared = prepare(source("bf16", 64, 256), SM_90A, overrides)
+    assert shared_bytes(prepared) <= SM_90A.max_shared_bytes
 
 
-def test_fewer_stages_are_tried_only_of_a_schedule_that_is_otherwise_possible() -> None:
+def test_fewer_stages_are_tried_only_for_a_schedule_that_is_otherwise_possible() -> None:
     """Not where nothing is pipelined, where the target refuses the schedule, or where the store is refused whatever the
     stages."""
     draft = source("bf16", 64, 64)
     canonicalize(draft)
     small = replace(SM_90A, max_shared_bytes=1024)
     plain = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),))
-    assert _scratch_wants_room(draft, plain, small)
-    assert not _scratch_wants_room(draft, plain, SM_90A)
-    assert not _scratch_wants_room(draft, replace(plain, pipelines=(NOT_AHEAD,)), small)
-    assert not _scratch_wants_room(draft, replace(plain, blocks=17), small)
-    assert not _scratch_wants_room(draft, replace(plain, store="tma"), small)
+    assert _exceeds_shared_memory(draft, plain, small)
+    assert not _exceeds_shared_memory(draft, plain, SM_90A)
+    assert not _exceeds_shared_memory(draft, replace(plain, pipelines=(NOT_AHEAD,)), small)
+    assert not _exceeds_shared_memory(draft, replace(plain, blocks=17), small)
+    assert not _exceeds_shared_memory(draft, replace(plain, store="tma"), small)

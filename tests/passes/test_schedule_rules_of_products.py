@@ -14,7 +14,7 @@ from tilec.ir.ops import Cast, Mma
 from tilec.ir.ops.staging_ops import GroupProduct, PackPairs, Put
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.pipelining import overlapped_products
-from tilec.passes.schedule.pipelining.back_to_back import Chain
+from tilec.passes.schedule.pipelining.back_to_back import BackToBack
 from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import NOT_AHEAD, Overrides, Pipeline, Schedule, tma_roles
@@ -34,7 +34,7 @@ CHAIN = """def chained(q: In[bf16, 64, 64], k: In[bf16, 256, 64], v: In[bf16, {s
     store(out, (0, 0), acc)
 """
 AS_USED = {"shape": "256, 128", "right": "load(v, (j, 0), shape=(64, 128))"}
-TURNED = {"shape": "128, 256", "right": "load(v, (0, j), shape=(128, 64)).T"}
+TRANSPOSED = {"shape": "128, 256", "right": "load(v, (0, j), shape=(128, 64)).T"}
 
 Written = Callable[..., Function]
 
@@ -51,10 +51,10 @@ def written(tmp_path: Path) -> Written:
     return load_chain
 
 
-def chain_of(function: Function, consumers: int = 1) -> Chain | None:
+def pair_of(function: Function, consumers: int = 1) -> BackToBack | None:
     """The loop's chain as the staging pass finds it."""
     schedule = Schedule(tma_roles(consumers), ())
-    found: list[Chain | None] = []
+    found: list[BackToBack | None] = []
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(candidate.chain)
@@ -63,43 +63,43 @@ def chain_of(function: Function, consumers: int = 1) -> Chain | None:
     canonicalize(function)
     function.num_warps = schedule.tile_warps
     stage_by(function, decide, schedule)
-    (chain,) = found
-    return chain
+    (pair,) = found
+    return pair
 
 
 BY_TMA = Overrides(copy="tma", consumers=1)
 
 
-def test_the_second_right_operand_lies_in_memory_as_it_is_used(written: Written) -> None:
+def test_the_second_right_operand_is_mn_major_in_memory(written: Written) -> None:
     """The first product is by the transpose of a matrix in memory, the second by the matrix itself."""
-    assert chain_of(written(AS_USED)) is not None
-    assert chain_of(written(TURNED)) is None
+    assert pair_of(written(AS_USED)) is not None
+    assert pair_of(written(TRANSPOSED)) is None
     choose(written(AS_USED), SM_90A, BY_TMA)
     with pytest.raises(CompileError, match="does not make its product"):
-        choose(written(TURNED), SM_90A, BY_TMA)
+        choose(written(TRANSPOSED), SM_90A, BY_TMA)
 
 
-def test_an_iteration_is_its_second_product_and_what_comes_before_and_after_the_sum(written: Written) -> None:
+def test_an_iteration_is_its_second_product_and_the_operations_before_and_after_the_accumulator(written: Written) -> None:
     """With a sum that the loop scales first, as attention does, and with one that it only adds to."""
     for total in ("acc * 0.5", "acc"):
-        chain = chain_of(written(AS_USED, total))
-        assert chain is not None
-        ahead, late = chain.split()
-        second, body = chain.second.mma, chain.loop.regions[0].ops[:-1]
-        assert sorted(map(body.index, [*ahead, second, *late])) == list(range(len(body)))
-        assert second not in ahead and second not in late
-        assert chain.first.mma in ahead and late
+        pair = pair_of(written(AS_USED, total))
+        assert pair is not None
+        independent, dependent = pair.split()
+        second, body = pair.second.mma, pair.loop.regions[0].ops[:-1]
+        assert sorted(map(body.index, [*independent, second, *dependent])) == list(range(len(body)))
+        assert second not in independent and second not in dependent
+        assert pair.first.mma in independent and dependent
 
 
-def test_products_whose_sum_starts_anew_in_each_iteration_are_no_chain(written: Written) -> None:
+def test_products_whose_sum_restarts_in_each_iteration_are_not_back_to_back(written: Written) -> None:
     """Overlapping them would leave the product of the iteration before without a reader."""
     function = written(AS_USED, "zeros((64, 128), f32)")
-    assert chain_of(function) is None
+    assert pair_of(function) is None
     prepare(written(AS_USED, "zeros((64, 128), f32)"), SM_90A)
 
 
 @pytest.mark.parametrize("total", ["acc", "acc * 0.5"])
-def test_warpgroups_make_every_product_of_a_chain_once(written: Written, total: str) -> None:
+def test_warpgroups_compute_each_back_to_back_product_once(written: Written, total: str) -> None:
     prepared = prepare(written(AS_USED, total), SM_90A, BY_TMA)
     assert not any(isinstance(op, Mma) for op in prepared.body.walk())
     products = [op for op in prepared.body.walk() if isinstance(op, GroupProduct)]
@@ -110,16 +110,16 @@ def test_the_left_operand_is_packed_from_the_floats_that_its_cast_rounds(written
     """Packing rounds as the cast does, so neither the cast nor one back to f32 is left."""
     prepared = prepare(written(AS_USED), SM_90A, BY_TMA)
     packed = [op.operands[0].owner for op in prepared.body.walk() if isinstance(op, PackPairs)]
-    assert packed and not any(isinstance(made, Cast) for made in packed)
+    assert packed and not any(isinstance(owner, Cast) for owner in packed)
     assert not any(isinstance(op, Cast) and op.result.tile.rank for op in prepared.body.walk())
 
 
-def test_a_chain_needs_registers_for_both_sums_and_the_packed_operand(written: Written) -> None:
+def test_back_to_back_products_need_registers_for_both_sums_and_the_packed_operand(written: Written) -> None:
     """64 x 64 and 64 x 128 sums take 32 and 64 registers of each of 128 threads, 64 x 64 elements in pairs 16."""
-    chain = chain_of(written(AS_USED))
-    assert chain is not None
+    pair = pair_of(written(AS_USED))
+    assert pair is not None
     needed = 32 + 64 + 16 + overlapped_products.OTHER_REGISTERS
-    assert [overlapped_products.fits(chain, 4, needed + more) for more in (-1, 0, 1)] == [False, True, True]
+    assert [overlapped_products.fits(pair, 4, needed + more) for more in (-1, 0, 1)] == [False, True, True]
 
 
 DIRECT = """def beside(a: In[bf16, 3, 16, 32], b: In[bf16, {shape}], out: Out[f32, 3, 16, 8]):
@@ -133,7 +133,7 @@ DIRECT = """def beside(a: In[bf16, 3, 16, 32], b: In[bf16, {shape}], out: Out[f3
     ("shape", "moved", "as_multiplied"),
     [("3, 8, 32", ".permute((0, 2, 1))", True), ("2, 8, 48", ".permute((0, 2, 1)).reshape((3, 32, 8))", False)],
 )
-def test_threads_exchange_an_operand_if_a_reshape_cuts_what_they_multiply(
+def test_an_operand_is_converted_if_a_reshape_splits_its_fragments(
     tmp_path: Path, shape: str, moved: str, as_multiplied: bool
 ) -> None:
     """Of three times 8 rows of 32, each warp loads its product's. Of twice 8 rows of 48, one product has a third of each."""

@@ -10,7 +10,7 @@ from tilec.ir.core import Value
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import TileType, f32
 from tilec.passes.schedule.simplify.folding import constant_of, folded, same_as
-from tilec.passes.schedule.sync.barrier_insertion import holders
+from tilec.passes.schedule.sync.barrier_insertion import thread_digits
 
 # Folding
 
@@ -51,9 +51,9 @@ def by_lanes(*digits: Digit) -> Layout:
     return Layout(2, (), digits, ())
 
 
-def test_digits_that_count_on_are_one_digit() -> None:
+def test_contiguous_digits_are_one_digit() -> None:
     """Two layouts that give each element to the same lane are the same map, however their digits are cut."""
-    whole = holders(by_lanes(Digit(32, 0, 1)))
+    one_digit = thread_digits(by_lanes(Digit(32, 0, 1)))
     cuts = [(4, 8), (8, 4), (2, 16), (2, 4, 4), (16, 1, 2)]
     for extents in cuts:
         digits: list[Digit] = []
@@ -61,7 +61,7 @@ def test_digits_that_count_on_are_one_digit() -> None:
         for extent in extents:
             digits.append(Digit(extent, 0, stride))
             stride *= extent
-        assert holders(by_lanes(*digits)) == whole, extents
+        assert thread_digits(by_lanes(*digits)) == one_digit, extents
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_digits_that_count_on_are_one_digit() -> None:
         (Digit(4, 0, 8), Digit(8, 0, 1)),
     ],
 )
-def test_digits_that_do_not_count_on_stay_apart(digits: tuple[Digit, ...]) -> None:
+def test_noncontiguous_digits_stay_separate(digits: tuple[Digit, ...]) -> None:
     """Lane 2 has another element than under one digit of 32 lanes."""
-    found = holders(by_lanes(*digits))
+    found = thread_digits(by_lanes(*digits))
     assert found is not None
     assert found[0] == digits
-    assert found != holders(by_lanes(Digit(32, 0, 1)))
+    assert found != thread_digits(by_lanes(Digit(32, 0, 1)))

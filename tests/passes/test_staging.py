@@ -150,7 +150,7 @@ def test_buffers_do_not_overlap_and_fit_the_chip(target: object, tile: tuple[int
     assert ends[1][1] <= target.max_shared_bytes
 
 
-def test_a_left_operand_that_is_read_otherwise_stays_in_registers() -> None:
+def test_a_left_operand_with_other_users_stays_in_registers() -> None:
     function = matmul()
     loop = next(op for op in function.body.ops if isinstance(op, ops.For))
     load = next(op for op in loop.regions[0].ops if isinstance(op, ops.Load))
@@ -169,7 +169,7 @@ def test_bytes_are_free_again_after_the_pipeline() -> None:
     assert (taken[store], taken[load]) == (0, total)
 
 
-def test_warps_suit_every_product_of_the_kernel() -> None:
+def test_warps_fit_every_product_of_the_kernel() -> None:
     """Decode attention has products of 32 x 8 and 128 x 8 elements: four warps would suit only the larger one."""
     function = shipped.load("decode_attention")
     shapes = {op.result.tile.shape for op in function.body.walk() if isinstance(op, ops.Mma)}

@@ -60,13 +60,13 @@ def refusal(folder: Path, body: str, extent: int, warps: int | None) -> Diagnost
 
 
 @pytest.mark.parametrize(("extent", "warps"), [(32, 1), (64, 4), (100, 8), (200, 16), (256, 16)])
-def test_what_is_computed_from_small_loads_gets_warps_enough(tmp_path: Path, extent: int, warps: int) -> None:
+def test_tiles_computed_from_small_loads_get_enough_warps(tmp_path: Path, extent: int, warps: int) -> None:
     assert prepare(kernel(tmp_path, OUTER, extent), SM_90A).num_warps >= warps
 
 
-def test_a_tile_that_is_too_large_for_the_threads_is_shown_with_the_way_out(tmp_path: Path) -> None:
-    told = render(refusal(tmp_path, OUTER, 256, 1), {"kernel.py": HEAD + OUTER.format(extent=256)})
-    assert told == (
+def test_a_tile_that_is_too_large_for_the_threads_is_shown_with_a_suggestion(tmp_path: Path) -> None:
+    output = render(refusal(tmp_path, OUTER, 256, 1), {"kernel.py": HEAD + OUTER.format(extent=256)})
+    assert output == (
         """error[E0530]: each thread would hold 2048 elements of one tile; at most 1024 can be compiled
   --> kernel.py:17:9
    |
@@ -79,13 +79,13 @@ hint: set `schedule = { warps = 16 }` for this kernel, or use a smaller tile: 32
     )
 
 
-def test_more_warps_than_there_are_is_no_way_out(tmp_path: Path) -> None:
+def test_more_warps_than_exist_are_no_suggestion(tmp_path: Path) -> None:
     found = refusal(tmp_path, OUTER, 1024, 16)
     assert found.code == "E0530"
     assert found.hint == "use a smaller tile: 512 threads hold 32768 elements well"
 
 
-def test_too_many_operations_are_refused_while_they_are_written_out(tmp_path: Path) -> None:
+def test_too_many_operations_are_refused_while_they_are_emitted(tmp_path: Path) -> None:
     found = refusal(tmp_path, MASKED, 256, 2)
     assert found.code == "E0531"
     assert (
@@ -99,8 +99,8 @@ def test_too_many_operations_are_refused_while_they_are_written_out(tmp_path: Pa
 
 @pytest.mark.parametrize("warps", [None, 8, 16])
 def test_a_square_of_256_is_compiled(tmp_path: Path, warps: int | None) -> None:
-    made = lower(prepare(kernel(tmp_path, OUTER, 256), SM_90A, Overrides(warps=warps)), SM_90A)
-    assert made.mlir.count("\n") < MOST_OPERATIONS
+    lowered = lower(prepare(kernel(tmp_path, OUTER, 256), SM_90A, Overrides(warps=warps)), SM_90A)
+    assert lowered.mlir.count("\n") < MOST_OPERATIONS
     assert all(
         value.layout.num_registers <= MOST_ELEMENTS
         for op in prepare(kernel(tmp_path, OUTER, 256), SM_90A, Overrides(warps=warps)).body.walk()

@@ -71,7 +71,7 @@ def prepared(folder: Path, bounds: str, before: str = PLAIN) -> Function:
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_bounds_that_follow_the_tile_are_built(tmp_path: Path, bounds: str) -> None:
+def test_kernels_with_tile_dependent_bounds_are_built(tmp_path: Path, bounds: str) -> None:
     function = prepared(tmp_path, bounds)
     (roles,) = (op for op in function.body.walk() if isinstance(op, Roles))
     assert len(roles.regions) == 2
@@ -79,37 +79,37 @@ def test_bounds_that_follow_the_tile_are_built(tmp_path: Path, bounds: str) -> N
 
 
 @pytest.mark.parametrize(("bounds", "before"), [(BOUNDS[0], PLAIN), (BOUNDS[2], BEFORE[0]), (BOUNDS[4], BEFORE[1])])
-def test_they_compute_what_the_text_says(tmp_path: Path, bounds: str, before: str) -> None:
+def test_they_compute_the_result_of_the_text(tmp_path: Path, bounds: str, before: str) -> None:
     schedule = choose(source(tmp_path, bounds, before), SM_90A, SCHEDULE)
     lowered = lower(prepared(tmp_path, bounds, before), SM_90A)
     described = replace(manifest(source(tmp_path, bounds, before), lowered, SM_90A), schedule=schedule.to_json())
     ptx = to_ptx(lowered.mlir, SM_90A)
     random = np.random.default_rng(3)
     m, n, k = 128, 192, 192
-    held = {
+    arrays = {
         "a": random.integers(-3, 4, (m, k)).astype(ml_dtypes.bfloat16),
         "b": random.integers(-3, 4, (n, k)).astype(ml_dtypes.bfloat16),
         "w": random.integers(-3, 4, n).astype(np.float32),
         "out": np.zeros((m, n), np.float32),
     }
     flat = {
-        name: array.reshape(-1).view(np.uint16 if array.dtype.itemsize == 2 else np.float32) for name, array in held.items()
+        name: array.reshape(-1).view(np.uint16 if array.dtype.itemsize == 2 else np.float32) for name, array in arrays.items()
     }
     report = emulate(ptx, described, flat, {"M": m, "N": n, "K": k}, seed=1)
     assert not report.faults
-    run(source(tmp_path, bounds, before), held)
-    assert (report.tensors["out"].view(np.float32).reshape(m, n) == held["out"]).all()
+    run(source(tmp_path, bounds, before), arrays)
+    assert (report.tensors["out"].view(np.float32).reshape(m, n) == arrays["out"]).all()
 
 
 def operations_of_bounds(region: Block) -> list[Binary]:
     """The operations that compute the bounds of a role's pipelined loop from the tile."""
     (tiles,) = (op for op in region.ops if isinstance(op, For))
     loop = next(op for op in tiles.regions[0].walk() if isinstance(op, For))
-    made = {result: op for op in tiles.regions[0].walk() for result in op.results}
+    defining = {result: op for op in tiles.regions[0].walk() for result in op.results}
     found: dict[Binary, None] = {}
     pending = [*loop.operands[:3]]
     while pending:
-        op = made.get(pending.pop())
+        op = defining.get(pending.pop())
         if op is not None:
             pending += op.operands
             found |= {op: None} if isinstance(op, Binary) else {}
@@ -117,24 +117,24 @@ def operations_of_bounds(region: Block) -> list[Binary]:
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_a_role_that_goes_round_less_often_is_refused(tmp_path: Path, bounds: str) -> None:
+def test_a_role_with_fewer_iterations_is_refused(tmp_path: Path, bounds: str) -> None:
     """Changes, in one role, each operation that its loop bounds are computed with."""
     refused = 0
     for region in (0, 1):
-        for place in range(64):
+        for index in range(64):
             function = prepared(tmp_path, bounds)
             (roles,) = (op for op in function.body.walk() if isinstance(op, Roles))
             found = operations_of_bounds(roles.regions[region])
-            if place >= len(found):
+            if index >= len(found):
                 break
-            found[place].kind = "sub" if found[place].kind == "add" else "add"
+            found[index].kind = "sub" if found[index].kind == "add" else "add"
             with pytest.raises(VerifyError, match="nothing says that they do so equally often"):
                 ring_check.check(function)
             refused += 1
     assert refused
 
 
-def test_a_bound_that_is_computed_from_memory_is_refused_at_its_kernel(tmp_path: Path) -> None:
+def test_a_bound_computed_from_memory_is_refused_at_its_kernel(tmp_path: Path) -> None:
     with pytest.raises(CompileError) as caught:
         prepared(tmp_path, "minimum(K // 64, sum(zeros((64,), f32)).astype(tilec.i32))")
     (diagnostic,) = caught.value.diagnostics

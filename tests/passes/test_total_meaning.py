@@ -39,69 +39,69 @@ def integers(state: State) -> list[Value]:
 @settings(max_examples=300, deadline=None)
 @given(seeds)
 def test_ranges_and_congruences_hold_of_every_element(seed: int) -> None:
-    made = Maker(seed).program()
-    facts = value_ranges(made.kernel.function)
-    for turn, state in made.moments():
+    program = Maker(seed).program()
+    facts = value_ranges(program.kernel.function)
+    for iteration, state in program.states():
         for value in integers(state):
             for number in state[value]:
-                assert inside(facts[value], number), (seed, turn, value.owner, number, facts[value])
+                assert inside(facts[value], number), (seed, iteration, value.owner, number, facts[value])
 
 
 @settings(max_examples=300, deadline=None)
 @given(seeds)
 def test_terms_are_exact_without_any_obligation(seed: int) -> None:
-    made = Maker(seed).program()
-    index = IndexTerms(made.kernel.function)
+    program = Maker(seed).program()
+    index = IndexTerms(program.kernel.function)
     assert all(isinstance(op, ops.For | ops.Constant) for op in index.deciding)
-    for turn, state in made.moments():
-        check_terms(seed, made, index, turn, state)
+    for iteration, state in program.states():
+        check_terms(seed, program, index, iteration, state)
 
 
 @settings(max_examples=200, deadline=None)
 @given(seeds)
-def test_terms_are_exact_where_nothing_that_an_access_uses_wraps(seed: int) -> None:
-    made = Maker(seed).program()
-    gathered = made.kernel.tensor("g", Access.IN, 1 << 20)
-    made.contents["g"] = []
-    last = next(value for op in reversed(made.kernel.body.ops) for value in op.results if value.tile.shape == (SIZE,))
-    wide = made.kernel.emit(ops.Cast(operands=[last]), TileType(i64, (SIZE,))).result
-    moments = [(turn, dict(state)) for turn, state in made.moments()]
+def test_terms_are_exact_if_no_value_of_an_access_wraps(seed: int) -> None:
+    program = Maker(seed).program()
+    gathered = program.kernel.tensor("g", Access.IN, 1 << 20)
+    program.contents["g"] = []
+    last = next(value for op in reversed(program.kernel.body.ops) for value in op.results if value.tile.shape == (SIZE,))
+    wide = program.kernel.emit(ops.Cast(operands=[last]), TileType(i64, (SIZE,))).result
+    states = [(iteration, dict(state)) for iteration, state in program.states()]
     access = ops.Gather(operands=[gathered, wide], pad=0.0)
     access.define(TileType(gathered.tensor.dtype, wide.tile.shape))
-    made.kernel.body.ops.append(access)
-    index = IndexTerms(made.kernel.function)
-    facts = aligned_ranges(note_proofs(made.kernel.function))
-    if made.wrapped & set(index.deciding):
+    program.kernel.body.ops.append(access)
+    index = IndexTerms(program.kernel.function)
+    facts = aligned_ranges(note_proofs(program.kernel.function))
+    if program.wrapped & set(index.deciding):
         return  # an obligation fails: the kernel would be refused
-    for turn, state in moments:
-        check_terms(seed, made, index, turn, state)
+    for iteration, state in states:
+        check_terms(seed, program, index, iteration, state)
         for value in integers(state):
             decides = value.owner in set(index.deciding) and not isinstance(value.owner, ops.For)  # one of its values may wrap
             assert not decides or all(inside(facts[value], number) for number in state[value]), (seed, value.owner)
 
 
-def check_terms(seed: int, made: Program, index: IndexTerms, turn: int, state: State) -> None:
+def check_terms(seed: int, program: Program, index: IndexTerms, iteration: int, state: State) -> None:
     for value in integers(state):
         shape = value.tile.shape
-        for place in range(max(1, value.tile.size)):
-            where = (place // 2, place % 2) if len(shape) == 2 else (place,) if shape else ()
-            poly = index.element(value, tuple(map(terms.const, where)))
-            found = evaluator(known(made, index, turn, state))
-            assert terms.evaluate(poly, found) == state[value][place], (seed, turn, value.owner, where, poly)
+        for element in range(max(1, value.tile.size)):
+            position = (element // 2, element % 2) if len(shape) == 2 else (element,) if shape else ()
+            poly = index.element(value, tuple(map(terms.const, position)))
+            found = evaluator(known(program, index, iteration, state))
+            assert terms.evaluate(poly, found) == state[value][element], (seed, iteration, value.owner, position, poly)
 
 
-def known(made: Program, index: IndexTerms, turn: int, state: State) -> dict[Atom, int]:
+def known(program: Program, index: IndexTerms, iteration: int, state: State) -> dict[Atom, int]:
     """The number that each unknown stands for in this iteration; each lies in its interval."""
     found: dict[Atom, int] = {}
     for (kind, key), atom in index.atoms._interned.items():  # type: ignore[misc]
         if kind is Kind.SYMBOL:
-            found[atom] = made.contents[key][0]
+            found[atom] = program.contents[key][0]
         elif kind is Kind.LOADED:
-            tensor, (where,) = key
-            assert where.constant is not None
-            found[atom] = made.contents[tensor][where.constant]
+            tensor, (position,) = key
+            assert position.constant is not None
+            found[atom] = program.contents[tensor][position.constant]
         elif kind is Kind.ITERATION:
-            found[atom] = max(turn, 0)
+            found[atom] = max(iteration, 0)
         elif kind is Kind.OPAQUE:
             value, positions, *multiple = key
             if value not in state:

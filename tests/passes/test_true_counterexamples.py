@@ -77,9 +77,9 @@ def k(x: In[f32, N], out: Out[f32, N]):
 def test_no_value_is_assumed_that_running_the_kernel_contradicts(name: str, tmp_path: Path) -> None:
     """Each kernel is correct, but the prover cannot show it: it reports that it could not decide, and prints no launch."""
     path = tmp_path / "k.py"
-    words = "Dim, In, Out, arange, f32, grid, load, requires, scatter, store"
+    names = "Dim, In, Out, arange, f32, grid, load, requires, scatter, store"
     path.write_text(
-        f'import tilec\nfrom tilec import {words}\n\n\nclass N(Dim):\n    """elements"""\n\n\n@tilec.kernel{COUNTED[name]}'
+        f'import tilec\nfrom tilec import {names}\n\n\nclass N(Dim):\n    """elements"""\n\n\n@tilec.kernel{COUNTED[name]}'
     )
     function = load_kernel(path, {}, root=tmp_path)
     with pytest.raises(CompileError) as refused:
@@ -88,7 +88,7 @@ def test_no_value_is_assumed_that_running_the_kernel_contradicts(name: str, tmp_
         assert diagnostic.counterexample is None and diagnostic.code == "E0306", diagnostic
 
 
-def test_a_counted_value_that_does_go_wrong_is_shown(tmp_path: Path) -> None:
+def test_a_counted_value_that_violates_a_bound_is_shown(tmp_path: Path) -> None:
     """The same loop, starting at 3: of the numbers that the remainder might be, the counterexample shows the actual one."""
     path = tmp_path / "k.py"
     text = (
@@ -111,11 +111,11 @@ def test_a_counted_value_that_does_go_wrong_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_no_element_is_called_unwritten_that_is_written(name: str, tmp_path: Path) -> None:
+def test_no_written_element_is_reported_as_unwritten(name: str, tmp_path: Path) -> None:
     path = tmp_path / "k.py"
-    words = "Dim, In, Out, arange, bid, grid, i32, load, requires, scatter, store"
+    names = "Dim, In, Out, arange, bid, grid, i32, load, requires, scatter, store"
     path.write_text(
-        f'import tilec\nfrom tilec import {words}\n\n\nclass N(Dim):\n    """elements"""\n\n\n@tilec.kernel{KERNELS[name]}'
+        f'import tilec\nfrom tilec import {names}\n\n\nclass N(Dim):\n    """elements"""\n\n\n@tilec.kernel{KERNELS[name]}'
     )
     with pytest.raises(CompileError) as refused:
         prove(load_kernel(path, {}, root=tmp_path))

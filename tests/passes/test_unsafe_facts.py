@@ -22,7 +22,7 @@ def stores(function: Function) -> list[ops.Store]:
     return [op for op in function.body.walk() if isinstance(op, ops.Store)]
 
 
-def test_the_mask_of_an_offset_that_wraps_is_dropped_only_behind_a_test_of_it() -> None:
+def test_the_mask_of_an_offset_that_wraps_is_dropped_only_after_a_test_of_it() -> None:
     function = load_kernel(KERNEL, {})
     prove(function)
     prepared = prepare(function, TARGETS[0])
@@ -40,7 +40,7 @@ def test_ranges_of_an_unsafe_index_hold_when_it_wraps() -> None:
     assert wrapped < 0 and fact.low <= wrapped <= fact.high
 
 
-def test_the_sum_of_a_tile_and_a_shift_by_data_wrap_even_where_they_decide() -> None:
+def test_the_sum_of_a_tile_and_a_shift_by_data_wrap_even_if_they_decide_addresses() -> None:
     k = Kernel(1)
     out = k.tensor("out", Access.INOUT, 4096)
     amounts = k.tensor("n", Access.IN, 4, dtype=k.c(0).tile.dtype)
@@ -69,7 +69,7 @@ def trusted(out: InOut[f32, N], n: i32):
 '''
 
 
-def test_an_unsafe_access_is_taken_on_trust_and_recorded_so(tmp_path: Path) -> None:
+def test_an_unsafe_access_is_trusted_and_recorded_as_unsafe(tmp_path: Path) -> None:
     path = tmp_path / "trusted.py"
     path.write_text(UNSAFE, encoding="utf-8")
     bounds = [one for one in prove(load_kernel(path, {})).obligations if one.property == "bounds"]

@@ -82,7 +82,7 @@ def test_roles_are_read_printed_and_in_order() -> None:
     verify(function, SM_90A)
 
 
-def test_registers_that_roles_pass_on_are_taken_at_the_start_of_each() -> None:
+def test_register_reallocation_is_at_the_start_of_each_role() -> None:
     """Registers are reallocated from equal shares, so the assembler needs `minctasm`."""
     made = lower(parse_function(ROLES), SM_90A)
     assert made.num_threads == 256 and "nvvm.minctasm = 1" in made.mlir
@@ -100,9 +100,9 @@ def test_one_role_is_the_block() -> None:
     warps = function.num_warps
     role = f'roles {{names = ["all"], warps = [{warps}], registers = [0], alone = [false]}}'
     wrapped = f"{head}{wait}  {role} {{\n{body[:-2]}  }}\n}}\n"
-    again = parse_function(wrapped)
-    verify(again, SM_90A)
-    assert lower(again, SM_90A) == plain
+    parsed = parse_function(wrapped)
+    verify(parsed, SM_90A)
+    assert lower(parsed, SM_90A) == plain
 
 
 WAIT = "      wait %3, %13, %31 {pending = 0}\n"
@@ -191,18 +191,20 @@ def test_two_roles_do_not_share_scratch() -> None:
         verify(parse_function(both), SM_90A)
 
 
-def test_the_bytes_of_a_stage_are_taken_again_once_all_copies_have_come() -> None:
+def test_the_bytes_of_a_stage_are_reused_once_all_copies_are_complete() -> None:
     """The new buffer comes after `shared_free` and a barrier; `shared_free` must come after the last wait."""
-    meeting = '    barrier {scope = "role"}\n'
-    free = f"    shared_free %4\n    %50 = shared_alloc {{offset = 0, alignment = 128}} : scratch<4096>\n{meeting}"
+    barrier = '    barrier {scope = "role"}\n'
+    free = f"    shared_free %4\n    %50 = shared_alloc {{offset = 0, alignment = 128}} : scratch<4096>\n{barrier}"
     tile = "    %51 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 4>\n    put %50, %51 {steps = [1]}\n"
-    good = ROLES.replace(meeting, free + tile).replace("shared_free %4, %3", "shared_free %3")
+    good = ROLES.replace(barrier, free + tile).replace("shared_free %4, %3", "shared_free %3")
     verify(parse_function(good), SM_90A)
     with pytest.raises(VerifyError, match="no meeting of the block's threads"):
-        verify(parse_function(good.replace(f"{meeting}    %51", "    %51")), SM_90A)
-    early = good.replace("    shared_free %4\n", "").replace("    %38 = constant", "    shared_free %4\n    %38 = constant")
+        verify(parse_function(good.replace(f"{barrier}    %51", "    %51")), SM_90A)
+    freed_first = good.replace("    shared_free %4\n", "").replace(
+        "    %38 = constant", "    shared_free %4\n    %38 = constant"
+    )
     with pytest.raises(VerifyError, match="the buffer was freed"):
-        verify(parse_function(early), SM_90A)
+        verify(parse_function(freed_first), SM_90A)
 
 
 @pytest.mark.parametrize(("name", "target"), chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
@@ -226,9 +228,9 @@ def lose_a_barrier(function: Function) -> None:
     """Removes the barrier between the store to scratch and the load from it."""
     taken = first(function, Take, ReduceTake)
     home = next(block for block in blocks(function.body) if taken in block.ops)
-    place = home.ops.index(taken)
-    assert isinstance(home.ops[place - 1], Barrier)
-    del home.ops[place - 1]
+    index = home.ops.index(taken)
+    assert isinstance(home.ops[index - 1], Barrier)
+    del home.ops[index - 1]
 
 
 def lose_a_put(function: Function) -> None:
@@ -239,27 +241,27 @@ def take_by_itself(function: Function) -> None:
     """Replaces a reduction across warps by a single operation."""
     take = first(function, ReduceTake)
     assert isinstance(take, ReduceTake)
-    whole = Reduce(operands=[take.operands[1]], kind=take.kind, axis=take.axis, results=take.results)
+    direct = Reduce(operands=[take.operands[1]], kind=take.kind, axis=take.axis, results=take.results)
     home = next(block for block in blocks(function.body) if take in block.ops)
-    home.ops[home.ops.index(take)] = whole
-    whole.result.owner = whole
+    home.ops[home.ops.index(take)] = direct
+    direct.result.owner = direct
 
 
-def combine_another_way(function: Function) -> None:
+def combine_by_another_kind(function: Function) -> None:
     first(function, ReduceTake).kind = "max"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def forget_a_conversion(function: Function) -> None:
     """An operation uses its operand without the layout conversion."""
-    user, place = next(
-        (op, place)
+    user, index = next(
+        (op, index)
         for op in function.body.walk()
-        for place, layout in enumerate(operand_layouts(op))
-        if layout is not None and isinstance(op.operands[place].owner, Relayout)
+        for index, layout in enumerate(operand_layouts(op))
+        if layout is not None and isinstance(op.operands[index].owner, Relayout)
     )
-    moved = op.operands[0] if isinstance(op := user.operands[place].owner, Relayout) else None
+    moved = op.operands[0] if isinstance(op := user.operands[index].owner, Relayout) else None
     assert moved is not None
-    user.operands[place] = moved
+    user.operands[index] = moved
 
 
 def hide_an_exchange(function: Function) -> None:
@@ -276,7 +278,7 @@ FAULTS: list[tuple[str, Callable[[Function], None], str]] = [
     ("rms_norm", lose_a_barrier, "no meeting of the block's threads"),
     ("rms_norm", lose_a_put, "takes what was not put there"),
     ("rms_norm", take_by_itself, "passes elements between threads by itself"),
-    ("rms_norm", combine_another_way, "takes another reduction than was put there"),
+    ("rms_norm", combine_by_another_kind, "takes another reduction than was put there"),
     ("flash_attention", forget_a_conversion, "an operand is held as"),
     ("qk_norm_rope_kv", forget_a_conversion, "an operand is held as"),
     ("matmul", hide_an_exchange, "passes elements between threads by itself"),
@@ -293,18 +295,18 @@ def test_a_faulty_schedule_is_refused(name: str, fault: Callable[[Function], Non
         verify(function, SM_90A)
 
 
-def test_scratch_in_use_is_not_taken_again() -> None:
+def test_scratch_in_use_is_not_reused() -> None:
     function = shipped.prepared("rms_norm", SM_90A)
     alloc = first(function, SharedAlloc)
     home = next(block for block in blocks(function.body) if alloc in block.ops)
-    again = SharedAlloc(offset=alloc.offset)  # pyright: ignore[reportAttributeAccessIssue]
-    again.define(alloc.result.type)
-    home.ops.insert(home.ops.index(alloc) + 1, again)
+    overlapping = SharedAlloc(offset=alloc.offset)  # pyright: ignore[reportAttributeAccessIssue]
+    overlapping.define(alloc.result.type)
+    home.ops.insert(home.ops.index(alloc) + 1, overlapping)
     with pytest.raises(VerifyError, match="takes bytes of the shared_alloc before it"):
         verify(function, SM_90A)
-    drop(function, again)
+    drop(function, overlapping)
     free = first(function, SharedFree)
-    home.ops.insert(home.ops.index(free) + 1, again)
+    home.ops.insert(home.ops.index(free) + 1, overlapping)
     verify(function, SM_90A)
 
 

@@ -58,11 +58,11 @@ def required(function: Function) -> list[Bound]:
     known = symbol_ranges(function)
     found: list[Bound] = []
     for precondition in function.requires:
-        waiting = [precondition.condition]
-        while waiting:
-            part = waiting.pop()
+        pending = [precondition.condition]
+        while pending:
+            part = pending.pop()
             if part.op == "and":
-                waiting += part.args
+                pending += part.args
             elif part.op in _BOUNDS and part.args[0].op == "sym" and part.args[1].op == "const" and part.args[0].name in known:
                 low, high = _BOUNDS[part.op](part.args[1].value)
                 found.append(Bound(part.args[0].name, low, high, f"requires({precondition.condition})"))
@@ -101,23 +101,23 @@ def sources(value: Value, function: Function) -> frozenset[str]:
     loops = {region: op for op in function.body.walk() for region in op.regions}
     found: set[str] = set()
     seen: set[Op] = set()
-    waiting = [value]
+    pending = [value]
     scalars = {p.value: p.name for p in function.parameters}
-    while waiting:
-        value = waiting.pop()
+    while pending:
+        value = pending.pop()
         owner = value.owner
         if value in scalars:
             found.add(scalars[value])
         op = loops.get(owner) if isinstance(owner, Block) else owner
-        for each in () if op is None or op in seen else (op, *(inner for region in op.regions for inner in region.walk())):
-            seen.add(each)
-            waiting += each.operands
-            if isinstance(each, DimValue):
-                found.add(each.symbol)
-            elif isinstance(each, BlockId | NumBlocks):
+        for visited in () if op is None or op in seen else (op, *(inner for region in op.regions for inner in region.walk())):
+            seen.add(visited)
+            pending += visited.operands
+            if isinstance(visited, DimValue):
+                found.add(visited.symbol)
+            elif isinstance(visited, BlockId | NumBlocks):
                 found |= {name for extent in function.grid for name in extent.symbols()}
-            elif isinstance(each, Load | Gather):
-                name = function.parameter_of(each.source).name
+            elif isinstance(visited, Load | Gather):
+                name = function.parameter_of(visited.source).name
                 ends = [end for fact in function.values if fact.tensor == name for end in (fact.low, fact.high)]
                 found |= {name, *(symbol for end in ends for symbol in end.symbols())}
     return frozenset(found)

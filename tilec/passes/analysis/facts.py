@@ -57,9 +57,9 @@ def facts(function: Function, uses: Iterable[tuple[Span, Any]], *, proven: bool)
         fact = _fact(span, term, ranges)
         if fact is not None:
             found[fact] = None
-    places = sorted(found, key=_source_order)
+    facts_by_location = sorted(found, key=_source_order)
     accesses = {op.loc for op in function.body.walk() if isinstance(op, MemoryOp) and op.loc is not None}
-    return Facts(tuple(places), _names(function, ranges), tuple(sorted(accesses, key=str)))
+    return Facts(tuple(facts_by_location), _names(function, ranges), tuple(sorted(accesses, key=str)))
 
 
 def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
@@ -69,9 +69,9 @@ def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
         found[value] = _both(found[value], other)
     if proven:
         note_proofs(function)
-        sure = {*deciding_ops(function)} - trusted_ops(function)
+        proven_ops = {*deciding_ops(function)} - trusted_ops(function)
         for value, other in aligned_ranges(function).items():
-            if isinstance(value.owner, Op) and value.owner in sure:
+            if isinstance(value.owner, Op) and value.owner in proven_ops:
                 found[value] = _both(found[value], other)
     return found
 

@@ -21,7 +21,7 @@ from tilec.passes.analysis.selected_ranges import selected
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 """Largest grid extent per axis that CUDA launches."""
-LANDMARKS: Final = 4  # number of widenings of a value to a threshold before it is widened to its type
+MAX_THRESHOLDS: Final = 4  # number of widenings of a value to a threshold before it is widened to its type
 
 
 def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
@@ -44,7 +44,7 @@ class RangeAnalysis(Analysis[Range]):
     symbols: dict[str, Range]
     latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand visited so far
     widened: dict[Value, int] = field(default_factory=dict[Value, int])
-    marks: tuple[int, ...] = ()
+    thresholds: tuple[int, ...] = ()
 
     def parameter(self, value: Value) -> Range:
         return self.symbols.get(self.function.parameter_of(value).name) or self.top(value)
@@ -58,24 +58,24 @@ class RangeAnalysis(Analysis[Range]):
 
     def widen(self, value: Value, before: Range, after: Range) -> Range:
         """Widening with thresholds: to the next constant of the kernel (or one off), so that `where(c > 0, c - 1, 4)` stops at
-        0; after `LANDMARKS` times, to the ends of the type."""
+        0; after `MAX_THRESHOLDS` times, to the ends of the type."""
         top = self.top(value)
         count = self.widened[value] = self.widened.get(value, 0) + 1
-        marks = self._landmarks() if count <= LANDMARKS else ()
-        low = max((m for m in marks if top.low <= m <= after.low), default=top.low)
-        high = min((m for m in marks if after.high <= m <= top.high), default=top.high)
+        thresholds = self._thresholds() if count <= MAX_THRESHOLDS else ()
+        low = max((m for m in thresholds if top.low <= m <= after.low), default=top.low)
+        high = min((m for m in thresholds if after.high <= m <= top.high), default=top.high)
         low = before.low if after.low >= before.low else low
         high = before.high if after.high <= before.high else high
         return between(low, high, after.modulus, after.rest)
 
-    def _landmarks(self) -> tuple[int, ...]:
-        if not self.marks:
+    def _thresholds(self) -> tuple[int, ...]:
+        if not self.thresholds:
             found = {0, MAX_DIM}  # `minimum(c + 1, N)` stops at the largest extent
             for op in self.function.body.walk():
                 if isinstance(op, Constant) and isinstance(op.value, int):
                     found |= {op.value - 1, op.value, op.value + 1}
-            self.marks = tuple(sorted(found))
-        return self.marks
+            self.thresholds = tuple(sorted(found))
+        return self.thresholds
 
     def induction(self, op: For, lower: Range, upper: Range, step: Range) -> Range:
         # Every loop has obligations that its step is positive and its variable fits.
@@ -112,11 +112,11 @@ class RangeAnalysis(Analysis[Range]):
             case DimValue():
                 return self.symbols[op.symbol]
             case Select():
-                return selected(op, self.latest, self.under)
+                return selected(op, self.latest, self.refined_result)
             case _:
                 return op.result_range(operands)
 
-    def under(self, op: Op, operands: list[Range]) -> Range:
+    def refined_result(self, op: Op, operands: list[Range]) -> Range:
         """Range of an element-wise operation's result for operand ranges that are narrower than the analysis' own."""
         return self._within_type(op, self._result(op, operands))[0]
 

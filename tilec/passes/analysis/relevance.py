@@ -21,7 +21,7 @@ def deciding_ops(function: Function, also: Iterable[Value] = ()) -> list[Op]:
 
 def steering_ops(function: Function) -> list[Op]:
     """The slice of a prepared function, which includes copy coordinates, stages and parities."""
-    return _deciding(function, [value for op in function.body.walk() for value in (*_roots(op), *_shared_places(op))])
+    return _deciding(function, [value for op in function.body.walk() for value in (*_roots(op), *_shared_operands(op))])
 
 
 def _deciding(function: Function, roots: list[Value]) -> list[Op]:
@@ -32,10 +32,10 @@ def _deciding(function: Function, roots: list[Value]) -> list[Op]:
 def trusted_ops(function: Function) -> set[Op]:
     """Operations that an index in an `unsafe` block is computed from: nothing proves that these do not wrap."""
     accesses = (op for op in function.body.walk() if isinstance(op, MemoryOp | StageCopy))
-    return _sources_of(function, [value for op in accesses if op.unsafe is not None for value in _places(op)])
+    return _sources_of(function, [value for op in accesses if op.unsafe is not None for value in _index_operands(op)])
 
 
-def _places(op: MemoryOp | StageCopy) -> list[Value]:
+def _index_operands(op: MemoryOp | StageCopy) -> list[Value]:
     return op.places if isinstance(op, MemoryOp) else op.offsets
 
 
@@ -83,7 +83,7 @@ def _is_integer(value: Value) -> bool:
     return isinstance(value.type, ScratchType) or (isinstance(value.type, TileType) and not value.type.dtype.is_float)
 
 
-def _shared_places(op: Op) -> list[Value]:
+def _shared_operands(op: Op) -> list[Value]:
     """Scalar operands that determine which shared memory an operation accesses, and which tensor elements it copies."""
     if isinstance(op, MemoryOp) or op.effect in (Effect.NONE, Effect.CONTROL) or op.attributes().get("unsafe") is not None:
         return []
@@ -94,8 +94,8 @@ def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
     """Values that this one is computed from. A loaded value ends the slice: its index is a root of its own unless `unsafe`."""
     owner = value.owner
     if isinstance(owner, For):
-        place = owner.results.index(value)
-        yield from (owner.initial[place], owner.regions[0].ops[-1].operands[place])
+        index = owner.results.index(value)
+        yield from (owner.initial[index], owner.regions[0].ops[-1].operands[index])
     elif isinstance(owner, If):
         yield owner.operands[0]
         yield from (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
@@ -104,6 +104,6 @@ def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
             yield from (operand for operand in owner.operands if _is_integer(operand))
     elif owner is not None and owner in loops:
         loop = loops[owner]
-        place = owner.arguments.index(value)
-        if place:
-            yield from (loop.initial[place - 1], owner.ops[-1].operands[place - 1])
+        index = owner.arguments.index(value)
+        if index:
+            yield from (loop.initial[index - 1], owner.ops[-1].operands[index - 1])

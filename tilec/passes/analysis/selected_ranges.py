@@ -19,8 +19,8 @@ _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
-def selected(op: Select, facts: Facts, under: Callable[[Op, list[Range]], Range]) -> Range:
-    """Range of a selection. `facts` has the operands of every operation before it; `under` is the transfer function of
+def selected(op: Select, facts: Facts, transfer: Callable[[Op, list[Range]], Range]) -> Range:
+    """Range of a selection. `facts` has the operands of every operation before it; `transfer` is the transfer function of
     element-wise operations."""
     condition, *arms = op.operands
     found: Range | None = None
@@ -28,7 +28,7 @@ def selected(op: Select, facts: Facts, under: Callable[[Op, list[Range]], Range]
         narrowed = _narrowed(condition, truth, facts, {})
         if narrowed is None:
             continue  # never selected
-        range_ = _again(arm, {**facts, **narrowed}, narrowed, under, DEPTH)
+        range_ = _reevaluated(arm, {**facts, **narrowed}, narrowed, transfer, DEPTH)
         found = range_ if found is None else join(found, range_)
     return found if found is not None else join(facts[arms[0]], facts[arms[1]])
 
@@ -36,7 +36,7 @@ def selected(op: Select, facts: Facts, under: Callable[[Op, list[Range]], Range]
 def _narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Range]) -> dict[Value, Range] | None:
     """Ranges of values at the elements where the condition equals `truth`, added to `known`; None if there are no such
     elements."""
-    owner = _spread(condition).owner
+    owner = _scalar_of_broadcast(condition).owner
     if isinstance(owner, Unary) and owner.kind == "not":
         return _narrowed(owner.operands[0], not truth, facts, known)
     if isinstance(owner, Binary) and owner.kind == ("and" if truth else "or"):
@@ -51,14 +51,14 @@ def _narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Ra
     kind = owner.kind if truth else _OPPOSITE[owner.kind]
     left, right = owner.operands
     for value, other, relation in ((left, right, kind), (right, left, _MIRRORED[kind])):
-        fact = known.get(_spread(value)) or facts.get(_spread(value)) or facts.get(value)
-        against = known.get(_spread(other)) or facts.get(_spread(other)) or facts.get(other)
+        fact = known.get(_scalar_of_broadcast(value)) or facts.get(_scalar_of_broadcast(value)) or facts.get(value)
+        against = known.get(_scalar_of_broadcast(other)) or facts.get(_scalar_of_broadcast(other)) or facts.get(other)
         if fact is None or against is None:
             continue
         narrowed = within(fact, *_limits(fact, relation, against))
         if narrowed is None:
             return None
-        known = {**known, _spread(value): narrowed}
+        known = {**known, _scalar_of_broadcast(value): narrowed}
     return known
 
 
@@ -74,14 +74,16 @@ def _limits(fact: Range, relation: str, other: Range) -> tuple[int, int]:
     return low, high
 
 
-def _spread(value: Value) -> Value:
+def _scalar_of_broadcast(value: Value) -> Value:
     """The scalar of which a value is the broadcast, else the value."""
     owner = value.owner
     return owner.operands[0] if isinstance(owner, Broadcast) and not owner.operands[0].tile.rank else value
 
 
-def _again(value: Value, facts: Facts, narrowed: Facts, under: Callable[[Op, list[Range]], Range], depth: int) -> Range:
-    value = _spread(value) if _spread(value) in facts else value
+def _reevaluated(
+    value: Value, facts: Facts, narrowed: Facts, transfer: Callable[[Op, list[Range]], Range], depth: int
+) -> Range:
+    value = _scalar_of_broadcast(value) if _scalar_of_broadcast(value) in facts else value
     owner = value.owner
     if value in narrowed or depth == 0 or not isinstance(owner, Binary | Unary | Cast):
         return facts[value]
@@ -89,6 +91,6 @@ def _again(value: Value, facts: Facts, narrowed: Facts, under: Callable[[Op, lis
         operand not in facts or operand.tile.dtype.is_float for operand in owner.operands
     ):
         return facts[value]
-    again = under(owner, [_again(operand, facts, narrowed, under, depth - 1) for operand in owner.operands])
+    reevaluated = transfer(owner, [_reevaluated(operand, facts, narrowed, transfer, depth - 1) for operand in owner.operands])
     # Both are valid; the narrower one is kept.
-    return again if again.high - again.low < facts[value].high - facts[value].low else facts[value]
+    return reevaluated if reevaluated.high - reevaluated.low < facts[value].high - facts[value].low else facts[value]

@@ -211,5 +211,5 @@ def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly
                 index.sources[twin] = index.sources[atom]
     for atom, twin in mapping.items():
         if atom in index.places and twin.atom is not None:
-            index.places[twin.atom] = tuple(index.atoms.substitute(place, mapping) for place in index.places[atom])
+            index.places[twin.atom] = tuple(index.atoms.substitute(position, mapping) for position in index.places[atom])
     return mapping

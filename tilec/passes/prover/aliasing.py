@@ -17,8 +17,8 @@ def no_alias_pairs(function: Function) -> tuple[tuple[str, str], ...]:
     tensors = [parameter for parameter in function.parameters if parameter.access is not None]
     return tuple(
         (left.name, right.name)
-        for place, left in enumerate(tensors)
-        for right in tensors[place + 1 :]
+        for index, left in enumerate(tensors)
+        for right in tensors[index + 1 :]
         if left.access is not Access.IN or right.access is not Access.IN
     )
 

@@ -97,10 +97,10 @@ class Atoms:
         if len(values) == 1:
             return values.pop()
         bounds = [interval(value) for value in values]
-        spread = min(low for low, _ in bounds), max(high for _, high in bounds)
+        range_of_values = min(low for low, _ in bounds), max(high for _, high in bounds)
         polys = [p for condition, value in kept for p in (*condition.polys(), value)]
         varies = any(a.varies for p in polys for a in p.atoms())
-        return of(self.make(kept, Kind.CHOICE, "c", spread, cases=kept, varies=varies))
+        return of(self.make(kept, Kind.CHOICE, "c", range_of_values, cases=kept, varies=varies))
 
     def minimum(self, left: Poly, right: Poly) -> Poly:
         return self.choice(((ge(right, left), left), (lt(right, left), right)))
@@ -170,11 +170,11 @@ def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for term, c in dividend.terms.items():
-        left = _without(term, monomial)
+        factor = _without(term, monomial)
         # The constant term rounds down, so that its remainder is not negative; the others round toward zero, to stay simple.
-        share = 0 if left is None else c // coefficient if c > 0 or not term else -(-c // coefficient)
-        if left is not None and share:
-            whole[left] = share
+        share = 0 if factor is None else c // coefficient if c > 0 or not term else -(-c // coefficient)
+        if factor is not None and share:
+            whole[factor] = share
         rest[term] = c - share * coefficient
     return Poly(whole), Poly(rest)
 
@@ -187,12 +187,12 @@ def _multiple(dividend: Poly, divisor: Poly) -> int:
 
 
 def _without(term: Monomial, part: Monomial) -> Monomial | None:
-    left = list(term)
+    remaining = list(term)
     for atom in part:
-        if atom not in left:
+        if atom not in remaining:
             return None
-        left.remove(atom)
-    return tuple(left)
+        remaining.remove(atom)
+    return tuple(remaining)
 
 
 def _reduce(rest: Poly, divisor: int) -> tuple[Poly, Poly]:

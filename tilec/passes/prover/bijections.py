@@ -23,39 +23,39 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 MAX_CELLS = 1 << 16  # limit for lanes and iterations together
 
 
-def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]] | None:
+def over_box_cells(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]] | None:
     """The instance with cells of a box in place of the block ids that it permutes, if the map is injective."""
-    hard = _scrambled(site.instance)
-    if not hard:
+    permuted = _permuted_atoms(site.instance)
+    if not permuted:
         return None
-    return _straightened(findings, site, hard) or _straightened(findings, site, _with_partners(site.instance, hard))
+    return _over_box_cells(findings, site, permuted) or _over_box_cells(findings, site, _with_partners(site.instance, permuted))
 
 
-def _with_partners(instance: Instance, hard: list[Atom]) -> list[Atom]:
+def _with_partners(instance: Instance, permuted: list[Atom]) -> list[Atom]:
     """The permuted block ids and those added to them, such as `m` in `h * M + m`: only together do they fill an axis."""
-    found = set(hard)
+    found = set(permuted)
     for axis in instance.axes:
-        mine = set(_base([Formula("eq", axis.start)]))
-        if mine & found:
-            found |= {atom for atom in mine if atom.kind in (Kind.BLOCK, Kind.COORDINATE)}
+        base_atoms = set(_base([Formula("eq", axis.start)]))
+        if base_atoms & found:
+            found |= {atom for atom in base_atoms if atom.kind in (Kind.BLOCK, Kind.COORDINATE)}
     return sorted(found, key=lambda atom: atom.uid)
 
 
-def _straightened(findings: Findings, site: AccessSite, hard: list[Atom]) -> tuple[Instance, list[Discharge]] | None:
+def _over_box_cells(findings: Findings, site: AccessSite, permuted: list[Atom]) -> tuple[Instance, list[Discharge]] | None:
     instance = site.instance
-    if any(atom in hard for formula in instance.runs for atom in terms.closure([formula])):
+    if any(atom in permuted for formula in instance.runs for atom in terms.closure([formula])):
         return None
     extents = terms.ONE
-    for atom in hard:
+    for atom in permuted:
         extents = extents * atom.args[0]
-    parts = [_split_part(axis, hard) for axis in instance.axes]
+    parts = [_split_part(axis, permuted) for axis in instance.axes]
     for counts in product(*(_cells(findings, axis, part) for axis, part in zip(instance.axes, parts, strict=True))):
         total = terms.ONE
         for count in counts:
             total = total * count
         if total != extents:
             continue
-        proofs = _one_to_one(findings, instance, hard, [part[0] for part in parts], list(counts))
+        proofs = _one_to_one(findings, instance, permuted, [part[0] for part in parts], list(counts))
         if proofs is None:
             continue
         axes: list[Axis] = []
@@ -70,25 +70,25 @@ def _straightened(findings: Findings, site: AccessSite, hard: list[Atom]) -> tup
     return None
 
 
-def _scrambled(instance: Instance) -> list[Atom]:
+def _permuted_atoms(instance: Instance) -> list[Atom]:
     """Block ids and coordinates that occur in products, in quotients by a symbol, or in the index of a loaded value."""
     starts = [Formula("eq", axis.start) for axis in instance.axes]
-    hard: set[Atom] = set()
+    permuted: set[Atom] = set()
     for atom in terms.closure(starts):
         inner = [Formula("eq", arg) for arg in atom.args] if atom.kind in (Kind.QUOTIENT, Kind.LOADED) else []
         if atom.kind is Kind.OPAQUE and atom.varies:
             return []
         symbolic = atom.kind is Kind.QUOTIENT and atom.args[1].constant is None
         if atom.kind is Kind.LOADED or symbolic:
-            hard.update(_base(inner))
+            permuted.update(_base(inner))
         polys = list(terms.definition(atom).polys()) if atom.kind in (Kind.QUOTIENT, Kind.CHOICE) else []
         for poly in polys:
-            hard.update(_base([Formula("eq", terms.of(a)) for m in poly.terms if len(m) > 1 for a in m]))
+            permuted.update(_base([Formula("eq", terms.of(a)) for m in poly.terms if len(m) > 1 for a in m]))
     for formula in starts:
-        hard.update(_base([Formula("eq", terms.of(a)) for m in formula.poly.terms if len(m) > 1 for a in m]))
-    if any(atom.kind not in (Kind.BLOCK, Kind.COORDINATE) for atom in hard):
+        permuted.update(_base([Formula("eq", terms.of(a)) for m in formula.poly.terms if len(m) > 1 for a in m]))
+    if any(atom.kind not in (Kind.BLOCK, Kind.COORDINATE) for atom in permuted):
         return []
-    return sorted(hard, key=lambda atom: atom.uid)
+    return sorted(permuted, key=lambda atom: atom.uid)
 
 
 def _base(formulas: list[Formula]) -> Iterator[Atom]:
@@ -97,9 +97,9 @@ def _base(formulas: list[Formula]) -> Iterator[Atom]:
             yield atom
 
 
-def _split_part(axis: Axis, hard: list[Atom]) -> tuple[Poly | None, int, Poly]:
-    """(cell, scale, rest) with `start == cell * scale + rest`; the cell contains all terms that depend on `hard`."""
-    inside = {m: c for m, c in axis.start.terms.items() if any(a in hard for a in _base([Formula("eq", Poly({m: 1}))]))}
+def _split_part(axis: Axis, permuted: list[Atom]) -> tuple[Poly | None, int, Poly]:
+    """(cell, scale, rest) with `start == cell * scale + rest`; the cell contains all terms that depend on `permuted`."""
+    inside = {m: c for m, c in axis.start.terms.items() if any(a in permuted for a in _base([Formula("eq", Poly({m: 1}))]))}
     rest = Poly({m: c for m, c in axis.start.terms.items() if m not in inside})
     if not inside:
         return None, 1, rest
@@ -118,9 +118,9 @@ def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) 
 
 
 def _one_to_one(
-    findings: Findings, instance: Instance, hard: list[Atom], cells: list[Poly | None], counts: list[Poly]
+    findings: Findings, instance: Instance, permuted: list[Atom], cells: list[Poly | None], counts: list[Poly]
 ) -> list[Discharge] | None:
-    """Proofs that every cell lies in the box and that different values of `hard` have different cells."""
+    """Proofs that every cell lies in the box and that different values of `permuted` have different cells."""
     atoms = findings.index.atoms
     proofs: list[Discharge | Refusal] = []
     for cell, count in zip(cells, counts, strict=True):
@@ -129,51 +129,54 @@ def _one_to_one(
             proofs.append(findings.ladder.discharge([*instance.holds, terms.ge(cell, count)]))
     copies: list[dict[Atom, Poly]] = []
     for copy in (1, 2):
-        names = {a: f"{a.name}_{copy}" for a in hard}
+        names = {a: f"{a.name}_{copy}" for a in permuted}
         twins = {
-            a: atoms.make((a, copy), a.kind, names[a], (a.low, a.high), args=a.args, label=a.label, level=a.level) for a in hard
+            a: atoms.make((a, copy), a.kind, names[a], (a.low, a.high), args=a.args, label=a.label, level=a.level)
+            for a in permuted
         }
         copies.append({a: terms.of(twin) for a, twin in twins.items()})
-    system = [told_apart((copies[0][a], copies[1][a]) for a in hard)]
+    system = [told_apart((copies[0][a], copies[1][a]) for a in permuted)]
     for mapping in copies:
         system += [atoms.substitute_in(formula, mapping) for formula in instance.holds]
     for cell in cells:
         if cell is not None:
             system.append(terms.eq(atoms.substitute(cell, copies[0]), atoms.substitute(cell, copies[1])))
     proofs.append(findings.ladder.discharge(system))
-    met = [proof for proof in proofs if isinstance(proof, Discharge)]
-    return met if len(met) == len(proofs) else None
+    discharges = [proof for proof in proofs if isinstance(proof, Discharge)]
+    return discharges if len(discharges) == len(proofs) else None
 
 
 # Lanes of a tile and iterations of a loop
 
 
-def shuffled(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]]:
+def over_lane_cells(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]]:
     """The instance with cells in place of the lanes of a tile, or iterations of a loop, that its index permutes. Over 16 lanes,
     `lane ^ 5` has every value that a lane has, and so has `lane ^ f(block)` in each block. Unchanged if there are none."""
     instance, proofs = site.instance, list[Discharge]()
     for k in range(len(instance.axes)):
-        found = _shuffled_axis(findings, site, instance, k)
+        found = _lane_cells_of_axis(findings, site, instance, k)
         if found is not None:
             instance, proofs = found[0], proofs + found[1]
     return instance, proofs
 
 
-def _shuffled_axis(findings: Findings, site: AccessSite, instance: Instance, k: int) -> tuple[Instance, list[Discharge]] | None:
+def _lane_cells_of_axis(
+    findings: Findings, site: AccessSite, instance: Instance, k: int
+) -> tuple[Instance, list[Discharge]] | None:
     """Lanes and iterations that are permuted on one axis, each alone or all together. They must not occur on another axis, and
     the index must not contain an untranslated value that may change between iterations."""
     axis = instance.axes[k]
     inside = terms.closure([Formula("eq", axis.start)])
-    elsewhere = terms.closure(Formula("eq", other.start) for place, other in enumerate(instance.axes) if place != k)
+    elsewhere = terms.closure(Formula("eq", other.start) for index, other in enumerate(instance.axes) if index != k)
     if any(atom.kind is Kind.OPAQUE and atom.varies for atom in inside):
         return None
     mixed = [atom for atom in _derived_from([axis.start]) if _is_free(instance, atom) and atom not in elsewhere]
-    for hard in [*([atom] for atom in mixed), *([mixed] if len(mixed) > 1 else [])]:
-        count = prod(atom.high + 1 for atom in hard)
-        part, scale, rest = _split_part(axis, hard)
+    for permuted in [*([atom] for atom in mixed), *([mixed] if len(mixed) > 1 else [])]:
+        count = prod(atom.high + 1 for atom in permuted)
+        part, scale, rest = _split_part(axis, permuted)
         for offset in dict.fromkeys((0, rest.offset // scale)) if part is not None and count <= MAX_CELLS else ():
             cell = part + offset if part is not None else terms.ZERO
-            proofs = _one_to_one(findings, instance, hard, [cell], [terms.const(count)])
+            proofs = _one_to_one(findings, instance, permuted, [cell], [terms.const(count)])
             if proofs is not None:
                 fresh = findings.index.atoms.make((site.op, "lane", k, count), Kind.POSITION, f"u{k}", (0, count - 1))
                 start = terms.of(fresh) * scale + (rest - scale * offset)

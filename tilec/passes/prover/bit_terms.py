@@ -28,9 +28,9 @@ def bit_term(atoms: Atoms, kind: str, bits: int, operands: list[Poly], ranges: l
         return _by_value(atoms, lambda amount: _shifted(atoms, kind, bits, left, amount), right, ranges[1])
     if left == right:
         return terms.ZERO if kind == "xor" else left
-    few = min((0, 1), key=lambda place: (operands[place].constant is None, ranges[place].high - ranges[place].low))
-    other = operands[1 - few]
-    return _by_value(atoms, lambda value: _with_constant(atoms, kind, other, value), operands[few], ranges[few])
+    fewest = min((0, 1), key=lambda index: (operands[index].constant is None, ranges[index].high - ranges[index].low))
+    other = operands[1 - fewest]
+    return _by_value(atoms, lambda value: _with_constant(atoms, kind, other, value), operands[fewest], ranges[fewest])
 
 
 def _by_value(atoms: Atoms, result: Callable[[int], Poly | None], operand: Poly, known: Range) -> Poly | None:
@@ -66,15 +66,15 @@ def _masked(atoms: Atoms, operand: Poly, mask: int) -> Poly | None:
     if mask < 0:
         cleared = _masked(atoms, operand, ~mask)
         return None if cleared is None else operand - cleared
-    found, place = terms.ZERO, 0
+    found, bit = terms.ZERO, 0
     for _ in range(RUNS):
-        if not mask >> place:
+        if not mask >> bit:
             return found
-        start = place + _ones(~mask >> place)
-        place = start + _ones(mask >> start)
-        below, above = (atoms.quotient(operand, terms.const(1 << end)) * (1 << end) for end in (start, place))
+        start = bit + _ones(~mask >> bit)
+        bit = start + _ones(mask >> start)
+        below, above = (atoms.quotient(operand, terms.const(1 << end)) * (1 << end) for end in (start, bit))
         found = found + below - above
-    return None if mask >> place else found
+    return None if mask >> bit else found
 
 
 def _ones(number: int) -> int:

@@ -19,90 +19,96 @@ def prove_bounds(findings: Findings, sites: list[AccessSite]) -> None:
     for site in sites:
         findings.begin(f"bounds of {site.subject}", site.location)
         if site.unsafe:
-            findings.met("bounds", site.subject, site.op, Discharge("unsafe"))
+            findings.discharged("bounds", site.subject, site.op, Discharge("unsafe"))
         elif site.clipped:
-            findings.met("bounds", site.subject, site.op, Discharge("static"))
+            findings.discharged("bounds", site.subject, site.op, Discharge("static"))
         else:
             _prove(findings, site)
 
 
 def _prove(findings: Findings, site: AccessSite) -> None:
-    met: list[Discharge] = []
-    for place, axis in enumerate(site.instance.axes):
+    discharges: list[Discharge] = []
+    for axis_index, axis in enumerate(site.instance.axes):
         for past_the_end in (True, False):
             end = axis.start + axis.extent
             violation = terms.lt(axis.dim, end) if past_the_end else terms.lt(axis.start, 0)
             if violation == terms.FALSE and _constant(axis):
-                met.append(Discharge("static"))
+                discharges.append(Discharge("static"))
                 continue
             system = [*site.instance.holds, violation]
-            known = findings.index.ranges[site.op.places[place]]
+            known = findings.index.ranges[site.op.places[axis_index]]
             coarse = terms.lt(axis.dim, known.high + axis.extent) if past_the_end else terms.lt(terms.const(known.low), 0)
-            found = findings.prove(system, lambda p=place, e=past_the_end: _complaint(findings, site, p, e), coarse)
-            if found is None:
+            discharge = findings.prove(system, lambda p=axis_index, e=past_the_end: _complaint(findings, site, p, e), coarse)
+            if discharge is None:
                 return
-            met.append(found)
-    findings.met("bounds", site.subject, site.op, strongest(met))
+            discharges.append(discharge)
+    findings.discharged("bounds", site.subject, site.op, strongest(discharges))
 
 
 def _constant(axis: Axis) -> bool:
     return axis.start.constant is not None and axis.dim.constant is not None
 
 
-def _complaint(findings: Findings, site: AccessSite, place: int, past_the_end: bool) -> Complaint:
-    axis = site.instance.axes[place]
+def _complaint(findings: Findings, site: AccessSite, axis_index: int, past_the_end: bool) -> Complaint:
+    axis = site.instance.axes[axis_index]
     indexed = site.op.indexed
     code = "E0303" if indexed else "E0302" if site.writes else "E0301"
     side = "past the end" if past_the_end else "before the start"
     verb = "write" if site.writes else "read"
     element = [a.start for a in site.instance.axes]
     if past_the_end:
-        element[place] = axis.start + (axis.extent - 1)
+        element[axis_index] = axis.start + (axis.extent - 1)
     clip = "mask=True" if site.writes else f"pad={_neutral(findings.index.function, site.op)}"
     because: list[Label] = [*loop_labels(findings.index, site.op)]
     if site.parameter.loc is not None:
-        because.append(Label(site.parameter.loc, f"axis {place} of `{site.name}` has {_dim_text(site, place)} elements"))
+        because.append(
+            Label(site.parameter.loc, f"axis {axis_index} of `{site.name}` has {_dim_text(site, axis_index)} elements")
+        )
     return Complaint(
         code,
-        f"{site.subject} may {verb} {side} of axis {place}",
+        f"{site.subject} may {verb} {side} of axis {axis_index}",
         site.location,
-        "index outside the tensor" if indexed else f"{axis.extent} element{'s' if axis.extent > 1 else ''} on axis {place}",
+        "index outside the tensor"
+        if indexed
+        else f"{axis.extent} element{'s' if axis.extent > 1 else ''} on axis {axis_index}",
         tuple(because),
-        _hint(findings, site, place, clip),
+        _hint(findings, site, axis_index, clip),
         (site.instance,),
         site.name,
         tuple(element),
-        fixes=tuple(_fixes(site, place, clip)),
+        fixes=tuple(_fixes(site, axis_index, clip)),
         tile=axis,
     )
 
 
-def _dim_text(site: AccessSite, place: int) -> str:
-    return str(site.parameter.value.tensor.dims[place])
+def _dim_text(site: AccessSite, axis_index: int) -> str:
+    return str(site.parameter.value.tensor.dims[axis_index])
 
 
-def _hint(findings: Findings, site: AccessSite, place: int, clip: str) -> str:
-    axis, dim = site.instance.axes[place], site.parameter.value.tensor.dims[place]
+def _hint(findings: Findings, site: AccessSite, axis_index: int, clip: str) -> str:
+    axis, dim = site.instance.axes[axis_index], site.parameter.value.tensor.dims[axis_index]
     inside = terms.closure([Formula("eq", axis.start)])
     loaded = [atom.label for atom in _loaded(axis)]
     declared = {fact.tensor for fact in findings.index.function.values}
     if axis.start.atom is not None and loaded and axis.extent == 1 and not declared.intersection(loaded):
         return f"declare what `{loaded[0]}` holds with `values({loaded[0]}, 0, {dim})`"
     if loaded and not declared.intersection(loaded):
-        return f"pass `{clip}`, or declare with `values({loaded[0]}, ...)` a range that keeps the index inside axis {place}"
+        return (
+            f"pass `{clip}`, or declare with `values({loaded[0]}, ...)` a range that keeps the index inside axis {axis_index}"
+        )
     if loaded or any(atom.kind is terms.Kind.OPAQUE and atom.varies for atom in inside):
         last = f"{dim} - 1" if axis.extent == 1 else f"{dim} - {axis.extent}"
         where = "offset" if axis.extent > 1 else "index"
         return f"pass `{clip}`, or clamp the {where}: `minimum(maximum(i, 0), {last})`"
     if axis.extent > 1 and dim.constant is None:
         return f"pass `{clip}`, or state `requires({dim} % {axis.extent} == 0)`"
-    return f"pass `{clip}`, or make the range of the index fit axis {place}"
+    return f"pass `{clip}`, or make the range of the index fit axis {axis_index}"
 
 
-def _fixes(site: AccessSite, place: int, clip: str) -> Iterator[Fix]:
+def _fixes(site: AccessSite, axis_index: int, clip: str) -> Iterator[Fix]:
     """The hint as fixes that a program can apply. Clipping is a certain fix only if the tile straddles an edge, which
     `Findings.refuse` decides at the counterexample: for a tile elsewhere the index is wrong, and clipping would hide that."""
-    axis, dim, where = site.instance.axes[place], site.parameter.value.tensor.dims[place], site.location
+    axis, dim, where = site.instance.axes[axis_index], site.parameter.value.tensor.dims[axis_index], site.location
     if where is None:
         return
     loaded = _loaded(axis)
@@ -146,7 +152,7 @@ def overlap(left: Axis, right: Axis, clipped: tuple[bool, bool]) -> list[Formula
     return found
 
 
-def meeting_point(findings: Findings, lefts: tuple[Axis, ...], rights: tuple[Axis, ...]) -> tuple[Poly, ...]:
+def common_element(findings: Findings, lefts: tuple[Axis, ...], rights: tuple[Axis, ...]) -> tuple[Poly, ...]:
     """An element that two overlapping accesses share."""
     atoms = findings.index.atoms
     starts = [atoms.maximum(a.start, b.start) for a, b in zip(lefts, rights, strict=True)]

@@ -11,7 +11,7 @@ from tilec.passes.prover.accesses import AccessSite
 from tilec.passes.prover.findings import Findings
 
 
-def either_arm(findings: Findings, writes: list[AccessSite]) -> list[AccessSite]:
+def join_arms(findings: Findings, writes: list[AccessSite]) -> list[AccessSite]:
     """The writes, with each pair that covers the same elements from opposite arms joined into one without the condition."""
     found = list(writes)
     while True:
@@ -29,9 +29,9 @@ def _opposite(findings: Findings, left: AccessSite, right: AccessSite) -> bool:
     if left.unsafe or right.unsafe or left.instance.axes != right.instance.axes:
         return False
     frames = [findings.index.structure.frames[site.op][: len(site.instance.runs)] for site in (left, right)]
-    ours, theirs = frames
-    if not ours or len(ours) != len(theirs) or left.instance.runs[:-1] != right.instance.runs[:-1]:
+    left_frames, right_frames = frames
+    if not left_frames or len(left_frames) != len(right_frames) or left.instance.runs[:-1] != right.instance.runs[:-1]:
         return False
-    around = all(a.op is b.op and a.arm == b.arm for a, b in zip(ours[:-1], theirs[:-1], strict=True))
-    last, other = ours[-1], theirs[-1]
-    return around and isinstance(last.op, If) and last.op is other.op and (last.arm, other.arm) == (0, 1)
+    same_enclosing = all(a.op is b.op and a.arm == b.arm for a, b in zip(left_frames[:-1], right_frames[:-1], strict=True))
+    last, other = left_frames[-1], right_frames[-1]
+    return same_enclosing and isinstance(last.op, If) and last.op is other.op and (last.arm, other.arm) == (0, 1)

@@ -51,11 +51,11 @@ class CaseSplit:
         if found is None:
             return None
         value = found.__getitem__
-        broken = [c for c in known.choices if not all(a in found for p in c.polys() for a in p.atoms())]
-        broken = broken or [choice for choice in known.choices if not terms.holds(choice, value)]
-        if not broken:
+        violated = [c for c in known.choices if not all(a in found for p in c.polys() for a in p.atoms())]
+        violated = violated or [choice for choice in known.choices if not terms.holds(choice, value)]
+        if not violated:
             return found
-        choice = min(broken, key=lambda c: len(c.parts))
+        choice = min(violated, key=lambda c: len(c.parts))
         others = [other for other in known.choices if other is not choice]
         excluded: list[Formula] = []
         for part in choice.parts:
@@ -87,15 +87,17 @@ def _simplified(literals: list[Formula], pending: list[Formula]) -> _Known | Non
         pending = list[Formula]()
         choices = list[Formula]()
         for choice in known.choices:
-            left = [part for part in choice.parts if possible(part, known.bounds)]
-            if not left:
+            alternatives_left = [part for part in choice.parts if possible(part, known.bounds)]
+            if not alternatives_left:
                 return None
-            if any(certain(part, known.bounds) for part in left):
+            if any(certain(part, known.bounds) for part in alternatives_left):
                 continue
-            if len(left) == 1:
-                pending.append(left[0])
+            if len(alternatives_left) == 1:
+                pending.append(alternatives_left[0])
             else:
-                choices.append(choice if len(left) == len(choice.parts) else Formula("or", parts=tuple(left)))
+                choices.append(
+                    choice if len(alternatives_left) == len(choice.parts) else Formula("or", parts=tuple(alternatives_left))
+                )
         known.choices = choices
         if not pending:
             return known
@@ -103,11 +105,11 @@ def _simplified(literals: list[Formula], pending: list[Formula]) -> _Known | Non
 
 def _flatten(known: _Known, pending: Iterable[Formula]) -> bool:
     """Sort formulas into literals and choices; False if one of them is false."""
-    left, seen = list(pending), set(known.literals)
-    while left:
-        formula = left.pop()
+    remaining, seen = list(pending), set(known.literals)
+    while remaining:
+        formula = remaining.pop()
         if formula.op == "and":
-            left.extend(formula.parts)
+            remaining.extend(formula.parts)
         elif formula.op == "or":
             if not formula.parts:
                 return False
@@ -144,34 +146,34 @@ def _tighten(known: _Known) -> bool:
 def _narrow(poly: Poly, bounds: Bounds) -> bool | None:
     """Use `poly >= 0`: each term is at least minus the largest value of the sum of the others. True if a bound changed, None if
     there is no solution. Products contribute their largest value and are not narrowed."""
-    reach = poly.offset
-    most: list[tuple[Atom, int, int]] = []
+    max_sum = poly.offset
+    terms_with_max: list[tuple[Atom, int, int]] = []
     for monomial, coefficient in poly.terms.items():
         if not monomial:
             continue
-        high = _most(monomial, coefficient, bounds)
-        reach += high
+        high = _max_term(monomial, coefficient, bounds)
+        max_sum += high
         if len(monomial) == 1:
-            most.append((monomial[0], coefficient, high))
-    if reach < 0:
+            terms_with_max.append((monomial[0], coefficient, high))
+    if max_sum < 0:
         return None
-    moved = False
-    for atom, coefficient, high in most:
-        least = high - reach  # coefficient * atom >= least
-        low, top = bounds[atom]
+    narrowed = False
+    for atom, coefficient, high in terms_with_max:
+        min_term = high - max_sum  # coefficient * atom >= least
+        low, high_bound = bounds[atom]
         if coefficient > 0:
-            low = max(low, -(-least // coefficient))
+            low = max(low, -(-min_term // coefficient))
         else:
-            top = min(top, least // coefficient)
-        if low > top:
+            high_bound = min(high_bound, min_term // coefficient)
+        if low > high_bound:
             return None
-        if (low, top) != bounds[atom]:
-            bounds[atom] = (low, top)
-            moved = True
-    return moved
+        if (low, high_bound) != bounds[atom]:
+            bounds[atom] = (low, high_bound)
+            narrowed = True
+    return narrowed
 
 
-def _most(monomial: tuple[Atom, ...], coefficient: int, bounds: Bounds) -> int:
+def _max_term(monomial: tuple[Atom, ...], coefficient: int, bounds: Bounds) -> int:
     low = high = coefficient
     for atom in monomial:
         ends = bounds.get(atom, (atom.low, atom.high))
@@ -184,7 +186,7 @@ def _ends(poly: Poly, bounds: Bounds) -> tuple[int, int]:
     low = high = poly.offset
     for monomial, coefficient in poly.terms.items():
         if monomial:
-            low, high = low - _most(monomial, -coefficient, bounds), high + _most(monomial, coefficient, bounds)
+            low, high = low - _max_term(monomial, -coefficient, bounds), high + _max_term(monomial, coefficient, bounds)
     return low, high
 
 
@@ -193,8 +195,8 @@ def possible(formula: Formula, bounds: Bounds) -> bool:
     if formula.op in ("ge", "eq"):
         low, high = _ends(formula.poly, bounds)
         return high >= 0 and (formula.op == "ge" or low <= 0)
-    held = (possible(part, bounds) for part in formula.parts)
-    return all(held) if formula.op == "and" else any(held)
+    results = (possible(part, bounds) for part in formula.parts)
+    return all(results) if formula.op == "and" else any(results)
 
 
 def certain(formula: Formula, bounds: Bounds) -> bool:
@@ -202,8 +204,8 @@ def certain(formula: Formula, bounds: Bounds) -> bool:
     if formula.op in ("ge", "eq"):
         low, high = _ends(formula.poly, bounds)
         return low >= 0 if formula.op == "ge" else low == high == 0
-    held = (certain(part, bounds) for part in formula.parts)
-    return all(held) if formula.op == "and" else any(held)
+    results = (certain(part, bounds) for part in formula.parts)
+    return all(results) if formula.op == "and" else any(results)
 
 
 def contradictory(polys_ge: Iterable[Poly], polys_eq: Iterable[Poly]) -> bool:

@@ -30,22 +30,22 @@ class Clause:
     """A condition that every launch satisfies: its text, source location and formula."""
 
     text: str
-    where: Span | None
+    span: Span | None
     formula: Formula
 
 
 def prove_contract(index: IndexTerms, solver: Solver) -> Diagnostic | None:
     """E0307 with the contradictory clauses, if no launch can satisfy the contract."""
-    given = [clause for clause in _clauses(index) if clause.formula != terms.TRUE]
-    if not _contradict(solver, given):
+    clauses = [clause for clause in _clauses(index) if clause.formula != terms.TRUE]
+    if not _contradict(solver, clauses):
         return None
     # Deleting one clause at a time leaves a minimal set. Limits that have no source location are deleted first.
-    needed = sorted(given, key=lambda clause: (clause.where is not None, given.index(clause)))
+    needed = sorted(clauses, key=lambda clause: (clause.span is not None, clauses.index(clause)))
     for clause in list(needed):
-        fewer = [other for other in needed if other is not clause]
-        if fewer and _contradict(solver, fewer):
-            needed = fewer
-    needed.sort(key=lambda clause: (clause.where is None, given.index(clause)))
+        subset = [other for other in needed if other is not clause]
+        if subset and _contradict(solver, subset):
+            needed = subset
+    needed.sort(key=lambda clause: (clause.span is None, clauses.index(clause)))
     return _diagnostic(index, needed)
 
 
@@ -113,15 +113,15 @@ def _stored(index: IndexTerms, fact: ValueFact) -> Iterator[Clause]:
 
 def _diagnostic(index: IndexTerms, needed: list[Clause]) -> Diagnostic:
     first, *others = needed
-    where = first.where or index.function.loc
-    alone = not others
-    label = f"{first.text} never holds" if alone else f"{first.text} contradicts what follows"
-    because = tuple(Label(clause.where, clause.text) for clause in others if clause.where is not None)
-    notes = tuple(clause.text for clause in others if clause.where is None)
+    span = first.span or index.function.loc
+    is_single = not others
+    label = f"{first.text} never holds" if is_single else f"{first.text} contradicts what follows"
+    because = tuple(Label(clause.span, clause.text) for clause in others if clause.span is not None)
+    notes = tuple(clause.text for clause in others if clause.span is None)
     return Diagnostic(
         "E0307",
-        "no launch satisfies the contract" + ("" if alone else f": {len(needed)} clauses contradict each other"),
-        Label(where, label) if where is not None else None,
+        "no launch satisfies the contract" + ("" if is_single else f": {len(needed)} clauses contradict each other"),
+        Label(span, label) if span is not None else None,
         because,
         notes,
         None,

@@ -113,8 +113,8 @@ def _refine(index: IndexTerms, found: Coordinates, digit: Atom, value: Poly, par
         return
     for axis, digits in found.digits.items():
         if digit in digits:
-            place = digits.index(digit)
-            found.digits[axis] = (*digits[:place], *parts, *digits[place + 1 :])
+            position = digits.index(digit)
+            found.digits[axis] = (*digits[:position], *parts, *digits[position + 1 :])
 
 
 def _exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
@@ -124,12 +124,12 @@ def _exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
         ((monomial, coefficient),) = divisor.terms.items()
         result: dict[tuple[Atom, ...], int] = {}
         for term, c in whole.terms.items():
-            left = list(term)
-            if c % coefficient or any(left.count(a) < monomial.count(a) for a in monomial):
+            remaining = list(term)
+            if c % coefficient or any(remaining.count(a) < monomial.count(a) for a in monomial):
                 return None
             for a in monomial:
-                left.remove(a)
-            result[tuple(left)] = c // coefficient
+                remaining.remove(a)
+            result[tuple(remaining)] = c // coefficient
         return Poly(result)
     first = next(iter(divisor.terms))
     scale, rest = divmod(whole.terms.get(first, 0), divisor.terms[first])

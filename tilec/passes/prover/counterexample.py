@@ -42,10 +42,10 @@ class _Recorded(dict[Atom, int]):
 
     def __init__(self, values: Assignment) -> None:
         super().__init__(values)
-        self.asked: set[Atom] = set()
+        self.read: set[Atom] = set()
 
     def get(self, key: Atom, default: int = 0) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.asked.add(key)
+        self.read.add(key)
         return super().get(key, default)
 
 
@@ -61,7 +61,7 @@ def _needed(found: Assignment, instances: tuple[Instance, ...]) -> Assignment:
             terms.evaluate(axis.start, value)
         for formula in instance.runs:
             terms.holds(formula, value)
-    return {atom: number for atom, number in found.items() if atom in recorded.asked}
+    return {atom: number for atom, number in found.items() if atom in recorded.read}
 
 
 def _assumed(index: IndexTerms, found: Assignment) -> str:
@@ -70,8 +70,10 @@ def _assumed(index: IndexTerms, found: Assignment) -> str:
     for atom, number in found.items():
         source = index.sources.get(atom)
         if atom.kind is Kind.OPAQUE and source is not None:
-            place = source.owner.loc if isinstance(source.owner, Op) else None
-            name = f"`{source.name}`" if source.name else f"the value computed at line {place.line}" if place else "a value"
+            location = source.owner.loc if isinstance(source.owner, Op) else None
+            name = (
+                f"`{source.name}`" if source.name else f"the value computed at line {location.line}" if location else "a value"
+            )
             parts.append(f"{name} is {number}")
     return f"assuming that {' and '.join(dict.fromkeys(parts))}" if parts else ""
 
@@ -80,6 +82,6 @@ def _loaded(found: Mapping[Atom, int], value: Callable[[Atom], int]) -> dict[str
     values: dict[str, int] = {}
     for atom, number in found.items():
         if atom.kind is Kind.LOADED:
-            place = ", ".join(str(terms.evaluate(arg, value)) for arg in atom.args)
-            values[f"{atom.label}[{place}]"] = number
+            index = ", ".join(str(terms.evaluate(arg, value)) for arg in atom.args)
+            values[f"{atom.label}[{index}]"] = number
     return values

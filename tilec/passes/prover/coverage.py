@@ -16,8 +16,8 @@ from tilec.ir.core import Access, Op, Parameter, Value
 from tilec.ir.ops import Binary, For, ReadOp
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance
-from tilec.passes.prover.bijections import shuffled, straightened
-from tilec.passes.prover.branches import either_arm
+from tilec.passes.prover.bijections import over_box_cells, over_lane_cells
+from tilec.passes.prover.branches import join_arms
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
 from tilec.passes.prover.declared_facts import dims_of
@@ -38,7 +38,7 @@ def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
 
 def prove_written_whole(findings: Findings, sites: list[AccessSite], parameter: Parameter) -> None:
     """The obligation that some write reaches every element of one tensor."""
-    writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
+    writes = join_arms(findings, [site for site in sites if site.parameter is parameter and site.writes])
     _prove_tensor(findings, parameter, writes)
 
 
@@ -58,49 +58,49 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     dims = [findings.index.expression(dim) for dim in parameter.value.tensor.dims]
     universe = [terms.lt(e, dim) for e, dim in zip(elements, dims, strict=True)]
     covers: list[Cover] = []
-    how: list[Discharge] = []
-    left_out = False
-    unsure: list[Cover] = []
-    waiting: list[Cover] = []
-    mixes = any(isinstance(op, Binary) and op.kind == "xor" for op in findings.index.deciding)
+    discharges: list[Discharge] = []
+    incomplete = False
+    uncertain_covers: list[Cover] = []
+    memory_dependent: list[Cover] = []
+    has_xor = any(isinstance(op, Binary) and op.kind == "xor" for op in findings.index.deciding)
     for site in writes:
-        instance, proofs = shuffled(findings, site) if mixes else (site.instance, [])
-        how += proofs
+        instance, proofs = over_lane_cells(findings, site) if has_xor else (site.instance, [])
+        discharges += proofs
         cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
-            straight = straightened(findings, site)
-            if straight is None:
-                left_out = True
-                waiting.append(cover)
+            rewritten = over_box_cells(findings, site)
+            if rewritten is None:
+                incomplete = True
+                memory_dependent.append(cover)
                 if usable(cover, set()):
-                    unsure.append(cover)
+                    uncertain_covers.append(cover)
                 continue
-            instance, proofs = straight
-            how += proofs
+            instance, proofs = rewritten
+            discharges += proofs
             cover = cover_of(findings, instance, elements)
             if not usable(cover, set()) or loaded_or_opaque(cover, set()):
-                left_out = True
+                incomplete = True
                 continue
         covers.append(cover)
     subject = f"`{parameter.name}`"
-    place = writes[0].op if writes else None
-    if waiting and (segmented := _by_segment(findings, universe, elements, covers, waiting)) is not None:
-        findings.met("coverage", subject, place, strongest([segmented, *how]), parameter.loc)
+    op = writes[0].op if writes else None
+    if memory_dependent and (segmented := _by_segment(findings, universe, elements, covers, memory_dependent)) is not None:
+        findings.discharged("coverage", subject, op, strongest([segmented, *discharges]), parameter.loc)
         return
     try:
-        found = climb(findings, universe, covers, (), _uncertain(findings, unsure))
+        found = climb(findings, universe, covers, (), _uncertain(findings, uncertain_covers))
     except Undecided:
-        found, left_out = None, True
+        found, incomplete = None, True
         example = None
     else:
         if isinstance(found, Discharge):
-            findings.met("coverage", subject, place, strongest([found, *how]), parameter.loc)
+            findings.discharged("coverage", subject, op, strongest([found, *discharges]), parameter.loc)
             return
         example = found
     if any(site.unsafe for site in writes):
-        findings.met("coverage", subject, place, Discharge("unsafe"), parameter.loc)
+        findings.discharged("coverage", subject, op, Discharge("unsafe"), parameter.loc)
         return
-    if left_out and (example is None or not _never_written(findings, writes, elements, example)):
+    if incomplete and (example is None or not _never_written(findings, writes, elements, example)):
         example = _at_small_sizes(findings, universe, writes, elements)
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a host quotient whose divisor may not be positive: the example may give it a wrong value
@@ -108,16 +108,16 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
 
 
 def _by_segment(
-    findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover], waiting: list[Cover]
+    findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover], memory_dependent: list[Cover]
 ) -> Discharge | None:
     """A proof that every element is covered by the block of its segment of a sorted tensor."""
-    for segment in segments(findings, universe, elements, waiting):
+    for segment in segments(findings, universe, elements, memory_dependent):
         known = set(terms.closure(segment.holds))
-        named = [cover for cover in waiting if usable(cover, known) and not loaded_or_opaque(cover, known)]
+        named = [cover for cover in memory_dependent if usable(cover, known) and not loaded_or_opaque(cover, known)]
         with suppress(Undecided):
             found = climb(findings, [*universe, *segment.holds], [*covers, *named]) if named else None
             if isinstance(found, Discharge):
-                return strongest((segment.how, found))
+                return strongest((segment.proof, found))
     return None
 
 
@@ -166,12 +166,12 @@ def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
     indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
     if any(atom.kind is Kind.POSITION for atom in indexed):
         return None  # contents that differ within a tile are not a function of block ids and loop variables
-    places = [
+    coordinates = [
         atom
         for atom in atoms
         if atom.kind in (Kind.BLOCK, Kind.COORDINATE) or (atom.kind is Kind.ITERATION and atom in indexed)
     ]
-    return Uncertain(covers, places, contents, [])
+    return Uncertain(covers, coordinates, contents, [])
 
 
 def _once_per_block(findings: Findings, atom: Atom) -> bool:
@@ -273,16 +273,16 @@ def _from_memory(findings: Findings, value: Value) -> bool:
         if isinstance(owner, ReadOp):
             return True
         if isinstance(owner, Op):
-            given = (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
-            pending += [*owner.operands, *given]  # includes a loop's bounds and a branch's condition
+            yielded = (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
+            pending += [*owner.operands, *yielded]  # includes a loop's bounds and a branch's condition
         else:
             loop = findings.index.structure.loops.get(owner)
             if loop is None:
                 continue  # a scalar parameter
             pending += [loop.lower, loop.step]
-            place = owner.arguments.index(value)
-            if place:
-                pending += (loop.initial[place - 1], owner.ops[-1].operands[place - 1])
+            index = owner.arguments.index(value)
+            if index:
+                pending += (loop.initial[index - 1], owner.ops[-1].operands[index - 1])
     return False
 
 
@@ -290,7 +290,7 @@ def _complain(
     findings: Findings, parameter: Parameter, writes: list[AccessSite], elements: list[Poly], example: Assignment | None
 ) -> None:
     name = parameter.name
-    where = writes[0].location if writes else parameter.loc
+    location = writes[0].location if writes else parameter.loc
     because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
     message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
     otherwise = (
@@ -298,9 +298,11 @@ def _complain(
     )
     hint = f"make the grid and the stores reach every element of `{name}`, or {otherwise}"
     # If the index of the write is an error too, the write is meant for other elements, and bounding the tensor is no fix.
-    misplaced = any(one.primary is not None and one.primary.span == where for one in findings.diagnostics)
-    fixes = tuple(_bounded(parameter, writes, where)) if where is not None and not misplaced else ()
-    complaint = Complaint("E0403", message, where, "not all elements are written", because, hint, fixes=fixes)
+    misplaced = any(
+        diagnostic.primary is not None and diagnostic.primary.span == location for diagnostic in findings.diagnostics
+    )
+    fixes = tuple(_bounded(parameter, writes, location)) if location is not None and not misplaced else ()
+    complaint = Complaint("E0403", message, location, "not all elements are written", because, hint, fixes=fixes)
     example = findings.ladder.admitted(example) if example is not None else None
     if example is None:
         findings.report(complaint, None)
@@ -310,10 +312,10 @@ def _complain(
     findings.report(complaint, shown)
 
 
-def _bounded(parameter: Parameter, writes: list[AccessSite], where: Span) -> Iterator[Fix]:
+def _bounded(parameter: Parameter, writes: list[AccessSite], location: Span) -> Iterator[Fix]:
     """Clauses for axes on which the only write has the same tile in all blocks: they state that the tensor has no elements past
     it."""
     for dim, axis in zip(parameter.value.tensor.dims, writes[0].instance.axes if len(writes) == 1 else (), strict=False):
         if axis.start == terms.ZERO and dim.constant is None:
             text = f"requires({dim} <= {axis.extent})"
-            yield Fix(f"state `{text}`", "statement", text, where, certain=True)
+            yield Fix(f"state `{text}`", "statement", text, location, certain=True)

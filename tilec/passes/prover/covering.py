@@ -27,11 +27,11 @@ UNKNOWNS = 12  # limit on a cover's own unknowns, each a division for isl; one m
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """Covers that depend on memory contents. Together they cover a point if for some values of `places` (block ids, loop
-    variables) one of them is satisfied *whatever* `contents` are, given `facts`; contents are a function of `places`."""
+    """Covers that depend on memory contents. Together they cover a point if for some values of `coordinates` (block ids, loop
+    variables) one of them is satisfied *whatever* `contents` are, given `facts`; contents are a function of `coordinates`."""
 
     covers: list[Cover]
-    places: list[Atom]
+    coordinates: list[Atom]
     contents: list[Atom]
     facts: list[Formula]
 
@@ -56,25 +56,25 @@ def uncovered(
     found is spurious because its products have wrong values."""
     universe = list(universe)
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
-    unsure = uncertain.covers if uncertain is not None else []
-    shared = [a for cover in (*covers, *unsure) for a in terms.closure(cover) if not a.varies]
+    uncertain_covers = uncertain.covers if uncertain is not None else []
+    shared = [a for cover in (*covers, *uncertain_covers) for a in terms.closure(cover) if not a.varies]
     universal |= set(shared)
     names = Names()
     ordered = sorted(universal, key=lambda atom: atom.uid)
-    whole, left_out = _few_alternatives([*universe, *_described(ordered)])
-    formula_text(terms.conjunction(whole), names)
+    kept, omitted = _few_alternatives([*universe, *_described(ordered)])
+    formula_text(terms.conjunction(kept), names)
     # A product of universal atoms is universal too, wherever it occurs.
-    for cover in (*covers, *unsure):
+    for cover in (*covers, *uncertain_covers):
         for formula in (*cover, *map(terms.definition, terms.closure(cover))):
             for monomial in (m for poly in formula.polys() for m in poly.terms if len(m) > 1):
                 names.of(monomial)
     for atom in ordered:
         names.of((atom,))
     products = [_above_corner(monomial) for monomial in names.order if len(monomial) == 2]
-    body = formula_text(terms.conjunction((*whole, *products)), names)
+    body = formula_text(terms.conjunction((*kept, *products)), names)
     dims = list(names.order)
     simple = [cover for cover in covers if _is_simple(cover, universal)]
-    for cover in (whole, *simple):
+    for cover in (kept, *simple):
         solver.check_size(terms.conjunction(cover))
     pieces = [_cover_text(cover, universal, names.copy()) for cover in simple]
     space = ", ".join(names.of(m) for m in dims)
@@ -84,8 +84,10 @@ def uncovered(
         points = solver.work.limited(solver.context, lambda: _without(points, written))
         empty = solver.work.limited(solver.context, points.is_empty)
         if uncertain is not None and not empty:
-            rest, unsure_too = points, uncertain
-            points = solver.work.limited(solver.context, lambda: rest.subtract(_whatever(solver, unsure_too, universal, names)))
+            rest, uncertain_contents = points, uncertain
+            points = solver.work.limited(
+                solver.context, lambda: rest.subtract(_covered_for_all_contents(solver, uncertain_contents, universal, names))
+            )
             empty = solver.work.limited(solver.context, points.is_empty)
             pieces.append("what is written whatever memory holds")
         solver.queries += 1
@@ -99,7 +101,7 @@ def uncovered(
     found = {m[0]: v for m, v in zip(dims, values, strict=True) if len(m) == 1}
     if any(prod(found[atom] for atom in m) != v for m, v in zip(dims, values, strict=True)):
         raise Undecided  # a spurious point, whose products have wrong values; there may be others
-    if len(simple) < len(covers) or not all(terms.holds(formula, evaluator(found)) for formula in left_out):
+    if len(simple) < len(covers) or not all(terms.holds(formula, evaluator(found)) for formula in omitted):
         raise Undecided  # the covers or formulas left out may cover or exclude this point
     return found
 
@@ -107,12 +109,12 @@ def uncovered(
 def _few_alternatives(formulas: list[Formula]) -> tuple[list[Formula], list[Formula]]:
     """The formulas whose disjunctive normal form is small enough for isl, and those left out. Leaving some out only adds
     points, so covers that contain all of them also contain the original ones."""
-    kept, left_out = list(formulas), list[Formula]()
+    kept, omitted = list(formulas), list[Formula]()
     while alternatives(terms.conjunction(kept), ALTERNATIVES) > ALTERNATIVES:
         widest = max(kept, key=lambda formula: alternatives(formula, ALTERNATIVES))
         kept.remove(widest)
-        left_out.append(widest)
-    return kept, left_out
+        omitted.append(widest)
+    return kept, omitted
 
 
 def _is_simple(cover: Cover, universal: set[Atom]) -> bool:
@@ -131,11 +133,11 @@ def _without(points: islpy.Set, covered: Iterable[islpy.Set]) -> islpy.Set:
     return points
 
 
-def _whatever(solver: Solver, uncertain: Uncertain, universal: set[Atom], names: Names) -> islpy.Set:
-    """Points covered whatever the contents, for some `places`: the places for which no contents leave the point uncovered."""
+def _covered_for_all_contents(solver: Solver, uncertain: Uncertain, universal: set[Atom], names: Names) -> islpy.Set:
+    """Points covered whatever the contents, for some `coordinates`: those for which no contents leave the point uncovered."""
     known = len(names.order)
     names = names.copy()
-    own = [*uncertain.places, *uncertain.contents]
+    own = [*uncertain.coordinates, *uncertain.contents]
     space = ", ".join([*(names.of(m) for m in names.order), *(names.of((atom,)) for atom in own)])
     body = formula_text(terms.conjunction((*_described(own), *uncertain.facts)), names)
     assert len(names.order) == known + len(own), "a fact about contents mentions something else"
@@ -144,11 +146,11 @@ def _whatever(solver: Solver, uncertain: Uncertain, universal: set[Atom], names:
     for cover in uncertain.covers:
         text = _cover_text(cover, universal | set(own), names.copy())
         missed = missed.subtract(islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {text} }}"))
-    first = known + len(uncertain.places)
+    first = known + len(uncertain.coordinates)
     count = len(uncertain.contents)
-    spoiled = missed.project_out(islpy.dim_type.set, first, count)
-    places = everything.project_out(islpy.dim_type.set, first, count).subtract(spoiled)
-    return places.project_out(islpy.dim_type.set, known, len(uncertain.places))
+    uncovered_for_some = missed.project_out(islpy.dim_type.set, first, count)
+    covered = everything.project_out(islpy.dim_type.set, first, count).subtract(uncovered_for_some)
+    return covered.project_out(islpy.dim_type.set, known, len(uncertain.coordinates))
 
 
 def _above_corner(monomial: terms.Monomial) -> Formula:

@@ -90,9 +90,9 @@ def _each(index: IndexTerms, fact: ValueFact, elements: list[Atom]) -> Iterator[
         value = terms.of(atom)
         yield terms.conjunction((terms.ge(value, low), terms.lt(value, high)))
         if fact.ends:
-            (count,), (place,) = dims_of(index, fact.tensor), atom.args
-            yield terms.disjunction((terms.ge(place, 1), terms.eq(value, low)))
-            yield terms.disjunction((terms.lt(place, count - 1), terms.eq(value, high - 1)))
+            (count,), (position,) = dims_of(index, fact.tensor), atom.args
+            yield terms.disjunction((terms.ge(position, 1), terms.eq(value, low)))
+            yield terms.disjunction((terms.lt(position, count - 1), terms.eq(value, high - 1)))
 
 
 def _room(index: IndexTerms, fact: ValueFact) -> Iterator[Formula]:
@@ -129,8 +129,8 @@ def _distinct(dims: list[Poly], left: Atom, right: Atom, in_order: bool) -> Form
     outside = [
         formula
         for atom in (left, right)
-        for place, dim in zip(atom.args, dims, strict=True)
-        for formula in (terms.lt(place, 0), terms.ge(place, dim))
+        for index, dim in zip(atom.args, dims, strict=True)
+        for formula in (terms.lt(index, 0), terms.ge(index, dim))
     ]
     same = terms.conjunction(terms.eq(a, b) for a, b in zip(left.args, right.args, strict=True))
     differ = [terms.ne(terms.of(left), terms.of(right))]

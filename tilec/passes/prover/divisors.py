@@ -19,15 +19,15 @@ def positive_divisions(function: Function) -> list[Op]:
     """Scalar divisions at the top level of a kernel from the front end whose divisor is positive in every block of every
     launch, though ranges do not show it."""
     facts = value_ranges(function)
-    asked = [op for op in function.body.ops if _is_scalar_division(op) and facts[op.operands[1]].low < 1]
-    if not asked:
+    candidates = [op for op in function.body.ops if _is_scalar_division(op) and facts[op.operands[1]].low < 1]
+    if not candidates:
         return []
     index = IndexTerms(function)
     ladder = Ladder(index)
     # `divided`: divisions before this one are executed whenever it is, and their divisors are proven to be positive.
     return [
         op
-        for op in asked
+        for op in candidates
         if isinstance(ladder.discharge([*index.divided(op), terms.lt(index.scalar(op.operands[1]), 1)]), Discharge)
     ]
 

@@ -15,7 +15,7 @@ from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Ladder, Refusal
-from tilec.passes.prover.replay import lessons
+from tilec.passes.prover.replay import corrections
 from tilec.passes.prover.terms import Poly
 
 
@@ -25,7 +25,7 @@ class Complaint:
 
     code: str
     message: str
-    where: Span | None
+    span: Span | None
     label: str = ""
     because: tuple[Label, ...] = ()
     hint: str = ""
@@ -48,17 +48,17 @@ class Findings:
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
     by_op: dict[Op, list[Obligation]] = field(default_factory=dict[Op, "list[Obligation]"])
 
-    def met(self, property: str, subject: str, op: Op | None, how: Discharge, where: Span | None = None) -> None:
+    def discharged(self, property: str, subject: str, op: Op | None, how: Discharge, span: Span | None = None) -> None:
         """Record a discharged obligation."""
-        location = (op.loc if op is not None else None) or where
+        location = (op.loc if op is not None else None) or span
         obligation = Obligation(property, subject, str(location or ""), how.rung, how.facts, how.sets)
         self.obligations.append(obligation)
         if op is not None:
             self.by_op.setdefault(op, []).append(obligation)
 
-    def begin(self, what: str, where: Span | None) -> None:
+    def begin(self, what: str, span: Span | None) -> None:
         """Name the next obligation: work is charged to it, and the progress note shows it if the process is killed."""
-        self.ladder.solver.work.begin(what, where)
+        self.ladder.solver.work.begin(what, span)
 
     def prove(
         self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint], coarse: terms.Formula | None = None
@@ -80,10 +80,10 @@ class Findings:
         obligation could not be decided."""
         shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
         shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
-        found = self.ladder.witness(refusal, shown, lambda one: lessons(self.index, one, complaint.instances))
-        if complaint.tile is not None and (found is None or not _hangs_over(complaint.tile, found)):
-            doubted = tuple(replace(fix, certain=fix.certain and fix.change != "argument") for fix in complaint.fixes)
-            complaint = replace(complaint, fixes=doubted)
+        found = self.ladder.witness(refusal, shown, lambda one: corrections(self.index, one, complaint.instances))
+        if complaint.tile is not None and (found is None or not _straddles_edge(complaint.tile, found)):
+            uncertain_fixes = tuple(replace(fix, certain=fix.certain and fix.change != "argument") for fix in complaint.fixes)
+            complaint = replace(complaint, fixes=uncertain_fixes)
         self.report(complaint, self._example(complaint, found) if found is not None else None)
 
     def report(self, complaint: Complaint, example: Counterexample | None) -> None:
@@ -94,10 +94,10 @@ class Findings:
             code = "E0306"
             message = f"could not decide whether {_as_clause(message)}"
             notes = ("no launch that goes wrong was found, and no proof that there is none",)
-        where = complaint.where or self.index.function.loc
-        primary = Label(where, complaint.label) if where is not None else None
+        span = complaint.span or self.index.function.loc
+        primary = Label(span, complaint.label) if span is not None else None
         diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint, complaint.fixes)
-        if not any(_same_place(diagnostic, other) for other in self.diagnostics):
+        if not any(_same_location(diagnostic, other) for other in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
     def _example(self, complaint: Complaint, found: Assignment) -> Counterexample:
@@ -106,7 +106,7 @@ class Findings:
         return counterexample(self.index, found, complaint.instances, complaint.tensor, element, complaint.note)
 
 
-def _hangs_over(axis: Axis, found: Assignment) -> bool:
+def _straddles_edge(axis: Axis, found: Assignment) -> bool:
     """Whether a tile has elements on both sides of an edge, such as the last tile of an extent that is not a multiple of the
     tile."""
     value = evaluator(found)
@@ -118,7 +118,7 @@ def _as_clause(message: str) -> str:
     return message.replace(" may ", " could ")
 
 
-def _same_place(left: Diagnostic, right: Diagnostic) -> bool:
+def _same_location(left: Diagnostic, right: Diagnostic) -> bool:
     same_span = (left.primary and left.primary.span) == (right.primary and right.primary.span)
     return left.code == right.code and same_span and left.message == right.message
 

@@ -44,8 +44,8 @@ def _tries(base: list[Atom]) -> Iterator[dict[Atom, int]]:
         for atom in base:
             number = (number * 6364136223846793005 + 1442695040888963407) % (1 << 64)
             low = max(atom.low, min(-limit, atom.high)) if atom.low < 0 else atom.low
-            wide = limit * 64 if atom.kind is Kind.SYMBOL else limit
-            high = min(atom.high, max(low, low + wide))
+            range_size = limit * 64 if atom.kind is Kind.SYMBOL else limit
+            high = min(atom.high, max(low, low + range_size))
             values[atom] = low + (number >> 20) % (high - low + 1)
         yield values
 

@@ -38,10 +38,10 @@ def index_graph(findings: Findings, sites: Sequence[AccessSite]) -> Graph:
     for parameter in function.parameters:
         kind = "tensor" if parameter.access is not None else "parameter"
         text = f"{parameter.name}: {parameter.value.type}"
-        mine = tuple(o for o in findings.obligations if o.subject.startswith(f"`{parameter.name}`"))
+        own_obligations = tuple(o for o in findings.obligations if o.subject.startswith(f"`{parameter.name}`"))
         owner = parameter.access.value if parameter.access is not None else None
-        _node(graph, parameter.name, kind, text, parameter.loc, None, mine, owner)
-    names = {op: f"{op.opcode}{place}" for op, place in index.structure.position.items()}
+        _node(graph, parameter.name, kind, text, parameter.loc, None, own_obligations, owner)
+    names = {op: f"{op.opcode}{position}" for op, position in index.structure.position.items()}
     # Program order, because nodes and edges are drawn in the order in which they are added.
     relevant = sorted(set(index.deciding) | {site.op for site in sites}, key=index.structure.position.__getitem__)
     for op in relevant:
@@ -59,10 +59,10 @@ def index_graph(findings: Findings, sites: Sequence[AccessSite]) -> Graph:
         if isinstance(op, Constant):
             continue
         site = next((site for site in sites if site.op is op), None)
-        for place, value in enumerate(op.operands):
+        for position, value in enumerate(op.operands):
             source = _producer(findings, names, value)
             if source is not None and source in graph:
-                graph.add_edge(source, names[op], role=_role(op, site, place))
+                graph.add_edge(source, names[op], role=_role(op, site, position))
         if site is not None and site.writes:
             graph.add_edge(names[op], site.name, role="memory")
             if graph.has_edge(site.name, names[op]):
@@ -115,11 +115,11 @@ def _text(op: Op, site: AccessSite | None) -> str:
             return _SIGNS.get(kind, kind) if isinstance(kind, str) else op.opcode
 
 
-def _role(op: Op, site: AccessSite | None, place: int) -> str:
+def _role(op: Op, site: AccessSite | None, operand_index: int) -> str:
     if site is not None:
-        if op.operands[place] is site.op.tensor:
+        if op.operands[operand_index] is site.op.tensor:
             return "memory"
-        return "data" if site.writes and place == 1 else "index"
+        return "data" if site.writes and operand_index == 1 else "index"
     if isinstance(op, For):
-        return "bound" if place < 3 else "data"
+        return "bound" if operand_index < 3 else "data"
     return "condition" if isinstance(op, If) else "data"

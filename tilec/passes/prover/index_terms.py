@@ -59,8 +59,8 @@ class IndexTerms(HostTerms):
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
     places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
     _divisions: tuple[Binary, ...] = ()
-    _obliged: frozenset[Op] = frozenset()
-    _on_trial: frozenset[Value] = frozenset()
+    _with_obligation: frozenset[Op] = frozenset()
+    _trial_values: frozenset[Value] = frozenset()
     _names: dict[Value, str] = field(default_factory=dict[Value, str])
     _elements: dict[tuple[Value, Positions], Poly] = field(default_factory=dict[tuple[Value, Positions], Poly])
     _conditions: dict[tuple[Value, Positions], Formula] = field(default_factory=dict[tuple[Value, Positions], Formula])
@@ -70,7 +70,7 @@ class IndexTerms(HostTerms):
         self.symbols = symbol_ranges(self.function)
         self.structure = structure(self.function)
         self.deciding = deciding_ops(self.function, self.stored)
-        self._obliged = frozenset(self.deciding)
+        self._with_obligation = frozenset(self.deciding)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
         self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
@@ -134,7 +134,7 @@ class IndexTerms(HostTerms):
             case DimValue():
                 return self.symbol(op.symbol)
             case Broadcast() | Permute() | Reshape():
-                return self.element(op.operands[0], self._moved(op, positions))
+                return self.element(op.operands[0], self._source_positions(op, positions))
             case Binary() | Unary():
                 return self._exact(op, [self.element(v, positions) for v in op.operands])
             case Select():
@@ -145,8 +145,8 @@ class IndexTerms(HostTerms):
             case Load() | Gather():
                 return self._read(op, positions)
             case If():
-                place = op.results.index(value)
-                arms = [self.element(region.ops[-1].operands[place], positions) for region in op.regions]
+                index = op.results.index(value)
+                arms = [self.element(region.ops[-1].operands[index], positions) for region in op.regions]
                 return self.choose(self.condition(op.operands[0]), *arms)
             case For():
                 return self._after_loop(op, op.results.index(value), positions)
@@ -157,7 +157,7 @@ class IndexTerms(HostTerms):
         """The result over unbounded integers, if it is exact. Operations that decide addresses have an obligation for that; for
         others intervals must show it (an index in an `unsafe` block may wrap)."""
         found = operands[0] if isinstance(op, Cast) else self.unbounded(op, operands)
-        if found is None or op in self._obliged:
+        if found is None or op in self._with_obligation:
             return found
         if isinstance(op, Binary) and op.kind in ("floordiv", "mod") and terms.interval(operands[1])[0] < 1:
             return None
@@ -182,25 +182,25 @@ class IndexTerms(HostTerms):
             case _:
                 return None
 
-    def _moved(self, op: Broadcast | Permute | Reshape, positions: Positions) -> Positions:
+    def _source_positions(self, op: Broadcast | Permute | Reshape, positions: Positions) -> Positions:
         """Positions in the operand of the element at `positions` of the result."""
         source, target = op.operands[0].tile, op.result.tile
         if isinstance(op, Broadcast):
             return tuple(terms.ZERO if e == 1 else p for e, p in zip(source.shape, positions, strict=False))
         if isinstance(op, Permute):
             return tuple(positions[op.axes.index(axis)] for axis in range(source.rank))
-        kept = [p for p, extent in zip(positions, target.shape, strict=True) if extent != 1]
+        non_unit = [p for p, extent in zip(positions, target.shape, strict=True) if extent != 1]
         if [e for e in source.shape if e != 1] == [e for e in target.shape if e != 1]:
-            return tuple(terms.ZERO if extent == 1 else kept.pop(0) for extent in source.shape)
+            return tuple(terms.ZERO if extent == 1 else non_unit.pop(0) for extent in source.shape)
         linear = terms.ZERO
         for position, extent in zip(positions, target.shape, strict=True):
             linear = linear * extent + position
-        moved: list[Poly] = []
+        source_positions: list[Poly] = []
         for extent in reversed(source.shape):
             upper = self.atoms.quotient(linear, terms.const(extent))
-            moved.insert(0, linear - upper * extent)
+            source_positions.insert(0, linear - upper * extent)
             linear = upper
-        return tuple(moved)
+        return tuple(source_positions)
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
         """An element of an In tensor is a function of its index, and so is the result of a first read. Other tensors may change
@@ -247,14 +247,14 @@ class IndexTerms(HostTerms):
     def divided(self, op: Op) -> list[Formula]:
         """Formulas stating that divisors are positive, for the divisions executed before `op` whenever `op` is. Each division
         has an obligation for its divisor, proven from those before it."""
-        frames, place = self.structure.frames[op], self.structure.position[op]
+        frames, position = self.structure.frames[op], self.structure.position[op]
         found: list[Formula] = []
         for other in self._divisions:
-            if self.structure.position[other] >= place:
+            if self.structure.position[other] >= position:
                 break
-            around = self.structure.frames[other]
-            outer = len(around) <= len(frames) and all(
-                a.op is b.op and a.arm == b.arm for a, b in zip(around, frames, strict=False)
+            enclosing = self.structure.frames[other]
+            outer = len(enclosing) <= len(frames) and all(
+                a.op is b.op and a.arm == b.arm for a, b in zip(enclosing, frames, strict=False)
             )
             if outer:
                 found.append(terms.ge(self.scalar(other.operands[1]), 1))
@@ -262,13 +262,13 @@ class IndexTerms(HostTerms):
 
     def _argument(self, value: Value, body: Block, positions: Positions) -> Poly:
         loop = self.structure.loops[body]
-        place = body.arguments.index(value)
-        if place == 0:
+        index = body.arguments.index(value)
+        if index == 0:
             return self.variable(loop)
-        if value in self._on_trial:
+        if value in self._trial_values:
             return self.opaque(value, positions)
-        first = self.element(loop.initial[place - 1], positions)
-        advance = self._advance(loop, place - 1, positions)
+        first = self.element(loop.initial[index - 1], positions)
+        advance = self._advance(loop, index - 1, positions)
         if advance is None:
             later = self.opaque(value, positions)
             return self.choose(terms.eq(self.iteration(loop)), first, later) if value.tile.rank else later
@@ -291,13 +291,13 @@ class IndexTerms(HostTerms):
         # carried elements are unknowns that change inside the loop, so growth that depends on them is not constant.
         trial = copy(self)
         unknown = self.opaque(carried, positions)
-        trial._on_trial = self._on_trial | {carried}
+        trial._trial_values = self._trial_values | {carried}
         trial._elements = {**self._elements, (carried, positions): unknown}
         trial._conditions = dict(self._conditions)
         growth = trial.element(loop.regions[0].ops[-1].operands[place], positions) - unknown
         inner = {*self._varying(loop), *unknown.atoms()}
-        moving = any(atom in inner or self._inside(atom, loop) for atom in terms.closure([Formula("ge", growth)]))
-        return None if moving else growth
+        varies_in_loop = any(atom in inner or self._inside(atom, loop) for atom in terms.closure([Formula("ge", growth)]))
+        return None if varies_in_loop else growth
 
     def _varying(self, loop: For) -> list[Atom]:
         atoms = [self.iteration(loop).atom]
@@ -357,15 +357,15 @@ class IndexTerms(HostTerms):
             case Binary() if owner.kind in ("and", "or", "xor", "min", "max"):
                 return self._connective(owner.kind, *(self.condition(v, positions) for v in owner.operands))
             case Select():
-                which, on_true, on_false = (self.condition(v, positions) for v in owner.operands)
-                return self._pick(which, on_true, on_false)
+                condition, on_true, on_false = (self.condition(v, positions) for v in owner.operands)
+                return self._pick(condition, on_true, on_false)
             case Broadcast() | Permute() | Reshape():
-                return self.condition(owner.operands[0], self._moved(owner, positions))
+                return self.condition(owner.operands[0], self._source_positions(owner, positions))
             case Cast() if not owner.operands[0].tile.dtype.is_float:
                 return terms.ne(self.element(owner.operands[0], positions))
             case If():
-                place = owner.results.index(value)
-                arms = [self.condition(region.ops[-1].operands[place], positions) for region in owner.regions]
+                index = owner.results.index(value)
+                arms = [self.condition(region.ops[-1].operands[index], positions) for region in owner.regions]
                 return self._pick(self.condition(owner.operands[0]), *arms)
             case _:
                 return terms.ge(self._flag(value, positions), 1)
@@ -376,9 +376,9 @@ class IndexTerms(HostTerms):
         found = self._read(value.owner, positions) if isinstance(value.owner, Load | Gather) else None
         return self.opaque(value, positions) if found is None else found
 
-    def _pick(self, which: Formula, on_true: Formula, on_false: Formula) -> Formula:
-        taken = terms.conjunction((which, on_true))
-        return terms.disjunction((taken, terms.conjunction((terms.negate(which), on_false))))
+    def _pick(self, selector: Formula, on_true: Formula, on_false: Formula) -> Formula:
+        taken = terms.conjunction((selector, on_true))
+        return terms.disjunction((taken, terms.conjunction((terms.negate(selector), on_false))))
 
     def _connective(self, kind: str, left: Formula, right: Formula) -> Formula:
         if kind in ("and", "min"):

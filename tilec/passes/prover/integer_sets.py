@@ -67,17 +67,17 @@ class Solver:
 
     def empty(self, formulas: Iterable[Formula]) -> bool:
         """True only if no integers satisfy all formulas; Undecided when the budget is spent."""
-        whole = system(formulas)
-        if whole == terms.FALSE:
+        full = system(formulas)
+        if full == terms.FALSE:
             return True
-        self.check_size(whole)
-        if _linear(whole):
+        self.check_size(full)
+        if _linear(full):
             self.queries += 1
-            if guessed(whole) is not None or CaseSplit(self._point).point(whole) is not None:
+            if guessed(full) is not None or CaseSplit(self._point).point(full) is not None:
                 return False
-            self.texts.append(set_text(whole))
+            self.texts.append(set_text(full))
             return True
-        return all(self._case_is_empty(case) for case in cases(whole))
+        return all(self._case_is_empty(case) for case in cases(full))
 
     def solution(
         self, formulas: Iterable[Formula], small: Callable[[Atom], bool], limits: Iterable[int | None] = LIMITS
@@ -226,13 +226,13 @@ class Solver:
 
 def _small(whole: Formula) -> bool:
     atoms = terms.closure([whole])
-    few = len(atoms) <= SMALL and sum(atom.derived for atom in atoms) < DERIVED
-    return few and alternatives(whole, SMALL) <= SMALL
+    few_atoms = len(atoms) <= SMALL and sum(atom.derived for atom in atoms) < DERIVED
+    return few_atoms and alternatives(whole, SMALL) <= SMALL
 
 
 def conjunction_set(context: islpy.Context, literals: list[Formula], order: list[Atom]) -> islpy.BasicSet:
     """The integer points of linear constraints over `order`."""
-    column: dict[Monomial, int] = {(atom,): place for place, atom in enumerate(order)}
+    column: dict[Monomial, int] = {(atom,): index for index, atom in enumerate(order)}
     points = islpy.BasicSet.universe(islpy.Space.set_alloc(context, 0, len(order)))
     return _constrained(context, points, column, [(literal.op, literal.poly) for literal in literals])
 
@@ -241,7 +241,7 @@ def case_set(context: islpy.Context, case: Case, names: Names, *, rational: bool
     """The integer or rational points of a case over the monomials of `names`: the set that `case_text` prints."""
     # Only isl's text parser can make a set rational.
     head = f"{{ {'rat: ' if rational else ''}[{', '.join(map(names.of, names.order))}] }}"
-    column = {monomial: place for place, monomial in enumerate(names.order)}
+    column = {monomial: index for index, monomial in enumerate(names.order)}
     constraints = [("ge", poly) for poly in case.inequalities] + [("eq", poly) for poly in case.equalities]
     return islpy.Set.from_basic_set(_constrained(context, islpy.BasicSet.read_from_str(context, head), column, constraints))
 
@@ -273,8 +273,8 @@ def _isl_value(context: islpy.Context, value: int) -> islpy.Val:
 
 def _constraint_poly(constraint: islpy.Constraint, names: Names) -> Poly:
     found: dict[Monomial, int] = {(): constraint.get_constant_val().to_python()}
-    for place, monomial in enumerate(names.order):
-        found[monomial] = constraint.get_coefficient_val(islpy.dim_type.set, place).to_python()
+    for index, monomial in enumerate(names.order):
+        found[monomial] = constraint.get_coefficient_val(islpy.dim_type.set, index).to_python()
     return Poly(found)
 
 

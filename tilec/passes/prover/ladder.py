@@ -33,7 +33,7 @@ RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
 """Steps of work, per kernel, for the search for counterexamples to systems with products. A step count, unlike a time limit,
 finds the same on every machine. Of the kernels in `tests/ui`, the longest search takes 311,826 steps, half a second."""
-LESSONS = 12  # refinements of a spurious counterexample, after which the search ends
+MAX_CORRECTIONS = 12  # refinements of a spurious counterexample, after which the search ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +175,13 @@ class Ladder:
         found: dict[int, Fact] = {}
         while True:
             before = len(found)
-            for place, fact in enumerate(facts):
+            for index, fact in enumerate(facts):
                 symbols = {atom for atom in terms.closure([fact.formula]) if atom.kind is Kind.SYMBOL}
                 if symbols & known:
-                    found[place] = fact
+                    found[index] = fact
                     known |= symbols
             if len(found) == before:
-                return [found[place] for place in sorted(found)]
+                return [found[index] for index in sorted(found)]
 
     def _opaque_facts(self, base: list[Formula]) -> list[Fact]:
         """Bounds that declarations imply for unknowns computed from loaded elements and symbols."""
@@ -197,9 +197,9 @@ class Ladder:
             rest = ranges[value].rest if divisor > 1 else 0
             low, high = -((rest - known.low) // divisor), (known.high - rest) // divisor
             if low > atom.low or high < atom.high:
-                read = sources(value, function)
-                texts = [declaration(fact) for fact in function.values if fact.tensor in read]
-                texts += [bound.text for bound in required(function) if bound.symbol in read]
+                names_read = sources(value, function)
+                texts = [declaration(fact) for fact in function.values if fact.tensor in names_read]
+                texts += [bound.text for bound in required(function) if bound.symbol in names_read]
                 text = " and ".join(dict.fromkeys(texts))
                 bounds = terms.conjunction((terms.ge(terms.of(atom), low), terms.ge(terms.const(high), terms.of(atom))))
                 found.append(Fact(text, bounds))
@@ -209,19 +209,19 @@ class Ladder:
         self,
         refusal: Refusal,
         shown: Iterable[terms.Poly] = (),
-        lessons: Callable[[Assignment], tuple[Assignment, list[Formula]]] = lambda _: ({}, []),
+        corrections: Callable[[Assignment], tuple[Assignment, list[Formula]]] = lambda _: ({}, []),
     ) -> Assignment | None:
         """A counterexample in small numbers, in a launch that the contract admits, checked by evaluation; None if none was
-        found. `shown` are values that will be printed. `lessons` replays a counterexample: it returns the atoms whose values
-        differ from it, and formulas that state the correct ones. The counterexample is kept if it still is one with those
-        values; otherwise the formulas are added and the search is repeated, at most `LESSONS` times."""
+        found. `shown` are values that will be printed. `corrections` replays a counterexample: it returns the atoms whose
+        values differ from it, and formulas that state the correct ones. The counterexample is kept if it still is one with
+        those values; otherwise the formulas are added and the search is repeated, at most `MAX_CORRECTIONS` times."""
         self._start_search()
-        for _ in range(LESSONS):
+        for _ in range(MAX_CORRECTIONS):
             admitted = (self.admitted(found) for found in self._violations(refusal, shown))
             found = next((one for one in admitted if one is not None), None)
             if found is None:
                 return None
-            numbers, learned = lessons(found)
+            numbers, learned = corrections(found)
             value = evaluator({**found, **numbers})
             if not learned or all(terms.holds(formula, value) for formula in refusal.system):
                 return {**found, **numbers}
@@ -255,9 +255,9 @@ class Ladder:
         elements = [Formula("ge", terms.of(atom) - atom.low) for atom in found if atom.kind is Kind.LOADED]
         declared = [fact.formula for fact in stored_facts(self.index, elements)]
         value = evaluator(found)
-        return found if self._launches(found) and all(terms.holds(formula, value) for formula in declared) else None
+        return found if self._launcher_accepts(found) and all(terms.holds(formula, value) for formula in declared) else None
 
-    def _launches(self, found: Assignment) -> bool:
+    def _launcher_accepts(self, found: Assignment) -> bool:
         """Whether the launcher accepts these sizes, by evaluating its checks: in formulas a quotient by a possibly negative
         number is an unknown."""
         function = self.index.function
@@ -270,9 +270,9 @@ class Ladder:
         dims = [dim for p in function.parameters if p.access is not None for dim in p.value.tensor.dims]
         try:
             return (
-                all(one.condition.evaluate(sizes) for one in function.requires)
+                all(precondition.condition.evaluate(sizes) for precondition in function.requires)
                 and all(1 <= dim.evaluate(sizes) <= MAX_DIM for dim in dims)
-                and all(1 <= e.evaluate(sizes) <= most for e, most in zip(function.grid, GRID_LIMITS, strict=False))
+                and all(1 <= e.evaluate(sizes) <= limit for e, limit in zip(function.grid, GRID_LIMITS, strict=False))
             )
         except ZeroDivisionError:
             return False  # the launcher rejects it too
@@ -294,22 +294,22 @@ class Ladder:
         """Small values of symbols that the preconditions admit, for the search for a counterexample; a finite sequence."""
         self._start_search()
         facts = [fact.formula for fact in (*self._requires, *self._extents)]
-        least = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
-        rounds: list[dict[Atom, int]] = []
+        smallest = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
+        candidates: list[dict[Atom, int]] = []
         for values in _small_values(len(symbols)):
-            rounds.append(dict(zip(symbols, values, strict=True)))
+            candidates.append(dict(zip(symbols, values, strict=True)))
         divisors = [a.args[1].constant or 0 for a in terms.closure(system) if a.kind is Kind.QUOTIENT]
         for tile in sorted({d for d in divisors if d > 1}, reverse=True)[:2]:
             for pair in ((1, 1), (2, 1), (1, 2), (3, 2), (2, 3), (9, 2), (2, 9), (9, 9)):
-                rounds.append({atom: tile * pair[place % 2] + 1 for place, atom in enumerate(symbols)})
+                candidates.append({atom: tile * pair[index % 2] + 1 for index, atom in enumerate(symbols)})
         for size in (46341, 65536):  # their squares exceed i32
-            rounds.append(dict.fromkeys(symbols, size))
-            rounds += [{atom: size if atom is large else 1 for atom in symbols} for large in symbols]
-        rounds += [{atom: large.high if atom is large else 4 for atom in symbols} for large in symbols]
+            candidates.append(dict.fromkeys(symbols, size))
+            candidates += [{atom: size if atom is large else 1 for atom in symbols} for large in symbols]
+        candidates += [{atom: large.high if atom is large else 4 for atom in symbols} for large in symbols]
         for scale in (1, 2, 3):
-            rounds.append({atom: least.get(atom, 1) * scale for atom in symbols})
-            rounds.append({atom: least.get(atom, 2) * scale for atom in symbols})
-        for sizes in rounds:
+            candidates.append({atom: smallest.get(atom, 1) * scale for atom in symbols})
+            candidates.append({atom: smallest.get(atom, 2) * scale for atom in symbols})
+        for sizes in candidates:
             value = evaluator(sizes)
             inside = all(atom.low <= size <= atom.high for atom, size in sizes.items())
             known = all(atom in sizes for atom in terms.closure(facts) if atom.kind is Kind.SYMBOL)
@@ -329,6 +329,6 @@ def _small_values(count: int) -> Iterable[tuple[int, ...]]:
         yield (value,) * count
     for shift in range(1, 5):
         for first in (2, 3, 5):
-            rising = tuple(first + (place * shift) % 5 for place in range(count))
+            rising = tuple(first + (index * shift) % 5 for index in range(count))
             yield rising
             yield rising[::-1]

@@ -15,7 +15,7 @@ from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import evaluator
 from tilec.passes.prover.ladder import Discharge
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.races import common_loops, moments, moments_of_both, within
+from tilec.passes.prover.races import common_loops, execution_coordinates, pairs_of_coordinates, within
 from tilec.passes.prover.terms import Formula
 
 
@@ -25,7 +25,7 @@ def prove_order(findings: Findings, sites: list[AccessSite]) -> None:
         if site.parameter.access is not Access.SCRATCH or site.writes:
             continue
         if site.unsafe:
-            findings.met("order", site.subject, site.op, Discharge("unsafe"))
+            findings.discharged("order", site.subject, site.op, Discharge("unsafe"))
             continue
         writes = [other for other in sites if other.parameter is site.parameter and other.writes]
         _prove_read(findings, site, writes)
@@ -39,14 +39,14 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     for element, axis in zip(elements, first.axes, strict=True):
         universe += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent), terms.lt(element, axis.dim)]
     # Blocks and loops that the read's index does not mention still distinguish executions.
-    points_of = [*first.blocks, *moments(read, first)]
+    points_of = [*first.blocks, *execution_coordinates(read, first)]
     covers: list[Cover] = []
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
     for write in writes:
-        for second, before in _earlier(findings, read, first, write):
+        for second, precedes in _earlier(findings, read, first, write):
             cover = cover_of(findings, second, elements)
             cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
-            cover.append(before)
+            cover.append(precedes)
             if usable(cover, universal) and not loaded_or_opaque(cover, universal):
                 covers.append(cover)
     try:
@@ -54,7 +54,7 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     except Undecided:
         found = None
     if isinstance(found, Discharge):
-        findings.met("order", read.subject, read.op, found)
+        findings.discharged("order", read.subject, read.op, found)
         return
     because = tuple(Label(write.location, "written here") for write in writes if write.location is not None)
     complaint = Complaint(
@@ -80,15 +80,15 @@ def _earlier(findings: Findings, read: AccessSite, first: Instance, write: Acces
     yield second, _before(write, second, read, first)
     common = common_loops(write.instance, read.instance)
     if common and write.position < read.position:
-        together = write.instance.renamed(findings.index, 3, like=1, loops=common)
-        pairs = moments_of_both(write, within(together, common), read, within(first, common))
-        yield together, terms.conjunction(terms.eq(a, b) for a, b in pairs)
+        same_iteration = write.instance.renamed(findings.index, 3, like=1, loops=common)
+        pairs = pairs_of_coordinates(write, within(same_iteration, common), read, within(first, common))
+        yield same_iteration, terms.conjunction(terms.eq(a, b) for a, b in pairs)
 
 
 def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:
     """The write precedes the read: in an earlier iteration of a common loop, or earlier in program order."""
     common = common_loops(later, earlier)
-    pairs = moments_of_both(write, within(later, common), read, within(earlier, common))
+    pairs = pairs_of_coordinates(write, within(later, common), read, within(earlier, common))
     options: list[Formula] = []
     for k, (a, b) in enumerate(pairs):
         same = [terms.eq(x, y) for x, y in pairs[:k]]

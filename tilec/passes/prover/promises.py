@@ -101,42 +101,44 @@ def _prove(findings: Findings, promise: Promise, writes: list[AccessSite]) -> No
     index = findings.index
     low, high = index.expression(promise.low), index.expression(promise.high)
     stored = [_stored(findings, promise, site) for site in writes]
-    for one in stored:
-        findings.begin(f"what {one.site.subject} leaves", one.site.location)
-        known = index.ranges[one.site.op.tile]
-        below, past = terms.lt(one.share, low), terms.ge(one.share, high)
+    for store in stored:
+        findings.begin(f"what {store.site.subject} leaves", store.site.location)
+        known = index.ranges[store.site.op.tile]
+        below, past = terms.lt(store.share, low), terms.ge(store.share, high)
         coarse = (None, None)
         if not promise.above:
             coarse = terms.lt(terms.const(known.low), low), terms.ge(terms.const(known.high), high)
-        met: list[Discharge] = []
-        for violation, less, side in zip((below, past), coarse, ("less", "more"), strict=True):
+        discharges: list[Discharge] = []
+        for violation, coarse_violation, side in zip((below, past), coarse, ("less", "more"), strict=True):
             found = findings.prove(
-                [*one.holds, violation], lambda one=one, side=side: _out_of_range(findings, promise, one, side), less
+                [*store.holds, violation],
+                lambda store=store, side=side: _out_of_range(findings, promise, store, side),
+                coarse_violation,
             )
             if found is None:
                 return
-            met.append(found)
-        findings.met("values", f"{one.site.subject} within `{text(promise)}`", one.site.op, strongest(met))
-    for word, broken in _relations(promise):
-        for place, left in enumerate(stored):
-            for right in stored[place:] if word == "distinct" else stored:
+            discharges.append(found)
+        findings.discharged("values", f"{store.site.subject} within `{text(promise)}`", store.site.op, strongest(discharges))
+    for relation, violation_of in _relations(promise):
+        for position, left in enumerate(stored):
+            for right in stored[position:] if relation == "distinct" else stored:
                 first, second = left.renamed(index, 1), right.renamed(index, 2)
-                findings.begin(f"whether {left.site.subject} leaves {word} integers", left.site.location)
+                findings.begin(f"whether {left.site.subject} leaves {relation} integers", left.site.location)
                 found = findings.prove(
-                    [*first.holds, *second.holds, *broken(first, second)],
-                    lambda a=first, b=second, word=word: _broken(findings, promise, a, b, word),
+                    [*first.holds, *second.holds, *violation_of(first, second)],
+                    lambda a=first, b=second, relation=relation: _relation_violated(findings, promise, a, b, relation),
                 )
                 if found is None:
                     return
-                findings.met("values", f"{left.site.subject}, {word}", left.site.op, found)
+                findings.discharged("values", f"{left.site.subject}, {relation}", left.site.op, found)
 
 
 def text(promise: Promise) -> str:
     """The promise as its author wrote it."""
     names = ", ".join(promise.above)
     above = f", above={names if len(promise.above) == 1 else f'({names})'}" if promise.above else ""
-    said = "".join(f", {name}=True" for name in promise.said)
-    return f"ensures({promise.tensor}, {promise.low}, {promise.high}{above}{said})"
+    relations = "".join(f", {name}=True" for name in promise.said)
+    return f"ensures({promise.tensor}, {promise.low}, {promise.high}{above}{relations})"
 
 
 def _stored(findings: Findings, promise: Promise, site: AccessSite) -> Stored:
@@ -148,10 +150,12 @@ def _stored(findings: Findings, promise: Promise, site: AccessSite) -> Stored:
     else:
         element = [index.scalar(value) + p for value, p in zip(op.places, positions, strict=True)]
     integer = index.element(tile, positions)
-    return Stored(site, located(findings, op, [integer - _held(index, promise, tuple(element)), integer, *element]))
+    return Stored(
+        site, located(findings, op, [integer - _sum_before_launch(index, promise, tuple(element)), integer, *element])
+    )
 
 
-def _held(index: IndexTerms, promise: Promise, element: tuple[Poly, ...]) -> Poly:
+def _sum_before_launch(index: IndexTerms, promise: Promise, element: tuple[Poly, ...]) -> Poly:
     """Sum of the elements of the `above` tensors before the launch."""
     total = terms.ZERO
     for name in promise.above:
@@ -183,40 +187,42 @@ def _holds_unwritten(findings: Findings, promise: Promise) -> bool:
         return False
     low, high = index.expression(promise.low), index.expression(promise.high)
     if promise.above:
-        kept = [(terms.ZERO, terms.ONE)] if promise.above == (promise.tensor,) else []
+        ranges_before_launch = [(terms.ZERO, terms.ONE)] if promise.above == (promise.tensor,) else []
     else:
-        kept = [
+        ranges_before_launch = [
             (index.expression(fact.low), index.expression(fact.high))
             for fact in function.values
             if fact.tensor == promise.tensor
         ]
     return any(
-        isinstance(findings.ladder.discharge([terms.disjunction((terms.lt(least, low), terms.lt(high, most)))]), Discharge)
-        for least, most in kept
+        isinstance(
+            findings.ladder.discharge([terms.disjunction((terms.lt(low_before, low), terms.lt(high, high_before)))]), Discharge
+        )
+        for low_before, high_before in ranges_before_launch
     )
 
 
-def _out_of_range(findings: Findings, promise: Promise, one: Stored, side: str) -> Complaint:
-    what = "below its range" if side == "less" else "at the end of its range or past it"
-    return _complaint(findings, promise, one, f"{one.site.subject} may leave an integer {what}", (one.instance,))
+def _out_of_range(findings: Findings, promise: Promise, store: Stored, side: str) -> Complaint:
+    range_text = "below its range" if side == "less" else "at the end of its range or past it"
+    return _complaint(findings, promise, store, f"{store.site.subject} may leave an integer {range_text}", (store.instance,))
 
 
-def _broken(findings: Findings, promise: Promise, first: Stored, second: Stored, word: str) -> Complaint:
-    what = "the same integer in two places" if word == "distinct" else "a smaller integer behind a greater one"
-    message = f"{first.site.subject} may leave {what}"
+def _relation_violated(findings: Findings, promise: Promise, first: Stored, second: Stored, relation: str) -> Complaint:
+    difference = "the same integer in two places" if relation == "distinct" else "a smaller integer behind a greater one"
+    message = f"{first.site.subject} may leave {difference}"
     return _complaint(findings, promise, first, message, (first.instance, second.instance))
 
 
-def _complaint(findings: Findings, promise: Promise, one: Stored, message: str, instances: tuple[Instance, ...]) -> Complaint:
+def _complaint(findings: Findings, promise: Promise, store: Stored, message: str, instances: tuple[Instance, ...]) -> Complaint:
     because = (Label(promise.loc, f"`{text(promise)}` is promised"),) if promise.loc is not None else ()
     return Complaint(
         "E0406",
         message,
-        one.site.location,
+        store.site.location,
         "stored here",
-        (*because, *loop_labels(findings.index, one.site.op)),
+        (*because, *loop_labels(findings.index, store.site.op)),
         "clamp what is stored, such as `where((v >= 0) & (v < N), v, 0)`, or promise less",
         instances,
-        one.site.name,
-        one.element,
+        store.site.name,
+        store.element,
     )

@@ -10,7 +10,7 @@ from tilec.ir.core import Access, Effect, Parameter
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Instance
-from tilec.passes.prover.bounds import meeting_point, overlap
+from tilec.passes.prover.bounds import common_element, overlap
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.terms import Atom, Formula, Kind
@@ -19,14 +19,14 @@ from tilec.passes.prover.terms import Atom, Formula, Kind
 def prove_races(findings: Findings, sites: list[AccessSite]) -> None:
     """Every pair of accesses by two different blocks of a tensor that some block writes."""
     for parameter in _shared(findings):
-        mine = [site for site in sites if site.parameter is parameter]
-        pairs = list(_pairs(mine))
+        accesses = [site for site in sites if site.parameter is parameter]
+        pairs = list(_pairs(accesses))
         if any(site.unsafe for pair in pairs for site in pair):
-            findings.met("race", f"`{parameter.name}`", None, Discharge("unsafe"), parameter.loc)
-        met = [_prove_pair(findings, left, right) for left, right in pairs if not (left.unsafe or right.unsafe)]
-        if met and all(met):
-            how = strongest(d for d in met if d is not None)
-            findings.met("race", f"`{parameter.name}`", _first_write(mine), how)
+            findings.discharged("race", f"`{parameter.name}`", None, Discharge("unsafe"), parameter.loc)
+        discharges = [_prove_pair(findings, left, right) for left, right in pairs if not (left.unsafe or right.unsafe)]
+        if discharges and all(discharges):
+            discharge = strongest(d for d in discharges if d is not None)
+            findings.discharged("race", f"`{parameter.name}`", _first_write(accesses), discharge)
 
 
 def _shared(findings: Findings) -> Iterator[Parameter]:
@@ -40,8 +40,8 @@ def _first_write(sites: list[AccessSite]) -> MemoryOp | None:
 
 
 def _pairs(sites: list[AccessSite]) -> Iterator[tuple[AccessSite, AccessSite]]:
-    for place, left in enumerate(sites):
-        for right in sites[place:]:
+    for index, left in enumerate(sites):
+        for right in sites[index:]:
             atomic = left.op.effect is right.op.effect is Effect.ATOMIC
             if (left.writes or right.writes) and not atomic:
                 yield (left, right) if left.writes else (right, left)
@@ -96,7 +96,7 @@ def told_apart(pairs: Iterable[tuple[terms.Poly, terms.Poly]]) -> Formula:
 
 
 def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> Complaint:
-    element = meeting_point(findings, first.axes, second.axes)
+    element = common_element(findings, first.axes, second.axes)
     instances = (first, second)
     if right.writes:
         message = f"store to `{left.name}` may write one element from two blocks"
@@ -112,8 +112,8 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
     message = f"{right.subject} may read an element that another block writes"
     because = (Label(left.location, "written here by another block"),) if left.location is not None else ()
     hint = "read only what this block alone writes, or pass the old values as an `In` tensor of their own"
-    swapped = (second, first)
-    return Complaint("E0402", message, right.location, "read here", because, hint, swapped, left.name, element)
+    read_first = (second, first)
+    return Complaint("E0402", message, right.location, "read here", because, hint, read_first, left.name, element)
 
 
 def _stated_distinct(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
@@ -135,15 +135,15 @@ def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
         if parameter.access is Access.ATOMIC:
             continue
         writes = [site for site in sites if site.parameter is parameter and site.writes and not site.unsafe]
-        met: list[Discharge | None] = []
-        for place, left in enumerate(writes):
+        discharges: list[Discharge | None] = []
+        for index, left in enumerate(writes):
             if parameter.access is Access.OUT:
-                met += [_prove_once(findings, left, right) for right in writes[place:]]
+                discharges += [_prove_once(findings, left, right) for right in writes[index:]]
             elif left.op.indexed:
-                met.append(_prove_once(findings, left, left, same_iteration=True))
-        if met and all(met):
-            how = strongest(d for d in met if d is not None)
-            findings.met("race", f"`{parameter.name}` written once", _first_write(writes), how)
+                discharges.append(_prove_once(findings, left, left, same_iteration=True))
+        if discharges and all(discharges):
+            discharge = strongest(d for d in discharges if d is not None)
+            findings.discharged("race", f"`{parameter.name}` written once", _first_write(writes), discharge)
 
 
 def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_iteration: bool = False) -> Discharge | None:
@@ -154,11 +154,11 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
     system += [f for axis, f in enumerate(same_block) if axis not in left.coordinates.digits]
     if left is right:
         different = [terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)]
-        moves = list(zip(moments(left, first), moments(left, second), strict=True))
+        coordinate_pairs = list(zip(execution_coordinates(left, first), execution_coordinates(left, second), strict=True))
         if same_iteration:
-            system += [terms.eq(a, b) for a, b in moves]
+            system += [terms.eq(a, b) for a, b in coordinate_pairs]
         else:
-            different += [terms.ne(a, b) for a, b in moves]
+            different += [terms.ne(a, b) for a, b in coordinate_pairs]
         system.append(terms.disjunction(different))
     result = findings.ladder.discharge(system)
     if isinstance(result, Refusal) and not all(f in system for f in same_block):
@@ -167,17 +167,17 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
         result = _by_iteration(findings, left, right, common, [*system, *same_block], same_iteration)
     if isinstance(result, Discharge):
         return result
-    findings.refuse(result, _again(findings, (left, right), (first, second), same_iteration))
+    findings.refuse(result, _twice_written(findings, (left, right), (first, second), same_iteration))
     return None
 
 
 def common_loops(left: Instance, right: Instance) -> tuple[For, ...]:
     """The loops around both accesses, outermost first."""
     found: list[For] = []
-    for (ours, _, _), (theirs, _, _) in zip(left.loops, right.loops, strict=False):
-        if ours is not theirs:
+    for (left_loop, _, _), (right_loop, _, _) in zip(left.loops, right.loops, strict=False):
+        if left_loop is not right_loop:
             break
-        found.append(ours)
+        found.append(left_loop)
     return tuple(found)
 
 
@@ -191,19 +191,21 @@ def _by_iteration(
 ) -> Discharge | Refusal:
     """Two cases: executions in the same iteration of the common loops share the values computed in it, others do not."""
     first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 3, like=1, loops=common)
-    together = _touching(left, right, first, second)
-    together += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
-    pairs = moments_of_both(left, within(first, common), right, within(second, common))
-    together += [terms.eq(a, b) for a, b in pairs]
+    same_iteration_system = _touching(left, right, first, second)
+    same_iteration_system += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+    pairs = pairs_of_coordinates(left, within(first, common), right, within(second, common))
+    same_iteration_system += [terms.eq(a, b) for a, b in pairs]
     if left is right:
-        together.append(terms.disjunction(terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)))
-    result = findings.ladder.discharge(together)
+        same_iteration_system.append(
+            terms.disjunction(terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True))
+        )
+    result = findings.ladder.discharge(same_iteration_system)
     if isinstance(result, Refusal) or same_iteration:
         return result
     second = right.instance.renamed(findings.index, 2, like=1)
-    pairs = moments_of_both(left, within(first, common), right, within(second, common))
-    apart = findings.ladder.discharge([*system, terms.disjunction(terms.ne(a, b) for a, b in pairs)])
-    return strongest((result, apart)) if isinstance(apart, Discharge) else apart
+    pairs = pairs_of_coordinates(left, within(first, common), right, within(second, common))
+    other_iterations = findings.ladder.discharge([*system, terms.disjunction(terms.ne(a, b) for a, b in pairs)])
+    return strongest((result, other_iterations)) if isinstance(other_iterations, Discharge) else other_iterations
 
 
 def within(instance: Instance, loops: tuple[For, ...]) -> Instance:
@@ -211,23 +213,23 @@ def within(instance: Instance, loops: tuple[For, ...]) -> Instance:
     return replace(instance, loops=instance.loops[: len(loops)])
 
 
-def _again(
+def _twice_written(
     findings: Findings, sites: tuple[AccessSite, AccessSite], instances: tuple[Instance, Instance], same_iteration: bool
 ) -> Complaint:
     left, right = sites
-    element = meeting_point(findings, instances[0].axes, instances[1].axes)
+    element = common_element(findings, instances[0].axes, instances[1].axes)
     because = ()
     if right is not left and right.location is not None:
         because = (Label(right.location, "written again here"),)
-    again = "from two positions of one tile" if same_iteration else "twice in one block"
-    message = f"{left.subject} may write one element {again}"
+    manner = "from two positions of one tile" if same_iteration else "twice in one block"
+    message = f"{left.subject} may write one element {manner}"
     hint = f"every element of `{left.name}` is written exactly once; use `InOut` or `Scratch` to write it again"
     if same_iteration:
         hint = "make the index one-to-one over the tile, or `store` its elements one after the other in a loop"
     return Complaint("E0404", message, left.location, "written here", because, hint, instances, left.name, element)
 
 
-def moments_of_both(
+def pairs_of_coordinates(
     left: AccessSite, first: Instance, right: AccessSite, second: Instance
 ) -> list[tuple[terms.Poly, terms.Poly]]:  # fmt: skip
     """Pairs of values that are all equal if and only if two executions by one block are in the same iteration of their loops,
@@ -250,9 +252,9 @@ def _digits_of(site: AccessSite, loop: For) -> tuple[int, tuple[Atom, ...]] | No
     return None if axis is None else (axis, site.coordinates.digits[axis])
 
 
-def moments(site: AccessSite, instance: Instance) -> list[terms.Poly]:
+def execution_coordinates(site: AccessSite, instance: Instance) -> list[terms.Poly]:
     """Values that distinguish two executions of one access by one block: iteration numbers, or the coordinates of a persistent
-    loop. `moments_of_both` compares executions of two accesses."""
+    loop. `pairs_of_coordinates` compares executions of two accesses."""
     found: list[terms.Poly] = []
     for loop, _, count in instance.loops:
         axis = site.coordinates.loops.get(loop)

@@ -50,7 +50,7 @@ Tile = list[int | None]
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
-def lessons(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> tuple[Assignment, list[Formula]]:
+def corrections(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> tuple[Assignment, list[Formula]]:
     """Values of unknowns, in the launch that a solution describes, that differ from the solution: as numbers, and as formulas
     conditional on its block and iterations. At other sizes the values may differ, so the formulas guide a search and prove
     nothing."""
@@ -60,16 +60,16 @@ def lessons(index: IndexTerms, found: Assignment, instances: Sequence[Instance])
         unknown = [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
         if not unknown:
             continue
-        block = tuple(terms.evaluate(one, value) for one in instance.blocks)
-        here = [*instance.blocks, *(count for _, _, count in instance.loops)]
-        elsewhere = [terms.ne(one, terms.evaluate(one, value)) for one in here]
-        turns = {loop: terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
-        held = _Run(index.function, sizes, block, turns).held()
+        block = tuple(terms.evaluate(poly, value) for poly in instance.blocks)
+        point = [*instance.blocks, *(count for _, _, count in instance.loops)]
+        other_point = [terms.ne(poly, terms.evaluate(poly, value)) for poly in point]
+        iterations = {loop: terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
+        tiles = _Run(index.function, sizes, block, iterations).tiles()
         for atom in unknown:
-            number = _element(index, atom, held, found)
+            number = _element(index, atom, tiles, found)
             if number is not None and number != found[atom]:
                 numbers[atom] = number
-                learned.append(terms.disjunction((*elsewhere, terms.eq(terms.of(atom), number))))
+                learned.append(terms.disjunction((*other_point, terms.eq(terms.of(atom), number))))
     return numbers, learned
 
 
@@ -78,16 +78,16 @@ def _atoms(instance: Instance) -> list[Atom]:
     return [*terms.closure(formulas)]
 
 
-def _element(index: IndexTerms, atom: Atom, held: dict[Value, Tile], found: Assignment) -> int | None:
+def _element(index: IndexTerms, atom: Atom, tiles: dict[Value, Tile], found: Assignment) -> int | None:
     """The actual value of an unknown; if the value's divisibility is known, the unknown may be the quotient."""
-    value, places = index.sources[atom], index.places.get(atom)
-    tile = held.get(value)
-    if tile is None or places is None or len(places) != value.tile.rank:
+    value, positions = index.sources[atom], index.places.get(atom)
+    tile = tiles.get(value)
+    if tile is None or positions is None or len(positions) != value.tile.rank:
         return None
-    where = 0
-    for extent, place in zip(value.tile.shape, places, strict=True):
-        where = where * extent + terms.evaluate(place, evaluator(found))
-    number = tile[where] if 0 <= where < len(tile) else None
+    flat_index = 0
+    for extent, position in zip(value.tile.shape, positions, strict=True):
+        flat_index = flat_index * extent + terms.evaluate(position, evaluator(found))
+    number = tile[flat_index] if 0 <= flat_index < len(tile) else None
     known = index.ranges[value]
     is_multiple = known.modulus > 1 and (atom.low, atom.high) != (known.low, known.high)
     return number if number is None or not is_multiple else (number - known.rest) // known.modulus
@@ -95,17 +95,17 @@ def _element(index: IndexTerms, atom: Atom, held: dict[Value, Tile], found: Assi
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """Execution of one block up to the iterations `turns` of some loops; `values` are the SSA values at that point."""
+    """Execution of one block up to the iterations `iterations` of some loops; `values` are the SSA values at that point."""
 
     function: Function
     sizes: dict[str, int]
     block: tuple[int, ...]
-    turns: dict[For, int]
+    iterations: dict[For, int]
     values: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
     steps: int = 0
-    on_the_way: bool = True  # all enclosing loops are in the requested iteration
+    on_path: bool = True  # all enclosing loops are in the requested iteration
 
-    def held(self) -> dict[Value, Tile]:
+    def tiles(self) -> dict[Value, Tile]:
         """Elements by SSA value, for the values that were reached."""
         for parameter in self.function.parameters:
             if parameter.access is None and parameter.name in self.sizes:
@@ -132,29 +132,31 @@ class _Run:
         lower, upper, step = (self.scalar(value) for value in op.operands[:3])
         if lower is None or upper is None or step is None or step < 1:
             return False
-        held = [self.of(value) for value in op.initial]
-        body, around = op.regions[0], self.on_the_way
-        for turn in range(lower, upper, step):
-            self.on_the_way = around and self.turns.get(op) in (None, turn)
-            self.values.update(zip(body.arguments, [[turn], *held], strict=True))
+        carried = [self.of(value) for value in op.initial]
+        body, outer_on_path = op.regions[0], self.on_path
+        for iteration in range(lower, upper, step):
+            self.on_path = outer_on_path and self.iterations.get(op) in (None, iteration)
+            self.values.update(zip(body.arguments, [[iteration], *carried], strict=True))
             if not self.inside(body):
                 return False
-            if self.on_the_way and op in self.turns:
+            if self.on_path and op in self.iterations:
                 return True  # the requested point is inside the loop
-            held = [self.of(value) for value in body.ops[-1].operands]
-        self.on_the_way = around
-        self.values.update(zip(op.results, held, strict=True))
-        return not (around and op in self.turns)
+            carried = [self.of(value) for value in body.ops[-1].operands]
+        self.on_path = outer_on_path
+        self.values.update(zip(op.results, carried, strict=True))
+        return not (outer_on_path and op in self.iterations)
 
     def branch(self, op: If) -> bool:
-        taken = self.scalar(op.operands[0])
-        if taken is None:
+        condition = self.scalar(op.operands[0])
+        if condition is None:
             self.values.update((value, _unknown(value)) for value in op.results)
-            return not any(loop in self.turns for region in op.regions for loop in region.walk() if isinstance(loop, For))
-        region = op.regions[0 if taken else 1]
+            return not any(loop in self.iterations for region in op.regions for loop in region.walk() if isinstance(loop, For))
+        region = op.regions[0 if condition else 1]
         if not self.inside(region):
             return False
-        self.values.update((value, self.of(given)) for value, given in zip(op.results, region.ops[-1].operands, strict=True))
+        self.values.update(
+            (value, self.of(yielded)) for value, yielded in zip(op.results, region.ops[-1].operands, strict=True)
+        )
         return True
 
     def of(self, value: Value) -> Tile:
@@ -166,7 +168,7 @@ class _Run:
     def result(self, op: Op) -> Tile:
         """The elements of a result; None for those that depend on unknown values."""
         tile, count = op.result.tile, max(1, op.result.tile.size)
-        given = [self.of(value) if isinstance(value.type, TileType) else [] for value in op.operands]
+        operands = [self.of(value) if isinstance(value.type, TileType) else [] for value in op.operands]
         if tile.dtype.is_float or any(isinstance(v.type, TileType) and v.tile.dtype.is_float for v in op.operands):
             return [None] * count
         match op:
@@ -181,22 +183,22 @@ class _Run:
             case DimValue():
                 return [self.sizes.get(op.symbol)]
             case Binary() if op.kind in INTEGER_KINDS:
-                pairs = zip(*given, strict=True)
+                pairs = zip(*operands, strict=True)
                 return [None if a is None or b is None else integer_binary(op.kind, a, b, tile.dtype) for a, b in pairs]
             case Unary():
-                return [None if a is None else integer_unary(op.kind, a, tile.dtype) for a in given[0]]
+                return [None if a is None else integer_unary(op.kind, a, tile.dtype) for a in operands[0]]
             case Cast():
-                return [None if a is None else integer_cast(a, tile.dtype) for a in given[0]]
+                return [None if a is None else integer_cast(a, tile.dtype) for a in operands[0]]
             case Compare():
-                pairs = zip(*given, strict=True)
+                pairs = zip(*operands, strict=True)
                 return [None if a is None or b is None else int(_COMPARE[op.kind](a, b)) for a, b in pairs]
             case Select():
-                return [None if c is None else a if c else b for c, a, b in zip(*given, strict=True)]
+                return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
             case Broadcast() | Permute() | Reshape():
-                return _moved(op, given[0])
+                return _moved(op, operands[0])
             case Reduce() if op.operands[0].tile.rank == 1 and op.kind in ("sum", "max", "min"):
-                known = [a for a in given[0] if a is not None]
-                if len(known) < len(given[0]):
+                known = [a for a in operands[0] if a is not None]
+                if len(known) < len(operands[0]):
                     return [None]
                 return [
                     integer_cast(sum(known), tile.dtype) if op.kind == "sum" else max(known) if op.kind == "max" else min(known)
@@ -223,13 +225,13 @@ def _moved(op: Broadcast | Permute | Reshape, tile: Tile) -> Tile:
     if isinstance(op, Broadcast) and len(tile) == 1:
         return tile * prod(target)
     found: Tile = []
-    for place in product(*map(range, target)):
+    for position in product(*map(range, target)):
         if isinstance(op, Permute):
-            back = [place[op.axes.index(axis)] for axis in range(len(source))]
+            source_position = [position[op.axes.index(axis)] for axis in range(len(source))]
         else:
-            back = [0 if extent == 1 else at for extent, at in zip(source, place, strict=True)]
-        where = 0
-        for extent, at in zip(source, back, strict=True):
-            where = where * extent + at
-        found.append(tile[where])
+            source_position = [0 if extent == 1 else coordinate for extent, coordinate in zip(source, position, strict=True)]
+        flat_index = 0
+        for extent, coordinate in zip(source, source_position, strict=True):
+            flat_index = flat_index * extent + coordinate
+        found.append(tile[flat_index])
     return found

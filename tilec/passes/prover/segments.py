@@ -25,11 +25,11 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`holds` are formulas that every element satisfies for some values of the unknowns in them other than elements; `how` is
+    """`holds` are formulas that every element satisfies for some values of the unknowns in them other than elements; `proof` is
     the proof."""
 
     holds: list[Formula]
-    how: Discharge
+    proof: Discharge
 
 
 def segments(findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover]) -> Iterator[Segment]:
@@ -39,21 +39,23 @@ def segments(findings: Findings, universe: list[Formula], elements: list[Poly], 
         if not (fact.sorted and fact.ends) or index.function.parameter(fact.tensor).access is not Access.IN:
             continue
         loaded = [atom for cover in covers for atom in terms.closure(cover) if atom.label == fact.tensor]
-        for first in dict.fromkeys(atom for atom in loaded if atom.kind is Kind.LOADED and _counts(findings, fact, atom)):
+        for first in dict.fromkeys(
+            atom for atom in loaded if atom.kind is Kind.LOADED and _ranges_over_segments(findings, fact, atom)
+        ):
             last = index.atoms.loaded(fact.tensor, (first.args[0] + 1,), (first.low, first.high))
             for element in elements:
-                within = _within(findings, fact, universe, element)
-                if within is not None:
+                range_proof = _within(findings, fact, universe, element)
+                if range_proof is not None:
                     holds = [terms.ge(element, terms.of(first)), terms.lt(element, terms.of(last))]
                     holds += [known.formula for known in stored_facts(index, holds)]
-                    yield Segment(holds, strongest((within, Discharge("value", (declaration(fact),)))))
+                    yield Segment(holds, strongest((range_proof, Discharge("value", (declaration(fact),)))))
 
 
-def _counts(findings: Findings, fact: ValueFact, atom: Atom) -> bool:
+def _ranges_over_segments(findings: Findings, fact: ValueFact, atom: Atom) -> bool:
     """Whether an element is `cu[i]` with `i` a block id or coordinate that ranges over all indices except the last."""
-    place = atom.args[0].atom
+    index = atom.args[0].atom
     (count,) = dims_of(findings.index, fact.tensor)
-    return place is not None and place.kind in (Kind.BLOCK, Kind.COORDINATE) and place.args[0] + 1 == count
+    return index is not None and index.kind in (Kind.BLOCK, Kind.COORDINATE) and index.args[0] + 1 == count
 
 
 def _within(findings: Findings, fact: ValueFact, universe: list[Formula], element: Poly) -> Discharge | None:

@@ -36,18 +36,18 @@ class Work:
 
     limit: int = KERNEL_STEPS
     spent: int = 0
-    by: dict[tuple[str, Span | None], int] = field(default_factory=dict[tuple[str, Span | None], int])
-    _at: tuple[str, Span | None] = ("the contract", None)
+    steps_by_obligation: dict[tuple[str, Span | None], int] = field(default_factory=dict[tuple[str, Span | None], int])
+    _current: tuple[str, Span | None] = ("the contract", None)
 
-    def begin(self, what: str, where: Span | None) -> None:
+    def begin(self, obligation: str, span: Span | None) -> None:
         """Charge work to this obligation from here on."""
-        self._at = (what, where)
-        note(f"proving {what}" + (f" at {where}" if where is not None else ""))
+        self._current = (obligation, span)
+        note(f"proving {obligation}" + (f" at {span}" if span is not None else ""))
 
     def charge(self, steps: int) -> None:
         """Count work; OutOfWork if the budget is exceeded."""
         self.spent += steps
-        self.by[self._at] = self.by.get(self._at, 0) + steps
+        self.steps_by_obligation[self._current] = self.steps_by_obligation.get(self._current, 0) + steps
         if self.spent > self.limit:
             raise OutOfWork
 
@@ -63,15 +63,15 @@ class Work:
         self.charge(steps)
 
     @property
-    def now(self) -> tuple[str, Span | None]:
+    def current(self) -> tuple[str, Span | None]:
         """The obligation being proven."""
-        return self._at
+        return self._current
 
     @property
-    def dearest(self) -> tuple[str, Span | None, int]:
+    def most_expensive(self) -> tuple[str, Span | None, int]:
         """The obligation that took the most steps, its location, and its steps."""
-        at = max(self.by, key=lambda key: self.by[key], default=self._at)
-        return *at, self.by.get(at, 0)
+        key = max(self.steps_by_obligation, key=lambda key: self.steps_by_obligation[key], default=self._current)
+        return *key, self.steps_by_obligation.get(key, 0)
 
     def limited(self, context: islpy.Context, query: Callable[[], T], stages: tuple[int, ...] = STAGES) -> T:
         """The result of an isl query within the budget of one query; islpy.Error if that is spent."""
@@ -105,18 +105,22 @@ class Limited:
 
 def out_of_work(function: Function, work: Work) -> Diagnostic:
     """E0510: the obligation being proven, and the one that took most steps, at its operation."""
-    what, where, steps = work.dearest
-    now, _ = work.now
+    obligation, span, steps = work.most_expensive
+    current, _ = work.current
     if work.spent <= work.limit:  # a polynomial or a value was too large, the budget is not spent
-        notes = [f"{now}: a product of sums has more than {MAX_TERMS} terms or {MAX_DEGREE} factors,"]
+        notes = [f"{current}: a product of sums has more than {MAX_TERMS} terms or {MAX_DEGREE} factors,"]
         notes[0] += f" or a value more than {MAX_VALUE_BITS} bits"
-        what, where = work.now
+        obligation, span = work.current
     else:
-        notes = [f"{what} took {100 * steps // work.spent} % of {work.limit} steps"]
-        if now != what:
-            notes.append(f"the budget ended at {now}")
-    place = where or function.loc
-    primary = Label(place, f"{what} took most" if work.spent > work.limit else "too large to reason about") if place else None
+        notes = [f"{obligation} took {100 * steps // work.spent} % of {work.limit} steps"]
+        if current != obligation:
+            notes.append(f"the budget ended at {current}")
+    shown_at = span or function.loc
+    primary = (
+        Label(shown_at, f"{obligation} took most" if work.spent > work.limit else "too large to reason about")
+        if shown_at
+        else None
+    )
     hint = "compute the index in fewer steps, pass an intermediate value as a `Const` or a parameter with `requires(...)`, "
     hint += "or take the access out of the proof with `unsafe`"
     return Diagnostic("E0510", f"the proofs of `{function.name}` take too much work", primary, (), tuple(notes), hint=hint)
@@ -124,8 +128,10 @@ def out_of_work(function: Function, work: Work) -> Diagnostic:
 
 def too_deep(function: Function, work: Work) -> Diagnostic:
     """E0512: an expression nested deeper than Python's stack."""
-    what, where = work.now
-    place = where or function.loc
-    primary = Label(place, "nested too deeply") if place is not None else None
+    obligation, span = work.current
+    shown_at = span or function.loc
+    primary = Label(shown_at, "nested too deeply") if shown_at is not None else None
     hint = "split the expression: each value here is computed from thousands before it"
-    return Diagnostic("E0512", f"`{function.name}` is nested too deeply to prove", primary, (), (f"at {what}",), hint=hint)
+    return Diagnostic(
+        "E0512", f"`{function.name}` is nested too deeply to prove", primary, (), (f"at {obligation}",), hint=hint
+    )

@@ -22,7 +22,7 @@ from tilec.passes.prover.findings import Complaint, Findings, loop_labels
 from tilec.passes.prover.ladder import Discharge, strongest
 from tilec.passes.prover.terms import Poly
 
-_WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "abs", "floordiv": "//", "mod": "%"}
+_SPELLINGS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "abs", "floordiv": "//", "mod": "%"}
 
 
 def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
@@ -77,24 +77,24 @@ def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: 
     violations = (terms.lt(axis.start, low), terms.lt(terms.const(high), axis.start))
     if all(violation == terms.FALSE for violation in violations):
         rung = "static" if axis.start.constant is not None else "interval"
-        findings.met("wrap", f"`{_WORDS.get(kind, kind)}`", op, Discharge(rung))
+        findings.discharged("wrap", f"`{_SPELLINGS.get(kind, kind)}`", op, Discharge(rung))
         return
-    met: list[Discharge] = []
+    discharges: list[Discharge] = []
     ends = (None, None) if known is None else (terms.lt(terms.const(known.low), low), terms.lt(terms.const(high), known.high))
     for violation, coarse in zip(violations, ends, strict=True):
         found = findings.prove([*instance.holds, violation], lambda: _wraps(findings, op, instance, dtype, kind), coarse)
         if found is None:
             return
-        met.append(found)
-    findings.met("wrap", f"`{_WORDS.get(kind, kind)}`", op, strongest(met))
+        discharges.append(found)
+    findings.discharged("wrap", f"`{_SPELLINGS.get(kind, kind)}`", op, strongest(discharges))
 
 
 def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str) -> Complaint:
     low, high = dtype.integer_range()
-    what = f"conversion to {dtype}" if kind == "cast" else f"`{_WORDS[kind]}`" if kind in _WORDS else kind
+    subject = f"conversion to {dtype}" if kind == "cast" else f"`{_SPELLINGS[kind]}`" if kind in _SPELLINGS else kind
     return Complaint(
         "E0304",
-        f"{what} may leave the range of {dtype}",
+        f"{subject} may leave the range of {dtype}",
         op.loc,
         f"{dtype} holds {low} to {high}",
         loop_labels(findings.index, op),
@@ -132,7 +132,7 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
         if found is None:
             return
         met.append(found)
-    findings.met("wrap", f"end of {site.subject}", site.op, strongest(met))
+    findings.discharged("wrap", f"end of {site.subject}", site.op, strongest(met))
 
 
 def _counter_fits(findings: Findings, op: For) -> None:
@@ -142,7 +142,7 @@ def _counter_fits(findings: Findings, op: For) -> None:
     low, high = op.upper.tile.dtype.integer_range()
     violation = terms.lt(terms.const(high), instance.axes[0].start)
     if violation == terms.FALSE:
-        findings.met("wrap", "loop variable", op, Discharge("interval"))
+        findings.discharged("wrap", "loop variable", op, Discharge("interval"))
         return
 
     def complain() -> Complaint:
@@ -158,7 +158,7 @@ def _counter_fits(findings: Findings, op: For) -> None:
 
     found = findings.prove([*instance.holds, violation], complain)
     if found is not None:
-        findings.met("wrap", "loop variable", op, found)
+        findings.discharged("wrap", "loop variable", op, found)
 
 
 def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
@@ -168,7 +168,7 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
     divisor = instance.axes[0].start
     violation = terms.lt(divisor, 1)
     if violation == terms.FALSE:
-        findings.met("divisor", _role(op, role), op, Discharge("static" if divisor.constant is not None else "interval"))
+        findings.discharged("divisor", _role(op, role), op, Discharge("static" if divisor.constant is not None else "interval"))
         return
 
     def complain() -> Complaint:
@@ -186,7 +186,7 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
 
     found = findings.prove([*instance.holds, violation], complain)
     if found is not None:
-        findings.met("divisor", _role(op, role), op, found)
+        findings.discharged("divisor", _role(op, role), op, found)
 
 
 def _stated_positive(op: Op, divisor: terms.Poly) -> tuple[Fix, ...]:
@@ -199,4 +199,4 @@ def _stated_positive(op: Op, divisor: terms.Poly) -> tuple[Fix, ...]:
 
 
 def _role(op: Op, role: str) -> str:
-    return f"{role} of `{_WORDS[op.kind]}`" if isinstance(op, Binary) else f"{role} of `range`"
+    return f"{role} of `{_SPELLINGS[op.kind]}`" if isinstance(op, Binary) else f"{role} of `range`"

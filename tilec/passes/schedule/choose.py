@@ -28,7 +28,7 @@ from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
 from tilec.passes.schedule.pipelining import back_to_back, direct_products, tensor_staging
 from tilec.passes.schedule.pipelining.staging import Candidate, stage, stage_by
-from tilec.passes.schedule.pipelining.warpgroups import MOST_ACCUMULATORS
+from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong
 from tilec.target.schedule import (
@@ -48,7 +48,7 @@ from tilec.target.targets import Target
 MAX_STAGES: Final = 4
 MAX_GROUP_STAGES: Final = 8
 """With `wgmma`: operands need no registers, so tiles may be small and latency-bound, which deeper pipelines hide."""
-LEAST_GROUP_STAGES: Final = 3
+MIN_GROUP_STAGES: Final = 3
 """With `wgmma`, which reads a stage until one iteration later."""
 
 DEFAULT_WARPS: Final = 4
@@ -76,13 +76,13 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.store or "threads",
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
-        schedule = _passing_on(draft, schedule, target, wanted) if schedule.takers == 1 else schedule
+        schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.takers == 1 else schedule
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
-        while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
-            schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
-    found = [*_unmet(schedule, wanted), *problems(schedule, target), *_of_grid(draft, schedule)]
+        while _exceeds_shared_memory(draft, schedule, target) and wanted.stages is None:
+            schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _most_stages(schedule) - 1))
+    found = [*_override_problems(schedule, wanted), *problems(schedule, target), *_grid_problems(draft, schedule)]
     found += _too_few_registers(draft, schedule)
-    found = found or _of_store(draft, schedule)
+    found = found or _store_problems(draft, schedule)
     found = found or _too_large(draft, schedule, target, wanted)
     if found:
         raise refusal(function, found[0], wanted, target)
@@ -94,21 +94,21 @@ def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role
     reallocation from the producer."""
     if wanted.order != "pingpong":
         return tma_roles(wanted.consumers or _consumers(draft))
-    passed_on = "setmaxnreg" in target.families and wanted.blocks is None
-    return tma_roles(wanted.consumers or 2, passed_on, "pingpong")
+    reallocates = "setmaxnreg" in target.families and wanted.blocks is None
+    return tma_roles(wanted.consumers or 2, reallocates, "pingpong")
 
 
-def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
+def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
     """Add register reallocation from the producer to the consumers, for back-to-back GEMMs and large accumulators, unless
     `blocks` is given."""
     products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
-    few = len(products) < 2 and max(products) <= MOST_ACCUMULATORS * 32 * schedule.tile_warps
-    if wanted.copy != "tma" or few or "setmaxnreg" not in target.families or schedule.blocks is not None:
+    few_accumulators = len(products) < 2 and max(products) <= MAX_ACCUMULATORS * 32 * schedule.tile_warps
+    if wanted.copy != "tma" or few_accumulators or "setmaxnreg" not in target.families or schedule.blocks is not None:
         return schedule
     return replace(schedule, roles=tma_roles(schedule.tile_warps // 4, passed_on=True))
 
 
-def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
+def _override_problems(schedule: Schedule, wanted: Overrides) -> list[Problem]:
     """Overrides that apply to nothing in this schedule, or contradict each other."""
     parts = [part for part in ("stages", "copy", "mma", "consumers") if part in wanted.given()]
     if parts and not schedule.pipelines:
@@ -121,13 +121,13 @@ def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
     return []
 
 
-def _of_grid(draft: Function, schedule: Schedule) -> list[Problem]:
+def _grid_problems(draft: Function, schedule: Schedule) -> list[Problem]:
     """Why blocks cannot be persistent."""
     text = persistent.problem(draft) if schedule.persistent else None
     return [Problem("persistent", text, "leave `persistent` out")] if text else []
 
 
-def _of_store(draft: Function, schedule: Schedule) -> list[Problem]:
+def _store_problems(draft: Function, schedule: Schedule) -> list[Problem]:
     """Why the result cannot be stored by TMA."""
     text = tensor_stores.problem(_with_layouts(draft, schedule)) if schedule.store == "tma" else None
     return [Problem("store", f'no `store = "tma"`: {text}', "leave `store` out")] if text else []
@@ -138,20 +138,22 @@ def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
     if all(loop.mma != "wgmma" for loop in schedule.pipelines) or not 1 <= schedule.warps <= MOST_WARPS:
         return []
     blocks = schedule.blocks or 1
-    left = wgmma.REGISTERS_OF_BLOCKS // (blocks * 32 * schedule.warps) // 8 * 8
+    available = wgmma.REGISTERS_OF_BLOCKS // (blocks * 32 * schedule.warps) // 8 * 8
     columns = max(op.result.tile.shape[-1] for op in draft.body.walk() if isinstance(op, Mma))
-    if left >= wgmma.least_registers(columns):
+    if available >= wgmma.least_registers(columns):
         return []
-    text = f"{blocks} blocks of {schedule.warps} warps leave {left} registers a thread; a product of {columns} columns takes"
+    text = (
+        f"{blocks} blocks of {schedule.warps} warps leave {available} registers a thread; a product of {columns} columns takes"
+    )
     part = "blocks" if schedule.blocks else "consumers" if len(schedule.roles) > 1 else "warps"
     return [Problem(part, f"{text} {wgmma.least_registers(columns)}", "choose fewer, or tiles of fewer columns")]
 
 
 def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
     """Stages from the build file that exceed shared memory; chosen stages always fit."""
-    if wanted.stages is None or _deepest(schedule) < 2:
+    if wanted.stages is None or _most_stages(schedule) < 2:
         return []
-    size = _bytes(draft, schedule, target)
+    size = _shared_memory_bytes(draft, schedule, target)
     if size <= target.max_shared_bytes:
         return []
     text = f"{wanted.stages} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
@@ -160,9 +162,9 @@ def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Over
 
 def refusal(function: Function, problem: Problem, wanted: Overrides, target: Target) -> CompileError:
     """E0809 at the location of the override in the build file, or at the kernel."""
-    place = wanted.place(problem.part) or function.loc
+    location = wanted.place(problem.part) or function.loc
     message = f"`{function.name}` for {target} cannot have this schedule: {problem.text}"
-    return CompileError(Diagnostic("E0809", message, Label(place) if place else None, hint=problem.hint))
+    return CompileError(Diagnostic("E0809", message, Label(location) if location else None, hint=problem.hint))
 
 
 def product_warps(function: Function) -> int:
@@ -171,13 +173,13 @@ def product_warps(function: Function) -> int:
     products = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     if not products:
         return direct_products.default_warps(shapes[0]) if shapes else 0
-    most = max(mma_sync.default_warps(rows, columns) for rows, columns in products)
-    suiting = [
+    max_warps = max(mma_sync.default_warps(rows, columns) for rows, columns in products)
+    fitting = [
         count
-        for count in range(1, most + 1)
+        for count in range(1, max_warps + 1)
         if all(mma_sync.choose_warps(rows, columns, count) is not None for rows, columns in products)
     ]
-    return max(suiting, default=most)
+    return max(fitting, default=max_warps)
 
 
 def _consumers(function: Function) -> int:
@@ -222,43 +224,43 @@ def pipelines_of(
     """A pipeline for every loop that can have one, of at most `limit` stages, as if nothing else used shared memory. Runs the
     staging pass on a copy to find these loops."""
     found: list[Pipeline] = []
-    made = _started(draft, schedule)
+    draft_copy = _initial_copy(draft, schedule)
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
         if found[-1].copy == "tma":
-            problem = _no_tma(made, candidate, target) or _no_turns(made, candidate, schedule)
+            problem = _tma_problem(draft_copy, candidate, target) or _pingpong_problem(draft_copy, candidate, schedule)
             if problem is not None:
                 raise refusal(draft, problem, wanted, target)
             return found[-1]
-        if found[-1].mma == "wgmma" and (not candidate.suits_groups or found[-1].stages < LEAST_GROUP_STAGES):
+        if found[-1].mma == "wgmma" and (not candidate.suits_wgmma or found[-1].stages < MIN_GROUP_STAGES):
             text = f"its product is none that `wgmma` makes in {found[-1].stages} stages"
-            raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {LEAST_GROUP_STAGES} stages"), wanted, target)
+            raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {MIN_GROUP_STAGES} stages"), wanted, target)
         return found[-1]
 
-    stage_by(made, decide, schedule)
+    stage_by(draft_copy, decide, schedule)
     return tuple(found)
 
 
-def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem | None:
+def _tma_problem(function: Function, candidate: Candidate, target: Target) -> Problem | None:
     """Why TMA copies cannot load a loop's operands."""
     if "wgmma" not in target.families:
         text = f"`tma` feeds `wgmma`, which {target} has not"
     elif candidate.chain is not None:
         text = back_to_back.problem(function, candidate.chain) or ""
-    elif not candidate.suits_groups:
+    elif not candidate.suits_wgmma:
         text = f"`wgmma` does not make its product of two copied operands on {function.num_warps} warps (`tilec explain E0809`)"
     else:
         text = tensor_staging.problem(function, candidate.loop, candidate.operands) or ""
     return Problem("copy", text, 'choose `copy = "cp_async"`, or other `consumers`') if text else None
 
 
-def _no_turns(function: Function, candidate: Candidate, schedule: Schedule) -> Problem | None:
+def _pingpong_problem(function: Function, candidate: Candidate, schedule: Schedule) -> Problem | None:
     """Why consumers cannot process tiles round-robin (pingpong)."""
     if schedule.takers == 1 or not schedule.persistent or persistent.problem(function) is not None:
         return None
-    chained = "it is a chain of products" if candidate.chain is not None else None
-    text = chained or pingpong.problem(function, candidate.loop)
+    reason = "it is a chain of products" if candidate.chain is not None else None
+    text = reason or pingpong.problem(function, candidate.loop)
     return Problem("order", f"no `pingpong`: {text}", "leave `order` out") if text else None
 
 
@@ -266,66 +268,68 @@ def _pipeline(
     candidate: Candidate, blocks: int | None, target: Target, wanted: Overrides, limit: int | None
 ) -> Pipeline:  # fmt: skip
     if wanted.copy == "tma":
-        used = tensor_staging.HEAD_BYTES + (candidate.chain.held_bytes if candidate.chain is not None else 0)
-        room = _stages(replace(candidate, used_bytes=used, held_bytes=0), blocks, target, MAX_GROUP_STAGES)
-        return Pipeline(wanted.stages or min(limit or MAX_GROUP_STAGES, room), "tma", wanted.mma or "wgmma")
-    grouped = "wgmma" in target.families and candidate.suits_groups if wanted.mma is None else wanted.mma == "wgmma"
+        used_bytes = tensor_staging.HEAD_BYTES + (candidate.chain.unstaged_bytes if candidate.chain is not None else 0)
+        max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, MAX_GROUP_STAGES)
+        return Pipeline(wanted.stages or min(limit or MAX_GROUP_STAGES, max_stages), "tma", wanted.mma or "wgmma")
+    uses_wgmma = "wgmma" in target.families and candidate.suits_wgmma if wanted.mma is None else wanted.mma == "wgmma"
     if wanted.stages is not None:
         stages = wanted.stages
     else:
-        stages = min(limit or MAX_GROUP_STAGES, _stages(candidate, blocks, target, MAX_GROUP_STAGES if grouped else MAX_STAGES))
+        stages = min(
+            limit or MAX_GROUP_STAGES, _stages(candidate, blocks, target, MAX_GROUP_STAGES if uses_wgmma else MAX_STAGES)
+        )
     if wanted.mma is None:
-        grouped = grouped and stages >= LEAST_GROUP_STAGES
+        uses_wgmma = uses_wgmma and stages >= MIN_GROUP_STAGES
     if stages < 2:
         return replace(NOT_AHEAD, copy=wanted.copy or NOT_AHEAD.copy, mma=wanted.mma or NOT_AHEAD.mma)
-    return Pipeline(stages, wanted.copy or "cp_async", wanted.mma or ("wgmma" if grouped else "mma_sync"))
+    return Pipeline(stages, wanted.copy or "cp_async", wanted.mma or ("wgmma" if uses_wgmma else "mma_sync"))
 
 
-def _stages(candidate: Candidate, blocks: int | None, target: Target, most: int) -> int:
+def _stages(candidate: Candidate, blocks: int | None, target: Target, max_stages: int) -> int:
     """Stages that fit `blocks` blocks per SM. Without `blocks`: those for two blocks if at least three fit, else those for
     one."""
-    taken, each = candidate.used_bytes + candidate.held_bytes, candidate.stage_bytes
-    alone = (target.max_shared_bytes - taken) // each
+    used, per_stage = candidate.used_bytes + candidate.unstaged_bytes, candidate.stage_bytes
+    for_one_block = (target.max_shared_bytes - used) // per_stage
     if blocks is not None:
         # The system reserves 1 KB of shared memory for each block (CUDA programming guide, compute capability 8.x, shared
         # memory).
         share = (target.max_shared_bytes + 1024) // blocks - 1024
-        return min(most, max((share - taken) // each, min(alone, 2)))
-    shared_by_two = (target.max_shared_bytes - taken) // 2 // each
-    return min(most, shared_by_two if shared_by_two >= 3 else alone)
+        return min(max_stages, max((share - used) // per_stage, min(for_one_block, 2)))
+    for_two_blocks = (target.max_shared_bytes - used) // 2 // per_stage
+    return min(max_stages, for_two_blocks if for_two_blocks >= 3 else for_one_block)
 
 
-def _scratch_wants_room(draft: Function, schedule: Schedule, target: Target) -> bool:
+def _exceeds_shared_memory(draft: Function, schedule: Schedule, target: Target) -> bool:
     """Whether rings and scratch together exceed shared memory; the size of scratch is known only once layouts are assigned."""
-    if _deepest(schedule) < 2 or problems(schedule, target) or _of_store(draft, schedule):
+    if _most_stages(schedule) < 2 or problems(schedule, target) or _store_problems(draft, schedule):
         return False
-    return _bytes(draft, schedule, target) > target.max_shared_bytes
+    return _shared_memory_bytes(draft, schedule, target) > target.max_shared_bytes
 
 
-def _bytes(draft: Function, schedule: Schedule, target: Target) -> int:
+def _shared_memory_bytes(draft: Function, schedule: Schedule, target: Target) -> int:
     """Bytes of shared memory that a block uses; with pingpong each consumer has its own scratch."""
-    made = _with_layouts(draft, schedule)
+    draft_copy = _with_layouts(draft, schedule)
     if schedule.store == "tma":
-        tensor_stores.insert(made, target, schedule.takers)
-    conversions.convert(made)
-    shared_conversions.exchange(made)
-    return shared_bytes(made) + (schedule.takers - 1) * pingpong.scratch_bytes(made.body)
+        tensor_stores.insert(draft_copy, target, schedule.takers)
+    conversions.convert(draft_copy)
+    shared_conversions.exchange(draft_copy)
+    return shared_bytes(draft_copy) + (schedule.takers - 1) * pingpong.scratch_bytes(draft_copy.body)
 
 
 def _with_layouts(draft: Function, schedule: Schedule) -> Function:
     """A copy with pipelines and layouts, from which the use of shared memory can be computed."""
-    made = _started(draft, schedule)
-    stage(made, schedule)
-    return layout.assign(made)
+    draft_copy = _initial_copy(draft, schedule)
+    stage(draft_copy, schedule)
+    return layout.assign(draft_copy)
 
 
-def _started(draft: Function, schedule: Schedule) -> Function:
+def _initial_copy(draft: Function, schedule: Schedule) -> Function:
     """A copy as the input of `stage`."""
-    made = _copy(draft)
-    made.num_warps = schedule.tile_warps
-    return persistent.wrap(made) if schedule.persistent and persistent.problem(made) is None else made
+    draft_copy = _copy(draft)
+    draft_copy.num_warps = schedule.tile_warps
+    return persistent.wrap(draft_copy) if schedule.persistent and persistent.problem(draft_copy) is None else draft_copy
 
 
-def _deepest(schedule: Schedule) -> int:
+def _most_stages(schedule: Schedule) -> int:
     """Stages of the deepest pipeline; 1 if nothing is pipelined."""
     return max((pipeline.stages for pipeline in schedule.pipelines), default=1)

@@ -18,7 +18,7 @@ from tilec.ir.layouts.thread_elements import largest, tile_warps, told, way_out
 from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
 from tilec.ir.ops.staging_ops import Put, ReduceTake, Relayout, Take
 from tilec.ir.text.lines import text_line
-from tilec.passes.schedule.pipelining.warpgroups import MOST_ACCUMULATORS
+from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.target.targets import Target
 
 WIDEST: Final = 16
@@ -42,13 +42,13 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
     """All notes in program order without duplicates; always includes `spill` if the function has a register tile."""
     found: list[Note] = []
     warps = tile_warps(function)
-    put = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, Put)}
+    stored = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, Put)}
     for op in function.body.walk():
         match op:
             case Load() | Store():
                 found += _access(op, warps)
             case Reduce() | ReduceTake():
-                found += _summed_product(op, put)
+                found += _summed_product(op, stored)
             case Mma():
                 found += _slow_product(op, target, warps)
             case _:
@@ -65,36 +65,37 @@ def _access(op: Load | Store, warps: int) -> list[Note]:
     tensor, layout, size = op.operands[0], value.layout, value.tile.dtype.bytes
     if layout is None or value.tile.size * size < WIDEST * 32 * warps:
         return []
-    done = "read" if isinstance(op, Load) else "written"
+    verb = "read" if isinstance(op, Load) else "written"
     width = vector_length(layout, op.vector // size) * size
-    could, whole = vector_length(layout, WIDEST // size) * size, WIDEST // size
+    possible_width, multiple = vector_length(layout, WIDEST // size) * size, WIDEST // size
     extent = value.tile.shape[-1]
-    if width < could:
-        text = f"`{tensor.name}` is {done} {width} bytes at a time: its rows or offsets are known to be multiples of no more"
-        return [Note("narrow_access", text_line(op), text, _wider(tensor, whole))]
-    if could < WIDEST and extent % whole:
-        text = f"`{tensor.name}` is {done} {could} bytes at a time: {extent} elements are no multiple of {whole}"
-        return [Note("narrow_access", text_line(op), text, f"choose an extent that is a multiple of {whole}")]
+    if width < possible_width:
+        text = f"`{tensor.name}` is {verb} {width} bytes at a time: its rows or offsets are known to be multiples of no more"
+        return [Note("narrow_access", text_line(op), text, _wider(tensor, multiple))]
+    if possible_width < WIDEST and extent % multiple:
+        text = f"`{tensor.name}` is {verb} {possible_width} bytes at a time: {extent} elements are no multiple of {multiple}"
+        return [Note("narrow_access", text_line(op), text, f"choose an extent that is a multiple of {multiple}")]
     return []
 
 
-def _wider(tensor: Value, whole: int) -> str:
-    """Suggestion that makes rows start at multiples of `whole` elements, from the tensor's extents and strides."""
+def _wider(tensor: Value, multiple: int) -> str:
+    """Suggestion that makes rows start at multiples of `multiple` elements, from the tensor's extents and strides."""
     type_ = tensor.tensor
-    steps = type_.strides[:-1] if type_.strides is not None else type_.dims[-1:] if len(type_.dims) > 1 else ()
-    unknown = list(dict.fromkeys(str(step) for step in steps if step.symbols()))
+    strides = type_.strides[:-1] if type_.strides is not None else type_.dims[-1:] if len(type_.dims) > 1 else ()
+    unknown = list(dict.fromkeys(str(step) for step in strides if step.symbols()))
     if not unknown:
-        return f"make them multiples of {whole} elements, or state that they are"
-    clauses = " and ".join(f"{step if step.isidentifier() else f'({step})'} % {whole} == 0" for step in unknown)
+        return f"make them multiples of {multiple} elements, or state that they are"
+    clauses = " and ".join(f"{step if step.isidentifier() else f'({step})'} % {multiple} == 0" for step in unknown)
     return f"state `requires({clauses})` where it is so"
 
 
-def _summed_product(op: Reduce | ReduceTake, put: dict[Value, Value]) -> list[Note]:
-    """Note on `sum(a[:, :, None] * b[None, :, :], axis=1)`, a matrix product without `mma`. `put`: scratch to stored tile."""
-    product = _behind(op.operands[-1], put)
+def _summed_product(op: Reduce | ReduceTake, stored: dict[Value, Value]) -> list[Note]:
+    """Note on `sum(a[:, :, None] * b[None, :, :], axis=1)`, a matrix product without `mma`. `stored`: scratch to stored
+    tile."""
+    product = _definition(op.operands[-1], stored)
     if op.kind != "sum" or not isinstance(product, Binary) or product.kind != "mul" or product.result.tile.rank != 3:
         return []
-    sides = [_behind(value, put) for value in product.operands]
+    sides = [_definition(value, stored) for value in product.operands]
     repeated: list[set[int]] = []
     for side in sides:
         if not isinstance(side, Broadcast) or side.operands[0].tile.rank != 3:
@@ -108,32 +109,32 @@ def _summed_product(op: Reduce | ReduceTake, put: dict[Value, Value]) -> list[No
     return [Note("tensor_core", text_line(op), text, "write it as `mma` of bf16 or f16 tiles, which tensor cores make")]
 
 
-def _behind(value: Value, put: dict[Value, Value]) -> Op | None:
+def _definition(value: Value, stored: dict[Value, Value]) -> Op | None:
     """The operation behind a value, skipping casts, layout conversions and reshapes to the same shape."""
-    made = value.owner
-    while isinstance(made, Cast | Relayout | Take) or _keeps_shape(made):
-        assert isinstance(made, Op)
-        made = (put[made.operands[0]] if isinstance(made, Take) else made.operands[0]).owner
-    return made if isinstance(made, Op) else None
+    owner = value.owner
+    while isinstance(owner, Cast | Relayout | Take) or _keeps_shape(owner):
+        assert isinstance(owner, Op)
+        owner = (stored[owner.operands[0]] if isinstance(owner, Take) else owner.operands[0]).owner
+    return owner if isinstance(owner, Op) else None
 
 
-def _keeps_shape(made: object) -> bool:
-    return isinstance(made, Reshape) and made.operands[0].tile.shape == made.result.tile.shape
+def _keeps_shape(owner: object) -> bool:
+    return isinstance(owner, Reshape) and owner.operands[0].tile.shape == owner.result.tile.shape
 
 
 def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
     """Note on an `mma.sync` if the target has `wgmma` and only the tile's shape or the number of warps prevents its use."""
-    *beside, rows, columns = op.result.tile.shape
-    if beside or "wgmma" not in target.families or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
+    *batch, rows, columns = op.result.tile.shape
+    if batch or "wgmma" not in target.families or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
         return []
     if warps % 4:
-        why, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
+        reason, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
     elif rows % (wgmma.GROUP_M * (warps // 4)):
-        wanted = wgmma.GROUP_M * (warps // 4)
-        why, hint = f"{rows} rows are no multiple of {wanted}", f"use a multiple of {wanted} rows, or fewer warps"
-    elif columns > wgmma.GROUP_N_LIMIT or rows * columns > MOST_ACCUMULATORS * 32 * warps:
-        why = f"each thread would hold {rows * columns // (32 * warps)} sums, of {columns} columns"
-        hint = f"use at most {wgmma.GROUP_N_LIMIT} columns and {MOST_ACCUMULATORS} sums a thread"
+        multiple = wgmma.GROUP_M * (warps // 4)
+        reason, hint = f"{rows} rows are no multiple of {multiple}", f"use a multiple of {multiple} rows, or fewer warps"
+    elif columns > wgmma.GROUP_N_LIMIT or rows * columns > MAX_ACCUMULATORS * 32 * warps:
+        reason = f"each thread would hold {rows * columns // (32 * warps)} sums, of {columns} columns"
+        hint = f"use at most {wgmma.GROUP_N_LIMIT} columns and {MAX_ACCUMULATORS} sums a thread"
     else:
         return []
-    return [Note("tensor_core", text_line(op), f"a product of {rows} x {columns} does without `wgmma`: {why}", hint)]
+    return [Note("tensor_core", text_line(op), f"a product of {rows} x {columns} does without `wgmma`: {reason}", hint)]

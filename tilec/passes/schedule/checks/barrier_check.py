@@ -27,15 +27,15 @@ from tilec.ir.ops.sync_ops import Barrier, Drain, Roles
 
 def check(function: Function) -> None:
     """Raise VerifyError if a barrier is missing, or a copy is started too early."""
-    found = touches(function)
+    accesses = touches(function)
     _refuse_early_copies(function)
-    if not any(touch.kind is not Effect.READ for made in found.values() for touch in made.made):
+    if not any(touch.kind is not Effect.READ for touched in accesses.values() for touch in touched.made):
         return
     graph = _Graph()
     graph.close(graph.block(function.body, []))
-    for op, made in found.items():
-        for touch in made.made:
-            _follow(op, touch, graph, found)
+    for op, touched in accesses.items():
+        for touch in touched.made:
+            _follow(op, touch, graph, accesses)
 
 
 def _refuse_early_copies(function: Function) -> None:
@@ -44,21 +44,21 @@ def _refuse_early_copies(function: Function) -> None:
     statements = [list(Block(ops=[op]).walk()) for op in function.body.ops]
     written = [_written(ops) for ops in statements]
     changed: set[Value] = set()
-    under_way: dict[Value, bool] = {}  # tensors that copies may still read; True: drained, but no barrier yet
-    for ops, here in zip(statements, written, strict=True):
-        changed |= here
+    in_flight: dict[Value, bool] = {}  # tensors that copies may still read; True: drained, but no barrier yet
+    for ops, written_here in zip(statements, written, strict=True):
+        changed |= written_here
         for op in ops:
             if isinstance(op, StageCopy) and (op.source in changed or not isinstance(op, AsyncCopy)):
                 if any(op.source in other for other in written):
                     raise VerifyError(f"{_at(op)} is started ahead of writes to `{op.source.name}`")
             elif isinstance(op, StageCopy):
-                under_way[op.source] = False
+                in_flight[op.source] = False
         if isinstance(ops[0], Drain):
-            under_way = dict.fromkeys(under_way, True)
+            in_flight = dict.fromkeys(in_flight, True)
         elif isinstance(ops[0], Barrier):
-            under_way = {tensor: done for tensor, done in under_way.items() if not done}
-        if late := here & under_way.keys():
-            (tensor,) = sorted(late, key=lambda one: one.name or "")[:1]
+            in_flight = {tensor: drained for tensor, drained in in_flight.items() if not drained}
+        if overwritten := written_here & in_flight.keys():
+            (tensor,) = sorted(overwritten, key=lambda value: value.name or "")[:1]
             raise VerifyError(f"`{tensor.name}` is written while copies that were started ahead may still read it")
 
 
@@ -102,7 +102,7 @@ class _Graph:
             elif op.regions:
                 inner = [region if isinstance(op, Roles) else role for region in op.regions]
                 pairs = zip(op.regions, inner, strict=True)
-                ends = [end for region, within in pairs for end in self.block(region, [op], loops, within)]
+                ends = [end for region, inner_role in pairs for end in self.block(region, [op], loops, inner_role)]
         return ends
 
     def meets(self, op: Op, start: Op) -> bool:
@@ -115,32 +115,32 @@ class _Graph:
             self.following[end].append(_Edge(None))
 
 
-def _follow(start: Op, touch: Touch, graph: _Graph, found: dict[Op, Touches]) -> None:
+def _follow(start: Op, touch: Touch, graph: _Graph, accesses: dict[Op, Touches]) -> None:
     """Walk from an access along all paths up to the next barrier; visits each operation once per set of traversed back
     edges."""
     pending: list[tuple[_Edge, frozenset[For]]] = [(edge, frozenset()) for edge in graph.following[start]]
     seen: set[tuple[Op, frozenset[For]]] = set()
     while pending:
-        edge, rounds = pending.pop()
+        edge, back_edges = pending.pop()
         if edge.loop is not None:
-            rounds |= {edge.loop}
+            back_edges |= {edge.loop}
         op = edge.target
-        if op is None or (op, rounds) in seen:
+        if op is None or (op, back_edges) in seen:
             continue
-        seen.add((op, rounds))
-        made = found.get(op, Touches())
-        for later in made.made:
-            if may_conflict(touch, later) and not _is_ordered(touch, later, rounds, graph):
+        seen.add((op, back_edges))
+        touched = accesses.get(op, Touches())
+        for later in touched.made:
+            if may_conflict(touch, later) and not _is_ordered(touch, later, back_edges, graph):
                 raise VerifyError(f"no meeting of the block's threads between {_at(start)} and {_at(op)}")
-        if not (made.meets and graph.meets(op, start)):
-            pending += [(following, rounds) for following in graph.following[op]]
+        if not (touched.meets and graph.meets(op, start)):
+            pending += [(following, back_edges) for following in graph.following[op]]
 
 
-def _is_ordered(earlier: Touch, later: Touch, rounds: frozenset[For], graph: _Graph) -> bool:
+def _is_ordered(earlier: Touch, later: Touch, back_edges: frozenset[For], graph: _Graph) -> bool:
     """Whether each element of both boxes is accessed by one thread alone, the same both times."""
     if earlier.is_shared or earlier.place is None or later.place is None:
         return False
-    if not all(_equal(a, b, rounds, graph) for a, b in zip(earlier.place, later.place, strict=True)):
+    if not all(_equal(a, b, back_edges, graph) for a, b in zip(earlier.place, later.place, strict=True)):
         return False
     common = tuple(min(a, b) for a, b in zip(_shape(earlier), _shape(later), strict=True))
     if earlier.layout is None or later.layout is None or not earlier.layout.lanes or not later.layout.lanes:
@@ -156,26 +156,34 @@ def _shape(touch: Touch) -> tuple[int, ...]:
     return op.result.tile.shape if op.effect is Effect.READ else op.operands[1].tile.shape
 
 
-def _equal(left: Value, right: Value, rounds: frozenset[For], graph: _Graph) -> bool:
-    """Whether two scalars are equal although the loops `rounds` started another iteration in between: they are the same
+def _equal(left: Value, right: Value, back_edges: frozenset[For], graph: _Graph) -> bool:
+    """Whether two scalars are equal although the loops `back_edges` started another iteration in between: they are the same
     expression over values defined outside of those loops."""
-    pairs, known = [(left, right)], set[tuple[Value, Value]]()
+    pairs, visited = [(left, right)], set[tuple[Value, Value]]()
     while pairs:
         a, b = pairs.pop()
-        if (a, b) in known:
+        if (a, b) in visited:
             continue
-        known.add((a, b))
-        one, other = a.owner, b.owner
-        both_pure = isinstance(one, Op) and isinstance(other, Op) and _is_pure(one) and _is_pure(other)
+        visited.add((a, b))
+        left_owner, right_owner = a.owner, b.owner
+        both_pure = (
+            isinstance(left_owner, Op) and isinstance(right_owner, Op) and _is_pure(left_owner) and _is_pure(right_owner)
+        )
         if not both_pure:
-            if a is not b or graph.inside.get(a, frozenset()) & rounds:
+            if a is not b or graph.inside.get(a, frozenset()) & back_edges:
                 return False
             continue
-        assert isinstance(one, Op) and isinstance(other, Op)
-        alike = type(one) is type(other) and one.attributes() == other.attributes() and a.type == b.type
-        if not alike or len(one.operands) != len(other.operands) or repr(one.attributes()) != repr(other.attributes()):
+        assert isinstance(left_owner, Op) and isinstance(right_owner, Op)
+        same_kind = (
+            type(left_owner) is type(right_owner) and left_owner.attributes() == right_owner.attributes() and a.type == b.type
+        )
+        if (
+            not same_kind
+            or len(left_owner.operands) != len(right_owner.operands)
+            or repr(left_owner.attributes()) != repr(right_owner.attributes())
+        ):
             return False
-        pairs += zip(one.operands, other.operands, strict=True)
+        pairs += zip(left_owner.operands, right_owner.operands, strict=True)
     return True
 
 
@@ -188,16 +196,16 @@ def _threads(layout: Layout, shape: tuple[int, ...], common: tuple[int, ...], ev
     """The first thread of each element in the corner `common` of a box of `shape`, by enumeration. With `every`, replicas past
     the end of an axis count too, and the result is None if some element has several threads."""
     registers, lanes, warps = (_steps(digits, layout.rank) for digits in (layout.registers, layout.lanes, layout.warps))
-    places = registers[:, None, None] + lanes[None, :, None] + warps[None, None, :]
-    threads = np.broadcast_to(np.arange(len(lanes))[:, None] + 32 * np.arange(len(warps)), places.shape[:3])
-    places = places % np.array(shape) if every else places
-    inside = (places < np.array(common)).all(-1)
-    least = np.full(common, np.iinfo(np.int64).max)
-    most = np.full(common, -1)
-    where = tuple(places[inside].T)
-    np.minimum.at(least, where, threads[inside])
-    np.maximum.at(most, where, threads[inside])
-    return None if every and (least != most).any() else least
+    coordinates = registers[:, None, None] + lanes[None, :, None] + warps[None, None, :]
+    threads = np.broadcast_to(np.arange(len(lanes))[:, None] + 32 * np.arange(len(warps)), coordinates.shape[:3])
+    coordinates = coordinates % np.array(shape) if every else coordinates
+    inside = (coordinates < np.array(common)).all(-1)
+    first = np.full(common, np.iinfo(np.int64).max)
+    last = np.full(common, -1)
+    index = tuple(coordinates[inside].T)
+    np.minimum.at(first, index, threads[inside])
+    np.maximum.at(last, index, threads[inside])
+    return None if every and (first != last).any() else first
 
 
 def _steps(digits: tuple[Digit, ...], rank: int) -> NDArray[np.int64]:

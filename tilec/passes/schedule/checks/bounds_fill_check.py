@@ -22,7 +22,7 @@ from tilec.ir.types import SharedType, TileType
 
 Bound = tuple[Value, Any]
 """Offset and extent: only elements at offset + i below the extent are demanded."""
-Asked = tuple[Bound | None, ...]
+Demand = tuple[Bound | None, ...]
 """A bound for each axis of a value; None if all elements are demanded."""
 
 _KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduce, WaitMma, GroupMma)
@@ -33,31 +33,31 @@ def check(function: Function) -> None:
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy) and op.clipped]
     if not copies:
         return
-    asked = _asked(function)
+    demanded = _demands(function)
     for copy in copies:
         rows = (copy.offsets[copy.row_axis], copy.source.tensor.dims[copy.row_axis])
-        if asked.get(copy.buffer, (rows,))[0] != rows:
+        if demanded.get(copy.buffer, (rows,))[0] != rows:
             name = function.parameter_of(copy.source).name
             raise VerifyError(f"{copy.opcode} of `{name}` leaves out rows that are asked for")
 
 
-def _asked(function: Function) -> dict[Value, Asked]:
+def _demands(function: Function) -> dict[Value, Demand]:
     """The demand on each value that has any: the least fixpoint of all operations' demands."""
-    found: dict[Value, Asked] = {}
+    found: dict[Value, Demand] = {}
     ops = list(function.body.walk())[::-1]
     while True:
         changed = False
         for op in ops:
-            for value, bounds in _asks(op, found):
-                before = found.get(value, bounds)
-                met = tuple([one if one == other else None for one, other in zip(before, bounds, strict=True)])
-                changed |= found.get(value) != met
-                found[value] = met
+            for value, bounds in _demanded_by(op, found):
+                known = found.get(value, bounds)
+                joined = tuple([bound if bound == other else None for bound, other in zip(known, bounds, strict=True)])
+                changed |= found.get(value) != joined
+                found[value] = joined
         if not changed:
             return found
 
 
-def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
+def _demanded_by(op: Op, demanded: dict[Value, Demand]) -> Iterator[tuple[Value, Demand]]:
     """Operands of an operation, and values that its regions yield, with the demand on each."""
     match op:
         case Yield():
@@ -65,31 +65,35 @@ def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
         case Store(mask=True):
             dims = op.target.tensor.dims
             yield op.tile, tuple(zip(op.offsets, dims, strict=True))
-            yield from map(_whole, op.offsets)
+            yield from map(_fully_demanded, op.offsets)
         case For():
-            yield from map(_whole, op.operands[:3])
+            yield from map(_fully_demanded, op.operands[:3])
             (body,) = op.regions
-            made = set(_made(body))
-            for initial, inside, given, result in zip(
+            defined = set(_defined_values(body))
+            for initial, argument, yielded, result in zip(
                 op.initial, body.arguments[1:], body.ops[-1].operands, op.results, strict=True
             ):
-                for bounds in [asked[value] for value in (inside, result) if value in asked]:  # offsets made in the loop: all
-                    kept = tuple([None if bound is None or bound[0] in made else bound for bound in bounds])
-                    yield from ((initial, kept), (given, kept))
+                for bounds in [
+                    demanded[value] for value in (argument, result) if value in demanded
+                ]:  # offsets made in the loop: all
+                    kept = tuple([None if bound is None or bound[0] in defined else bound for bound in bounds])
+                    yield from ((initial, kept), (yielded, kept))
         case If():
-            yield from map(_whole, op.operands)
+            yield from map(_fully_demanded, op.operands)
             for region in op.regions:
-                given = zip(region.ops[-1].operands, op.results, strict=True)
-                yield from ((value, asked[result]) for value, result in given if result in asked)
+                yielded = zip(region.ops[-1].operands, op.results, strict=True)
+                yield from ((value, demanded[result]) for value, result in yielded if result in demanded)
         case _ if len(op.results) == 1 and isinstance(op, _KNOWN):
-            if op.result in asked:
-                yield from _of_operands(op, asked[op.result])
+            if op.result in demanded:
+                yield from _demanded_of_operands(op, demanded[op.result])
         case _:  # buffers only if it reads them: copies write theirs
             read = [value for value, effect in op.touched() if effect is Effect.READ]
-            yield from map(_whole, (value for value in op.operands if not isinstance(value.type, SharedType) or value in read))
+            yield from map(
+                _fully_demanded, (value for value in op.operands if not isinstance(value.type, SharedType) or value in read)
+            )
 
 
-def _of_operands(op: Op, bounds: Asked) -> Iterator[tuple[Value, Asked]]:
+def _demanded_of_operands(op: Op, bounds: Demand) -> Iterator[tuple[Value, Demand]]:
     """Demand on the operands of an operation, given the demand on its result."""
     match op:
         case GroupMma():
@@ -98,7 +102,7 @@ def _of_operands(op: Op, bounds: Asked) -> Iterator[tuple[Value, Asked]]:
         case WaitMma():
             result, *others = op.operands
             yield result, bounds
-            yield from map(_whole, others)
+            yield from map(_fully_demanded, others)
         case Permute():
             yield op.operands[0], tuple(bounds[op.axes.index(axis)] for axis in range(len(bounds)))
         case Reduce():
@@ -109,17 +113,17 @@ def _of_operands(op: Op, bounds: Asked) -> Iterator[tuple[Value, Asked]]:
         case _:
             shape = op.result.tile.shape
             for value in op.operands:
-                alike = zip(value.tile.shape, shape, bounds, strict=True) if value.tile.rank else ()
-                yield value, tuple(bound if extent == other else None for extent, other, bound in alike)
+                extents = zip(value.tile.shape, shape, bounds, strict=True) if value.tile.rank else ()
+                yield value, tuple(bound if extent == other else None for extent, other, bound in extents)
 
 
-def _made(block: Block) -> Iterator[Value]:
+def _defined_values(block: Block) -> Iterator[Value]:
     """Values that are defined anew each time a block runs."""
     yield from block.arguments
     for op in block.ops:
         yield from op.results
         for region in op.regions:
-            yield from _made(region)
+            yield from _defined_values(region)
 
 
 def _runs(shape: Sequence[int]) -> list[tuple[int, int]]:
@@ -127,7 +131,7 @@ def _runs(shape: Sequence[int]) -> list[tuple[int, int]]:
     return [(extent, prod(shape[:axis])) for axis, extent in enumerate(shape)]
 
 
-def _whole(value: Value) -> tuple[Value, Asked]:
+def _fully_demanded(value: Value) -> tuple[Value, Demand]:
     """A value with all elements demanded."""
     match value.type:
         case TileType() | SharedType() as kind:

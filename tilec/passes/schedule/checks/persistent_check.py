@@ -27,8 +27,8 @@ def check(function: Function) -> None:
     loops = _tile_loops(function)
     allowed: set[Op] = set()
     for loop in loops:
-        allowed |= _count(loop) | _tile(loop)
-    _check_shares(loops)
+        allowed |= _iteration_count_ops(loop) | _tile_ops(loop)
+    _check_round_robin(loops)
     for op in ops:
         if isinstance(op, NumBlocks):
             raise VerifyError(f"{op.opcode}: fewer blocks run than the grid has")
@@ -52,52 +52,52 @@ def _tile_loops(function: Function) -> list[For]:
     return loops
 
 
-def _check_shares(loops: list[For]) -> None:
+def _check_round_robin(loops: list[For]) -> None:
     """Check that every iteration belongs to exactly one consumer if consumers process tiles round-robin."""
-    begins: dict[int, list[int]] = {}
+    starts: dict[int, list[int]] = {}
     for loop in loops:
-        begin, step = _number(loop.lower), _number(loop.step)
-        if begin is None or step is None or not 0 <= begin < step:
+        start, step = _number(loop.lower), _number(loop.step)
+        if start is None or step is None or not 0 <= start < step:
             raise VerifyError(f"{loop.opcode}: turns that are not those of a block's tiles")
-        begins.setdefault(step, []).append(begin)
-    shared = [step for step in begins if step > 1]
-    if len(shared) > 1 or any(sorted(begins[step]) != list(range(step)) for step in shared):
+        starts.setdefault(step, []).append(start)
+    shared_steps = [step for step in starts if step > 1]
+    if len(shared_steps) > 1 or any(sorted(starts[step]) != list(range(step)) for step in shared_steps):
         raise VerifyError(f"{loops[0].opcode}: a tile is taken by several roles, or by none")
-    for loop in loops if shared else ():
+    for loop in loops if shared_steps else ():
         writes = any(op.effect in (Effect.WRITE, Effect.ATOMIC) for op in loop.regions[0].walk())
         if writes and _number(loop.step) == 1:
             raise VerifyError(f"{loop.opcode}: one role writes all tiles that others share")
 
 
-def _count(loop: For) -> set[Op]:
+def _iteration_count_ops(loop: For) -> set[Op]:
     """Operations that compute a loop's iteration count, (extent - 1 - block) // blocks + 1; VerifyError for another form."""
-    others, one = _operands(loop.upper, "add")
-    rest, blocks = _operands(others, "floordiv")
-    last, block = _operands(rest, "sub")
-    extent, less = _operands(last, "sub")
-    numbers = [_number(value) for value in (one, less)]
-    right = (
+    iterations_less_one, one = _operands(loop.upper, "add")
+    blocks_after, blocks = _operands(iterations_less_one, "floordiv")
+    last, block = _operands(blocks_after, "sub")
+    extent, subtrahend = _operands(last, "sub")
+    numbers = [_number(value) for value in (one, subtrahend)]
+    owners_match = (
         isinstance(extent.owner, GridExtent) and isinstance(block.owner, BlockId) and isinstance(blocks.owner, LaunchedBlocks)
     )
-    if numbers != [1, 1] or not right:
+    if numbers != [1, 1] or not owners_match:
         raise VerifyError(f"{loop.opcode}: turns that are not those of a block's tiles")
-    return {owner for value in (others, rest) if isinstance(owner := value.owner, Op)}
+    return {owner for value in (iterations_less_one, blocks_after) if isinstance(owner := value.owner, Op)}
 
 
-def _tile(loop: For) -> set[Op]:
+def _tile_ops(loop: For) -> set[Op]:
     """Operations that compute an iteration's tile, block + turn * blocks; VerifyError if the loop variable has other uses."""
-    turn = loop.regions[0].arguments[0]
-    users = [op for op in loop.regions[0].walk() if turn in op.operands]
-    steps = [
+    iteration = loop.regions[0].arguments[0]
+    users = [op for op in loop.regions[0].walk() if iteration in op.operands]
+    offsets = [
         op for op in users if isinstance(op, Binary) and op.kind == "mul" and isinstance(op.operands[1].owner, LaunchedBlocks)
     ]
-    sums = [op for op in loop.regions[0].walk() if any(step.result in op.operands for step in steps)]
-    if users != steps or any(step.operands[0] is not turn for step in steps):
+    sums = [op for op in loop.regions[0].walk() if any(offset.result in op.operands for offset in offsets)]
+    if users != offsets or any(offset.operands[0] is not iteration for offset in offsets):
         raise VerifyError(f"{loop.opcode}: its turns are used for more than the tile")
     for op in sums:
         if not (isinstance(op, Binary) and op.kind == "add" and isinstance(op.operands[0].owner, BlockId)):
             raise VerifyError(f"{op.opcode}: a tile is block + turn * blocks")
-    return {*steps, *sums}
+    return {*offsets, *sums}
 
 
 def _operands(value: Value, kind: str) -> tuple[Value, Value]:

@@ -18,11 +18,11 @@ _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge
 
 @dataclass(eq=False, slots=True)
 class Role:
-    """Warps that run together: the block, or one role. `turn` is the iteration of the pipelined loop, `tile` that of the loop
-    around it. For rings that consumers read round-robin, `taken` counts the role's `take_turn`, and `has_turn` has the rings
-    between its `take_turn` and `pass_turn`."""
+    """Warps that run together: the block, or one role. `iteration` is the iteration of the pipelined loop, `tile` that of the
+    loop around it. For rings that consumers read round-robin, `taken` counts the role's `take_turn`, and `has_turn` has the
+    rings between its `take_turn` and `pass_turn`."""
 
-    turn: int = 0
+    iteration: int = 0
     tile: int | None = None
     taken: Counter[Value] = field(default_factory=Counter[Value])
     has_turn: set[Value] = field(default_factory=set[Value])
@@ -32,15 +32,15 @@ class Role:
     waited: Counter[Value] = field(default_factory=Counter[Value])  # number of stages of each ring
     released: Counter[Value] = field(default_factory=Counter[Value])
 
-    def copies_under_way(self) -> set[Stage]:
-        return {stage for group in (*(group for _, group in self.groups), self.group) for stage, _ in group}
+    def copies_in_flight(self) -> set[Stage]:
+        return {stage for copies in (*(copies for _, copies in self.groups), self.group) for stage, _ in copies}
 
 
 @dataclass(eq=False, slots=True)
 class Queue:
     """State of a ring: number of stages acquired, committed and full so far; `free`: those released before the last barrier of
-    the block. If consumers read round-robin: `passed` counts `pass_turn`, `behind` the stages waited for up to the last one,
-    and `takers` has the role that read each stage."""
+    the block. If consumers read round-robin: `passed` counts `pass_turn`, `passed_position` the stages waited for up to the
+    last one, and `takers` has the role that read each stage."""
 
     op: Ring
     readers: list[Role] = field(default_factory=list[Role])
@@ -49,13 +49,13 @@ class Queue:
     full: int = 0
     free: int = 0
     fenced: bool = False  # the mbarriers are visible to the async proxy
-    met: bool = False  # the mbarriers are visible to all threads
-    brought: list[int] = field(default_factory=list[int])  # bytes copied into each acquired stage
+    visible: bool = False  # the mbarriers are visible to all threads
+    bytes_copied: list[int] = field(default_factory=list[int])  # bytes copied into each acquired stage
     expected: list[int] = field(default_factory=list[int])
     arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # copies of each committed stage, mbarrier rings only
     tiles: list[int | None] = field(default_factory=list[int | None])  # the tile that each of these stages was copied for
     passed: int = 0
-    behind: int = 0
+    passed_position: int = 0
     takers: list[Role] = field(default_factory=list[Role])
 
     @property
@@ -63,19 +63,19 @@ class Queue:
         return self.op.sync == "groups"
 
     @property
-    def in_turns(self) -> bool:
+    def round_robin(self) -> bool:
         return self.op.takers > 1
 
-    def is_free(self, turn: int) -> bool:
-        """Whether the readers of use number `turn` of an mbarrier ring's stages have released it."""
+    def is_free(self, iteration: int) -> bool:
+        """Whether the readers of use number `iteration` of an mbarrier ring's stages have released it."""
         ring = self.op.result
-        if self.in_turns:
-            return turn < 0 or (turn < len(self.takers) and self.takers[turn].released[ring] > turn)
-        return min(one.released[ring] for one in self.readers) > turn
+        if self.round_robin:
+            return iteration < 0 or (iteration < len(self.takers) and self.takers[iteration].released[ring] > iteration)
+        return min(one.released[ring] for one in self.readers) > iteration
 
     def problem(self, op: RingOp, count: int, env: dict[Value, int]) -> str | None:
         """Why `op` on an mbarrier ring does not name use number `count` of its stages; None if it does."""
-        if not (self.fenced and self.met):
+        if not (self.fenced and self.visible):
             return "uses mbarriers that others do not know of yet"
         depth = self.op.result.ring.stages
         named = tuple(env.get(value) for value in op.operands[1:])
@@ -84,32 +84,32 @@ class Queue:
 
 
 @dataclass(eq=False, slots=True)
-class There:
+class StageContents:
     """Contents of a stage: sequence number of its copy, whether it is visible to the async proxy, and to all threads."""
 
-    turn: int
+    iteration: int
     fenced: bool = False
-    met: bool = False
+    visible: bool = False
 
 
-def left_over(value: Value, ring: Queue) -> bool:
+def has_unread_stage(value: Value, ring: Queue) -> bool:
     """Whether some committed stage was never waited for."""
-    if ring.in_turns:
+    if ring.round_robin:
         return len(ring.takers) != ring.committed
-    return any(one.waited[value] != ring.committed for one in ring.readers)
+    return any(role.waited[value] != ring.committed for role in ring.readers)
 
 
-def number(op: Op, env: dict[Value, int]) -> int | None:
+def evaluate(op: Op, env: dict[Value, int]) -> int | None:
     """Result of a scalar operation on known operands; None if it is unknown."""
     if isinstance(op, Constant):
         return int(op.value) if op.result.tile.rank == 0 and not isinstance(op.value, float) else None
     if not isinstance(op, Select | Cast | Compare | Binary):
         return None
-    of = [env.get(value) for value in op.operands]
+    operands = [env.get(value) for value in op.operands]
     if isinstance(op, Select):
-        return None if of[0] is None else of[1] if of[0] else of[2]
-    known = [value for value in of if value is not None]
-    if len(known) != len(of) or not of:
+        return None if operands[0] is None else operands[1] if operands[0] else operands[2]
+    known = [value for value in operands if value is not None]
+    if len(known) != len(operands) or not operands:
         return None
     dtype = op.result.tile.dtype
     if isinstance(op, Compare):

@@ -37,9 +37,9 @@ from tilec.ir.ops.sync_ops import (
     Wait,
 )
 from tilec.ir.types import SharedType
-from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, There, left_over, number
+from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, StageContents, evaluate, has_unread_stage
 
-_OF_RINGS: Final = (
+_RING_OPS: Final = (
     Ring, SharedAlloc, StageCopy, Commit, Release, PassTurn, Drain, Barrier, ProxyFence, SharedFree, SharedLoad, GroupProduct,
     WaitMma,
 )  # fmt: skip
@@ -53,18 +53,18 @@ class Operations:
 
     touches: dict[Op, Touches]
     env: dict[Value, int] = field(default_factory=dict[Value, int])
-    there: dict[Stage, There] = field(default_factory=dict[Stage, There])
+    contents: dict[Stage, StageContents] = field(default_factory=dict[Stage, StageContents])
     started: dict[Value, int] = field(default_factory=dict[Value, int])  # number of copies into each buffer so far
     rings: dict[Value, Queue] = field(default_factory=dict[Value, Queue])
     read: set[Stage] = field(default_factory=set[Stage])  # since the last barrier of the block
     role: Role = field(default_factory=Role)
-    beside: bool = False  # several roles run concurrently
+    concurrent: bool = False  # several roles run concurrently
     freed: set[Value] = field(default_factory=set[Value])  # buffers
     fixed: set[Value] = field(default_factory=set[Value])  # loop bounds chosen from the iteration count
 
     def step(self, op: Op) -> None:
-        if not isinstance(op, _OF_RINGS):
-            self.other(op)
+        if not isinstance(op, _RING_OPS):
+            self.scratch_or_scalar(op)
             return
         match op:
             case Ring():
@@ -78,40 +78,40 @@ class Operations:
             case Commit():
                 self.commit(op)
             case Release():
-                self.give_back(op)
+                self.release_next(op)
             case PassTurn():
                 self.pass_turn(op)
             case Drain():
                 self.drain(op)
             case Barrier():
-                self.meet(op)
+                self.barrier(op)
             case ProxyFence():
-                for one in (*self.there.values(), *self.rings.values()):
-                    one.fenced |= not one.met
+                for state in (*self.contents.values(), *self.rings.values()):
+                    state.fenced |= not state.visible
             case SharedFree():
                 self.free(op)
             case SharedLoad():
                 if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread releases a stage for its whole warp
                     raise VerifyError(f"{at(op)}: products of warpgroups alone read a ring of mbarriers")
-                self.read.add(self.arrived(op, op.buffer, op.stage, False))
+                self.read.add(self.check_read(op, op.buffer, op.stage, False))
             case GroupProduct():
-                self.role.products.append({self.arrived(op, buffer, stage, True) for buffer, stage in op.reads})
+                self.role.products.append({self.check_read(op, buffer, stage, True) for buffer, stage in op.reads})
             case _:
                 assert isinstance(op, WaitMma)
                 while len(self.role.products) > op.pending:
                     self.read |= self.role.products.pop(0)
 
-    def other(self, op: Op) -> None:
+    def scratch_or_scalar(self, op: Op) -> None:
         """Accesses to scratch, and scalar arithmetic."""
         shared = [touch for touch in self.touches[op].made if touch.is_shared] if op in self.touches else ()
-        busy = self.role.copies_under_way().union(*self.role.products) if shared else ()
+        busy = self.role.copies_in_flight().union(*self.role.products) if shared else ()
         for touch in shared:
             for buffer, _ in busy:
                 first = getattr(buffer.owner, "offset", 0)
                 if touch.first < first + buffer.shared.bytes and first < touch.last:
                     raise VerifyError(f"{at(op)} takes bytes of a ring that is in use")
         if op.results and op.result not in self.fixed:
-            value = number(op, self.env)
+            value = evaluate(op, self.env)
             if value is None:
                 self.env.pop(op.result, None)
             else:
@@ -146,52 +146,54 @@ class Operations:
         if not ring.by_groups:  # its readers released the stage, which they do after reading it
             index = ring.acquired % depth
             self.read -= {
-                (buffer, place) for buffer, place in self.read if place == index and self.of_buffer(op, buffer)[0] is op.ring
+                (buffer, stage) for buffer, stage in self.read if stage == index and self.of_buffer(op, buffer)[0] is op.ring
             }
         ring.acquired += 1
-        ring.brought.append(0)
+        ring.bytes_copied.append(0)
         ring.expected.append(op.expected)
 
-    def expect(self, op: RingOp, ring: Queue, turn: int) -> None:
-        problem = None if ring.by_groups else ring.problem(op, turn, self.env)
+    def expect(self, op: RingOp, ring: Queue, iteration: int) -> None:
+        problem = None if ring.by_groups else ring.problem(op, iteration, self.env)
         if problem is not None:
             raise VerifyError(f"{at(op)} {problem}")
 
     def copy(self, op: StageCopy) -> None:
         stage = self.place(op, op.buffer, op.stage)
-        if stage in self.role.copies_under_way() or stage in self.read or any(stage in one for one in self.role.products):
+        if stage in self.role.copies_in_flight() or stage in self.read or any(stage in stages for stages in self.role.products):
             raise VerifyError(f"{at(op)} overwrites a stage that is in use")
         value, ring = self.of_buffer(op, op.buffer)
-        filled = range(ring.committed, ring.acquired)  # at most `stages` of them, since uncommitted stages are not free
-        turn = next((turn for turn in filled if turn % value.ring.stages == stage[1]), None)
-        if turn is None:
+        acquired = range(ring.committed, ring.acquired)  # at most `stages` of them, since uncommitted stages are not free
+        iteration = next((iteration for iteration in acquired if iteration % value.ring.stages == stage[1]), None)
+        if iteration is None:
             raise VerifyError(f"{at(op)} goes into a stage that was not acquired")
         if op.buffer in self.freed:
             raise VerifyError(f"{at(op)}: the buffer was freed")
         if ring.by_groups != isinstance(op, AsyncCopy):
             raise VerifyError(f"{at(op)}: its ring counts other copies")
-        ring.brought[turn] += tma.copied_bytes(op.buffer.shared)
-        self.there.pop(stage, None)
+        ring.bytes_copied[iteration] += tma.copied_bytes(op.buffer.shared)
+        self.contents.pop(stage, None)
         self.role.group.append((stage, self.started[op.buffer]))
         self.started[op.buffer] += 1
 
     def commit(self, op: Commit) -> None:
         ring = self.queue(op, op.ring)
-        turn = ring.committed
-        if ring.acquired == turn:
+        iteration = ring.committed
+        if ring.acquired == iteration:
             raise VerifyError(f"{at(op)}: no stage was acquired")
         ring.committed += 1
         if ring.by_groups:
             self.role.groups.append((op.ring, self.role.group))
             self.role.group = []
             return
-        brought, expected = ring.brought[turn], ring.expected[turn]
-        if brought != expected:
-            raise VerifyError(f"{at(op)}: copies bring {brought} bytes where {expected} are expected")
+        copied, expected = ring.bytes_copied[iteration], ring.expected[iteration]
+        if copied != expected:
+            raise VerifyError(f"{at(op)}: copies bring {copied} bytes where {expected} are expected")
         depth = op.ring.ring.stages
-        mine = [copy for copy in self.role.group if copy[0][1] == turn % depth and self.of_buffer(op, copy[0][0])[0] is op.ring]
-        self.role.group = [copy for copy in self.role.group if copy not in mine]
-        ring.arrivals.append(mine)
+        own_copies = [
+            copy for copy in self.role.group if copy[0][1] == iteration % depth and self.of_buffer(op, copy[0][0])[0] is op.ring
+        ]
+        self.role.group = [copy for copy in self.role.group if copy not in own_copies]
+        ring.arrivals.append(own_copies)
         ring.tiles.append(self.role.tile)
 
     def wait(self, op: Wait) -> Steps:
@@ -200,18 +202,18 @@ class Operations:
             self.finish(op.pending)
             if ring.full <= self.role.waited[op.ring]:
                 raise VerifyError(f"{at(op)}: the next stage may not be full yet")
-        if ring.in_turns and op.ring not in self.role.has_turn:
+        if ring.round_robin and op.ring not in self.role.has_turn:
             raise VerifyError(f"{at(op)}: the role does not have the turn, and may take a stage of rounds before for its own")
         self.expect(op, ring, self.role.waited[op.ring])
         while not ring.by_groups and ring.committed <= self.role.waited[op.ring]:
             yield op
         if not ring.by_groups:
-            arrived = ring.arrivals[self.role.waited[op.ring]]
+            copies = ring.arrivals[self.role.waited[op.ring]]
             if ring.tiles[self.role.waited[op.ring]] != self.role.tile:
                 raise VerifyError(f"{at(op)}: what comes was copied for another tile")
-            if ring.in_turns:
+            if ring.round_robin:
                 ring.takers.append(self.role)
-            self.there |= {stage: There(turn, fenced=True, met=True) for stage, turn in arrived}
+            self.contents |= {stage: StageContents(iteration, fenced=True, visible=True) for stage, iteration in copies}
         self.role.waited[op.ring] += 1
 
     def take_turn(self, op: TakeTurn) -> Steps:
@@ -219,26 +221,26 @@ class Operations:
         ring, role = self.reader(op), self.role
         if op.ring in role.has_turn or role.released[op.ring] != role.waited[op.ring]:
             raise VerifyError(f"{at(op)}: stages of the turn before were not given back, or it was not passed on")
-        turn, parity = op.place + ring.op.takers * role.taken[op.ring], role.taken[op.ring] % 2
+        iteration, parity = op.place + ring.op.takers * role.taken[op.ring], role.taken[op.ring] % 2
         if self.env.get(op.parity) != parity:
             raise VerifyError(f"{at(op)} names parity {self.env.get(op.parity)} where {parity} comes next")
-        while ring.passed < turn:
+        while ring.passed < iteration:
             yield op
         role.taken[op.ring] += 1
         role.has_turn.add(op.ring)
-        role.waited[op.ring] = role.released[op.ring] = ring.behind
+        role.waited[op.ring] = role.released[op.ring] = ring.passed_position
 
     def pass_turn(self, op: PassTurn) -> None:
         ring, role = self.reader(op), self.role
         if op.ring not in role.has_turn or ring.passed % ring.op.takers != op.place:
             raise VerifyError(f"{at(op)}: the role does not have the turn")
         role.has_turn.remove(op.ring)
-        ring.behind = role.waited[op.ring]
+        ring.passed_position = role.waited[op.ring]
         ring.passed += 1
 
     def reader(self, op: TurnOp) -> Queue:
         ring = self.queue(op, op.ring)
-        if not (ring.fenced and ring.met):
+        if not (ring.fenced and ring.visible):
             raise VerifyError(f"{at(op)} uses mbarriers that others do not know of yet")
         return ring
 
@@ -248,9 +250,9 @@ class Operations:
             value, group = self.role.groups.pop(0)
             if value in self.rings:
                 self.rings[value].full += 1
-            self.there |= {stage: There(turn) for stage, turn in group}
+            self.contents |= {stage: StageContents(iteration) for stage, iteration in group}
 
-    def give_back(self, op: Release) -> None:
+    def release_next(self, op: Release) -> None:
         ring, count = self.queue(op, op.ring), self.role.waited[op.ring] - op.held
         if not ring.by_groups:
             self.expect(op, ring, self.role.released[op.ring])
@@ -263,9 +265,9 @@ class Operations:
         value = op.operands[0]
         self.queue(op, value)
         depth = value.ring.stages
-        for place in range(self.role.released[value], count):
+        for use in range(self.role.released[value], count):
             for buffer, index in set[Stage]().union(*self.role.products):
-                if self.of_buffer(op, buffer)[0] is value and index == place % depth:
+                if self.of_buffer(op, buffer)[0] is value and index == use % depth:
                     raise VerifyError(f"{at(op)} gives back a stage that a product reads")
         self.role.released[value] = max(self.role.released[value], count)
 
@@ -277,22 +279,22 @@ class Operations:
         self.role.waited[op.ring] = ring.committed
         self.release(op, ring.committed)
 
-    def meet(self, op: Barrier) -> None:
-        if self.beside and op.scope != "role":
+    def barrier(self, op: Barrier) -> None:
+        if self.concurrent and op.scope != "role":
             raise VerifyError(f"{at(op)}: threads of other roles never come")
-        if self.beside:
+        if self.concurrent:
             return
         self.read.clear()
         for value, ring in self.rings.items():
             ring.free = self.role.released[value]
-        for one in (*self.there.values(), *self.rings.values()):
-            one.met = True
+        for state in (*self.contents.values(), *self.rings.values()):
+            state.visible = True
 
     def free(self, op: SharedFree) -> None:
-        busy = self.role.copies_under_way().union(*self.role.products)
+        busy = self.role.copies_in_flight().union(*self.role.products)
         for value in op.operands:
             ring = self.rings.pop(value, None)
-            if ring is not None and (ring.acquired != ring.committed or left_over(value, ring)):
+            if ring is not None and (ring.acquired != ring.committed or has_unread_stage(value, ring)):
                 raise VerifyError(f"{at(op)}: stages of the ring were filled, or may yet be, and nobody waited for them")
             if any(buffer is value for buffer, _ in busy):
                 raise VerifyError(f"{at(op)}: the buffer is in use")
@@ -304,30 +306,30 @@ class Operations:
         assert isinstance(buffer.owner, SharedAlloc)
         (value,) = buffer.owner.operands
         ring = self.rings.get(value)
-        if ring is not None and not ring.by_groups and (ring.acquired != ring.committed or left_over(value, ring)):
+        if ring is not None and not ring.by_groups and (ring.acquired != ring.committed or has_unread_stage(value, ring)):
             raise VerifyError(f"{at(op)}: copies into the buffer are under way, or may yet come")
         self.freed.add(buffer)
 
     def end(self, message: str) -> None:
-        left = any(left_over(value, ring) for value, ring in self.rings.items())
-        if self.role.copies_under_way() or self.role.products or left:
+        unread = any(has_unread_stage(value, ring) for value, ring in self.rings.items())
+        if self.role.copies_in_flight() or self.role.products or unread:
             raise VerifyError(message)
 
-    def arrived(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
-        place = self.place(op, buffer, stage)
+    def check_read(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
+        location = self.place(op, buffer, stage)
         value, ring = self.of_buffer(op, buffer)
-        found = self.there.get(place)
+        contents = self.contents.get(location)
         last = self.role.waited[value] - 1
-        if found is None or found.turn != (self.role.turn if ring.by_groups else last):
+        if contents is None or contents.iteration != (self.role.iteration if ring.by_groups else last):
             raise VerifyError(f"{at(op)} reads a stage before its copy is there")
-        sequence = last - (last - place[1]) % value.ring.stages
+        sequence = last - (last - location[1]) % value.ring.stages
         if sequence < self.role.released[value]:
             raise VerifyError(f"{at(op)} reads a stage that was given back, or not waited for")
-        if not found.met:
+        if not contents.visible:
             raise VerifyError(f"{at(op)} reads what other threads copied before all have met")
-        if product and not found.fenced:
+        if product and not contents.fenced:
             raise VerifyError(f"{at(op)} reads a stage that its proxy may not see yet")
-        return place
+        return location
 
 
 def at(op: Op) -> str:

@@ -22,31 +22,31 @@ from tilec.ir.ops import For
 from tilec.ir.ops.store_ops import PutRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Roles, SharedFree
 
-PUT: Final = 1
+WRITTEN: Final = 1
 FENCED: Final = 2
-MET: Final = 3
+VISIBLE: Final = 3
 """Progress of a scratch buffer's contents towards visibility to the async proxy; 0: nothing was written."""
-MOST: Final = 64
+MAX_AGE: Final = 64
 """Cap on a store's age; a wait with fewer pending stores covers every store of this age or older."""
 
 
 @dataclass(slots=True)
 class _State:
-    """`seen`: visibility of each scratch buffer's contents. `ages`: the number of stores started after the newest one that may
-    still read the buffer. `incomplete`: some store may be incomplete."""
+    """`visibility`: visibility of each scratch buffer's contents. `ages`: the number of stores started after the newest one
+    that may still read the buffer. `incomplete`: some store may be incomplete."""
 
-    seen: dict[Value, int] = field(default_factory=dict[Value, int])
+    visibility: dict[Value, int] = field(default_factory=dict[Value, int])
     ages: dict[Value, int] = field(default_factory=dict[Value, int])
     incomplete: bool = False
 
     def copy(self) -> _State:
-        return _State(dict(self.seen), dict(self.ages), self.incomplete)
+        return _State(dict(self.visibility), dict(self.ages), self.incomplete)
 
     def join(self, other: _State) -> _State:
         """The state that is true on either path."""
-        seen = {value: min(level, other.seen.get(value, 0)) for value, level in self.seen.items()}
+        visibility = {value: min(level, other.visibility.get(value, 0)) for value, level in self.visibility.items()}
         ages = self.ages | {value: min(age, self.ages.get(value, age)) for value, age in other.ages.items()}
-        return _State(seen, ages, self.incomplete or other.incomplete)
+        return _State(visibility, ages, self.incomplete or other.incomplete)
 
 
 def check(function: Function) -> None:
@@ -74,24 +74,24 @@ def _op(op: Op, state: _State) -> _State:
                 _end(_block(region, state.copy()), f"a role of {at(op)}")
         case _ if op.regions:
             first, *others = [_block(region, state.copy()) for region in op.regions]
-            for end in others:
-                first = first.join(end)
+            for state_after in others:
+                first = first.join(state_after)
             return first
         case PutRows():
             if op.operands[0] in state.ages:
                 raise VerifyError(f"{at(op)}: a copy may still read what lies there")
-            state.seen[op.operands[0]] = PUT
+            state.visibility[op.operands[0]] = WRITTEN
         case ProxyFence():
-            state.seen = {value: max(level, FENCED) for value, level in state.seen.items()}
+            state.visibility = {value: max(level, FENCED) for value, level in state.visibility.items()}
         case Barrier():
-            state.seen = {value: MET if level >= FENCED else level for value, level in state.seen.items()}
+            state.visibility = {value: VISIBLE if level >= FENCED else level for value, level in state.visibility.items()}
         case TensorStore():
             _start(op, state)
         case WaitStores():
-            gone = {value for value in op.operands if state.ages.get(value, op.pending) >= op.pending}
-            state.ages = {value: age for value, age in state.ages.items() if value not in gone}
+            finished = {value for value in op.operands if state.ages.get(value, op.pending) >= op.pending}
+            state.ages = {value: age for value, age in state.ages.items() if value not in finished}
             state.incomplete &= not (op.complete and op.pending == 0)
-        case SharedFree() if state.incomplete and any(value in state.seen for value in op.operands):
+        case SharedFree() if state.incomplete and any(value in state.visibility for value in op.operands):
             raise VerifyError(f"{at(op)}: copies that read it may be under way")
         case _:
             pass
@@ -99,9 +99,9 @@ def _op(op: Op, state: _State) -> _State:
 
 
 def _start(op: TensorStore, state: _State) -> None:
-    if state.seen.get(op.scratch, 0) < MET:
+    if state.visibility.get(op.scratch, 0) < VISIBLE:
         raise VerifyError(f"{at(op)}: not all threads have put, fenced and met")
-    state.ages = {value: min(age + 1, MOST) for value, age in state.ages.items()}
+    state.ages = {value: min(age + 1, MAX_AGE) for value, age in state.ages.items()}
     state.ages[op.scratch] = 0
     state.incomplete = True
 
@@ -115,32 +115,35 @@ def _loop(op: For, state: _State) -> _State:
         state = end
 
 
-def _end(state: _State, what: str) -> None:
+def _end(state: _State, subject: str) -> None:
     if state.incomplete or state.ages:
-        raise VerifyError(f"{what} ends while copies to a tensor are under way")
+        raise VerifyError(f"{subject} ends while copies to a tensor are under way")
 
 
 def _check_parts(function: Function) -> None:
     """Check that each store's part matches the scratch contents, and that the parts cover every tile."""
-    put: dict[Value, PutRows] = {}
+    written: dict[Value, PutRows] = {}
     stored: dict[Value, list[tuple[int, int]]] = {}
     for op in function.body.walk():
         if isinstance(op, PutRows):
-            put[op.operands[0]] = op
+            written[op.operands[0]] = op
             stored.setdefault(op.tile, [])
         elif isinstance(op, TensorStore):
-            made = put.get(op.scratch)
-            where = op.column, op.columns, op.rows, op.target.tensor.dtype
-            if made is None or (made.column, made.columns, made.tile.tile.shape[0], made.tile.tile.dtype) != where:
+            source = written.get(op.scratch)
+            stored_part = op.column, op.columns, op.rows, op.target.tensor.dtype
+            if (
+                source is None
+                or (source.column, source.columns, source.tile.tile.shape[0], source.tile.tile.dtype) != stored_part
+            ):
                 raise VerifyError(f"{at(op)} stores another part than was put there")
-            stored[made.tile].append((op.column, op.columns))
+            stored[source.tile].append((op.column, op.columns))
     for tile, parts in stored.items():
-        reached = 0
+        next_column = 0
         for column, columns in sorted(parts):
-            if column != reached:
+            if column != next_column:
                 raise VerifyError(f"columns of {tile.type} are stored twice, or never")
-            reached += columns
-        if reached != tile.tile.shape[1]:
+            next_column += columns
+        if next_column != tile.tile.shape[1]:
             raise VerifyError(f"columns of {tile.type} are stored twice, or never")
 
 

@@ -31,16 +31,16 @@ def check(function: Function) -> None:
     ranges = aligned_ranges(function)
     for step in {op.step for op in function.body.walk() if isinstance(op, For)}:  # positive, by each loop's obligation
         ranges[step] = within(ranges[step], 1, ranges[step].high) or ranges[step]
-    capped = {op.operands[1] for op in function.body.walk() if isinstance(op, Select) and _stays(op)}
+    stopping = {op.operands[1] for op in function.body.walk() if isinstance(op, Select) and _stops_at_end(op)}
     users = users_of(function.body)
     trusted = trusted_ops(function)
     for op in steering_ops(function):
         if op in trusted or (isinstance(op, Binary) and op.kind == "shl"):
             continue
-        if may_wrap(op) and not (op.result.fits or op.result in capped or _is_within(op, ranges) or _is_term(op, users)):
+        if may_wrap(op) and not (op.result.fits or op.result in stopping or _is_within(op, ranges) or _is_term(op, users)):
             name = getattr(op, "kind", op.opcode)
-            where = f" at {op.loc}" if op.loc is not None else ""
-            raise VerifyError(f"`{name}`{where} may leave {op.result.tile.dtype}, and nothing shows that it does not")
+            location = f" at {op.loc}" if op.loc is not None else ""
+            raise VerifyError(f"`{name}`{location} may leave {op.result.tile.dtype}, and nothing shows that it does not")
 
 
 def _is_within(op: Op, ranges: dict[Value, Range]) -> bool:
@@ -50,11 +50,11 @@ def _is_within(op: Op, ranges: dict[Value, Range]) -> bool:
 
 
 def _is_term(op: Op, users: dict[Value, list[Op]]) -> bool:
-    sums = [isinstance(one, Binary) and one.kind in ("add", "sub") and one.result.fits for one in users[op.result]]
+    sums = [isinstance(user, Binary) and user.kind in ("add", "sub") and user.result.fits for user in users[op.result]]
     return bool(sums) and all(sums)
 
 
-def _stays(op: Select) -> bool:
+def _stops_at_end(op: Select) -> bool:
     """Whether the selection is `x + step if x < end else x`."""
     test, following, before = op.operands[0].owner, op.operands[1].owner, op.operands[2]
     is_below = isinstance(test, Compare) and test.kind == "lt" and test.operands[0] is before

@@ -26,7 +26,7 @@ from tilec.ir.types import TileType
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.target.schedule import Schedule
 
-EARLY_REGISTERS: Final = 80
+PROLOGUE_REGISTERS: Final = 80
 """Maximum registers per thread for values loaded before the wait."""
 
 
@@ -35,9 +35,9 @@ def insert(function: Function, schedule: Schedule) -> Function:
     if function.residents and len(schedule.roles) == 1 and not schedule.pipelines:
         _peel(function, schedule)
         canonicalize(function)
-    early = set(_early(function, function.body.ops, launch_values(function)))
-    start = [op for op in function.body.ops if op in early]
-    rest = [op for op in function.body.ops if op not in early]
+    prologue = set(_prologue_ops(function, function.body.ops, launch_values(function)))
+    start = [op for op in function.body.ops if op in prologue]
+    rest = [op for op in function.body.ops if op not in prologue]
     function.body.ops = [*start, WaitPrior(before=schedule.next == "before"), *rest]
     return function
 
@@ -62,15 +62,15 @@ def _is_only_read(function: Function, tensor: Value) -> bool:
     return function.is_resident(tensor) and function.parameter_of(tensor).access is Access.IN
 
 
-def _early(function: Function, ops: Iterable[Op], known: set[Value]) -> list[Op]:
+def _prologue_ops(function: Function, ops: Iterable[Op], known: set[Value]) -> list[Op]:
     """The operations that may precede the wait if the values `known` do: loads of resident tensors whose offsets are computed
     from these values or from other such loads, and the scalars in between."""
     known = set(known)
     found: list[Op] = []
     for op in ops:
-        read = isinstance(op, Load) and op.pad is None and _is_only_read(function, op.source)
-        loads = isinstance(op, Load) and read and set(op.offsets) <= known
-        if loads or (_is_scalar(op) and set(op.operands) <= known):
+        only_read = isinstance(op, Load) and op.pad is None and _is_only_read(function, op.source)
+        is_prologue_load = isinstance(op, Load) and only_read and set(op.offsets) <= known
+        if is_prologue_load or (_is_scalar(op) and set(op.operands) <= known):
             known |= set(op.results)
             found.append(op)
     return found
@@ -79,23 +79,29 @@ def _early(function: Function, ops: Iterable[Op], known: set[Value]) -> list[Op]
 def _peel(function: Function, schedule: Schedule) -> None:
     """Peel the first iterations of loops that load resident tensors."""
     known = launch_values(function)
-    made: list[Op] = []
-    names: dict[Value, Value] = {}
-    left = EARLY_REGISTERS
+    ops: list[Op] = []
+    mapping: dict[Value, Value] = {}
+    registers_left = PROLOGUE_REGISTERS
     for op in function.body.ops:
         for inner in (op, *(inner for region in op.regions for inner in region.walk())):
-            inner.operands = [names.get(value, value) for value in inner.operands]
-        turns, each = _turns(function, op, known, 32 * schedule.warps)
-        count = 0 if not turns else min(turns, left // each) if schedule.early is None else min(turns, schedule.early)
+            inner.operands = [mapping.get(value, value) for value in inner.operands]
+        iterations, per_iteration = _peelable_iterations(function, op, known, 32 * schedule.warps)
+        count = (
+            0
+            if not iterations
+            else min(iterations, registers_left // per_iteration)
+            if schedule.early is None
+            else min(iterations, schedule.early)
+        )
         if isinstance(op, For) and count:
-            left -= count * each
-            made += _first_turns(op, count, turns, names)
+            registers_left -= count * per_iteration
+            ops += _peel_iterations(op, count, iterations, mapping)
         else:
-            made.append(op)
-    function.body.ops = made
+            ops.append(op)
+    function.body.ops = ops
 
 
-def _turns(function: Function, op: Op, known: set[Value], threads: int) -> tuple[int, int]:
+def _peelable_iterations(function: Function, op: Op, known: set[Value], threads: int) -> tuple[int, int]:
     """Iteration count of a loop whose loads may precede the wait, and registers per thread for one iteration's loads; (0, 1)
     for every other operation."""
     bounds = (
@@ -104,7 +110,7 @@ def _turns(function: Function, op: Op, known: set[Value], threads: int) -> tuple
     if len(bounds) < 3 or any(isinstance(inner, Mma) and inner.result.tile.rank == 2 for inner in op.regions[0].walk()):
         return 0, 1
     (body,) = op.regions
-    loads = [one for one in _early(function, body.ops, known | {body.arguments[0]}) if isinstance(one, Load)]
+    loads = [load for load in _prologue_ops(function, body.ops, known | {body.arguments[0]}) if isinstance(load, Load)]
     if not loads:
         return 0, 1
     lower, upper, step = (int(bound) for bound in bounds)
@@ -112,24 +118,24 @@ def _turns(function: Function, op: Op, known: set[Value], threads: int) -> tuple
     return max(0, -(-(upper - lower) // step)), max(1, size // (4 * threads))
 
 
-def _first_turns(loop: For, count: int, turns: int, names: dict[Value, Value]) -> list[Op]:
-    """The first `count` of a loop's `turns` iterations in sequence, then the remaining loop. If none remains, `names` maps the
-    loop's results to the final values."""
+def _peel_iterations(loop: For, count: int, iterations: int, mapping: dict[Value, Value]) -> list[Op]:
+    """The first `count` of a loop's `iterations` iterations in sequence, then the remaining loop. If none remains, `mapping`
+    maps the loop's results to the final values."""
     (body,) = loop.regions
     lower, step = (int(value.owner.value) for value in (loop.lower, loop.step) if isinstance(value.owner, Constant))
-    held, made = list(loop.initial), list[Op]()
+    carried, ops = list(loop.initial), list[Op]()
 
     def number(value: int) -> Value:
-        made.append(Constant(value=value))
-        made[-1].define(loop.lower.type)
-        return made[-1].result
+        ops.append(Constant(value=value))
+        ops[-1].define(loop.lower.type)
+        return ops[-1].result
 
-    for turn in range(count):
-        inside = dict(zip(body.arguments, [number(lower + step * turn), *held], strict=True))
-        made += clone(body.ops[:-1], inside)
-        held = [inside.get(value, value) for value in body.ops[-1].operands]
-    if count == turns:
-        names |= zip(loop.results, held, strict=True)
-        return made
-    loop.operands = [number(lower + step * count), loop.upper, loop.step, *held]
-    return [*made, loop]
+    for iteration in range(count):
+        iteration_values = dict(zip(body.arguments, [number(lower + step * iteration), *carried], strict=True))
+        ops += clone(body.ops[:-1], iteration_values)
+        carried = [iteration_values.get(value, value) for value in body.ops[-1].operands]
+    if count == iterations:
+        mapping |= zip(loop.results, carried, strict=True)
+        return ops
+    loop.operands = [number(lower + step * count), loop.upper, loop.step, *carried]
+    return [*ops, loop]

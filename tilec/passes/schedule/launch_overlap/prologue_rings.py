@@ -18,24 +18,24 @@ from tilec.ir.ops.sync_ops import Acquire, Commit, Ring
 def hoist(function: Function) -> Function:
     """Move the prologue of the first pipelined loop, in place."""
     ops = function.body.ops
-    wait = next((place for place, op in enumerate(ops) if isinstance(op, WaitPrior)), None)
-    loop = next((place for place, op in enumerate(ops) if isinstance(op, For)), len(ops))
-    start = next((place for place, op in enumerate(ops[:loop]) if isinstance(op, Ring)), loop)
-    end = max((place + 1 for place, op in enumerate(ops[:loop]) if isinstance(op, Commit)), default=0)
+    wait = next((index for index, op in enumerate(ops) if isinstance(op, WaitPrior)), None)
+    loop = next((index for index, op in enumerate(ops) if isinstance(op, For)), len(ops))
+    start = next((index for index, op in enumerate(ops[:loop]) if isinstance(op, Ring)), loop)
+    end = max((index + 1 for index, op in enumerate(ops[:loop]) if isinstance(op, Commit)), default=0)
     if wait is None or not wait < start < end:
         return function
-    moved = Block(ops=ops[start:end])
+    prologue = Block(ops=ops[start:end])
     known = {parameter.value for parameter in function.parameters}
-    known |= {value for op in (*ops[:wait], *moved.walk()) for value in op.results}
-    if all(_is_early(function, op) for op in moved.ops) and all(set(op.operands) <= known for op in moved.walk()):
-        function.body.ops = [*ops[:wait], *moved.ops, *ops[wait:start], *ops[end:]]
+    known |= {value for op in (*ops[:wait], *prologue.walk()) for value in op.results}
+    if all(_may_precede_wait(function, op) for op in prologue.ops) and all(set(op.operands) <= known for op in prologue.walk()):
+        function.body.ops = [*ops[:wait], *prologue.ops, *ops[wait:start], *ops[end:]]
     return function
 
 
-def _is_early(function: Function, op: Op) -> bool:
+def _may_precede_wait(function: Function, op: Op) -> bool:
     """Whether an operation touches only the ring and resident tensors."""
     if isinstance(op, AsyncCopy):
         return function.is_resident(op.source)
     if isinstance(op, If):
-        return all(_is_early(function, inner) for region in op.regions for inner in region.ops[:-1])
+        return all(_may_precede_wait(function, inner) for region in op.regions for inner in region.ops[:-1])
     return isinstance(op, (Ring, SharedAlloc, Acquire, Commit)) or (op.effect is Effect.NONE and not op.regions)

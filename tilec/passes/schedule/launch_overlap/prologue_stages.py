@@ -29,7 +29,7 @@ from tilec.passes.analysis.ranges import value_ranges
 from tilec.passes.schedule.pipelining.staged_products import Emitter
 from tilec.target.schedule import Schedule
 
-EARLY_STAGES: Final = 4
+PROLOGUE_STAGES: Final = 4
 """Prologue stages by default. Each delays the first copy after the wait by about 60 ns (H200); more stages cost more than they
 save (docs/decisions.md)."""
 
@@ -37,49 +37,49 @@ save (docs/decisions.md)."""
 def hoist(function: Function, schedule: Schedule) -> Function:
     """Peel the first iterations, in place; a kernel without a producer loop or a wait stays unchanged."""
     body = function.body
-    loop, wait = _filling(function), next((op for op in body.ops if isinstance(op, WaitPrior)), None)
+    loop, wait = _producer_loop(function), next((op for op in body.ops if isinstance(op, WaitPrior)), None)
     if loop is None or wait is None:
         return function
     stages = next(op for op in loop.regions[0].ops if isinstance(op, Acquire)).ring.ring.stages
-    count = min(EARLY_STAGES if schedule.early is None else schedule.early, stages)
+    count = min(PROLOGUE_STAGES if schedule.early is None else schedule.early, stages)
     if not count:
         return function
-    early, late = Emitter(), Emitter()
-    turn, room = loop.lower, _has_room(function, loop, count)
+    before_wait, after_wait = Emitter(), Emitter()
+    variable, has_room = loop.lower, _fits_i32(function, loop, count)
     for stage in range(count):
-        place = [early.number(stage), early.number(0)]
-        condition = early.compare("lt", turn, loop.upper)
-        for out, first in ((early, True), (late, False)):
-            inside = dict(zip(loop.regions[0].arguments, [turn, *place], strict=True))
-            part = clone(_part(function, loop, first), inside)
+        position = [before_wait.number(stage), before_wait.number(0)]
+        condition = before_wait.compare("lt", variable, loop.upper)
+        for out, first in ((before_wait, True), (after_wait, False)):
+            mapping = dict(zip(loop.regions[0].arguments, [variable, *position], strict=True))
+            part = clone(_part(function, loop, first), mapping)
             out.add(If(operands=[condition], regions=[Block(ops=[*part, Yield()]), Block(ops=[Yield()])]))
-        following = early.binary("add", turn, loop.step)
-        turn = following if room else early.select(condition, following, turn)
-    loop.operands[0] = turn
-    loop.operands[3:] = [early.number(count % stages), early.number(count // stages)]
+        next_variable = before_wait.binary("add", variable, loop.step)
+        variable = next_variable if has_room else before_wait.select(condition, next_variable, variable)
+    loop.operands[0] = variable
+    loop.operands[3:] = [before_wait.number(count % stages), before_wait.number(count // stages)]
     setup = _setup(body)
     rest = [op for op in body.ops if op not in setup]
-    waits, fills = rest.index(wait), rest.index(loop)
-    body.ops = [*setup, *rest[:waits], *early.ops, *rest[waits:fills], *late.ops, *rest[fills:]]
+    wait_index, loop_index = rest.index(wait), rest.index(loop)
+    body.ops = [*setup, *rest[:wait_index], *before_wait.ops, *rest[wait_index:loop_index], *after_wait.ops, *rest[loop_index:]]
     return function
 
 
-def _has_room(function: Function, loop: For, count: int) -> bool:
+def _fits_i32(function: Function, loop: For, count: int) -> bool:
     """Whether `lower + count * step` fits in i32 in every launch, for any number of iterations."""
     ranges = value_ranges(function)
     return ranges[loop.lower].high + count * ranges[loop.step].high <= i32.integer_range()[1]
 
 
-def _filling(function: Function) -> For | None:
+def _producer_loop(function: Function) -> For | None:
     """The TMA producer loop, if it alone issues TMA copies, fills one ring, and copies some resident tensor; else None."""
-    filling = [op for op in function.body.ops if any(isinstance(one, TensorCopy) for one in Block(ops=[op]).walk())]
-    loop = filling[0] if len(filling) == 1 else None
+    copying_ops = [op for op in function.body.ops if any(isinstance(inner, TensorCopy) for inner in Block(ops=[op]).walk())]
+    loop = copying_ops[0] if len(copying_ops) == 1 else None
     if not isinstance(loop, For) or sum(isinstance(op, Acquire) for op in loop.regions[0].ops) != 1:
         return None
-    return loop if any(_is_early(function, op) for op in loop.regions[0].ops) else None
+    return loop if any(_may_precede_wait(function, op) for op in loop.regions[0].ops) else None
 
 
-def _is_early(function: Function, op: Op) -> bool:
+def _may_precede_wait(function: Function, op: Op) -> bool:
     return isinstance(op, TensorCopy) and function.is_resident(op.source)
 
 
@@ -89,19 +89,19 @@ def _part(function: Function, loop: For, first: bool) -> list[Op]:
     chosen: set[Op] = {
         op
         for op in ops
-        if (isinstance(op, Acquire | TensorCopy) and (isinstance(op, Acquire) or _is_early(function, op)) is first)
+        if (isinstance(op, Acquire | TensorCopy) and (isinstance(op, Acquire) or _may_precede_wait(function, op)) is first)
         or (isinstance(op, Commit) and not first)
     }
-    wanted: set[Value] = set()
+    needed: set[Value] = set()
     for op in reversed(ops):
-        if op in chosen or not wanted.isdisjoint(op.results):
+        if op in chosen or not needed.isdisjoint(op.results):
             chosen.add(op)
-            wanted.update(op.operands)
+            needed.update(op.operands)
     return [op for op in ops if op in chosen]
 
 
 def _setup(body: Block) -> list[Op]:
     """The ring, its buffers, and the fence and barrier that make its mbarriers visible to all threads."""
-    first = next(place for place, op in enumerate(body.ops) if isinstance(op, Ring))
-    last = next(place for place, op in enumerate(body.ops) if place > first and isinstance(op, Barrier))
+    first = next(index for index, op in enumerate(body.ops) if isinstance(op, Ring))
+    last = next(index for index, op in enumerate(body.ops) if index > first and isinstance(op, Barrier))
     return body.ops[first : last + 1]

@@ -27,24 +27,24 @@ def _block(block: Block, warps: int, yielded: Layouts) -> None:
     for op in block.ops:
         for region in op.regions:
             _block(region, warps, yielded_layouts(op))
-        wanted = yielded if op.opcode == "yield" else _wanted(op, warps)
-        for place, layout in enumerate(wanted):
-            value = op.operands[place]
+        required = yielded if op.opcode == "yield" else _required_layouts(op, warps)
+        for index, layout in enumerate(required):
+            value = op.operands[index]
             if layout is not None and value.layout is not None and value.layout != layout:
-                op.operands[place] = _relayout(ops, value, layout, op)
+                op.operands[index] = _relayout(ops, value, layout, op)
         ops.append(op)
     block.ops = ops
 
 
 def _relayout(ops: list[Op], value: Value, layout: Layout, user: Op) -> Value:
-    moved = Relayout(operands=[value], loc=user.loc)
-    moved.define(value.tile)
-    moved.result.layout = layout
-    ops.append(moved)
-    return moved.result
+    conversion = Relayout(operands=[value], loc=user.loc)
+    conversion.define(value.tile)
+    conversion.result.layout = layout
+    ops.append(conversion)
+    return conversion.result
 
 
-def _wanted(op: Op, warps: int) -> Layouts:
+def _required_layouts(op: Op, warps: int) -> Layouts:
     return (None, _store_layout(op, warps)) if isinstance(op, Store) else operand_layouts(op)
 
 
@@ -53,5 +53,5 @@ def _store_layout(op: Store, warps: int) -> Layout | None:
     tile = op.tile
     if tile.layout is None:
         return None
-    wider, most = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
-    return wider if vector_length(wider, most) > vector_length(tile.layout, most) else tile.layout
+    wider, max_elements = natural(tile.tile.shape, warps), op.vector // tile.tile.dtype.bytes
+    return wider if vector_length(wider, max_elements) > vector_length(tile.layout, max_elements) else tile.layout

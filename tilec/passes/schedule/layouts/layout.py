@@ -24,7 +24,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
 from tilec.ir.types import TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
-from tilec.passes.schedule.layouts.propagation import spread
+from tilec.passes.schedule.layouts.propagation import propagate
 
 VECTOR_BYTES = 16
 
@@ -32,7 +32,7 @@ VECTOR_BYTES = 16
 def assign(function: Function) -> Function:
     """Set layouts and vectors, in place."""
     _set_vectors(function)
-    spread(function)
+    propagate(function)
     _load_as_broadcast(function, function.num_warps)
     _block(function.body, function.num_warps)
     return function
@@ -144,7 +144,7 @@ def _layout(op: Op, result: Value, warps: int) -> Layout:
             return natural(shape, warps)
         case _:
             for operand in op.operands:
-                made = operand.owner
-                if operand.layout is not None and operand.tile.shape == shape and not isinstance(made, Constant | Broadcast):
+                owner = operand.owner
+                if operand.layout is not None and operand.tile.shape == shape and not isinstance(owner, Constant | Broadcast):
                     return operand.layout
             return next((v.layout for v in op.operands if v.layout and v.tile.shape == shape), natural(shape, warps))

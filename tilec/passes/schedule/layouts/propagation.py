@@ -18,7 +18,7 @@ from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.types import TileType
 
 
-def spread(function: Function) -> None:
+def propagate(function: Function) -> None:
     """Propagate the layouts that are already set, in place. Kernels without `mma` stay unchanged."""
     if any(isinstance(op, Mma | GroupProduct) for op in function.body.walk()):
         state = _State(function)
@@ -32,13 +32,13 @@ class _State:
     function: Function
     changed: bool = True
     copies: dict[tuple[Value, Layout], Value] = field(default_factory=dict[tuple[Value, Layout], Value])
-    home: dict[Op, Block] = field(default_factory=dict[Op, Block])
+    parent: dict[Op, Block] = field(default_factory=dict[Op, Block])
 
     def __post_init__(self) -> None:
         pending = [self.function.body]
         while pending:
             block = pending.pop()
-            self.home |= dict.fromkeys(block.ops, block)
+            self.parent |= dict.fromkeys(block.ops, block)
             pending += [region for op in block.ops for region in op.regions]
 
     def block(self, block: Block) -> None:
@@ -66,8 +66,8 @@ class _State:
             self.set(result, argument.layout)
 
     def branch(self, op: If) -> None:
-        for place, result in enumerate(op.results):
-            yielded = (region.ops[-1].operands[place].layout for region in op.regions)
+        for index, result in enumerate(op.results):
+            yielded = (region.ops[-1].operands[index].layout for region in op.regions)
             if isinstance(result.type, TileType):
                 self.set(result, next((layout for layout in yielded if layout is not None), None))
 
@@ -92,43 +92,45 @@ class _State:
     def backward(self, op: Op) -> None:
         if not op.elementwise or op.result.layout is None:
             return
-        for place, value in enumerate(op.operands):
+        for index, value in enumerate(op.operands):
             if value.tile.rank and value.layout != op.result.layout:
-                op.operands[place] = self.made_as(value, op.result.layout)
+                op.operands[index] = self.in_layout(value, op.result.layout)
 
-    def made_as(self, value: Value, layout: Layout) -> Value:
+    def in_layout(self, value: Value, layout: Layout) -> Value:
         """`value` in `layout`, rematerialized if it already has another one; `value` itself if that is impossible."""
         op = value.owner
         if (value, layout) in self.copies:
             return self.copies[value, layout]
-        if not isinstance(op, Op) or op not in self.home or not self.is_free(op):
+        if not isinstance(op, Op) or op not in self.parent or not self.is_rematerializable(op):
             return value
         if value.layout is None:
-            made = op
+            rematerialized = op
         elif value.layout == layout:
             return value
         else:
-            made = dataclasses.replace(op, operands=list(op.operands), results=[])
-            made.define(value.tile)
-            home = self.home[made] = self.home[op]
-            home.ops.insert(home.ops.index(op) + 1, made)
-            self.copies[value, layout] = made.result
-        self.set(made.result, layout)
-        if made.elementwise:
-            wanted = [layout] * len(made.operands)
-        elif isinstance(made, Broadcast) and made.operands[0].tile.rank:
-            shape = made.operands[0].tile.shape
-            wanted = [hidden(layout, {axis for axis, extent in enumerate(shape) if extent == 1})]
-        elif isinstance(made, Reshape | Permute):
-            axes = _moved_axes(made)
+            rematerialized = dataclasses.replace(op, operands=list(op.operands), results=[])
+            rematerialized.define(value.tile)
+            block = self.parent[rematerialized] = self.parent[op]
+            block.ops.insert(block.ops.index(op) + 1, rematerialized)
+            self.copies[value, layout] = rematerialized.result
+        self.set(rematerialized.result, layout)
+        if rematerialized.elementwise:
+            required = [layout] * len(rematerialized.operands)
+        elif isinstance(rematerialized, Broadcast) and rematerialized.operands[0].tile.rank:
+            shape = rematerialized.operands[0].tile.shape
+            required = [hidden(layout, {axis for axis, extent in enumerate(shape) if extent == 1})]
+        elif isinstance(rematerialized, Reshape | Permute):
+            axes = _moved_axes(rematerialized)
             assert axes is not None
-            wanted = [with_axes(layout, {new: old for old, new in axes.items()}, made.operands[0].tile.rank)]
+            required = [with_axes(layout, {new: old for old, new in axes.items()}, rematerialized.operands[0].tile.rank)]
         else:
-            return made.result
-        made.operands = [self.made_as(v, w) if v.tile.rank else v for v, w in zip(made.operands, wanted, strict=True)]
-        return made.result
+            return rematerialized.result
+        rematerialized.operands = [
+            self.in_layout(v, w) if v.tile.rank else v for v, w in zip(rematerialized.operands, required, strict=True)
+        ]
+        return rematerialized.result
 
-    def is_free(self, op: Op) -> bool:
+    def is_rematerializable(self, op: Op) -> bool:
         """Whether a thread can compute any element of the result without other threads' elements."""
         if isinstance(op, Constant | Iota | Broadcast):
             return True  # `conversions` converts a broadcast's source to the slice of the layout that is needed
@@ -137,7 +139,7 @@ class _State:
         if not op.elementwise and not isinstance(op, Reshape | Permute):
             return False
         owners = [value.owner for value in op.operands if value.tile.rank]
-        return all(isinstance(owner, Op) and owner in self.home and self.is_free(owner) for owner in owners)
+        return all(isinstance(owner, Op) and owner in self.parent and self.is_rematerializable(owner) for owner in owners)
 
 
 def _moved_axes(op: Reshape | Permute) -> dict[int, int] | None:

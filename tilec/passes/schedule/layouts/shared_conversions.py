@@ -28,7 +28,7 @@ from tilec.ir.types import ScratchType
 
 def exchange(function: Function) -> Function:
     """Lower the operations, in place."""
-    _split(function.body)
+    _insert_conversions(function.body)
     _block(function.body, taken_bytes(function), function.num_warps * 32)
     return function
 
@@ -42,12 +42,12 @@ def kept_layout(op: Reshape | Permute) -> Layout | None:
     return reshaped(source.layout, source.tile.shape, tile.shape)
 
 
-def _split(block: Block) -> None:
+def _insert_conversions(block: Block) -> None:
     """Insert a `relayout` after every reshape and permutation that moves elements between threads or registers."""
     ops: list[Op] = []
     for op in block.ops:
         for region in op.regions:
-            _split(region)
+            _insert_conversions(region)
         ops.append(op)
         if not isinstance(op, Reshape | Permute) or op.operands[0].layout is None or op.result.layout is None:
             continue
@@ -62,30 +62,30 @@ def _split(block: Block) -> None:
     block.ops = ops
 
 
-def _block(block: Block, taken: dict[Op, int], threads: int) -> None:
+def _block(block: Block, used_bytes: dict[Op, int], threads: int) -> None:
     ops: list[Op] = []
     for op in block.ops:
         for region in op.regions:
-            _block(region, taken, threads)
+            _block(region, used_bytes, threads)
         size = exchange_bytes(op, threads)
-        ops += _taken_apart(op, size, scratch_offset(taken.get(op, 0))) if size else [op]
+        ops += _stores_and_loads(op, size, scratch_offset(used_bytes.get(op, 0))) if size else [op]
     block.ops = ops
 
 
-def _taken_apart(op: Op, size: int, offset: int) -> list[Op]:
+def _stores_and_loads(op: Op, size: int, offset: int) -> list[Op]:
     alloc = SharedAlloc(offset=offset, loc=op.loc)
     alloc.define(ScratchType(size))
     scratch, source, result = alloc.result, op.operands[0], op.result
     if isinstance(op, Reduce):
-        put: Op = ReducePut(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
-        take: Op = ReduceTake(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
+        store: Op = ReducePut(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
+        load: Op = ReduceTake(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
     else:
         before, after = _steps(op)
-        put = Put(operands=[scratch, source], steps=before, loc=op.loc)
-        take = Take(operands=[scratch], steps=after, loc=op.loc)
-    take.results = [result]
-    result.owner = take
-    return [alloc, put, take, SharedFree(operands=[scratch], loc=op.loc)]
+        store = Put(operands=[scratch, source], steps=before, loc=op.loc)
+        load = Take(operands=[scratch], steps=after, loc=op.loc)
+    load.results = [result]
+    result.owner = load
+    return [alloc, store, load, SharedFree(operands=[scratch], loc=op.loc)]
 
 
 def _steps(op: Op) -> tuple[Steps, Steps]:

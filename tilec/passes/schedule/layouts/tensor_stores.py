@@ -31,7 +31,7 @@ from tilec.passes.schedule.pipelining.staged_products import Emitter
 from tilec.passes.schedule.specialization.persistent import tile_loop
 from tilec.target.targets import Target
 
-LEAST: Final = 2
+MIN_BUFFERS: Final = 2
 """Minimum scratch buffers for a tile of several parts: one is written while another is read."""
 WRITES: Final = (Effect.WRITE, Effect.ATOMIC)
 VECTOR: Final = 16
@@ -45,7 +45,7 @@ def problem(function: Function) -> str | None:
         return f"it writes memory in {len(writes)} places; a single `store` of a whole tile goes through a tensor map"
     store, type_ = writes[0], writes[0].tile.tile
     name, parameter = store.target.name, function.parameter_of(store.target)
-    if store not in _home(function).ops:
+    if store not in _tile_block(function).ops:
         return "its store stands in a loop, or in a branch"
     if parameter.access is not Access.OUT or store.unsafe is not None:
         return f"`{name}` is not declared `Out`, or is written in an `unsafe` block"
@@ -84,81 +84,81 @@ def is_accumulated(tile: Value, warps: int) -> bool:
 
 def _plain(layout: Layout) -> tuple[tuple[Digit, ...], ...]:
     digits = layout.registers, layout.lanes, layout.warps
-    return tuple(tuple(digit for digit in group if digit.extent > 1) for group in digits)
+    return tuple(tuple(digit for digit in digits_of_index if digit.extent > 1) for digits_of_index in digits)
 
 
-def insert(function: Function, target: Target, takers: int) -> Function:
-    """Split the store, in place. `takers`: consumers that process tiles round-robin, each with its own scratch."""
-    home = _home(function)
-    (store,) = [op for op in home.ops if isinstance(op, Store)]
+def insert(function: Function, target: Target, consumers: int) -> Function:
+    """Split the store, in place. `consumers`: consumers that process tiles round-robin, each with its own scratch."""
+    block = _tile_block(function)
+    (store,) = [op for op in block.ops if isinstance(op, Store)]
     tiles = tile_loop(function)
     rows, columns = store.tile.tile.shape
     parts = parts_of(columns)
     # Before the tile loop, since TMA reads a tile's scratch while the next tile is computed.
     before, after = Emitter(), Emitter()
     offset = _aligned(taken_bytes(function)[store if tiles is None else tiles])
-    room = (target.max_shared_bytes - offset) // takers
-    for size in _pieces([_aligned(rows * width * ELEMENT_BYTES) for _, width in parts], room):
+    available = (target.max_shared_bytes - offset) // consumers
+    for size in _buffer_sizes([_aligned(rows * width * ELEMENT_BYTES) for _, width in parts], available):
         before.add(SharedAlloc(offset=offset, alignment=tma.ALIGNMENT, loc=store.loc), ScratchType(size))
         offset += size
     scratch = [op.result for op in before.ops]
-    stored = _stored(store, parts, scratch, again=tiles is not None)
+    stored = _emit_stores(store, parts, scratch, reused=tiles is not None)
     after.add(WaitStores(operands=scratch, complete=True, loc=store.loc))
-    place = home.ops.index(store)
-    home.ops[place : place + 1] = [*(before.ops if tiles is None else []), *stored.ops, *(after.ops if tiles is None else [])]
+    index = block.ops.index(store)
+    block.ops[index : index + 1] = [*(before.ops if tiles is None else []), *stored.ops, *(after.ops if tiles is None else [])]
     if tiles is not None:
-        place = function.body.ops.index(tiles)
-        function.body.ops[place : place + 1] = [*before.ops, tiles, *after.ops]
+        index = function.body.ops.index(tiles)
+        function.body.ops[index : index + 1] = [*before.ops, tiles, *after.ops]
     return function
 
 
-def _pieces(parts: list[int], room: int) -> list[int]:
-    """Sizes in bytes of n scratch buffers: the largest n that fits in `room`, but at least `LEAST` or one for each part. Buffer
-    i is for parts i, i + n, ..., whose sizes are in `parts`."""
-    least = min(LEAST, len(parts))
-    for count in range(len(parts), least - 1, -1):
-        pieces = [max(parts[number::count]) for number in range(count)]
-        if count == least or sum(pieces) <= room:
-            return pieces
+def _buffer_sizes(parts: list[int], available: int) -> list[int]:
+    """Sizes in bytes of n scratch buffers: the largest n that fits in `available`, but at least `MIN_BUFFERS` or one for each
+    part. Buffer i is for parts i, i + n, ..., whose sizes are in `parts`."""
+    min_count = min(MIN_BUFFERS, len(parts))
+    for count in range(len(parts), min_count - 1, -1):
+        sizes = [max(parts[number::count]) for number in range(count)]
+        if count == min_count or sum(sizes) <= available:
+            return sizes
     raise AssertionError(parts)
 
 
-def _stored(store: Store, parts: tuple[tuple[int, int], ...], scratch: list[Value], *, again: bool) -> Emitter:
-    """The stores of all parts, grouped so that a group's buffers are not those of the group just stored. `again`: the scratch
+def _emit_stores(store: Store, parts: tuple[tuple[int, int], ...], scratch: list[Value], *, reused: bool) -> Emitter:
+    """The stores of all parts, grouped so that a group's buffers are not those of the group just stored. `reused`: the scratch
     also held an earlier tile."""
     out, count = Emitter(), len(scratch)
-    each = count if count == len(parts) else max(1, count // LEAST)
+    group_size = count if count == len(parts) else max(1, count // MIN_BUFFERS)
     rows = store.tile.tile.shape[0]
-    for first in range(0, len(parts), each):
-        numbers = range(first, min(first + each, len(parts)))
-        used = [scratch[number % count] for number in numbers]
-        pending = _pending(numbers, len(parts), count, again)
+    for first in range(0, len(parts), group_size):
+        numbers = range(first, min(first + group_size, len(parts)))
+        buffers = [scratch[number % count] for number in numbers]
+        pending = _pending(numbers, len(parts), count, reused)
         if pending is not None:
-            out.add(WaitStores(operands=used, pending=pending, loc=store.loc))
-        for number, place in zip(numbers, used, strict=True):
+            out.add(WaitStores(operands=buffers, pending=pending, loc=store.loc))
+        for number, buffer in zip(numbers, buffers, strict=True):
             column, columns = parts[number]
-            out.add(PutRows(operands=[place, store.tile], column=column, columns=columns, loc=store.loc))
+            out.add(PutRows(operands=[buffer, store.tile], column=column, columns=columns, loc=store.loc))
         out.add(ProxyFence(loc=store.loc))
-        for number, place in zip(numbers, used, strict=True):
+        for number, buffer in zip(numbers, buffers, strict=True):
             column, columns = parts[number]
-            operands = [store.target, place, *store.offsets]
+            operands = [store.target, buffer, *store.offsets]
             out.add(TensorStore(operands=operands, rows=rows, columns=columns, column=column, loc=store.loc))
     return out
 
 
-def _pending(numbers: range, parts: int, scratch: int, again: bool) -> int | None:
+def _pending(numbers: range, parts: int, scratch: int, reused: bool) -> int | None:
     """Maximum unfinished TMA stores before parts `numbers` are written; part i uses buffer i modulo `scratch`. It is the number
     of stores started after the newest one that reads one of their buffers; None if no earlier store reads them."""
     newest: list[int] = []
     for number in numbers:
         if number >= scratch:
             newest.append(number - scratch)
-        elif again:
+        elif reused:
             newest.append(max(range(number, parts, scratch)) - parts)
     return numbers[0] - 1 - max(newest) if newest else None
 
 
-def _home(function: Function) -> Block:
+def _tile_block(function: Function) -> Block:
     """The block that has the operations on one tile: the tile loop's body, or the function's."""
     tiles: For | None = tile_loop(function)
     return function.body if tiles is None else tiles.regions[0]

@@ -1,7 +1,7 @@
 """Back-to-back GEMM loops (such as attention): two MMAs, the second of which reads a value computed from the first. Finds these
 loops with their staged operands, and emits the start of and the wait for each MMA.
 
-In: a loop and its MMAs (`staged_products`). Out: a `Chain`, or None if `wgmma` cannot compute it.
+In: a loop and its MMAs (`staged_products`). Out: a `BackToBack`, or None if `wgmma` cannot compute it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.staged_loads import Operand
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
 
-MOST_ACCUMULATORS = 160
+MAX_ACCUMULATORS = 160
 """Accumulator registers per thread of both MMAs: more leave too few of its 255 registers."""
 
-Place = tuple[Value, Value]
+RingPosition = tuple[Value, Value]
 """A ring position: stage index and mbarrier parity."""
 
 
 @dataclass(eq=False, slots=True)
-class Chain:
-    """A loop of two back-to-back MMAs with their operands in shared memory: `held`, the loop-invariant left operand of the
+class BackToBack:
+    """A loop of two back-to-back MMAs with their operands in shared memory: `invariant`, the loop-invariant left operand of the
     first MMA, and `streamed`, the right operands of both, copied in each iteration."""
 
     loop: For
     first: Product
     second: Product
-    held: Operand
+    invariant: Operand
     streamed: tuple[Operand, Operand]
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of shared memory for the `held` operand."""
-        return tensor_staging.staged_type(self.held, 1).bytes
+    def unstaged_bytes(self) -> int:
+        """Bytes of shared memory for the `invariant` operand."""
+        return tensor_staging.staged_type(self.invariant, 1).bytes
 
     @property
     def carried(self) -> int:
@@ -52,24 +52,24 @@ class Chain:
         """The operations of an iteration other than the second MMA: those that do not depend on its carried accumulator, and
         those that do."""
         body = self.loop.regions[0]
-        behind: set[Value] = {body.arguments[1 + self.carried]}
-        ahead: list[Op] = []
-        late: list[Op] = []
+        dependent: set[Value] = {body.arguments[1 + self.carried]}
+        independent_ops: list[Op] = []
+        dependent_ops: list[Op] = []
         for op in body.ops[:-1]:
             if op is self.second.mma:
                 continue
             used = {value for inner in Block(ops=[op]).walk() for value in inner.operands}
-            if behind.isdisjoint(used):
-                ahead.append(op)
+            if dependent.isdisjoint(used):
+                independent_ops.append(op)
             else:
-                behind.update(op.results)
-                late.append(op)
-        return ahead, late
+                dependent.update(op.results)
+                dependent_ops.append(op)
+        return independent_ops, dependent_ops
 
 
 @dataclass(eq=False, slots=True)
 class Rings:
-    """Ring and buffer of each operand of a chain, `held` first. `warps` run the MMAs."""
+    """Ring and buffer of each operand of a chain, `invariant` first. `warps` run the MMAs."""
 
     rings: list[Value]
     buffers: list[Value]
@@ -85,101 +85,103 @@ class Rings:
         rows, columns = value.tile.shape
         return wgmma.group_accumulator(rows, columns, self.warps)
 
-    def start_first(self, out: Emitter, chain: Chain, total: Value, place: Place) -> Value:
+    def start_first(self, out: Emitter, pair: BackToBack, total: Value, position: RingPosition) -> Value:
         """Wait for the first MMA's right operand, then issue the MMA."""
-        operands = [self.buffers[0], self.zero, self.buffers[1], place[0], total]
-        return self._start(out, GroupMma(operands=operands, loc=chain.first.mma.loc), chain.first, place, 1)
+        operands = [self.buffers[0], self.zero, self.buffers[1], position[0], total]
+        return self._start(out, GroupMma(operands=operands, loc=pair.first.mma.loc), pair.first, position, 1)
 
-    def pack(self, out: Emitter, chain: Chain, left: Value) -> Value:
+    def pack(self, out: Emitter, pair: BackToBack, left: Value) -> Value:
         """The second MMA's left operand, packed into registers as the instruction reads it."""
-        wide, made = TileType(f32, left.tile.shape), left.owner
-        if isinstance(made, Cast) and made.operands[0].type == wide:
-            left = made.operands[0]
-        elif left.type != wide:
-            left = out.add(Cast(operands=[left]), wide)
+        f32_type, owner = TileType(f32, left.tile.shape), left.owner
+        if isinstance(owner, Cast) and owner.operands[0].type == f32_type:
+            left = owner.operands[0]
+        elif left.type != f32_type:
+            left = out.add(Cast(operands=[left]), f32_type)
         rows, depth = left.tile.shape
-        packed = PackPairs(operands=[left], dtype=chain.second.mma.operands[1].tile.dtype.name, loc=chain.second.mma.loc)
+        packed = PackPairs(operands=[left], dtype=pair.second.mma.operands[1].tile.dtype.name, loc=pair.second.mma.loc)
         result = out.add(packed, TileType(i32, (rows, depth // 2)))
-        result.layout = packed_operand(self.accumulator(chain.second.mma.result), depth)
+        result.layout = packed_operand(self.accumulator(pair.second.mma.result), depth)
         return result
 
-    def start_second(self, out: Emitter, chain: Chain, left: Value, total: Value, place: Place) -> Value:
+    def start_second(self, out: Emitter, pair: BackToBack, left: Value, total: Value, position: RingPosition) -> Value:
         """Wait for the second MMA's right operand, then issue the MMA; `left` is packed."""
-        operands = [left, self.buffers[2], place[0], total]
-        return self._start(out, HeldGroupMma(operands=operands, loc=chain.second.mma.loc), chain.second, place, 2)
+        operands = [left, self.buffers[2], position[0], total]
+        return self._start(out, HeldGroupMma(operands=operands, loc=pair.second.mma.loc), pair.second, position, 2)
 
-    def _start(self, out: Emitter, op: GroupProduct, product: Product, place: Place, ring: int) -> Value:
-        out.add(Wait(operands=[self.rings[ring], *place]))
-        made = out.add(op, product.mma.result.tile)
-        made.layout = self.accumulator(made)
-        return made
+    def _start(self, out: Emitter, op: GroupProduct, product: Product, position: RingPosition, ring: int) -> Value:
+        out.add(Wait(operands=[self.rings[ring], *position]))
+        result = out.add(op, product.mma.result.tile)
+        result.layout = self.accumulator(result)
+        return result
 
-    def finish(self, out: Emitter, started: Value, pending: int, place: Place, ring: int, beside: Value | None = None) -> Value:
-        """Wait for an MMA and release the stage that it read. `beside`: a value to compute before the wait, so that its
+    def finish(
+        self, out: Emitter, started: Value, pending: int, position: RingPosition, ring: int, overlapped: Value | None = None
+    ) -> Value:
+        """Wait for an MMA and release the stage that it read. `overlapped`: a value to compute before the wait, so that its
         computation overlaps the MMA."""
-        operands = [started] if beside is None else [started, beside]
-        made = out.add(WaitMma(operands=operands, pending=pending), started.tile)
-        made.layout = started.layout
-        out.add(Release(operands=[self.rings[ring], place[0]]))
-        return made
+        operands = [started] if overlapped is None else [started, overlapped]
+        result = out.add(WaitMma(operands=operands, pending=pending), started.tile)
+        result.layout = started.layout
+        out.add(Release(operands=[self.rings[ring], position[0]]))
+        return result
 
 
 def find(
-    function: Function, loop: For, warps: int, products: list[Product], held: Operand | None
-) -> Chain | None:  # fmt: skip
-    """The loop as a chain; None if `wgmma` cannot compute its MMAs. `held`: the left operand of the first MMA, if one copy
+    function: Function, loop: For, warps: int, products: list[Product], invariant: Operand | None
+) -> BackToBack | None:  # fmt: skip
+    """The loop as a chain; None if `wgmma` cannot compute its MMAs. `invariant`: the left operand of the first MMA, if one copy
     before the loop can load it."""
-    if loop not in function.body.ops or warps % 4 or len(products) != 2 or held is None:
+    if loop not in function.body.ops or warps % 4 or len(products) != 2 or invariant is None:
         return None
     first, second = products
     if first.left is not None or second.left is not None or first.right is None or second.right is None:
         return None
-    chain = Chain(loop, first, second, held, (first.right, second.right))
-    return chain if _fits(chain, warps) and _is_chained(chain) else None
+    pair = BackToBack(loop, first, second, invariant, (first.right, second.right))
+    return pair if _fits(pair, warps) and _is_back_to_back(pair) else None
 
 
-def _fits(chain: Chain, warps: int) -> bool:
+def _fits(pair: BackToBack, warps: int) -> bool:
     """Whether `wgmma` supports both shapes: the first MMA's right operand is K-major in memory, the second's is MN-major."""
-    rows, columns = chain.first.mma.result.tile.shape
-    depth, width = chain.first.mma.operands[0].tile.shape[1], chain.second.mma.result.tile.shape[1]
+    rows, columns = pair.first.mma.result.tile.shape
+    depth, width = pair.first.mma.operands[0].tile.shape[1], pair.second.mma.result.tile.shape[1]
     return (
-        chain.streamed[0].transposed
-        and not chain.streamed[1].transposed
-        and chain.second.mma.result.tile.shape[0] == rows
+        pair.streamed[0].transposed
+        and not pair.streamed[1].transposed
+        and pair.second.mma.result.tile.shape[0] == rows
         and rows % (wgmma.GROUP_M * (warps // 4)) == 0
         and max(columns, width) <= wgmma.GROUP_N_LIMIT
-        and rows * (columns + width) <= MOST_ACCUMULATORS * 32 * warps
+        and rows * (columns + width) <= MAX_ACCUMULATORS * 32 * warps
         and all(extent * 2 % wgmma.GROUP_ROW_BYTES == 0 for extent in (depth, width))
     )
 
 
-def _is_chained(chain: Chain) -> bool:
+def _is_back_to_back(pair: BackToBack) -> bool:
     """Whether the second MMA accumulates across iterations and nothing else uses its result, its left operand and the first MMA
     do not depend on that accumulator, and all other operations of the body are free of side effects."""
-    body = chain.loop.regions[0]
-    first, second = chain.first.mma, chain.second.mma
+    body = pair.loop.regions[0]
+    first, second = pair.first.mma, pair.second.mma
     inside = {result for op in body.ops for result in op.results}
-    loads = [operand.load for operand in chain.streamed]
+    loads = [operand.load for operand in pair.streamed]
     pure = all(
         op.effect in (Effect.NONE, Effect.CONTROL) for op in body.walk() if not (isinstance(op, Load) and op in loads)
     )  # fmt: skip
     used = [op for op in body.walk() if second.result in op.operands]
     if not pure or used != [body.ops[-1]] or body.ops[-1].operands.count(second.result) != 1:
         return False
-    _, behind = chain.split()
+    _, dependent_ops = pair.split()
     total = second.operands[2]
-    if total is not body.arguments[1 + chain.carried] and total.owner not in behind:
+    if total is not body.arguments[1 + pair.carried] and total.owner not in dependent_ops:
         return False  # each iteration starts a sum of its own
-    return second.operands[0] in inside and first not in behind and second.operands[0].owner not in behind
+    return second.operands[0] in inside and first not in dependent_ops and second.operands[0].owner not in dependent_ops
 
 
-def problem(function: Function, chain: Chain) -> str | None:
+def problem(function: Function, pair: BackToBack) -> str | None:
     """Why TMA copies cannot load a chain's operands; None if they can."""
-    return tensor_staging.problem(function, chain.loop, [chain.held, *chain.streamed])
+    return tensor_staging.problem(function, pair.loop, [pair.invariant, *pair.streamed])
 
 
-def becomes(made: Value, result: Value) -> None:
-    """Make the existing value `result`, which already has users, the result of `made`'s operation."""
-    assert isinstance(made.owner, Op)
-    made.owner.results = [result]
-    result.owner, result.layout = made.owner, made.layout
+def becomes(replacement: Value, result: Value) -> None:
+    """Make the existing value `result`, which already has users, the result of `replacement`'s operation."""
+    assert isinstance(replacement.owner, Op)
+    replacement.owner.results = [result]
+    result.owner, result.layout = replacement.owner, replacement.layout

@@ -27,13 +27,13 @@ def mark(function: Function) -> Function:
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy)]
     for buffer in {op.buffer: None for op in copies}:
         into = [op for op in copies if op.buffer is buffer]
-        if all(op.slabs == 1 for op in into) and all(_is_unseen(function, op) for op in into):
+        if all(op.slabs == 1 for op in into) and all(_is_unobserved(function, op) for op in into):
             for op in into:
                 op.clipped = True
     return function
 
 
-def _is_unseen(function: Function, copy: TensorCopy) -> bool:
+def _is_unobserved(function: Function, copy: TensorCopy) -> bool:
     """Whether no stored element depends on the copy's out-of-bounds rows."""
     axes: dict[Value, set[int]] = {}
     while True:
@@ -43,7 +43,7 @@ def _is_unseen(function: Function, copy: TensorCopy) -> bool:
                 axes.setdefault(value, set()).add(axis)
         if sum(map(len, axes.values())) == before:
             break
-    return all(_is_followed(op, copy, axes) for op in function.body.walk())
+    return all(_keeps_rows_independent(op, copy, axes) for op in function.body.walk())
 
 
 def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tuple[Value, int]]:
@@ -75,7 +75,7 @@ def _reached(op: Op, buffer: Value, axes: dict[Value, set[int]]) -> Iterator[tup
                 yield from ((result, axis) for axis in axes.get(value, ()))
 
 
-def _is_followed(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
+def _keeps_rows_independent(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
     """Whether an operation keeps the rows independent of each other, and stores only those in bounds."""
     if isinstance(op, GroupMma):
         return True  # its other operands are buffers of other copies, and an accumulator that the analysis tracks
@@ -84,7 +84,7 @@ def _is_followed(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
     offset, extent = copy.offsets[copy.row_axis], copy.source.tensor.dims[copy.row_axis]
     if isinstance(op, For):  # a carried value must hold the same rows in every iteration, so the offset must be loop-invariant
         carried = any(axes.get(value) for value in op.regions[0].arguments)
-        return not carried or not any(offset in (*block.arguments, *made) for block, made in _made(op))
+        return not carried or not any(offset in (*block.arguments, *defined) for block, defined in _defined_values(op))
     tainted = [value for value in op.operands if axes.get(value)]
     if not tainted or isinstance(op, (WaitMma, *SAME_AXES, Permute, If, Yield)):
         return True
@@ -97,7 +97,7 @@ def _is_followed(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
     return all(op.offsets[axis] is offset and op.target.tensor.dims[axis] == extent for axis in axes[op.tile])
 
 
-def _made(loop: For) -> Iterator[tuple[Block, list[Value]]]:
+def _defined_values(loop: For) -> Iterator[tuple[Block, list[Value]]]:
     """Blocks of a loop, nested ones included, each with the values that it defines."""
     waiting = list(loop.regions)
     while waiting:
@@ -109,9 +109,9 @@ def _made(loop: For) -> Iterator[tuple[Block, list[Value]]]:
 def _kept_axes(op: Reshape) -> dict[int, int]:
     """Source axis to result axis, for axes that the reshape keeps: same extent and same element count of the axes before."""
     source, result = op.operands[0].tile.shape, op.result.tile.shape
-    places = {(prod(result[:axis]), extent): axis for axis, extent in enumerate(result)}
-    found = ((axis, places.get((prod(source[:axis]), extent))) for axis, extent in enumerate(source))
-    return {axis: place for axis, place in found if place is not None}
+    result_axes = {(prod(result[:axis]), extent): axis for axis, extent in enumerate(result)}
+    found = ((axis, result_axes.get((prod(source[:axis]), extent))) for axis, extent in enumerate(source))
+    return {axis: result_axis for axis, result_axis in found if result_axis is not None}
 
 
 def _yielded(block: Block) -> list[Value]:

@@ -29,11 +29,11 @@ from tilec.passes.schedule.pipelining.staged_products import Emitter, relayout
 GROUP: Final = 32
 """Elements along K that four lanes load with 16 bytes each."""
 
-IN_MEMORY: Final = (4, 2, 2, 2)
+MEMORY_EXTENTS: Final = (4, 2, 2, 2)
 """Extents of p, s, h and l, outermost first."""
 
-AS_MULTIPLIED: Final = (1, 2, 0, 3)
-"""The permutation of `IN_MEMORY` to the order s, h, p, l."""
+MMA_ORDER: Final = (1, 2, 0, 3)
+"""The permutation of `MEMORY_EXTENTS` to the order s, h, p, l."""
 
 VECTOR: Final = 8
 """16-bit elements in 16 bytes."""
@@ -44,40 +44,40 @@ def default_warps(shape: tuple[int, ...]) -> int:
     return min(shape[0], 16)
 
 
-def lay_out(op: Mma, warps: int) -> list[Op]:
+def assign_layouts(op: Mma, warps: int) -> list[Op]:
     """Convert the operands to the instruction's layouts; E0506 if its shape does not fit."""
     products, rows, columns = op.result.tile.shape
-    depth, each = op.operands[0].tile.shape[2], gcd(products, warps)
-    grid = mma_sync.choose_warps(rows, columns, warps // each)
+    depth, products_per_step = op.operands[0].tile.shape[2], gcd(products, warps)
+    grid = mma_sync.choose_warps(rows, columns, warps // products_per_step)
     if grid is None or depth % mma_sync.K or op.operands[0].tile.dtype.bits != 16:
         message = f"no {products} products of shape {(rows, columns, depth)} side by side on {warps} warps"
         hint = "tensor cores multiply 16 x 8 x 16 of 16-bit floats; let the warps be as many as the products"
         raise CompileError(Diagnostic("E0506", message, Label(op.loc) if op.loc else None, hint=hint))
     out = Emitter()
     operands: list[Value] = []
-    wanted = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
-    for place, layout in enumerate(mma_sync.beside(one, products, each) for one in wanted):
-        value = op.operands[place]
+    layouts = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
+    for index, layout in enumerate(mma_sync.beside(layout, products, products_per_step) for layout in layouts):
+        value = op.operands[index]
         if depth % GROUP == 0:
-            value = _in_order(out, value, axis=2 - place)
-        _load_as(value, layout)
+            value = _permute_k(out, value, axis=2 - index)
+        _set_load_layout(value, layout)
         operands.append(relayout(out, value, layout))
-    op.result.layout = mma_sync.beside(mma_sync.accumulator(rows, columns, grid), products, each)
+    op.result.layout = mma_sync.beside(mma_sync.accumulator(rows, columns, grid), products, products_per_step)
     op.operands = [*operands, relayout(out, op.operands[2], op.result.layout)]
     return out.ops
 
 
-def _in_order(out: Emitter, value: Value, axis: int) -> Value:
+def _permute_k(out: Emitter, value: Value, axis: int) -> Value:
     """An operand with K, its axis `axis`, permuted to the instruction's order."""
     shape, dtype = value.tile.shape, value.tile.dtype
-    cut = (*shape[:axis], shape[axis] // GROUP, *IN_MEMORY, *shape[axis + 1 :])
-    axes = (*range(axis + 1), *(axis + 1 + one for one in AS_MULTIPLIED), *range(axis + 5, len(cut)))
+    cut = (*shape[:axis], shape[axis] // GROUP, *MEMORY_EXTENTS, *shape[axis + 1 :])
+    axes = (*range(axis + 1), *(axis + 1 + axis_index for axis_index in MMA_ORDER), *range(axis + 5, len(cut)))
     parts = out.add(Reshape(operands=[value]), TileType(dtype, cut))
-    turned = out.add(Permute(operands=[parts], axes=axes), TileType(dtype, tuple(cut[one] for one in axes)))
-    return out.add(Reshape(operands=[turned]), value.tile)
+    permuted = out.add(Permute(operands=[parts], axes=axes), TileType(dtype, tuple(cut[axis_index] for axis_index in axes)))
+    return out.add(Reshape(operands=[permuted]), value.tile)
 
 
-def _load_as(value: Value, layout: Layout | None) -> None:
+def _set_load_layout(value: Value, layout: Layout | None) -> None:
     """Propagate `layout` back through reshapes, permutations and broadcasts to the load behind `value`, if threads can then
     load 16-byte vectors."""
     repeated: list[tuple[Value, Layout]] = []
@@ -93,18 +93,18 @@ def _load_as(value: Value, layout: Layout | None) -> None:
             layout = reshaped(layout, op.result.tile.shape, value.tile.shape)
     if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
         return
-    made = _vectors_first(layout)
-    if made.registers and made.registers[0].axis == made.rank - 1 and made.registers[0].extent >= VECTOR:
-        value.layout = made
-        for result, wanted in repeated:
-            result.layout = wanted
+    widest = _vectors_first(layout)
+    if widest.registers and widest.registers[0].axis == widest.rank - 1 and widest.registers[0].extent >= VECTOR:
+        value.layout = widest
+        for result, result_layout in repeated:
+            result.layout = result_layout
 
 
 def _vectors_first(layout: Layout) -> Layout:
     """The same elements in each thread, with its runs along the last axis as the lowest register digit."""
     last, run = layout.rank - 1, 1
     others = list(layout.registers)
-    while found := next((d for d in others if d.axis == last and d.stride == run and d.extent > 1), None):
-        others.remove(found)
-        run *= found.extent
+    while digit := next((d for d in others if d.axis == last and d.stride == run and d.extent > 1), None):
+        others.remove(digit)
+        run *= digit.extent
     return Layout(layout.rank, (Digit(run, last, 1), *others), layout.lanes, layout.warps)

@@ -23,7 +23,7 @@ from tilec.ir.layouts.operand_layouts import packed_operand
 from tilec.ir.ops import If, Yield
 from tilec.ir.types import TileType, f32, i32
 from tilec.passes.schedule.pipelining import tensor_staging
-from tilec.passes.schedule.pipelining.back_to_back import Chain, Place, Rings, becomes
+from tilec.passes.schedule.pipelining.back_to_back import BackToBack, RingPosition, Rings, becomes
 from tilec.passes.schedule.pipelining.staged_loads import without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter
 
@@ -31,84 +31,84 @@ OTHER_REGISTERS = 40
 """Registers per thread for addresses, scalars and temporaries in addition to accumulators and operands."""
 
 
-def fits(chain: Chain, warps: int, registers: int) -> bool:
+def fits(pair: BackToBack, warps: int, registers: int) -> bool:
     """Whether both accumulators and the pending MMA's packed left operand fit in `registers` per thread."""
-    rows, columns = chain.first.mma.result.tile.shape
-    held = rows * (columns + chain.second.mma.result.tile.shape[1]) + rows * columns // 2
-    return held <= (registers - OTHER_REGISTERS) * 32 * warps
+    rows, columns = pair.first.mma.result.tile.shape
+    register_elements = rows * (columns + pair.second.mma.result.tile.shape[1]) + rows * columns // 2
+    return register_elements <= (registers - OTHER_REGISTERS) * 32 * warps
 
 
-def delay(chain: Chain, rings: Rings) -> list[Op]:
+def overlap(pair: BackToBack, rings: Rings) -> list[Op]:
     """The operations that replace the loop."""
-    loop, summed, out, then = chain.loop, chain.carried, Emitter(), Emitter()
-    seen, initial, first = loop.results, list(loop.initial), (rings.zero, rings.zero)
+    loop, accumulator, out, then = pair.loop, pair.carried, Emitter(), Emitter()
+    results, initial, first = loop.results, list(loop.initial), (rings.zero, rings.zero)
     condition = out.compare("lt", loop.lower, loop.upper)
-    begun = _first_iteration(then, chain, rings, first)
+    first_values = _first_iteration(then, pair, rings, first)
     following = tensor_staging.following(then, *first, rings.stages)
     second = then.binary("add", loop.lower, loop.step)
     second.fits = True  # one step after an iteration that runs, for which the loop has an obligation
-    loop.operands = [second, *loop.operands[1:3], *begun, *following, *first]
-    _rewrite(chain, rings)
+    loop.operands = [second, *loop.operands[1:3], *first_values, *following, *first]
+    _rewrite(pair, rings)
     then.ops.append(loop)
-    left, total, last = loop.results[len(seen)], loop.results[summed], loop.results[-2:]
-    started = rings.start_second(then, chain, left, total, (last[0], last[1]))
-    made = rings.finish(then, started, 0, (last[0], last[1]), 2)
-    results = loop.results[: len(seen)]
-    results[summed] = made
-    then.add(Yield(operands=results))
+    left, total, last = loop.results[len(results)], loop.results[accumulator], loop.results[-2:]
+    started = rings.start_second(then, pair, left, total, (last[0], last[1]))
+    finished = rings.finish(then, started, 0, (last[0], last[1]), 2)
+    final_values = loop.results[: len(results)]
+    final_values[accumulator] = finished
+    then.add(Yield(operands=final_values))
     branch = If(operands=[condition], regions=[Block(ops=without_dead(then.ops)), Block(ops=[Yield(operands=initial)])])
-    branch.results = seen
-    for value in seen:
+    branch.results = results
+    for value in results:
         value.owner = branch
-    seen[summed].layout = made.layout
+    results[accumulator].layout = finished.layout
     return [*out.ops, branch]
 
 
-def _first_iteration(out: Emitter, chain: Chain, rings: Rings, place: Place) -> list[Value]:
+def _first_iteration(out: Emitter, pair: BackToBack, rings: Rings, ring_position: RingPosition) -> list[Value]:
     """Emit the first iteration; its carried values, followed by its packed left operand for the second MMA."""
-    loop, body = chain.loop, chain.loop.regions[0]
-    names = dict(zip(body.arguments, [loop.lower, *loop.initial], strict=True))
+    loop, body = pair.loop, pair.loop.regions[0]
+    mapping = dict(zip(body.arguments, [loop.lower, *loop.initial], strict=True))
     for op in body.ops[:-1]:
-        if op is chain.first.mma:
-            started = rings.start_first(out, chain, names.get(op.operands[2], op.operands[2]), place)
-            names[op.result] = rings.finish(out, started, 0, place, 1)
-        elif op is not chain.second.mma:
-            out.ops += clone([op], names)
-    carried = [names.get(value, value) for value in body.ops[-1].operands]
-    left, _, total = (names.get(value, value) for value in chain.second.mma.operands)
-    left, carried[chain.carried] = rings.pack(out, chain, left), total
+        if op is pair.first.mma:
+            started = rings.start_first(out, pair, mapping.get(op.operands[2], op.operands[2]), ring_position)
+            mapping[op.result] = rings.finish(out, started, 0, ring_position, 1)
+        elif op is not pair.second.mma:
+            out.ops += clone([op], mapping)
+    carried = [mapping.get(value, value) for value in body.ops[-1].operands]
+    left, _, total = (mapping.get(value, value) for value in pair.second.mma.operands)
+    left, carried[pair.carried] = rings.pack(out, pair, left), total
     if isinstance(total.owner, Op) and total.owner.elementwise and total.owner in out.ops:
         total.layout = rings.accumulator(total)
     return [*carried, left]
 
 
-def _rewrite(chain: Chain, rings: Rings) -> None:
+def _rewrite(pair: BackToBack, rings: Rings) -> None:
     """Rewrite the loop's body and its carried values."""
-    loop, body, summed = chain.loop, chain.loop.regions[0], chain.carried
-    second, closing = chain.second.mma, body.ops[-1]
+    loop, body, accumulator = pair.loop, pair.loop.regions[0], pair.carried
+    second, yield_op = pair.second.mma, body.ops[-1]
     rows, depth = second.operands[0].tile.shape
     left = body.add_argument(TileType(i32, (rows, depth // 2)), "left")
-    first_place = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
-    second_place = body.add_argument(TileType(i32), "stage_before"), body.add_argument(TileType(i32), "parity_before")
-    argument = body.arguments[1 + summed]
-    ahead, late = chain.split()
-    position = ahead.index(chain.first.mma)
-    out = Emitter(ahead[:position])
-    started = rings.start_first(out, chain, chain.first.mma.operands[2], first_place)
-    before = rings.start_second(out, chain, left, argument, second_place)
-    becomes(rings.finish(out, started, 1, first_place, 1), chain.first.mma.result)
-    out.ops += ahead[position + 1 :]
-    done = rings.finish(out, before, 0, second_place, 2, _last(ahead, closing))
-    following = rings.pack(out, chain, second.operands[0])
-    for op in late:
+    first_position = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
+    second_position = body.add_argument(TileType(i32), "stage_before"), body.add_argument(TileType(i32), "parity_before")
+    argument = body.arguments[1 + accumulator]
+    independent_ops, dependent_ops = pair.split()
+    first_index = independent_ops.index(pair.first.mma)
+    out = Emitter(independent_ops[:first_index])
+    started = rings.start_first(out, pair, pair.first.mma.operands[2], first_position)
+    started_second = rings.start_second(out, pair, left, argument, second_position)
+    becomes(rings.finish(out, started, 1, first_position, 1), pair.first.mma.result)
+    out.ops += independent_ops[first_index + 1 :]
+    finished = rings.finish(out, started_second, 0, second_position, 2, _last_f32_tile(independent_ops, yield_op))
+    next_left = rings.pack(out, pair, second.operands[0])
+    for op in dependent_ops:
         for inner in Block(ops=[op]).walk():
-            inner.operands = [done if value is argument else value for value in inner.operands]
+            inner.operands = [finished if value is argument else value for value in inner.operands]
         out.ops.append(op)
-    closing.operands[summed] = second.operands[2]
-    closing.operands = [done if value is argument else value for value in closing.operands]
-    place = tensor_staging.following(out, *first_place, rings.stages)
-    closing.operands += [following, *place, *first_place]
-    body.ops = without_dead([*out.ops, closing])
+    yield_op.operands[accumulator] = second.operands[2]
+    yield_op.operands = [finished if value is argument else value for value in yield_op.operands]
+    next_position = tensor_staging.following(out, *first_position, rings.stages)
+    yield_op.operands += [next_left, *next_position, *first_position]
+    body.ops = without_dead([*out.ops, yield_op])
     layout = rings.accumulator(argument)
     argument.layout, left.layout = layout, packed_operand(layout, depth)
     names = [*(value.name for value in loop.results), "left", "stage", "parity", "stage_before", "parity_before"]
@@ -118,7 +118,7 @@ def _rewrite(chain: Chain, rings: Rings) -> None:
         result.layout = carried.layout
 
 
-def _last(ops: list[Op], closing: Op) -> Value | None:
+def _last_f32_tile(ops: list[Op], yield_op: Op) -> Value | None:
     """The f32 tile that the body computes last among those that it yields."""
-    made = [result for op in ops for result in op.results if result in closing.operands]
-    return next((value for value in reversed(made) if value.tile.rank and value.tile.dtype == f32), None)
+    yielded = [result for op in ops for result in op.results if result in yield_op.operands]
+    return next((value for value in reversed(yielded) if value.tile.rank and value.tile.dtype == f32), None)

@@ -83,7 +83,7 @@ def staged_operand(
     return operand
 
 
-def held_operand(
+def invariant_operand(
     function: Function, value: Value, users: dict[Value, list[Op]], facts: dict[Value, Range]
 ) -> Operand | None:  # fmt: skip
     """`value` as a loop-invariant operand that is copied once: a load in the function's body that only MMAs use; else None."""
@@ -153,8 +153,8 @@ def is_written_before(function: Function, load: Load) -> bool:
         if any(one.effect in (Effect.WRITE, Effect.ATOMIC) and one.operands[0] is load.source for one in inner):
             return True
         if load in inner:
-            placed = load is op or (isinstance(op, For) and load in op.regions[0].ops)
-            return not placed and is_written(function, load.source)
+            is_top_level = load is op or (isinstance(op, For) and load in op.regions[0].ops)
+            return not is_top_level and is_written(function, load.source)
     return True
 
 

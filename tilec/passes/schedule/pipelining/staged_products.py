@@ -31,13 +31,13 @@ class Product:
         return [operand for operand in (self.left, self.right) if operand is not None]
 
     @property
-    def held(self) -> list[tuple[int, Layout]]:
+    def in_registers(self) -> list[tuple[int, Layout]]:
         """Indices of the register operands, with the layouts that the instruction requires."""
         rows, columns = self.mma.result.tile.shape
         depth = self.mma.operands[0].tile.shape[1]
         layouts = mma_sync.operand_a(rows, depth, self.grid), mma_sync.operand_b(depth, columns, self.grid)
         pairs = zip((self.left, self.right), layouts, strict=True)
-        return [(place, layout) for place, (operand, layout) in enumerate(pairs) if operand is None]
+        return [(index, layout) for index, (operand, layout) in enumerate(pairs) if operand is None]
 
 
 @dataclass(eq=False, slots=True)
@@ -77,29 +77,29 @@ def in_ring(value: Value) -> Value:
 
 def relayout(out: Emitter, value: Value, layout: Layout) -> Value:
     """`value` converted to a layout."""
-    moved = out.add(Relayout(operands=[value]), value.tile)
-    moved.layout = layout
-    return moved
+    converted = out.add(Relayout(operands=[value]), value.tile)
+    converted.layout = layout
+    return converted
 
 
-def held_bytes(products: list[Product]) -> int:
+def unstaged_bytes(products: list[Product]) -> int:
     """Bytes of shared memory, in addition to the stage buffers, for the layout conversion of the largest register operand."""
-    tiles = [product.mma.operands[place].tile for product in products for place, _ in product.held]
+    tiles = [product.mma.operands[index].tile for product in products for index, _ in product.in_registers]
     return max((conversion_bytes(tile) for tile in tiles), default=0)
 
 
-def hold_constant_operands(
-    before: Emitter, loop: For, products: list[Product], known: dict[tuple[Value, Layout], Value]
+def hoist_constant_operands(
+    before: Emitter, loop: For, products: list[Product], converted: dict[tuple[Value, Layout], Value]
 ) -> None:
     """Hoist the layout conversions of loop-invariant register operands before the loop."""
     inside = {result for op in loop.regions[0].walk() for result in op.results} | set(loop.regions[0].arguments)
     for product in products:
-        for place, layout in product.held:
-            value = product.mma.operands[place]
+        for index, layout in product.in_registers:
+            value = product.mma.operands[index]
             if value not in inside:
-                if (value, layout) not in known:
-                    known[value, layout] = relayout(before, value, layout)
-                product.mma.operands[place] = known[value, layout]
+                if (value, layout) not in converted:
+                    converted[value, layout] = relayout(before, value, layout)
+                product.mma.operands[index] = converted[value, layout]
 
 
 def sliced(product: Product, current: Value) -> list[Op]:
@@ -109,9 +109,9 @@ def sliced(product: Product, current: Value) -> list[Op]:
     depth = mma.operands[0].tile.shape[1]
     out = Emitter()
     layout = mma_sync.accumulator(rows, columns, product.grid)
-    for place, wanted in product.held:
-        if mma.operands[place].layout != wanted:
-            mma.operands[place] = relayout(out, mma.operands[place], wanted)
+    for index, required in product.in_registers:
+        if mma.operands[index].layout != required:
+            mma.operands[index] = relayout(out, mma.operands[index], required)
     total = mma.operands[2]
     if isinstance(total.owner, Op):
         total = relayout(out, total, layout)
@@ -142,12 +142,12 @@ def _read_slice(out: Emitter, product: Product, current: Value, k: int) -> tuple
 
 
 def _slice(
-    out: Emitter, operand: Operand | None, held: Value, current: Value, shape: tuple[int, int], origin: tuple[int, int]
+    out: Emitter, operand: Operand | None, in_registers: Value, current: Value, shape: tuple[int, int], origin: tuple[int, int]
 ) -> Value:
-    tile = TileType(held.tile.dtype, shape)
+    tile = TileType(in_registers.tile.dtype, shape)
     row, column = origin
     if operand is None:
-        return out.add(Part(operands=[held], row=row, column=column), tile)
+        return out.add(Part(operands=[in_registers], row=row, column=column), tile)
     assert operand.buffer is not None
     shared = SharedLoad(operands=[operand.buffer, current], row=row, column=column, transposed=operand.transposed)
     return out.add(shared, tile)

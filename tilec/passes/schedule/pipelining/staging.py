@@ -35,7 +35,7 @@ from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule.pipelining import back_to_back, back_to_back_staging, direct_products, tensor_staging
 from tilec.passes.schedule.pipelining.staged_loads import (
     Operand,
-    held_operand,
+    invariant_operand,
     is_written,
     staged_operand,
     users_of,
@@ -45,30 +45,30 @@ from tilec.passes.schedule.pipelining.staged_loads import (
 from tilec.passes.schedule.pipelining.staged_products import (
     Emitter,
     Product,
-    held_bytes,
-    hold_constant_operands,
+    hoist_constant_operands,
     in_ring,
     relayout,
     sliced,
+    unstaged_bytes,
 )
-from tilec.passes.schedule.pipelining.warpgroups import MOST_ACCUMULATORS, MOST_PASSED_ON, guarded, multiply, suits
+from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS, MAX_REALLOCATED_ACCUMULATORS, guarded, multiply, suits
 from tilec.target.schedule import Pipeline, Schedule
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Candidate:
     """A loop that can be pipelined: its MMAs, and their operands that are copied through shared memory. Bytes of shared memory:
-    `used_bytes` by the loops inside it, `held_bytes` for the layout conversion of a register operand, `stage_bytes` for one
-    stage. `suits_groups`: `wgmma` can compute its MMA. `chain`: the back-to-back GEMM that it is, if any."""
+    `used_bytes` by the loops inside it, `unstaged_bytes` for the layout conversion of a register operand, `stage_bytes` for one
+    stage. `suits_wgmma`: `wgmma` can compute its MMA. `chain`: the back-to-back GEMM that it is, if any."""
 
     loop: For
     products: list[Product]
     operands: list[Operand]
     used_bytes: int
-    held_bytes: int
+    unstaged_bytes: int
     stage_bytes: int
-    suits_groups: bool
-    chain: back_to_back.Chain | None = None
+    suits_wgmma: bool
+    chain: back_to_back.BackToBack | None = None
 
 
 Decide = Callable[[Candidate], Pipeline]
@@ -101,53 +101,59 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
     if not any(isinstance(op, Mma) for op in function.body.walk()):
         return function
     warps, registers = function.num_warps, schedule.tile_registers
-    most = MOST_PASSED_ON if len(schedule.roles) > 1 and schedule.roles[0].registers else MOST_ACCUMULATORS
+    max_accumulators = (
+        MAX_REALLOCATED_ACCUMULATORS if len(schedule.roles) > 1 and schedule.roles[0].registers else MAX_ACCUMULATORS
+    )
     facts = aligned_ranges(function)
-    by_rows = _is_chained(function) or _tells_columns_apart(function)
+    by_rows = _is_back_to_back(function) or _splits_columns(function)
     for block in _blocks(function.body):
         known: dict[tuple[Value, Layout], Value] = {}
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
             if products:
-                candidate = _candidate(loop, products, warps, most)
-                held = held_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
-                copied = [*candidate.operands, *([held] if held is not None else [])]
-                if any(is_written(function, one.load.source) for one in copied):  # only `cp.async` may copy a written tensor
-                    candidate = dataclasses.replace(candidate, suits_groups=False)
+                candidate = _candidate(loop, products, warps, max_accumulators)
+                invariant = invariant_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
+                copied = [*candidate.operands, *([invariant] if invariant is not None else [])]
+                if any(
+                    is_written(function, operand.load.source) for operand in copied
+                ):  # only `cp.async` may copy a written tensor
+                    candidate = dataclasses.replace(candidate, suits_wgmma=False)
                 else:
-                    candidate = dataclasses.replace(candidate, chain=back_to_back.find(function, loop, warps, products, held))
+                    candidate = dataclasses.replace(
+                        candidate, chain=back_to_back.find(function, loop, warps, products, invariant)
+                    )
                 _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
-        _lay_out_others(block, warps, by_rows)
+        _assign_other_layouts(block, warps, by_rows)
     return function
 
 
-def _is_chained(function: Function) -> bool:
+def _is_back_to_back(function: Function) -> bool:
     """Whether some MMA's left operand is computed from another MMA. Warps then divide only the rows, so that each row of the
     result stays in the warp that needs it."""
-    made: set[Value] = set()
+    dependent: set[Value] = set()
     for op in function.body.walk():
         if isinstance(op, Mma):
-            if op.operands[0] in made:
+            if op.operands[0] in dependent:
                 return True
-            made.add(op.result)
+            dependent.add(op.result)
         elif not isinstance(op, For):
-            used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in branches too
-            made.update(op.results if not made.isdisjoint(used) else ())
+            used_values = (value for inner in Block(ops=[op]).walk() for value in inner.operands)  # in branches too
+            dependent.update(op.results if not dependent.isdisjoint(used_values) else ())
     return False
 
 
-def _tells_columns_apart(function: Function) -> bool:
+def _splits_columns(function: Function) -> bool:
     """Whether a reshape splits the columns of some MMA's result. Warps then divide only the rows, so that one warp has all of a
     row's parts."""
-    made: set[Value] = set()
+    dependent: set[Value] = set()
     for _ in range(2):  # the second pass sees values that loops carry
         for op in function.body.walk():
-            inside = (value for one in Block(ops=[op]).walk() for value in one.operands)
-            if isinstance(op, Mma) or not made.isdisjoint(inside):
-                made.update(op.results)
-    cuts = (op for op in function.body.walk() if isinstance(op, Reshape) and op.operands[0] in made)
-    return any(op.operands[0].tile.rank == 2 and without_units(op.result) != without_units(op.operands[0]) for op in cuts)
+            used_values = (value for inner in Block(ops=[op]).walk() for value in inner.operands)
+            if isinstance(op, Mma) or not dependent.isdisjoint(used_values):
+                dependent.update(op.results)
+    reshapes = (op for op in function.body.walk() if isinstance(op, Reshape) and op.operands[0] in dependent)
+    return any(op.operands[0].tile.rank == 2 and without_units(op.result) != without_units(op.operands[0]) for op in reshapes)
 
 
 def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
@@ -160,13 +166,13 @@ def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
     return mma_sync.choose_warps(rows, columns, warps)
 
 
-def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
+def _assign_other_layouts(block: Block, warps: int, by_rows: bool) -> None:
     """Convert the operands of every `mma` outside of pipelines to the instruction's layouts. E0506 if its shape does not
     fit."""
     ops: list[Op] = []
     for op in block.ops:
         if isinstance(op, Mma) and op.result.layout is None and op.result.tile.rank == 3:
-            ops += direct_products.lay_out(op, warps)
+            ops += direct_products.assign_layouts(op, warps)
         elif isinstance(op, Mma) and op.result.layout is None:
             grid = _grid_of(op, warps, by_rows)
             if grid is None:
@@ -178,9 +184,9 @@ def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
             rows, columns, depth = *op.result.tile.shape, op.operands[0].tile.shape[1]
             out = Emitter()
             layouts = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
-            held = [relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
+            operands = [relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
             op.result.layout = mma_sync.accumulator(rows, columns, grid)
-            op.operands = [*held, relayout(out, op.operands[2], op.result.layout)]
+            op.operands = [*operands, relayout(out, op.operands[2], op.result.layout)]
             ops += out.ops
         ops.append(op)
     block.ops = ops
@@ -204,13 +210,19 @@ def _find_products(function: Function, loop: For, facts: dict[Value, Range], war
     return found
 
 
-def _candidate(loop: For, products: list[Product], warps: int, most: int) -> Candidate:
+def _candidate(loop: For, products: list[Product], warps: int, max_accumulators: int) -> Candidate:
     operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
     stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
     # Loops inside this one were pipelined first and keep their bytes; sibling loops do not overlap it in time.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
     return Candidate(
-        loop, products, operands, used, held_bytes(products), stage_bytes, not used and suits(loop, products, warps, most)
+        loop,
+        products,
+        operands,
+        used,
+        unstaged_bytes(products),
+        stage_bytes,
+        not used and suits(loop, products, warps, max_accumulators),
     )
 
 
@@ -226,7 +238,7 @@ def _pipeline(
     stages, grouped = decided.stages, decided.mma == "wgmma"
     if stages < 2:
         return
-    loop, products, operands, used = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
+    loop, products, operands, used_bytes = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
     if decided.copy == "tma" and candidate.chain is not None:
         back_to_back_staging.pipeline(block, candidate.chain, stages, warps, registers)
         return
@@ -236,22 +248,24 @@ def _pipeline(
     before, after = Emitter(), Emitter()
     ring = before.add(Ring(), RingType(stages))
     for operand in operands:
-        type = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
-        operand.buffer = before.add(SharedAlloc(operands=[ring], offset=used, alignment=1024 if grouped else 128), type)
-        used += type.bytes
+        buffer_type = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
+        operand.buffer = before.add(
+            SharedAlloc(operands=[ring], offset=used_bytes, alignment=1024 if grouped else 128), buffer_type
+        )
+        used_bytes += buffer_type.bytes
     ahead = stages - 2 if grouped else stages - 1
     _prologue(before, loop, operands, ring, ahead)
     # After the prologue copies, so that they overlap the layout conversions of the other operands.
-    hold_constant_operands(before, loop, products, known)
+    hoist_constant_operands(before, loop, products, known)
     _rewrite_body(before, loop, operands, products, ring, ahead, warps if grouped else 0)
     after.add(Drain(operands=[ring]))
     after.add(Barrier())
     after.add(SharedFree(operands=[*(operand.buffer for operand in operands if operand.buffer is not None), ring]))
     position = block.ops.index(loop)
-    whole: Op = loop
+    pipelined_loop: Op = loop
     if grouped:
-        whole = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps, places=1)
-    block.ops[position : position + 1] = [*before.ops, whole, *after.ops]
+        pipelined_loop = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps, positions=1)
+    block.ops[position : position + 1] = [*before.ops, pipelined_loop, *after.ops]
 
 
 def _allocations(loop: For) -> list[SharedAlloc]:
@@ -324,13 +338,13 @@ def _rewrite_body(
     # The stage of iteration + ahead: current + ahead modulo stages.
     back = stages - ahead
     wraps = copies.compare("lt", current, copies.number(back))
-    freed = copies.select(
+    refilled = copies.select(
         wraps,
         in_ring(copies.binary("add", current, copies.number(ahead))),
         in_ring(copies.binary("sub", current, copies.number(back))),
     )
     copies.add(Acquire(operands=[ring]))
-    _copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, freed)
+    _copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, refilled)
     copies.add(Commit(operands=[ring]))
 
     by_mma = {product.mma: product for product in products}

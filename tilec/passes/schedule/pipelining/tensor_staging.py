@@ -31,7 +31,7 @@ from tilec.passes.schedule.specialization.persistent import tile_loop, tile_valu
 
 VECTOR: Final = 16
 """Alignment in bytes of a tensor's base and strides that its tensor map requires."""
-PLACE: Final = ("stage", "parity")
+POSITION_NAMES: Final = ("stage", "parity")
 """Names of the carried ring position."""
 HEAD_BYTES: Final = tma.ALIGNMENT
 """Bytes before the first stage, which contain the ring's mbarriers."""
@@ -83,20 +83,24 @@ def pipeline(
     # Allocated at the start: the producer fills the ring early, so scratch used before the loop must not share its bytes.
     ops, tiles, before = function.body.ops, tile_loop(function), Emitter()
     zero = (before if tiles is None else setup).number(0)
-    places = [zero] * 4 if tiles is None else [_carried(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in PLACE]
-    start = next((place + 1 for place, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    positions = (
+        [zero] * 4 if tiles is None else [_carried(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in POSITION_NAMES]
+    )
+    start = next((index + 1 for index, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
     ops[start:start] = setup.ops
     condition = before.compare("lt", loop.lower, loop.upper)
-    filling = _filling(loop, operands, ring, places[:2])
-    _read(loop, product, ring, places[2:], warps)
+    producer_loop = _producer_loop(loop, operands, ring, positions[:2])
+    _consumer_loop(loop, product, ring, positions[2:], warps)
     # A block with one tile does not refill the last stage, and releasing it would make ptxas serialize all MMAs.
-    whole = guarded(loop, product, condition, warps, behind=None if tiles is None else lambda read: _release_last(read, ring))
+    guarded_loop = guarded(
+        loop, product, condition, warps, after=None if tiles is None else lambda read: _release_last(read, ring)
+    )
     if tiles is None:
         after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
     else:
-        tiles.regions[0].ops[-1].operands += [*filling.results, *whole.results[-2:]]
-    position = block.ops.index(loop)
-    block.ops[position : position + 1] = [*before.ops, filling, whole, *after.ops]
+        tiles.regions[0].ops[-1].operands += [*producer_loop.results, *guarded_loop.results[-2:]]
+    loop_index = block.ops.index(loop)
+    block.ops[loop_index : loop_index + 1] = [*before.ops, producer_loop, guarded_loop, *after.ops]
 
 
 def _carried(tiles: For, initial: Value, name: str) -> Value:
@@ -106,12 +110,12 @@ def _carried(tiles: For, initial: Value, name: str) -> Value:
     return tiles.regions[0].add_argument(initial.tile, name)
 
 
-def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]) -> For:
-    """The producer's loop, which issues the copies of each iteration; `place` is its initial stage and parity."""
-    body, filled = loop.regions[0], Block()
-    filling = For(operands=[*loop.operands[:3], *place], regions=[filled], variable=loop.variable, loc=loop.loc)
-    mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
-    stage, parity = (filled.add_argument(TileType(i32), name) for name in PLACE)
+def _producer_loop(loop: For, operands: list[Operand], ring: Value, position: list[Value]) -> For:
+    """The producer's loop, which issues the copies of each iteration; `position` is its initial stage and parity."""
+    body, producer_body = loop.regions[0], Block()
+    producer_loop = For(operands=[*loop.operands[:3], *position], regions=[producer_body], variable=loop.variable, loc=loop.loc)
+    mapping = {body.arguments[0]: producer_body.add_argument(TileType(i32), body.arguments[0].name)}
+    stage, parity = (producer_body.add_argument(TileType(i32), name) for name in POSITION_NAMES)
     out = Emitter()
     repeat_offsets(out, body, operands, mapping)
     expected = sum(tma.copied_bytes(operand.buffer.shared) for operand in operands if operand.buffer is not None)
@@ -124,9 +128,9 @@ def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]
         out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, slabs=operand.slabs, unsafe=load.unsafe, loc=load.loc))
     out.add(Commit(operands=[ring]))
     out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
-    filled.ops = out.ops
-    filling.define(TileType(i32), TileType(i32), names=PLACE)
-    return filling
+    producer_body.ops = out.ops
+    producer_loop.define(TileType(i32), TileType(i32), names=POSITION_NAMES)
+    return producer_loop
 
 
 def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:
@@ -136,11 +140,11 @@ def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: 
     out.ops += clone([op for op in body.ops if op in needed], mapping)
 
 
-def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: int) -> None:
-    """Turn the loop into the consumers' loop; `place` is its initial stage and parity."""
+def _consumer_loop(loop: For, product: Product, ring: Value, position: list[Value], warps: int) -> None:
+    """Turn the loop into the consumers' loop; `position` is its initial stage and parity."""
     body = loop.regions[0]
-    loop.operands += place
-    stage, parity = (body.add_argument(TileType(i32), name) for name in PLACE)
+    loop.operands += position
+    stage, parity = (body.add_argument(TileType(i32), name) for name in POSITION_NAMES)
     rewritten = Emitter()
     rewritten.add(Wait(operands=[ring, stage, parity]))
     for op in body.ops[:-1]:
@@ -151,7 +155,7 @@ def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: i
             rewritten.ops.append(op)
     body.ops[-1].operands += following(rewritten, stage, parity, ring.ring.stages)
     body.ops = without_dead([*rewritten.ops, body.ops[-1]])
-    loop.results += [Value(TileType(i32), name, loop) for name in PLACE]
+    loop.results += [Value(TileType(i32), name, loop) for name in POSITION_NAMES]
 
 
 def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
@@ -179,5 +183,5 @@ def _preceding(out: Emitter, stage: Value, stages: int) -> Value:
 def following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:
     """Stage and parity of the next iteration."""
     wraps, one = out.compare("eq", stage, out.number(stages - 1)), out.number(1)
-    turned = out.select(wraps, in_ring(out.binary("sub", one, parity)), parity)
-    return out.select(wraps, out.number(0), in_ring(out.binary("add", stage, one))), turned
+    flipped = out.select(wraps, in_ring(out.binary("sub", one, parity)), parity)
+    return out.select(wraps, out.number(0), in_ring(out.binary("add", stage, one))), flipped

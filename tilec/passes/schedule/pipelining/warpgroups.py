@@ -16,17 +16,18 @@ from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops.staging_ops import GroupMma, WaitMma
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
 
-MOST_ACCUMULATORS = 128
+MAX_ACCUMULATORS = 128
 """Accumulator registers per thread: more leave too few of its 255 registers."""
-MOST_PASSED_ON = 192
+MAX_REALLOCATED_ACCUMULATORS = 192
 """The same if the producer role gives up registers to the consumers (`setmaxnreg`)."""
-Behind = Callable[[For], list[Op]]
+AfterLoop = Callable[[For], list[Op]]
 """Makes the operations to insert after a loop, given that loop."""
 
 
-def suits(loop: For, products: list[Product], warps: int, most: int = MOST_ACCUMULATORS) -> bool:
+def suits(loop: For, products: list[Product], warps: int, max_accumulators: int = MAX_ACCUMULATORS) -> bool:
     """Whether the loop has one MMA that `wgmma` can compute: both operands staged, K-major with rows of 128 bytes, a shape of
-    whole tiles, accumulated across iterations and used by nothing else; at most `most` accumulator elements per thread."""
+    whole tiles, accumulated across iterations and used by nothing else; at most `max_accumulators` accumulator elements per
+    thread."""
     if len(products) != 1 or warps % 4:
         return False
     (product,) = products
@@ -35,7 +36,7 @@ def suits(loop: For, products: list[Product], warps: int, most: int = MOST_ACCUM
         return False
     rows, columns = mma.result.tile.shape
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
-    fits = rows * columns <= most * 32 * warps
+    fits = rows * columns <= max_accumulators * 32 * warps
     shape = fits and rows % (wgmma.GROUP_M * (warps // 4)) == 0 and columns <= wgmma.GROUP_N_LIMIT
     body = loop.regions[0]
     users = [op for op in body.walk() for value in op.operands if value is mma.result]
@@ -62,32 +63,32 @@ def multiply(product: Product, current: Value, copies: list[Op], warps: int) -> 
         mma.result.tile,
     )
     started.layout = layout
-    out.ops.append(_let_through(started, mma.result, 1, layout))
+    out.ops.append(_wait_for(started, mma.result, 1, layout))
     return out.ops
 
 
 def guarded(
-    loop: For, product: Product, condition: Value, warps: int, *, places: int = 0, behind: Behind | None = None
+    loop: For, product: Product, condition: Value, warps: int, *, positions: int = 0, after: AfterLoop | None = None
 ) -> If:  # fmt: skip
     """The loop and the wait for its last MMA, under `condition`, which says that the loop has an iteration. Without the branch
-    an accumulator could be accessed between an MMA and its wait, and ptxas would serialize all MMAs. The last `places` carried
-    values are ring positions, unused after the loop; `behind` makes the operations after the wait."""
-    place = loop.regions[0].ops[-1].operands.index(product.mma.result)
-    kept = len(loop.results) - places
-    seen, layout = loop.results[:kept], _layout(product, warps)
-    loop.results = [*(Value(value.tile, value.name, loop) for value in seen), *loop.results[kept:]]
-    loop.results[place].layout = layout
-    wait = WaitMma(operands=[loop.results[place]], pending=0)
-    wait.define(seen[place].tile)
+    an accumulator could be accessed between an MMA and its wait, and ptxas would serialize all MMAs. The last `positions`
+    carried values are ring positions, unused after the loop; `after` makes the operations after the wait."""
+    index = loop.regions[0].ops[-1].operands.index(product.mma.result)
+    kept_count = len(loop.results) - positions
+    results, layout = loop.results[:kept_count], _layout(product, warps)
+    loop.results = [*(Value(value.tile, value.name, loop) for value in results), *loop.results[kept_count:]]
+    loop.results[index].layout = layout
+    wait = WaitMma(operands=[loop.results[index]], pending=0)
+    wait.define(results[index].tile)
     wait.result.layout = layout
-    yielded = [*loop.results[:place], wait.result, *loop.results[place + 1 : kept]]
+    yielded = [*loop.results[:index], wait.result, *loop.results[index + 1 : kept_count]]
     branch = If(operands=[condition])
-    then = [loop, wait, *(behind(loop) if behind else []), Yield(operands=yielded)]
-    branch.regions = [Block(ops=then), Block(ops=[Yield(operands=list(loop.initial[:kept]))])]
-    branch.results = seen
-    for value in seen:
+    then = [loop, wait, *(after(loop) if after else []), Yield(operands=yielded)]
+    branch.regions = [Block(ops=then), Block(ops=[Yield(operands=list(loop.initial[:kept_count]))])]
+    branch.results = results
+    for value in results:
         value.owner = branch
-    seen[place].layout = layout
+    results[index].layout = layout
     return branch
 
 
@@ -96,7 +97,7 @@ def _layout(product: Product, warps: int) -> Layout:
     return wgmma.group_accumulator(rows, columns, warps)
 
 
-def _let_through(value: Value, result: Value, pending: int, layout: Layout) -> WaitMma:
+def _wait_for(value: Value, result: Value, pending: int, layout: Layout) -> WaitMma:
     """A wait for the MMA that defines `value`; its result is the existing value `result`, which already has users."""
     wait = WaitMma(operands=[value], pending=pending)
     wait.results = [result]

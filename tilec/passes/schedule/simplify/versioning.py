@@ -28,24 +28,27 @@ def version(function: Function) -> Function:
     ops = list(function.body.walk())
     if any(isinstance(op, StageCopy) for op in ops):
         return function
-    early = launch_values(function)
+    launch_scalars = launch_values(function)
     facts = aligned_ranges(function)
-    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(function, op, early, facts)) is not None}
+    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(function, op, launch_scalars, facts)) is not None}
     tests = list(dict.fromkeys(edge for edges in decided.values() for edge in edges))
     if not tests:
         for op in decided:
             _unmask(op)
         return function
-    waits = next((place + 1 for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior)), 0)
-    start = [*function.body.ops[:waits], *(op for op in function.body.ops[waits:] if _is_early(op, early))]
-    rest = [op for op in function.body.ops[waits:] if not _is_early(op, early)]
-    condition = _condition(start, tests)
-    names: dict[Value, Value] = {}
-    edge_code = clone(rest, names)
+    start_index = next((index + 1 for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior)), 0)
+    prologue = [
+        *function.body.ops[:start_index],
+        *(op for op in function.body.ops[start_index:] if _is_launch_scalar(op, launch_scalars)),
+    ]
+    rest = [op for op in function.body.ops[start_index:] if not _is_launch_scalar(op, launch_scalars)]
+    condition = _condition(prologue, tests)
+    mapping: dict[Value, Value] = {}
+    edge_code = clone(rest, mapping)
     for op in decided:
         _unmask(op)
     branch = If(operands=[condition], regions=[Block(ops=[*rest, Yield()]), Block(ops=[*edge_code, Yield()])])
-    function.body.ops = [*start, branch]
+    function.body.ops = [*prologue, branch]
     return function
 
 
@@ -60,11 +63,11 @@ def _unmask(op: Op) -> None:
         op.mask = False
 
 
-def _is_early(op: Op, early: set[Value]) -> bool:
-    return bool(op.results) and set(op.results) <= early
+def _is_launch_scalar(op: Op, launch_scalars: set[Value]) -> bool:
+    return bool(op.results) and set(op.results) <= launch_scalars
 
 
-def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
+def _edges(function: Function, op: Op, launch_scalars: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
     """The tests that show an access' box to be in bounds; None if they cannot be evaluated at the start of the block. Ranges
     are not used for accesses in `unsafe` blocks, since nothing proves that their index arithmetic does not wrap."""
     trusted = op.attributes()["unsafe"] is None
@@ -79,7 +82,7 @@ def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Ran
         fact = facts[offset]
         if trusted and dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
             continue
-        if offset not in early or offset.tile.dtype != i32:
+        if offset not in launch_scalars or offset.tile.dtype != i32:
             return None
         if dim.op == "const":
             edges.append((offset, extent, dim.value))
@@ -92,21 +95,21 @@ def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Ran
     return edges
 
 
-def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
+def _condition(prologue: list[Op], tests: Sequence[Edge]) -> Value:
     """The conjunction of `0 <= offset <= dim - extent`. The launch contract requires positive dims, including scalars used as
     extents, so the difference does not wrap."""
     scalar = TileType(i32)
 
-    def put(op: Op, type_: TileType = scalar) -> Value:
+    def add(op: Op, type_: TileType = scalar) -> Value:
         op.define(type_)
-        start.append(op)
+        prologue.append(op)
         return op.result
 
     def constant(value: int) -> Value:
-        return put(Constant(value=value))
+        return add(Constant(value=value))
 
     def compare(kind: str, left: Value, right: Value) -> Value:
-        return put(Compare(operands=[left, right], kind=kind), TileType(boolean))
+        return add(Compare(operands=[left, right], kind=kind), TileType(boolean))
 
     found: Value | None = None
     zero = constant(0)
@@ -114,10 +117,10 @@ def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
         if isinstance(dim, int):
             last = constant(dim - extent)
         else:
-            size = dim if isinstance(dim, Value) else put(DimValue(symbol=dim))
-            last = put(Binary(operands=[size, constant(extent)], kind="sub"))
+            size = dim if isinstance(dim, Value) else add(DimValue(symbol=dim))
+            last = add(Binary(operands=[size, constant(extent)], kind="sub"))
             last.fits = True
         for inside in (compare("ge", offset, zero), compare("le", offset, last)):
-            found = put(Binary(operands=[found, inside], kind="and"), TileType(boolean)) if found else inside
+            found = add(Binary(operands=[found, inside], kind="and"), TileType(boolean)) if found else inside
     assert found is not None
     return found

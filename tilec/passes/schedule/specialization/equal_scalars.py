@@ -14,7 +14,7 @@ from tilec.ir.ops import For
 from tilec.ir.ops.sync_ops import Roles
 
 
-class Meanings:
+class ScalarNumbering:
     """Value numbers of the scalars of some roles."""
 
     def __init__(self, roles: Roles) -> None:
@@ -27,8 +27,10 @@ class Meanings:
         """The value's key; the value itself if its definition is not followed."""
         found = self._known.get(value)
         if found is None:
-            made = self._expression(value)
-            found = self._known[value] = value if made is None else self._numbers.setdefault(made, len(self._numbers))
+            expression = self._expression(value)
+            found = self._known[value] = (
+                value if expression is None else self._numbers.setdefault(expression, len(self._numbers))
+            )
         return found
 
     def _expression(self, value: Value) -> Hashable | None:
@@ -38,5 +40,5 @@ class Meanings:
             return None if loop is None or value is not owner.arguments[0] else ("turn", *map(self.of, loop.operands[:3]))
         if owner not in self._inside or owner.effect is not Effect.NONE or owner.regions or len(owner.results) > 1:
             return None
-        attributes = tuple((name, attribute_text(given)) for name, given in sorted(owner.attributes().items()))
+        attributes = tuple((name, attribute_text(attribute)) for name, attribute in sorted(owner.attributes().items()))
         return (owner.opcode, attributes, str(value.type), *map(self.of, owner.operands))

@@ -33,36 +33,38 @@ def problem(function: Function) -> str | None:
 
 def wrap(function: Function) -> Function:
     """Insert the tile loop, in place."""
-    early = launch_values(function)
-    of_tile: set[Value] = set()
-    front: list[Op] = []
+    launch_scalars = launch_values(function)
+    tile_dependent: set[Value] = set()
+    before_loop: list[Op] = []
     inside: list[Op] = []
     ids = [op.result for op in function.body.walk() if isinstance(op, BlockId)]
-    _rename(function.body)
-    of_tile.update(ids)
+    _replace_block_queries(function.body)
+    tile_dependent.update(ids)
     for op in function.body.ops:
-        if isinstance(op, WaitPrior) or (op.results and set(op.results) <= early and of_tile.isdisjoint(op.operands)):
-            front.append(op)
+        if isinstance(op, WaitPrior) or (
+            op.results and set(op.results) <= launch_scalars and tile_dependent.isdisjoint(op.operands)
+        ):
+            before_loop.append(op)
         else:
-            of_tile.update(op.results)
+            tile_dependent.update(op.results)
             inside.append(op)
     setup, head, body = Emitter(), Emitter(), Block()
-    turn = body.add_argument(TileType(i32), "turn")
+    iteration = body.add_argument(TileType(i32), "turn")
     first, blocks = setup.add(BlockId(axis=0), TileType(i32)), setup.add(LaunchedBlocks(), TileType(i32))
     last = setup.binary("sub", setup.add(GridExtent(axis=0), TileType(i32)), setup.number(1))
-    others = setup.binary("floordiv", setup.binary("sub", last, first), blocks)
-    turns = setup.binary("add", others, setup.number(1))
-    before = head.binary("mul", turn, blocks)
-    tile = head.binary("add", first, before)
+    further_iterations = setup.binary("floordiv", setup.binary("sub", last, first), blocks)
+    iterations = setup.binary("add", further_iterations, setup.number(1))
+    offset = head.binary("mul", iteration, blocks)
+    tile = head.binary("add", first, offset)
     tile.name = "tile"
-    before.fits = tile.fits = True
+    offset.fits = tile.fits = True
     body.ops = [*head.ops, *inside, Yield()]
-    names = dict.fromkeys(ids, tile)
+    mapping = dict.fromkeys(ids, tile)
     for op in body.walk():
-        op.operands = [names.get(value, value) for value in op.operands]
-    loop = For(operands=[setup.number(0), turns, setup.number(1)], regions=[body], variable="turn", loc=function.loc)
-    waits = [op for op in front if isinstance(op, WaitPrior)]
-    function.body.ops = [*(op for op in front if op not in waits), *setup.ops, *waits, loop]
+        op.operands = [mapping.get(value, value) for value in op.operands]
+    loop = For(operands=[setup.number(0), iterations, setup.number(1)], regions=[body], variable="turn", loc=function.loc)
+    waits = [op for op in before_loop if isinstance(op, WaitPrior)]
+    function.body.ops = [*(op for op in before_loop if op not in waits), *setup.ops, *waits, loop]
     return function
 
 
@@ -80,13 +82,13 @@ def tile_values(function: Function) -> set[Value]:
     return known if loop is None else launch_values(function, loop.regions[0], known | {loop.regions[0].arguments[0]})
 
 
-def _rename(block: Block) -> None:
+def _replace_block_queries(block: Block) -> None:
     """Replace `num_blocks` with `grid_extent`, since the kernel means the number of tiles; drop `block_id`, which the tile
     index replaces."""
     block.ops = [_extent_of(op) if isinstance(op, NumBlocks) else op for op in block.ops if not isinstance(op, BlockId)]
     for op in block.ops:
         for region in op.regions:
-            _rename(region)
+            _replace_block_queries(region)
 
 
 def _extent_of(op: NumBlocks) -> GridExtent:

@@ -45,33 +45,33 @@ def take_turns(function: Function, takers: int) -> Function:
     assert tiles is not None
     ring = next(op for op in function.body.ops if isinstance(op, Ring))
     body = tiles.regions[0]
-    branch = next(op for op in body.ops if isinstance(op, If) and _reads(op))
+    branch = next(op for op in body.ops if isinstance(op, If) and _waits(op))
     then = branch.regions[0]
-    loop = next(op for op in then.ops if isinstance(op, For) and _reads(op))
+    loop = next(op for op in then.ops if isinstance(op, For) and _waits(op))
     ring.takers = takers
     before = Emitter()
     zero, rounds = before.number(0), 2 * ring.result.ring.stages
-    each = _in_range(before, "mod", loop.upper, rounds)
+    iterations_modulo = _in_range(before, "mod", loop.upper, rounds)
     last = before.binary("sub", loop.upper, before.number(1))
     last.fits = True  # it is used only inside the loop, which runs from 0, so the upper bound is at least 1 there
-    place = function.body.ops.index(tiles)
-    function.body.ops[place:place] = before.ops
+    index = function.body.ops.index(tiles)
+    function.body.ops[index:index] = before.ops
     tiles.operands.append(zero)
     tiles.results.append(Value(TileType(i32), "turn_parity", tiles))
     parity = body.add_argument(TileType(i32), "turn_parity")
-    place = then.ops.index(loop)
-    then.ops.insert(place, TakeTurn(operands=[ring.result, parity]))
-    _pass_last(loop, ring.result, last)
-    behind, given = Emitter(), body.ops[-1]
-    stage_parity = given.operands[-2], given.operands[-1]
+    index = then.ops.index(loop)
+    then.ops.insert(index, TakeTurn(operands=[ring.result, parity]))
+    _insert_pass_turn(loop, ring.result, last)
+    at_end, yield_op = Emitter(), body.ops[-1]
+    stage_parity = yield_op.operands[-2], yield_op.operands[-1]
     for _ in range(takers - 1):
-        stage_parity = _past(behind, *stage_parity, each, ring.result.ring.stages)
-    given.operands[-2:] = [*stage_parity, in_ring(behind.binary("sub", behind.number(1), parity))]
-    body.ops[-1:] = [*behind.ops, given]
+        stage_parity = _advanced(at_end, *stage_parity, iterations_modulo, ring.result.ring.stages)
+    yield_op.operands[-2:] = [*stage_parity, in_ring(at_end.binary("sub", at_end.number(1), parity))]
+    body.ops[-1:] = [*at_end.ops, yield_op]
     return function
 
 
-def _pass_last(loop: For, ring: Value, last: Value) -> None:
+def _insert_pass_turn(loop: For, ring: Value, last: Value) -> None:
     """Insert `pass_turn` in the last iteration, right after its MMA is issued: after the loop, it would make ptxas serialize
     all MMAs."""
     body = loop.regions[0]
@@ -80,61 +80,61 @@ def _pass_last(loop: For, ring: Value, last: Value) -> None:
     condition = out.compare("eq", body.arguments[0], last)
     then = Block(ops=[PassTurn(operands=[ring]), Yield()])
     out.add(If(operands=[condition], regions=[then, Block(ops=[Yield()])]))
-    place = body.ops.index(wait) + 1
-    body.ops[place:place] = out.ops
+    index = body.ops.index(wait) + 1
+    body.ops[index:index] = out.ops
 
 
-def consumers(reading: Block, takers: int) -> list[Block]:
+def consumers(consumer_block: Block, takers: int) -> list[Block]:
     """The region of each consumer, made from that of a single consumer of all tiles."""
-    made = [reading, *(Block(ops=clone(reading.ops, {})) for _ in range(takers - 1))]
-    bytes_ = scratch_bytes(reading)
-    for place, block in enumerate(made):
-        _take_own(block, place, takers)
+    blocks = [consumer_block, *(Block(ops=clone(consumer_block.ops, {})) for _ in range(takers - 1))]
+    bytes_ = scratch_bytes(consumer_block)
+    for place, block in enumerate(blocks):
+        _restrict_to_share(block, place, takers)
         for op in block.walk():
             if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType):
                 op.offset += place * bytes_
             if isinstance(op, TakeTurn | PassTurn):
                 op.place = place
-    return made
+    return blocks
 
 
-def scratch_bytes(reading: Block) -> int:
+def scratch_bytes(consumer_block: Block) -> int:
     """Distance in bytes from one consumer's scratch to the next one's."""
-    scratch = [op for op in reading.walk() if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType)]
+    scratch = [op for op in consumer_block.walk() if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType)]
     first = min((op.offset for op in scratch), default=0)
     size = scratch_offset(max((op.offset + op.bytes for op in scratch), default=0) - first)
     alignment = max((op.alignment for op in scratch), default=1)
     return -(-size // alignment) * alignment
 
 
-def _take_own(block: Block, place: int, takers: int) -> None:
+def _restrict_to_share(block: Block, place: int, takers: int) -> None:
     """Restrict the tile loop to iterations `place`, `place + takers`, ..."""
     loop = next(op for op in block.ops if isinstance(op, For))
     (ring,) = {op.ring for op in loop.regions[0].walk() if isinstance(op, TakeTurn)}
     *_, stage, parity, _ = loop.initial
     before = Emitter()
     if place:
-        iterations = next(op for op in loop.regions[0].walk() if isinstance(op, For) and _reads(op)).upper
-        each = _in_range(before, "mod", iterations, 2 * ring.ring.stages)
+        iterations = next(op for op in loop.regions[0].walk() if isinstance(op, For) and _waits(op)).upper
+        iterations_modulo = _in_range(before, "mod", iterations, 2 * ring.ring.stages)
         for _ in range(place):
-            stage, parity = _past(before, stage, parity, each, ring.ring.stages)
+            stage, parity = _advanced(before, stage, parity, iterations_modulo, ring.ring.stages)
     loop.operands[0], loop.operands[2] = before.number(place), before.number(takers)
     loop.operands[-3:-1] = [stage, parity]
-    position = block.ops.index(loop)
-    block.ops[position:position] = before.ops
+    index = block.ops.index(loop)
+    block.ops[index:index] = before.ops
 
 
-def _past(out: Emitter, stage: Value, parity: Value, steps: Value, stages: int) -> tuple[Value, Value]:
+def _advanced(out: Emitter, stage: Value, parity: Value, steps: Value, stages: int) -> tuple[Value, Value]:
     """Stage and parity `steps` iterations later; `steps` is less than `2 * stages`."""
-    place = in_ring(out.binary("add", stage, in_ring(out.binary("mul", parity, out.number(stages)))))
-    place = in_ring(out.binary("add", place, steps))
-    place = _in_range(out, "mod", place, 2 * stages)
-    return _in_range(out, "mod", place, stages), _in_range(out, "floordiv", place, stages)
+    position = in_ring(out.binary("add", stage, in_ring(out.binary("mul", parity, out.number(stages)))))
+    position = in_ring(out.binary("add", position, steps))
+    position = _in_range(out, "mod", position, 2 * stages)
+    return _in_range(out, "mod", position, stages), _in_range(out, "floordiv", position, stages)
 
 
 def _in_range(out: Emitter, kind: str, value: Value, divisor: int) -> Value:
     return out.add(BinaryInRange(kind=kind, operands=[value, out.number(divisor)]), TileType(i32))
 
 
-def _reads(op: Op) -> bool:
-    return any(isinstance(one, Wait) for region in op.regions for one in region.walk())
+def _waits(op: Op) -> bool:
+    return any(isinstance(inner, Wait) for region in op.regions for inner in region.walk())

@@ -28,74 +28,74 @@ def split(function: Function, schedule: Schedule) -> Function:
     if len(schedule.roles) == 1:
         return function
     body, tiles = function.body, tile_loop(function)
-    filling = [op for op in (body if tiles is None else tiles.regions[0]).ops if _fills(op)]
+    producer_ops = [op for op in (body if tiles is None else tiles.regions[0]).ops if _is_producer_op(op)]
     ring = next(i for i, op in enumerate(body.ops) if isinstance(op, Ring))
-    met = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
-    setup = body.ops[ring : met + 1]
-    known = launch_values(function)
+    barrier = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
+    setup = body.ops[ring : barrier + 1]
+    launch_scalars = launch_values(function)
     wait = next((op for op in body.ops if isinstance(op, WaitPrior)), None)
-    apart = wait is not None and any(op in filling for op in body.ops[: body.ops.index(wait)])
+    waits_per_role = wait is not None and any(op in producer_ops for op in body.ops[: body.ops.index(wait)])
 
     def is_shared(op: Op) -> bool:
-        return (op is wait and not apart) or op in setup or bool(op.results and set(op.results) <= known)
+        return (op is wait and not waits_per_role) or op in setup or bool(op.results and set(op.results) <= launch_scalars)
 
-    kept = [op for op in body.ops if is_shared(op)]
-    reading = Block(ops=[op for op in body.ops if op not in filling and not is_shared(op)])
-    copying: list[Op] = filling
-    if wait is not None and apart:
-        own = replace(wait, operands=[], results=[])
-        copying = [own if op is wait else op for op in body.ops if op is wait or op in filling]
+    shared_ops = [op for op in body.ops if is_shared(op)]
+    consumer_block = Block(ops=[op for op in body.ops if op not in producer_ops and not is_shared(op)])
+    producer_block_ops: list[Op] = producer_ops
+    if wait is not None and waits_per_role:
+        own_wait = replace(wait, operands=[], results=[])
+        producer_block_ops = [own_wait if op is wait else op for op in body.ops if op is wait or op in producer_ops]
     if tiles is not None:
-        copying = [_taken_out(tiles, op) for op in filling if isinstance(op, For)]
-    for op in reading.walk():
+        producer_block_ops = [_extract_producer_loop(tiles, op) for op in producer_ops if isinstance(op, For)]
+    for op in consumer_block.walk():
         if isinstance(op, Barrier):
             op.scope = "role"
     roles, takers = schedule.roles, schedule.takers
-    parts = pingpong.consumers(reading, takers) if takers > 1 else [reading]
-    made = Roles(
+    consumer_blocks = pingpong.consumers(consumer_block, takers) if takers > 1 else [consumer_block]
+    roles_op = Roles(
         names=tuple(role.name for role in roles),
         warps=tuple(role.warps for role in roles),
         registers=tuple(role.registers or 0 for role in roles),
-        alone=(*(False for _ in parts), True),
-        regions=[*parts, Block(ops=copying)],
+        alone=(*(False for _ in consumer_blocks), True),
+        regions=[*consumer_blocks, Block(ops=producer_block_ops)],
     )
-    body.ops = [*kept, made]
+    body.ops = [*shared_ops, roles_op]
     function.num_warps = schedule.warps
     return function
 
 
-def _fills(op: Op) -> bool:
-    return any(isinstance(one, Acquire | TensorCopy | Commit) for one in Block(ops=[op]).walk())
+def _is_producer_op(op: Op) -> bool:
+    return any(isinstance(inner, Acquire | TensorCopy | Commit) for inner in Block(ops=[op]).walk())
 
 
-def _taken_out(tiles: For, filling: For) -> For:
-    """The producer's loop over the same tiles: `filling` and the operations it depends on. `filling` is removed from
+def _extract_producer_loop(tiles: For, copy_loop: For) -> For:
+    """The producer's loop over the same tiles: `copy_loop` and the operations it depends on. `copy_loop` is removed from
     `tiles`."""
     body = tiles.regions[0]
-    carried = [body.arguments.index(value) for value in filling.initial]
-    needed = _needed(body, filling)
-    body.ops.remove(filling)
+    carried = [body.arguments.index(value) for value in copy_loop.initial]
+    needed = _needed(body, copy_loop)
+    body.ops.remove(copy_loop)
     inside = Block()
     names = {body.arguments[0]: inside.add_argument(body.arguments[0].tile, body.arguments[0].name)}
     names |= {body.arguments[i]: inside.add_argument(body.arguments[i].tile, body.arguments[i].name) for i in carried}
-    inside.ops = clone([*(op for op in body.ops if op in needed), filling], names)
-    inside.ops.append(Yield(operands=[names[value] for value in filling.results]))
+    inside.ops = clone([*(op for op in body.ops if op in needed), copy_loop], names)
+    inside.ops.append(Yield(operands=[names[value] for value in copy_loop.results]))
     initial = [tiles.operands[2 + i] for i in carried]
     copying = For(operands=[*tiles.operands[:3], *initial], regions=[inside], variable=tiles.variable, loc=tiles.loc)
-    copying.define(*(value.type for value in filling.results), names=tuple(value.name for value in filling.results))
+    copying.define(*(value.type for value in copy_loop.results), names=tuple(value.name for value in copy_loop.results))
     for i in sorted(carried, reverse=True):  # the first argument is the loop variable, which is not a carried value
         del body.arguments[i], tiles.operands[2 + i], tiles.results[i - 1], body.ops[-1].operands[i - 1]
     return copying
 
 
-def _needed(body: Block, filling: For) -> set[Op]:
-    """Operations of `body` that the loop `filling` depends on."""
+def _needed(body: Block, copy_loop: For) -> set[Op]:
+    """Operations of `body` that the loop `copy_loop` depends on."""
     makers = {result: op for op in body.ops for result in op.results}
-    pending = [value for op in Block(ops=[filling]).walk() for value in op.operands]
+    pending = [value for op in Block(ops=[copy_loop]).walk() for value in op.operands]
     found: set[Op] = set()
     while pending:
         op = makers.get(pending.pop())
-        if op is not None and op is not filling and op not in found:
+        if op is not None and op is not copy_loop and op not in found:
             found.add(op)
             pending += op.operands
     return found

@@ -34,7 +34,7 @@ def meet(function: Function) -> Function:
     return function
 
 
-def holders(layout: Layout | None) -> tuple[tuple[Digit, ...], ...] | None:
+def thread_digits(layout: Layout | None) -> tuple[tuple[Digit, ...], ...] | None:
     """The map from an element's coordinates to its thread, as canonical lane and warp digits: without digits of extent 1, and
     with contiguous digits merged. None if every thread has all elements."""
     if layout is None or not layout.lanes:
@@ -58,7 +58,7 @@ def _joined(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
 def same_threads(earlier: Touch, later: Touch) -> bool:
     """Whether each element of two boxes at equal offsets is accessed by one thread alone, the same both times. The first thread
     that has an element stores it; every thread that has it, replicas included, loads it."""
-    first, second = holders(earlier.layout), holders(later.layout)
+    first, second = thread_digits(earlier.layout), thread_digits(later.layout)
     if first is None or second is None:
         return first is second and Effect.READ not in (earlier.kind, later.kind)
     replicated = any(digit.axis is None for digits in first for digit in digits)
@@ -68,11 +68,11 @@ def same_threads(earlier: Touch, later: Touch) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _Numbering:
-    """Value numbering of pure operations; `turns` has for each number the loops whose iterations it depends on."""
+    """Value numbering of pure operations; `varying_loops` has for each number the loops whose iterations it depends on."""
 
     numbers: dict[Value, int] = field(default_factory=dict[Value, int])
     keys: dict[object, int] = field(default_factory=dict[object, int])
-    turns: list[frozenset[For]] = field(default_factory=list[frozenset[For]])
+    varying_loops: list[frozenset[For]] = field(default_factory=list[frozenset[For]])
 
     def number(self, function: Function) -> None:
         for parameter in function.parameters:
@@ -82,10 +82,10 @@ class _Numbering:
     def of(self, values: tuple[Value, ...]) -> tuple[int, ...]:
         return tuple(self.numbers[value] for value in values)
 
-    def _new(self, value: Value, key: object, turns: frozenset[For]) -> None:
+    def _new(self, value: Value, key: object, varying_loops: frozenset[For]) -> None:
         if key not in self.keys:
-            self.keys[key] = len(self.turns)
-            self.turns.append(turns)
+            self.keys[key] = len(self.varying_loops)
+            self.varying_loops.append(varying_loops)
         self.numbers[value] = self.keys[key]
 
     def _block(self, block: Block, loops: tuple[For, ...]) -> None:
@@ -96,11 +96,11 @@ class _Numbering:
                     self._new(argument, argument, frozenset(inner))
                 self._block(region, inner)
             pure = op.effect is Effect.NONE and not op.regions and all(value in self.numbers for value in op.operands)
-            for place, result in enumerate(op.results):
+            for index, result in enumerate(op.results):
                 if pure:
                     operands = self.of(tuple(op.operands))
-                    key = (op.opcode, str(op.attributes()), str(result.type), operands, place)
-                    self._new(result, key, frozenset(loop for n in operands for loop in self.turns[n]))
+                    key = (op.opcode, str(op.attributes()), str(result.type), operands, index)
+                    self._new(result, key, frozenset(loop for n in operands for loop in self.varying_loops[n]))
                 else:
                     self._new(result, result, frozenset(loops))
 
@@ -115,8 +115,8 @@ class _Walk:
         """Insert missing barriers in a block that is entered with `state`; the state at its end."""
         ops = list(block.ops)
         for op in ops:
-            made = self.touches.get(op, Touches())
-            if self._conflict(state, made.made) or self._prologue_conflicts(op, state):
+            touched = self.touches.get(op, Touches())
+            if self._conflict(state, touched.made) or self._prologue_conflicts(op, state):
                 barrier = Barrier(loc=op.loc)
                 block.ops.insert(block.ops.index(op), barrier)
                 self.touches[barrier] = Touches(meets=True)
@@ -127,21 +127,21 @@ class _Walk:
                 ends = [self.block(region, dict(state)) for region in op.regions]
                 state = {touch: None for end in ends for touch in end}
             else:
-                state = {} if made.meets else {**state, **dict.fromkeys(made.made)}
+                state = {} if touched.meets else {**state, **dict.fromkeys(touched.made)}
         return state
 
     def _loop(self, op: For, state: State) -> State:
         # States grow monotonically except for barriers, each of which is inserted once, so this terminates.
         while True:
             end = self.block(op.regions[0], dict(state))
-            joined = state | {self._behind(touch, op): None for touch in end}
+            joined = state | {self._in_next_iteration(touch, op): None for touch in end}
             if len(joined) == len(state):
                 return state
             state = joined
 
-    def _behind(self, touch: Touch, loop: For) -> Touch:
+    def _in_next_iteration(self, touch: Touch, loop: For) -> Touch:
         """An access as seen from the next iteration of `loop`: its offsets are unknown if they depend on the loop."""
-        if touch.place is None or all(loop not in self.numbering.turns[n] for n in self.numbering.of(touch.place)):
+        if touch.place is None or all(loop not in self.numbering.varying_loops[n] for n in self.numbering.of(touch.place)):
             return touch
         return replace(touch, place=None)
 
