@@ -17,8 +17,8 @@ SEVERAL_BLOCKS: Final = -2
 
 
 class _Footprint:
-    """For each element: its one reading and one writing block (or NOBODY, or MANY), its number of writes, and whether a block
-    read it without having written it."""
+    """For each element: its one reading and one writing block (or NO_BLOCK, or SEVERAL_BLOCKS), its number of writes, and
+    whether a block read it without having written it."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.reader: NDArray[np.int64] = np.full(shape, NO_BLOCK, np.int64)
