@@ -30,7 +30,7 @@ SPREAD: Final = {
     "emulator/test_half.py::test_narrow_arithmetic_rounds_once": 2,
     "emulator/test_planted_faults.py::test_a_planted_mistake_is_found": 3,
     "emulator/test_readers.py::test_no_race_of_single_lanes_is_missed": 2,
-    "emulator/test_readers.py::test_whole_warps_are_judged_exactly": 2,
+    "emulator/test_readers.py::test_whole_warps_are_checked_exactly": 2,
     "engine/test_bench_result.py::test_a_plot_from_json_needs_no_gpu": 2,
     "engine/test_cli_inputs.py::test_a_refusal_of_the_driver": 3,
     "engine/test_cli_inputs.py::test_a_template_that_fails": 3,

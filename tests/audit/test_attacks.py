@@ -155,19 +155,19 @@ LAUNCHES = [may_overlap, persistent]
 
 
 def test_what_is_edited_below_was_confirmed(tmp_path: Path) -> None:
-    place = tmp_path / "a.bundle"
-    place.write_bytes(samples.bundle({"kv_update": samples.text("kv_update")}))
-    with open_bundle(place) as bundle:
+    bundle_path = tmp_path / "a.bundle"
+    bundle_path.write_bytes(samples.bundle({"kv_update": samples.text("kv_update")}))
+    with open_bundle(bundle_path) as bundle:
         assert audit(bundle, Options(launches=0))["summary"]["status"] == 0
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 def test_an_edited_manifest_is_not_confirmed(edit: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
     """The proof record is unchanged; another part of the manifest is edited."""
-    place = tmp_path / "a.bundle"
-    place.write_bytes(samples.bundle({"kv_update": samples.text("kv_update")}, change=edited("kv_update", edit)))
+    bundle_path = tmp_path / "a.bundle"
+    bundle_path.write_bytes(samples.bundle({"kv_update": samples.text("kv_update")}, change=edited("kv_update", edit)))
     try:
-        with open_bundle(place) as bundle:
+        with open_bundle(bundle_path) as bundle:
             assert audit(bundle, Options(launches=0))["summary"]["status"] != 0
     except BundleError:
         assert edit is drop_argument  # refused when it is opened
@@ -180,9 +180,9 @@ def test_what_a_verdict_depends_on_is_in_its_key() -> None:
         data = edited("kv_update", edit)
         other = manifest_from_json(copy.deepcopy(data))
         assert key(EMULATION, texts, plain) != key(EMULATION, texts, other), edit
-        judge = ARGUMENTS if edit in ARGUMENT_EDITS else PROOF
+        kind = ARGUMENTS if edit in ARGUMENT_EDITS else PROOF
         if edit in EDITS:
-            assert key(judge, texts, plain) != key(judge, texts, other), edit
+            assert key(kind, texts, plain) != key(kind, texts, other), edit
     assert key(PROOF, texts, plain) != key(PROOF, texts | {"tir": b""}, plain)
     assert key(EMULATION, texts, plain, seeds=1) != key(EMULATION, texts, plain, seeds=2)
 

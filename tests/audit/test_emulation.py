@@ -32,7 +32,7 @@ def compiled(name: str) -> tuple[Manifest, str]:
     return manifest_from_json(data), to_ptx(lowered.mlir, SM_90)
 
 
-def judged(manifest: Manifest, ptx: str, **options: int) -> dict[str, Any]:
+def emulation_of(manifest: Manifest, ptx: str, **options: int) -> dict[str, Any]:
     function = parse_function(samples.text(manifest.kernel))
     return emulated(manifest, function, ptx, **{"launches": 3, "seeds": 2, **options})
 
@@ -40,20 +40,20 @@ def judged(manifest: Manifest, ptx: str, **options: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["add", "kv_update"])
 def test_right_code_is_clean_and_agrees_with_the_interpreter(name: str) -> None:
     manifest, ptx = compiled(name)
-    found = judged(manifest, ptx)
+    found = emulation_of(manifest, ptx)
     assert found["status"] == "clean"
     assert [row["case"] for row in found["launches"][:2]] == ["smallest"] * 2
     assert not any(row.get("differs") for row in found["launches"])
     assert found["coverage"] > 0.8
     assert found["instructions"] > 1000
-    assert found == judged(manifest, ptx)
+    assert found == emulation_of(manifest, ptx)
 
 
 def test_a_wrong_value_is_seen_by_the_comparison() -> None:
     manifest, ptx = compiled("add")
     wrong = ptx.replace("add.rn.f32", "sub.rn.f32").replace("add.bf16x2", "sub.bf16x2").replace("add.f32", "sub.f32")
     assert wrong != ptx
-    assert any(row.get("differs") == ["out"] for row in judged(manifest, wrong)["launches"])
+    assert any(row.get("differs") == ["out"] for row in emulation_of(manifest, wrong)["launches"])
 
 
 def test_code_that_leaves_its_tensor_is_faulty() -> None:
@@ -62,14 +62,14 @@ def test_code_that_leaves_its_tensor_is_faulty() -> None:
     at = ptx.index("%ctaid.x;")
     register = ptx[:at].split()[-1].rstrip(",")
     wrong = ptx.replace("%ctaid.x;", f"%ctaid.x;\n\tadd.s32 {register}, {register}, 1;", 1)
-    found = judged(manifest, wrong)
+    found = emulation_of(manifest, wrong)
     assert found["status"] == "faulty"
     assert any(fault for row in found["launches"] for fault in row["faults"])
 
 
 def test_code_that_is_not_understood_is_unknown() -> None:
     manifest, ptx = compiled("add")
-    found = judged(manifest, ptx.replace("\tret;", "\tfrobnicate.b32 %r1, %r1;\n\tret;"))
+    found = emulation_of(manifest, ptx.replace("\tret;", "\tfrobnicate.b32 %r1, %r1;\n\tret;"))
     assert found["status"] == "unknown"
     assert "frobnicate" in found["reason"]
 
@@ -77,7 +77,7 @@ def test_code_that_is_not_understood_is_unknown() -> None:
 def test_a_launch_over_its_steps_is_unknown_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step limit is neither a fault of the kernel nor a verdict on it."""
     monkeypatch.setattr(emulation, "INSTRUCTIONS", 20)
-    found = judged(*compiled("add"))
+    found = emulation_of(*compiled("add"))
     assert found["status"] == "unknown"
     assert found["reason"] == "smallest: it takes more than 20 steps of the emulator"
     assert not any(row["faults"] for row in found["launches"])
@@ -85,21 +85,21 @@ def test_a_launch_over_its_steps_is_unknown_with_their_number(monkeypatch: pytes
 
 def test_launches_that_are_too_large_say_so_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "ELEMENTS", 2)
-    found = judged(*compiled("add"))
+    found = emulation_of(*compiled("add"))
     assert found["status"] == "unknown"
     assert "smallest: its 1 blocks and 3 elements are more than 48 and 2 that are emulated" in found["reason"]
 
 
-def test_sizes_that_the_solver_does_not_find_are_told_apart_from_a_contract_that_has_none(
+def test_sizes_that_the_solver_does_not_find_differ_from_a_contract_without_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launches, "SIZE_STEPS", 1)
-    reason = judged(*compiled("add"))["reason"]
+    reason = emulation_of(*compiled("add"))["reason"]
     assert "smallest: sizes for it were not found: z3 found neither a proof nor a counterexample within 3 steps" in reason
 
 
 def test_no_order_of_threads_is_tried_twice() -> None:
     """Neither is a number of persistent blocks: the thread orders continue from launch to launch."""
     manifest, ptx = compiled("kv_update")
-    seeds = [row["seed"] for row in judged(manifest, ptx)["launches"]]
+    seeds = [row["seed"] for row in emulation_of(manifest, ptx)["launches"]]
     assert len(seeds) == len(set(seeds)) > 2

@@ -17,9 +17,9 @@ from tilec.ir.text.parser import parse_function
 from tilec.ir.types import MAX_DIM
 
 
-def launches(name: str, most: int = 5) -> list[Case]:
+def launches(name: str, limit: int = 5) -> list[Case]:
     manifest, function = samples.manifest(name), parse_function(samples.text(name))
-    return edge_launches(manifest, function, contract_of(manifest, function), most)
+    return edge_launches(manifest, function, contract_of(manifest, function), limit)
 
 
 @pytest.mark.parametrize("name", chosen(NAMES, lambda name: name not in LIKE))
@@ -38,10 +38,10 @@ def test_launches_are_within_the_contract(name: str) -> None:
         arrays = contents(manifest, case.values, 0)
         assert arrays is not None
         for check in manifest.value_checks:
-            held = arrays[check.tensor]
-            assert held.min() >= check.low.evaluate(case.values)
-            assert held.max() < check.high.evaluate(case.values)
-            assert not check.distinct or len(np.unique(held)) == held.size
+            array = arrays[check.tensor]
+            assert array.min() >= check.low.evaluate(case.values)
+            assert array.max() < check.high.evaluate(case.values)
+            assert not check.distinct or len(np.unique(array)) == array.size
 
 
 def test_edges_are_passed() -> None:
@@ -61,7 +61,7 @@ def test_loops_have_five_iterations_and_six(name: str, symbol: str, cut: int) ->
     assert {5, 6} <= {-(-case.values[symbol] // cut) for case in launches(name, LAUNCHES)}
 
 
-def test_loops_go_round_the_longest_ring() -> None:
+def test_loops_wrap_around_the_longest_ring() -> None:
     """A ring of ten stages wraps in eleven iterations; each split of K gets that many."""
     manifest, function = samples.manifest("matmul_split"), parse_function(samples.text("matmul_split"))
     manifest = replace(manifest, schedule={"pipelines": [{"copy": "tma", "mma": "wgmma", "stages": 10}]})

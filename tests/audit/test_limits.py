@@ -45,9 +45,9 @@ def eat(unit: Unit, emit: Any) -> None:
     """`add` allocates all memory it gets."""
     if unit.name.startswith("add"):
         with stage("s", Limits(100, 20)):
-            held = []
+            allocated = []
             while True:
-                held.append(bytes(range(256)) * 4096)
+                allocated.append(bytes(range(256)) * 4096)
                 time.sleep(0.001)
     run_unit(unit, emit)
 
@@ -71,21 +71,21 @@ def test_a_task_that_fails_is_unknown_and_costs_itself_only(
 class Clock:
     """The clock of `tilec.workers.scheduler`: the real one until the message `until` has been shown, then past any limit."""
 
-    def __init__(self, told: list[str], until: str) -> None:
-        self.told, self.until = told, until
+    def __init__(self, shown: list[str], until: str) -> None:
+        self.shown, self.until = shown, until
 
     def monotonic(self) -> float:
-        return 1e12 if self.until in self.told else time.monotonic()
+        return 1e12 if self.until in self.shown else time.monotonic()
 
 
-def test_a_time_limit_leaves_what_is_not_judged_and_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_leaves_verdicts_open_and_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.bundle"
     path.write_bytes(samples.bundle({name: samples.text(name) for name in ("add", "rms_norm")}))
-    told: list[str] = []
+    shown: list[str] = []
     monkeypatch.setattr(work, "run_unit", hang)
-    monkeypatch.setattr(scheduler, "time", Clock(told, "proved rms_norm"))
+    monkeypatch.setattr(scheduler, "time", Clock(shown, "proved rms_norm"))
     with open_bundle(path) as bundle:
-        report = audit(bundle, Options(jobs=2, launches=0, time_limit=1e9), show=told.append)
+        report = audit(bundle, Options(jobs=2, launches=0, time_limit=1e9), show=shown.append)
     add, norm = report["artifacts"]
     assert {one["verdict"] for one in norm["obligations"]} == {"confirmed"}
     assert {(one["verdict"], one["reason"]) for one in add["obligations"]} == {
@@ -108,7 +108,7 @@ def test_no_verdict_depends_on_a_clock(tmp_path: Path, monkeypatch: pytest.Monke
     assert report["summary"]["status"] == 0
 
 
-def test_what_gives_verdicts_has_no_clock() -> None:
+def test_verdict_code_uses_no_clock() -> None:
     """Except for the durations in a report, and for a requested time limit."""
     folder = Path(work.__file__).parent
     clocks = [

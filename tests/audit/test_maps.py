@@ -14,7 +14,7 @@ from tests.audit.test_emulation import SM_90
 from tests.campaign import first
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.artifact.records import Manifest, to_json
-from tilec.audit.maps import judged
+from tilec.audit.maps import checked
 from tilec.codegen import to_ptx
 from tilec.ir.core import Function
 from tilec.ir.text.parser import parse_function
@@ -48,12 +48,12 @@ def with_box(manifest: Manifest, number: int, box: tuple[int, ...]) -> Manifest:
 def test_maps_of_the_compiler_are_confirmed_and_no_other_box_is(case: str) -> None:
     manifest, function, ptx = compiled(case)
     assert len(manifest.tensor_maps) > 2
-    assert judged(manifest, function, ptx) == {"status": "confirmed", "reason": ""}
+    assert checked(manifest, function, ptx) == {"status": "confirmed", "reason": ""}
     for number, spec in enumerate(manifest.tensor_maps):
         for axis, extent in enumerate(spec.box):
             for other in {extent + 1, max(1, extent // 2), 2 * extent, extent - 8} - {extent}:
                 box = (*spec.box[:axis], other, *spec.box[axis + 1 :])
-                assert judged(with_box(manifest, number, box), function, ptx)["status"] == "refuted", (number, box)
+                assert checked(with_box(manifest, number, box), function, ptx)["status"] == "refuted", (number, box)
 
 
 def test_maps_in_another_order_are_refuted() -> None:
@@ -68,7 +68,7 @@ def test_maps_in_another_order_are_refuted() -> None:
             slots = [slot for slot in manifest.abi if slot.kind != "tensor_map"]
             slots += [dataclasses.replace(manifest.abi[-1], name=spec.tensor) for spec in swapped]
             other = dataclasses.replace(manifest, tensor_maps=tuple(swapped), abi=tuple(slots))
-            assert judged(other, function, ptx)["status"] == "refuted", (left, right)
+            assert checked(other, function, ptx)["status"] == "refuted", (left, right)
 
 
 def edited(ptx: str, pattern: str, replacement: str) -> str:
@@ -89,7 +89,7 @@ def edited(ptx: str, pattern: str, replacement: str) -> str:
 )
 def test_ptx_that_uses_them_otherwise_is_refuted(pattern: str, replacement: str, reason: str) -> None:
     manifest, function, ptx = compiled("edges")
-    found = judged(manifest, function, edited(ptx, pattern, replacement))
+    found = checked(manifest, function, edited(ptx, pattern, replacement))
     assert found["status"] == "refuted"
     assert reason in found["reason"]
 
@@ -97,6 +97,6 @@ def test_ptx_that_uses_them_otherwise_is_refuted(pattern: str, replacement: str,
 def test_what_the_text_does_not_say_is_unknown() -> None:
     manifest, function, ptx = compiled("edges")
     hidden = edited(ptx, r"(expect_tx\S+ _, \[%rd\d+\], )12288", r"\g<1>%r1")
-    assert judged(manifest, function, hidden)["status"] == "unknown"
-    assert judged(manifest, function, ptx.replace("cp.async.bulk.tensor", "cp.async.bulk.frob"))["status"] != "confirmed"
-    assert judged(manifest, function, ptx.replace(manifest.entry, "other"))["status"] == "refuted"
+    assert checked(manifest, function, hidden)["status"] == "unknown"
+    assert checked(manifest, function, ptx.replace("cp.async.bulk.tensor", "cp.async.bulk.frob"))["status"] != "confirmed"
+    assert checked(manifest, function, ptx.replace(manifest.entry, "other"))["status"] == "refuted"

@@ -46,7 +46,7 @@ def test_a_promise_that_does_not_hold_is_refuted(old: str, new: str, subject: st
     assert bad(audited(edited(old, new)), REFUTED) == [("values", subject)]
 
 
-def test_arithmetic_behind_a_promise_may_not_wrap() -> None:
+def test_arithmetic_that_a_promise_depends_on_may_not_wrap() -> None:
     """Without a bound on the values of `positions`, adding one may overflow i32."""
     text = edited(next(line for line in ADVANCE.splitlines() if "values %positions" in line) + "\n", "")
     assert ("wrap", "`+`") in bad(audited(text), REFUTED)

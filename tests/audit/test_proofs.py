@@ -42,9 +42,9 @@ def test_shipped_kernels_are_confirmed(name: str) -> None:
     manifest = samples.manifest(name)
     function = parse_function(samples.text(name))
     findings = prove_function(function, contract_of(manifest, function), Budget())
-    judged, missing = match(manifest.obligations, findings)
-    assert judged and not missing
-    assert [one for one in judged if one.verdict != CONFIRMED] == []
+    checked, missing = match(manifest.obligations, findings)
+    assert checked and not missing
+    assert [one for one in checked if one.verdict != CONFIRMED] == []
 
 
 @pytest.mark.campaign
@@ -124,10 +124,10 @@ def test_random_kernels_that_enumeration_refutes_are_never_confirmed(first: int,
             continue
         verdict = judge(kernel, seed).kind
         findings = audited(print_function(function), 100_000)
-        mine = REFUTED if bad(findings, REFUTED) else UNKNOWN if bad(findings, UNKNOWN) else CONFIRMED
-        kinds[mine, verdict] += 1
-        assert not (mine == CONFIRMED and verdict in ("refused_confirmed", "false_accept")), seed
-        assert not (mine == REFUTED and verdict == "accepted"), seed
+        audited_verdict = REFUTED if bad(findings, REFUTED) else UNKNOWN if bad(findings, UNKNOWN) else CONFIRMED
+        kinds[audited_verdict, verdict] += 1
+        assert not (audited_verdict == CONFIRMED and verdict in ("refused_confirmed", "false_accept")), seed
+        assert not (audited_verdict == REFUTED and verdict == "accepted"), seed
     assert kinds[CONFIRMED, "accepted"] >= count // 6, kinds
     assert kinds[REFUTED, "refused_confirmed"] >= count // 6, kinds
 
@@ -172,6 +172,6 @@ def test_a_cast_that_loses_bits_is_an_obligation() -> None:
 
 def test_the_budget_ends_a_proof_openly() -> None:
     function = parse_function(samples.text("matmul", BM=64, BN=64))
-    findings = prove_function(function, contract_of_function(function), Budget(whole=0))
+    findings = prove_function(function, contract_of_function(function), Budget(total=0))
     assert {one.verdict for one in findings if one.verdict != CONFIRMED} == {UNKNOWN}
     assert any("budget of 0 steps" in one.reason for one in findings)

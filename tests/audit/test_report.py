@@ -34,9 +34,9 @@ NAMES = ("add", "rms_norm", "kv_update")
 
 
 def write(path: Path, tirs: Mapping[str, str], **options: Any) -> Path:
-    place = path / "tiny-1b-sm_90a.bundle"
-    place.write_bytes(samples.bundle(tirs, **options))
-    return place
+    bundle_path = path / "tiny-1b-sm_90a.bundle"
+    bundle_path.write_bytes(samples.bundle(tirs, **options))
+    return bundle_path
 
 
 def report_on(path: Path, options: Options = PROOFS) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_the_command_prints_a_table_and_writes_the_report(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "words"),
+    ("arguments", "status", "expected_text"),
     [
         (["-k", "nothing"], 2, "has no kernel `nothing`"),
         (["--time-limit", "nan"], 2, "nan is no number"),
@@ -87,9 +87,11 @@ def test_the_command_prints_a_table_and_writes_the_report(
         (["--launches", "0", "--no-rebuild", "--json", "/nonexistent/r.json"], 2, "cannot be written"),
     ],
 )
-def test_wrong_usage(path: Path, arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    path: Path, arguments: list[str], status: int, expected_text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert commands.run(["audit", str(path), "-j", "1", *arguments]) == status
-    assert words in capsys.readouterr().err
+    assert expected_text in capsys.readouterr().err
 
 
 def test_tile_ir_that_is_not_safe_is_refuted_whatever_its_manifest_says(
@@ -99,13 +101,13 @@ def test_tile_ir_that_is_not_safe_is_refuted_whatever_its_manifest_says(
     text = samples.text("add")
     right = samples.manifest("add")
     broken = text.replace("mask = true", "mask = false")
-    place = write(tmp_path, {"add": broken}, proven=False)
-    with open_bundle(place) as bundle:
+    bundle_path = write(tmp_path, {"add": broken}, proven=False)
+    with open_bundle(bundle_path) as bundle:
         assert bundle.kernels[0].manifest.obligations == ()
-    report = report_on(place)
+    report = report_on(bundle_path)
     assert report["summary"]["missing"]["refuted"] >= 1
     assert report["summary"]["status"] == 1
-    assert commands.run(["audit", str(place), "--launches", "0", "-j", "1"]) == 1
+    assert commands.run(["audit", str(bundle_path), "--launches", "0", "-j", "1"]) == 1
     assert "not in the manifest: bounds of store to `out`: refuted" in capsys.readouterr().out
     assert len(right.obligations) - 1 == len(report["artifacts"][0]["missing"])  # no obligation for a masked end
 
@@ -113,23 +115,23 @@ def test_tile_ir_that_is_not_safe_is_refuted_whatever_its_manifest_says(
 def test_a_digest_that_differs_is_found(tmp_path: Path) -> None:
     text = samples.text("add")
     digests = samples.manifest("add").digests
-    place = write(tmp_path, {"add": text}, change={"digests": {**digests, "tir": digests["ptx"]}})
-    report = report_on(place)
+    bundle_path = write(tmp_path, {"add": text}, change={"digests": {**digests, "tir": digests["ptx"]}})
+    report = report_on(bundle_path)
     assert report["artifacts"][0]["digests_differ"] == []  # a text with that digest exists, but it is not tile IR
     assert report["summary"]["contract"]["refuted"] == 1
     assert report["summary"]["status"] == 1
 
 
-def test_a_text_that_is_not_there_is_found(tmp_path: Path) -> None:
+def test_a_missing_text_is_reported(tmp_path: Path) -> None:
     text = samples.text("add")
     digests = {**samples.manifest("add").digests}
     del digests["ptx"]
     data = samples.bundle({"add": text})
-    place = tmp_path / "a.bundle"
-    place.write_bytes(data)
-    with open_bundle(place) as bundle:
-        one = bundle.kernels[0]
-        one.manifest.digests.pop("ptx")
+    bundle_path = tmp_path / "a.bundle"
+    bundle_path.write_bytes(data)
+    with open_bundle(bundle_path) as bundle:
+        kernel = bundle.kernels[0]
+        kernel.manifest.digests.pop("ptx")
         bundle.texts = lambda: {digests["tir"]: text.encode()}  # type: ignore[method-assign]
         report = audit(bundle, PROOFS)
     assert report["artifacts"][0]["digests_differ"] == ["the bundle does not hold its ptx"]
@@ -137,7 +139,7 @@ def test_a_text_that_is_not_there_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected_text"),
     [
         ({"grid": [["+", ["//", ["+", "N", 2047], 2048], 1]]}, "the grid is not that of the tile IR"),
         ({"no_alias": []}, "may overlap in memory"),
@@ -145,29 +147,31 @@ def test_a_text_that_is_not_there_is_found(tmp_path: Path) -> None:
         ({"constants": {"E": "bf16", "BLOCK": 2048.0}}, "the constants are not those"),
     ],
 )
-def test_a_manifest_that_describes_another_kernel_is_refuted(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_a_manifest_that_describes_another_kernel_is_refuted(
+    tmp_path: Path, change: dict[str, Any], expected_text: str
+) -> None:
     report = report_on(write(tmp_path, {"add": samples.text("add")}, change=change))
     assert report["summary"]["status"] == 1
-    assert any(words in one["reason"] for one in report["artifacts"][0]["contract"])
+    assert any(expected_text in one["reason"] for one in report["artifacts"][0]["contract"])
 
 
 @pytest.mark.parametrize(
-    ("said", "own", "alike"),
+    ("recorded", "own", "alike"),
     [
         (1, 1, True), (1, 1.0, False), (1, True, False), (0, False, False), (1.0, True, False), (0.0, -0.0, False),
         (-0.0, -0.0, True), (math.nan, float("nan"), True), (0.1, math.nextafter(0.1, 1), False),
         ("1", 1, False),
     ],
 )  # fmt: skip
-def test_constants_are_compared_by_type_and_bits(said: Any, own: Any, alike: bool) -> None:
+def test_constants_are_compared_by_type_and_bits(recorded: Any, own: Any, alike: bool) -> None:
     manifest, function = samples.manifest("add"), parse_function(samples.text("add"))
-    manifest = replace(manifest, constants={"E": said})
+    manifest = replace(manifest, constants={"E": recorded})
     function.constants = {"E": own}
     found = [line for line in disagreements(manifest, function) if line.startswith("the constants")]
     assert bool(found) is not alike
 
 
-def test_a_launch_check_that_is_gone_is_not_assumed(tmp_path: Path) -> None:
+def test_a_missing_launch_check_is_not_assumed(tmp_path: Path) -> None:
     """The tile IR still has `requires`; a check that no launcher enforces proves nothing."""
     text = samples.text("flash_attention")
     report = report_on(write(tmp_path, {"flash_attention": text}, change={"launch_checks": []}))
@@ -206,14 +210,14 @@ def cubins(path: Path, assembler: Assembler | None) -> tuple[dict[str, int], set
     return report["summary"]["cubins"], reasons, report["summary"]["status"]
 
 
-def test_cubins_are_held_against_those_of_the_ptx(path: Path) -> None:
+def test_cubins_are_compared_with_the_output_for_the_ptx(path: Path) -> None:
     other = dict.fromkeys(ASSEMBLERS, "13 sha256:aa")
     unknown = {"the PTX gives another CUBIN, but it was made with an unknown version of nvidia-nvjitlink, and here is 13"}
     assert cubins(path, Assembler(assembled, other)) == ({"not checked": 2, "same": 1}, unknown, 3)
-    another = {"the PTX gives another CUBIN"}
-    assert cubins(path, Assembler(assembled)) == ({"another": 2, "same": 1}, another, 1)
-    words = {"the assembler refuses the PTX: the assembler refused the PTX"}
-    assert cubins(path, Assembler(refused)) == ({"another": 3}, words, 1)
+    reason_another = {"the PTX gives another CUBIN"}
+    assert cubins(path, Assembler(assembled)) == ({"another": 2, "same": 1}, reason_another, 1)
+    expected_text = {"the assembler refuses the PTX: the assembler refused the PTX"}
+    assert cubins(path, Assembler(refused)) == ({"another": 3}, expected_text, 1)
 
 
 def test_cubins_that_nothing_can_assemble_are_not_checked_and_the_status_says_so(path: Path) -> None:
@@ -232,8 +236,8 @@ def test_matching_by_name_and_order() -> None:
         Finding("bounds", "load from `x`", CONFIRMED),
         Finding("divisor", "divisor of `//`", REFUTED),
     ]
-    judged, missing = match(listed, derived)
-    assert [one.verdict for one in judged] == [CONFIRMED, REFUTED, UNKNOWN]
+    checked, missing = match(listed, derived)
+    assert [one.verdict for one in checked] == [CONFIRMED, REFUTED, UNKNOWN]
     assert [(one.property, one.verdict) for one in missing] == [("bounds", CONFIRMED)]
     more, _ = match(listed[:1] * 3, derived[:1])
     assert {one.verdict for one in more} == {UNKNOWN}

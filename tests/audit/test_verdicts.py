@@ -18,7 +18,7 @@ from tilec.audit import sources, verdicts
 from tilec.audit.report import seal
 from tilec.audit.run import audit
 from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, PROOF, SOURCES, rests_on
-from tilec.audit.tasks import key, unanswered
+from tilec.audit.tasks import key, unfinished_result
 from tilec.audit.verdicts import Verdicts, final
 from tilec.audit.work import Options
 from tilec.cache import Store
@@ -38,9 +38,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    place = tmp_path / "a.bundle"
-    place.write_bytes(samples.bundle({name: samples.text(name) for name in ("add", "kv_update")}))
-    return place
+    bundle_path = tmp_path / "a.bundle"
+    bundle_path.write_bytes(samples.bundle({name: samples.text(name) for name in ("add", "kv_update")}))
+    return bundle_path
 
 
 def report(path: Path, store: Store | None, **options: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def test_another_bundle_reuses_what_it_shares(path: Path, store: Store, tmp_path
     assert found["reused"][PROOF] == found["judged"][PROOF] == 1
 
 
-def test_a_manifest_that_is_another_is_judged_anew(path: Path, store: Store, tmp_path: Path) -> None:
+def test_another_manifest_is_checked_again(path: Path, store: Store, tmp_path: Path) -> None:
     """The texts, and so the digests, are those of a kernel with known verdicts."""
     assert report(path, store)["summary"]["status"] == 0
 
@@ -77,7 +77,7 @@ def test_a_manifest_that_is_another_is_judged_anew(path: Path, store: Store, tmp
         assert report(other, store)["summary"]["status"] == 1
 
 
-def test_another_source_of_what_judges_renews_its_verdicts(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_source_of_a_checker_renews_its_verdicts(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     report(path, store)
     digest = sources.source_digest
     monkeypatch.setattr(sources, "source_digest", lambda parts: "another" if parts == SOURCES[PROOF] else digest(parts))
@@ -85,7 +85,7 @@ def test_another_source_of_what_judges_renews_its_verdicts(path: Path, store: St
     assert found["judged"][PROOF] == found["reused"][ARGUMENTS] == 2
 
 
-def test_what_is_damaged_is_judged_again(path: Path, store: Store) -> None:
+def test_a_damaged_verdict_is_checked_again(path: Path, store: Store) -> None:
     first = report(path, store)
     for file in (store.base / "blobs").iterdir():
         file.write_bytes(file.read_bytes().replace(b"confirmed", b"refutedxx"))
@@ -100,21 +100,21 @@ def test_what_is_damaged_is_judged_again(path: Path, store: Store) -> None:
     [b"[]", b"{}", b"null", b"[{}]", b"not JSON", b'[{"verdict":"confirmed"}]', b"[" * 5000,
      b'[{"model":{},"property":"bounds","reason":"","subject":"x","verdict":"fine"}]'],
 )  # fmt: skip
-def test_what_is_no_verdict_is_none(path: Path, store: Store, data: bytes) -> None:
+def test_data_that_is_no_verdict_is_ignored(path: Path, store: Store, data: bytes) -> None:
     """Well-formed store entries that are not verdicts: whoever can write the store may have written them."""
     with open_bundle(path) as bundle:
         texts = bundle.texts()
-        for one in bundle.kernels:
-            mine = {name: texts[one.manifest.digests[name]] for name in ("tir", "ptx")}
+        for kernel in bundle.kernels:
+            own_texts = {name: texts[kernel.manifest.digests[name]] for name in ("tir", "ptx")}
             for kind in (PROOF, ARGUMENTS):
-                digest = key(kind, mine, one.manifest)
+                digest = key(kind, own_texts, kernel.manifest)
                 store.put(verdicts.key_in_store(kind, digest), {verdicts.OUTPUT: data})
     found = report(path, store)
     assert found["summary"]["status"] == 0
     assert not any(found["run"]["reused"].values())
 
 
-def test_what_was_cut_off_is_not_kept(path: Path, store: Store) -> None:
+def test_unfinished_verdicts_are_not_stored(path: Path, store: Store) -> None:
     assert report(path, store, time_limit=0.0)["summary"]["status"] == 3
     found = report(path, store)
     assert found["summary"]["status"] == 0
@@ -122,19 +122,19 @@ def test_what_was_cut_off_is_not_kept(path: Path, store: Store) -> None:
     none = {"status": "none", "reason": "no emulator: ml_dtypes is not installed", "launches": []}
     assert not final(EMULATION, none)
     assert not final(ASSEMBLY, {"missing": "nvidia-nvjitlink"})
-    assert not final(ASSEMBLY, unanswered(ASSEMBLY, "stopped"))
+    assert not final(ASSEMBLY, unfinished_result(ASSEMBLY, "stopped"))
 
 
 def test_the_command_reuses_and_with_no_cache_does_not(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "mine"))
-    words = ["audit", str(path), "--launches", "0", "--no-rebuild", "-j", "1"]
-    said: list[str] = []
-    for more in ([], [], ["--no-cache"]):
-        assert commands.run([*words, *more]) == 0
-        said.append(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("verdicts: ")))
-    assert said == [
+    arguments = ["audit", str(path), "--launches", "0", "--no-rebuild", "-j", "1"]
+    counts: list[str] = []
+    for options in ([], [], ["--no-cache"]):
+        assert commands.run([*arguments, *options]) == 0
+        counts.append(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("verdicts: ")))
+    assert counts == [
         "verdicts: 4 reached now, 0 reused",
         "verdicts: 0 reached now, 4 reused",
         "verdicts: 4 reached now, 0 reused",
@@ -195,11 +195,11 @@ sys.exit(run(sys.argv[1:]))
 def test_audit_needs_no_compiler_and_says_what_it_then_does_not_check(path: Path, tmp_path: Path) -> None:
     environment = os.environ | {"TILEC_CACHE_DIR": str(tmp_path / "mine")}
     command = [sys.executable, "-c", WITHOUT, "audit", str(path), "--launches", "0", "-j", "1"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 3, done.stderr
-    assert done.stdout.count("CUBIN not checked: `cuda-bindings` is not installed; run `pip install 'tilec[audit]'`") == 2
-    assert "CUBINs: 2 not checked" in done.stdout
-    assert " 0 reused" in done.stdout
-    done = subprocess.run([*command, "--no-rebuild"], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "verdicts: 0 reached now, 4 reused" in done.stdout
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 3, completed.stderr
+    assert completed.stdout.count("CUBIN not checked: `cuda-bindings` is not installed; run `pip install 'tilec[audit]'`") == 2
+    assert "CUBINs: 2 not checked" in completed.stdout
+    assert " 0 reused" in completed.stdout
+    completed = subprocess.run([*command, "--no-rebuild"], env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    assert "verdicts: 0 reached now, 4 reused" in completed.stdout

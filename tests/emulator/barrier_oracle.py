@@ -34,8 +34,8 @@ class Trace:
         granules = shadow.granules(index, width)
         blocks = machine.block_number[machine.block[lanes]]
         for block in np.unique(blocks).tolist():
-            here = blocks == block
-            self.accesses[block, self.stretch[block]].append((granules[here], lanes[here], is_write))
+            of_block = blocks == block
+            self.accesses[block, self.stretch[block]].append((granules[of_block], lanes[of_block], is_write))
 
     def barrier(self, numbers: list[int]) -> None:
         for block in numbers:

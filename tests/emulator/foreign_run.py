@@ -20,7 +20,7 @@ SCRATCH = (0, 0)
 
 
 def emulate(
-    name: str, given: foreign_cases.Launch, *, seed: int = 0, text: str | None = None, limits: Limits | None = None
+    name: str, foreign_launch: foreign_cases.Launch, *, seed: int = 0, text: str | None = None, limits: Limits | None = None
 ) -> Report:
     """The report of a launch; `text` replaces the stored PTX."""
     case = foreign_cases.CASES[name]
@@ -28,17 +28,19 @@ def emulate(
     arguments: list[Any] = []
     described = iter(case["tensor_maps"])
     for key in case["signature"]:
-        value = given.arguments[key]
+        value = foreign_launch.arguments[key]
         if isinstance(value, tuple):
             array, box = value
-            arguments += _tensor_map(memory, key, array, box, SWIZZLES[next(described)["swizzle"]], key in given.expected)
+            arguments += _tensor_map(
+                memory, key, array, box, SWIZZLES[next(described)["swizzle"]], key in foreign_launch.expected
+            )
         elif isinstance(value, np.ndarray):
-            arguments.append(_tensor(memory, key, value, key in given.expected))
+            arguments.append(_tensor(memory, key, value, key in foreign_launch.expected))
         else:
             arguments.append(value)
     module = parse(foreign_cases.text(name) if text is None else text)
     return launch.run(
-        module, case["entry"], given.grid, (case["threads"], 1, 1), [*arguments, *SCRATCH], memory,
+        module, case["entry"], foreign_launch.grid, (case["threads"], 1, 1), [*arguments, *SCRATCH], memory,
         dynamic_shared_bytes=case["shared"], seed=seed, limits=limits,
         replicating=foreign_cases.REPLICATING.get(name, ()),
     )  # fmt: skip
@@ -50,8 +52,8 @@ def _tensor(memory: Memory, name: str, array: Any, written: bool) -> Allocation:
 
 def _tensor_map(memory: Memory, name: str, array: Any, box: tuple[int, int], swizzle: int, written: bool) -> list[Any]:
     """A map, then shape and strides, as Triton passes a tensor descriptor."""
-    place = _tensor(memory, name, array, written)
+    allocation = _tensor(memory, name, array, written)
     rows, columns = array.shape
     size = array.itemsize
-    tensor = TensorMap(place.address, size, (columns, rows), (columns * size,), (box[1], box[0]), swizzle)
+    tensor = TensorMap(allocation.address, size, (columns, rows), (columns * size,), (box[1], box[0]), swizzle)
     return [tensor.encode(), rows, columns, columns, 1]

@@ -46,10 +46,10 @@ def compiled(name: str, number: int, arch: str) -> Compiled:
     return Compiled(function, lowered, to_ptx(lowered.mlir, target), env, target)
 
 
-def emulate(made: Compiled, arrays: dict[str, Any], *, seed: int = 0, text: str | None = None, **more: Any) -> Report:
+def emulate(kernel: Compiled, arrays: dict[str, Any], *, seed: int = 0, text: str | None = None, **more: Any) -> Report:
     """A launch; `text` replaces the PTX."""
-    described = manifest(made.function, made.lowered, made.target)
-    return launch.emulate(made.ptx if text is None else text, described, arrays, made.env, seed=seed, **more)
+    described = manifest(kernel.function, kernel.lowered, kernel.target)
+    return launch.emulate(kernel.ptx if text is None else text, described, arrays, kernel.env, seed=seed, **more)
 
 
 def tolerance(function: Function, array: Any) -> float:

@@ -38,13 +38,13 @@ def kinds(report) -> set[str]:
     return {fault.kind for fault in report.faults}
 
 
-def test_a_copy_is_there_after_wait_and_barrier():
+def test_a_copy_is_visible_after_wait_and_barrier():
     report = copied()
     assert not report.faults
     assert (report.tensors["out"] == (np.arange(32) ^ 1) * 4).all()
 
 
-def test_a_copy_fills_what_its_size_or_predicate_leaves_out_with_zeros():
+def test_a_copy_fills_the_rest_of_its_size_or_predicate_with_zeros():
     half = copied("cp.async.ca.shared.global [%r2], [%d0], 16, 0;")
     assert not half.faults and (half.tensors["out"] == 0).all()
     skipped = copied("setp.lt.u32 %p0, %t, 4; cp.async.cg.shared.global [%r2], [%d0], 16, %p0;")
@@ -102,7 +102,7 @@ def test_an_mbarrier_orders_a_store_before_the_readers(seed: int):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_bulk_copy_is_there_when_its_bytes_have_been_counted(seed: int):
+def test_a_bulk_copy_is_visible_when_its_bytes_have_been_counted(seed: int):
     report = waited(BULK.format(bytes=64), count=1, read=8, seed=seed)
     assert not report.faults
     assert (report.tensors["out"] == 7).all()
@@ -127,8 +127,8 @@ def test_the_async_proxy_counts_on_an_mbarrier_that_was_fenced_since_it_was_made
     """By the thread that initialized it, or by one synchronized with it by a barrier; no other thread's fence counts, and none
     before the initialization."""
     assert kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, fence=fence)) == found
-    early = BARRIER.replace("@%p0 mbarrier.init", "{fence} @%p0 mbarrier.init").replace("{fence}\nbar", "bar")
-    assert kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, fence=fence, barrier=early)) == {"proxy"}
+    fenced_init = BARRIER.replace("@%p0 mbarrier.init", "{fence} @%p0 mbarrier.init").replace("{fence}\nbar", "bar")
+    assert kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, fence=fence, barrier=fenced_init)) == {"proxy"}
 
 
 def test_threads_alone_need_no_proxy_fence_for_their_mbarrier():
@@ -227,7 +227,7 @@ def test_what_is_resident_may_not_be_written_before_the_wait():
         assert kinds(report) == found
 
 
-def test_what_is_not_modelled_is_refused_by_name():
+def test_unmodelled_instructions_are_refused_by_name():
     from tilec.emulator.errors import UnsupportedPtx
 
     with pytest.raises(UnsupportedPtx, match="relaxed"):

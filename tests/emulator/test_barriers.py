@@ -15,16 +15,16 @@ ARCHITECTURES = ("sm_90a", "sm_100a", "sm_120a")
 
 @pytest.mark.parametrize(("name", "number", "arch"), [(*row, ARCHITECTURES[k % 3]) for k, row in enumerate(KERNELS)])
 def test_a_barrier_without_which_threads_race_is_missed(name: str, number: int, arch: str) -> None:
-    made = compiled(name, number, arch)
-    arrays = shipped_launches.make_arrays(made.function, made.env)
-    report, needed = barriers(lambda: emulate(made, arrays))
+    kernel = compiled(name, number, arch)
+    arrays = shipped_launches.make_arrays(kernel.function, kernel.env)
+    report, needed = barriers(lambda: emulate(kernel, arrays))
     assert report.clean and needed, [str(fault) for fault in report.faults]
-    found = {line: not emulate(made, arrays, text=without(made.ptx, line)).clean for line in needed}
+    found = {line: not emulate(kernel, arrays, text=without(kernel.ptx, line)).clean for line in needed}
     assert found == needed
 
 
 def test_the_kernels_above_have_barriers_of_both_kinds() -> None:
-    made = compiled("matvec_argmax", 1, "sm_90a")
-    arrays = shipped_launches.make_arrays(made.function, made.env)
-    _, needed = barriers(lambda: emulate(made, arrays))
+    kernel = compiled("matvec_argmax", 1, "sm_90a")
+    arrays = shipped_launches.make_arrays(kernel.function, kernel.env)
+    _, needed = barriers(lambda: emulate(kernel, arrays))
     assert sorted(needed.values()) == [False, True], "one turn of a loop needs no barrier before the next"

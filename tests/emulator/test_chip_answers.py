@@ -22,13 +22,13 @@ def test_every_exact_instruction_equals_the_chip(monkeypatch: Any) -> None:
     cases = {case.name: case for case in tool.listed.cases()}
     wrong: dict[str, str] = {}
     with np.load(HERE / "chip_answers.npz") as data:
-        names, digests, kept = data["names"].tolist(), data["digests"], data["kept"]
+        names, digests, chip_values = data["names"].tolist(), data["digests"], data["kept"]
     assert len(names) == len(set(names)) > 500
-    for name, wanted, some in zip(names, digests, kept, strict=True):
+    for name, expected, some in zip(names, digests, chip_values, strict=True):
         case = cases[name]
         blocks, threads = tool.listed.COUNT // tool.listed.THREADS, tool.listed.THREADS
-        mine = tool.emulated(tool.listed.ptx(case), case.inputs(), tool.empty(case), blocks, threads)
-        if (tool.digest(mine) != wanted).any():
-            where = np.flatnonzero(mine[:: tool.KEPT] != some)
-            wrong[name] = "; ".join(f"{mine[tool.KEPT * k]:#x} for {some[k]:#x}" for k in where[:3].tolist())
+        emulated = tool.emulated(tool.listed.ptx(case), case.inputs(), tool.empty(case), blocks, threads)
+        if (tool.digest(emulated) != expected).any():
+            differing = np.flatnonzero(emulated[:: tool.KEPT] != some)
+            wrong[name] = "; ".join(f"{emulated[tool.KEPT * k]:#x} for {some[k]:#x}" for k in differing[:3].tolist())
     assert not wrong

@@ -54,14 +54,14 @@ def test_a_right_kernel_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert "add on sm_90a, N=1000, schedule 2" in out and "nothing found" in out
 
 
-def test_sizes_that_nobody_gave_make_a_short_launch_of_several_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_omitted_sizes_make_a_short_launch_of_several_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["emulate", "rms_norm", "--arch", "sm_120", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert all(one["kernel"] == "rms_norm" and one["arch"] == "sm_120a" and one["faults"] == [] for one in results)
     assert 2 <= results[0]["values"]["T"] <= 8
 
 
-def test_sizes_that_nobody_gave_are_several_with_more_iterations_than_stages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_omitted_sizes_are_several_with_more_iterations_than_stages(capsys: pytest.CaptureFixture[str]) -> None:
     """K iterations include an odd and an even number above ten, so that a ring of ten stages wraps; each launch has its own
     thread order."""
     assert commands.run(["emulate", "matmul_few", "--arch", "sm_90", "-c", "BM=16", "--json"]) == 0

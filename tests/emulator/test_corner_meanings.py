@@ -185,5 +185,5 @@ def test_corner(text: str, result: str, operands: list[tuple[str, int]], wanted:
     for kind, value in operands:
         width = widths.get(kind) or max(2, int(kind[1:]) // 8)
         columns.append((kind, np.array([value], f"u{width}")))
-    got = int(evaluate(text, result, columns)[0])
-    assert got == wanted, f"{got:#x} for {wanted:#x}"
+    actual = int(evaluate(text, result, columns)[0])
+    assert actual == wanted, f"{actual:#x} for {wanted:#x}"

@@ -48,10 +48,10 @@ def kind(case: tuple[str, int, str, int]) -> tuple[str, ...]:
 def test_a_shipped_kernel_emulates_without_fault_and_agrees_with_its_reference(
     name: str, number: int, arch: str, seed: int
 ) -> None:
-    made = shipped_run.compiled(name, number, arch)
-    arrays = shipped_launches.make_arrays(made.function, made.env)
-    exact = shipped_launches.expected(made.function, arrays, made.env)
-    report = shipped_run.emulate(made, arrays, seed=seed)
+    kernel = shipped_run.compiled(name, number, arch)
+    arrays = shipped_launches.make_arrays(kernel.function, kernel.env)
+    exact = shipped_launches.expected(kernel.function, arrays, kernel.env)
+    report = shipped_run.emulate(kernel, arrays, seed=seed)
     assert report.clean, "\n".join(map(str, report.faults))
     assert report.statistics["coverage"] > 0.1
     for output, truth in exact.items():
@@ -63,4 +63,4 @@ def test_a_shipped_kernel_emulates_without_fault_and_agrees_with_its_reference(
         with np.errstate(invalid="ignore"):
             difference = np.abs(found.astype(np.float64) - truth.reshape(found.shape))
         difference[found.astype(np.float64) == truth.reshape(found.shape)] = 0
-        assert difference.max() <= shipped_run.tolerance(made.function, found) * scale
+        assert difference.max() <= shipped_run.tolerance(kernel.function, found) * scale

@@ -46,7 +46,7 @@ def test_rounds_once(opcode: str, mode: str) -> None:
         c[::3] = -(a[::3].astype(np.float64) * b[::3]).astype(np.float32)  # cancellation, where a double rounding would show
     operands = [("f32", a), ("f32", b), *([("f32", c)] if opcode == "fma" else [])]
     text = f"{opcode}.{mode}.f32 {{d}}, {{a}}, {{b}}{', {c}' if opcode == 'fma' else ''};"
-    got = evaluate(text, "f32", operands).view(np.float32)
+    actual = evaluate(text, "f32", operands).view(np.float32)
     tested = 0
     for k in range(len(a)):
         terms = [float(x[1][k]) for x in operands]
@@ -57,15 +57,15 @@ def test_rounds_once(opcode: str, mode: str) -> None:
         if abs(exact) >= Fraction(2) ** 127:
             continue
         tested += 1
-        assert float(got[k]) == rounded(exact, mode), terms
+        assert float(actual[k]) == rounded(exact, mode), terms
     assert tested > 900
 
 
 def test_a_fused_multiply_add_that_two_roundings_get_wrong() -> None:
     a, b, c = (np.array([x], np.float32) for x in (1 + 2.0**-12, 1 + 2.0**-12, 2.0**-60))
-    got = evaluate("fma.rn.f32 {d}, {a}, {b}, {c};", "f32", [("f32", a), ("f32", b), ("f32", c)]).view(np.float32)
+    actual = evaluate("fma.rn.f32 {d}, {a}, {b}, {c};", "f32", [("f32", a), ("f32", b), ("f32", c)]).view(np.float32)
     assert (
-        got[0]
+        actual[0]
         == np.float32(rounded(Fraction(float(a[0])) ** 2 + Fraction(float(c[0])), "rn"))
         == np.float32(1 + 2.0**-11 + 2.0**-23)
     )
@@ -75,10 +75,10 @@ def test_a_fused_multiply_add_that_two_roundings_get_wrong() -> None:
 def test_extrema_of_nan_and_zeros(opcode: str) -> None:
     a = np.array([np.nan, 1.0, -0.0, 0.0, np.nan], np.float32)
     b = np.array([2.0, np.nan, 0.0, -0.0, np.nan], np.float32)
-    got = evaluate(f"{opcode}.f32 {{d}}, {{a}}, {{b}};", "f32", [("f32", a), ("f32", b)])
+    actual = evaluate(f"{opcode}.f32 {{d}}, {{a}}, {{b}};", "f32", [("f32", a), ("f32", b)])
     zero = 0x80000000 if opcode == "min" else 0
-    assert got.tolist() == [0x40000000, 0x3F800000, zero, zero, 0x7FFFFFFF] or np.isnan(got.view(np.float32)[4])
-    assert got.tolist()[:4] == [0x40000000, 0x3F800000, zero, zero]
+    assert actual.tolist() == [0x40000000, 0x3F800000, zero, zero, 0x7FFFFFFF] or np.isnan(actual.view(np.float32)[4])
+    assert actual.tolist()[:4] == [0x40000000, 0x3F800000, zero, zero]
 
 
 @pytest.mark.parametrize("to", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
@@ -87,9 +87,9 @@ def test_float_to_integer_saturates(to: str) -> None:
         [values(400, 4), np.array([np.inf, -np.inf, np.nan, 0.5, -0.5, 1e30, -1e30, 2.0**31, 2.0**63], np.float32)]
     )
     bits, wide = int(to[1:]), max(16, int(to[1:]))
-    got = evaluate(f"cvt.rzi.{to}.f32 {{d}}, {{a}};", f"b{wide}", [("f32", a)])
+    actual = evaluate(f"cvt.rzi.{to}.f32 {{d}}, {{a}};", f"b{wide}", [("f32", a)])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
-    for x, found in zip(a.tolist(), got.tolist(), strict=True):
+    for x, found in zip(a.tolist(), actual.tolist(), strict=True):
         if np.isnan(x):
             assert found == (1 << 63 if bits == 64 else 0)
             continue

@@ -47,7 +47,7 @@ def test_narrow_arithmetic_rounds_once(kind: str, name: str) -> None:
     a, b, c = (patterns(300, seed) for seed in range(3))
     operands = [(kind, a), (kind, b), *([(kind, c)] if name == "fma" else [])]
     text = f"{name}.rn.{kind} {{d}}, {{a}}, {{b}}{', {c}' if name == 'fma' else ''};"
-    got = evaluate(text, kind, operands)
+    actual = evaluate(text, kind, operands)
     with np.errstate(invalid="ignore"):
         wide = [x.view(NUMPY[kind]).astype(np.float64) for x in (a, b, c)]
     tested = 0
@@ -59,7 +59,7 @@ def test_narrow_arithmetic_rounds_once(kind: str, name: str) -> None:
         exact = {"add": fx + fy, "sub": fx - fy, "mul": fx * fy, "fma": fx * fy + fz}[name]
         if exact:
             result = nearest(kind, exact)
-            assert int(got[k]) & (0x7FFF if not result & 0x7FFF else 0xFFFF) == result, (x, y, z)
+            assert int(actual[k]) & (0x7FFF if not result & 0x7FFF else 0xFFFF) == result, (x, y, z)
             tested += 1
     assert tested > 100
 
@@ -83,13 +83,13 @@ def test_narrowing_takes_the_nearest(kind: str) -> None:
         [random.normal(size=500), random.normal(size=200) * 2.0**-20, [65519.9, 65520.0, -65520.0, 1e38, 3.4e38]]
     )
     a = a.astype(np.float32)
-    got = evaluate(f"cvt.rn.{kind}.f32 {{d}}, {{a}};", kind, [("f32", a)])
+    actual = evaluate(f"cvt.rn.{kind}.f32 {{d}}, {{a}};", kind, [("f32", a)])
     with np.errstate(over="ignore"):
-        assert (got == a.astype(NUMPY[kind]).view(np.uint16)).all()
+        assert (actual == a.astype(NUMPY[kind]).view(np.uint16)).all()
     both = evaluate(f"cvt.rn.{kind}x2.f32 {{d}}, {{a}}, {{b}};", f"{kind}x2", [("f32", a), ("f32", a[::-1].copy())])
-    assert (both == (got.astype(np.uint32) << 16 | got[::-1])).all()
-    back = evaluate(f"cvt.f32.{kind} {{d}}, {{a}};", "f32", [(kind, got)])
-    assert (back.view(np.float32) == got.view(NUMPY[kind]).astype(np.float32)).all()
+    assert (both == (actual.astype(np.uint32) << 16 | actual[::-1])).all()
+    back = evaluate(f"cvt.f32.{kind} {{d}}, {{a}};", "f32", [(kind, actual)])
+    assert (back.view(np.float32) == actual.view(NUMPY[kind]).astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
@@ -101,9 +101,9 @@ def test_eight_bit_floats(kind: str) -> None:
     top = float(np.nanmax(table[np.isfinite(table)]))
     a = np.random.default_rng(3).uniform(-1.5 * top, 1.5 * top, 600).astype(np.float32)
     a[::2] *= 2.0**-9
-    got = evaluate(f"cvt.rn.satfinite.{kind}x2.f32 {{d}}, {{a}}, {{a}};", "b16", [("f32", a)])
+    actual = evaluate(f"cvt.rn.satfinite.{kind}x2.f32 {{d}}, {{a}}, {{a}};", "b16", [("f32", a)])
     expected = np.clip(a, -top, top).astype(EIGHT[kind]).view(np.uint8).astype(np.uint16)
-    assert (got == expected << 8 | expected).all()
+    assert (actual == expected << 8 | expected).all()
 
 
 BOUNDS: list[tuple[str, Any, float, float, float]] = [
@@ -122,10 +122,10 @@ BOUNDS: list[tuple[str, Any, float, float, float]] = [
 @pytest.mark.parametrize(("name", "function", "low", "high", "bound"), BOUNDS, ids=[row[0] for row in BOUNDS])
 def test_approximations_stay_within_the_stated_error(name: str, function: Any, low: float, high: float, bound: float) -> None:
     a = np.random.default_rng(1).uniform(low, high, 1000).astype(np.float32)
-    got = evaluate(f"{name} {{d}}, {{a}};", "f32", [("f32", a)]).view(np.float32).astype(np.float64)
+    actual = evaluate(f"{name} {{d}}, {{a}};", "f32", [("f32", a)]).view(np.float32).astype(np.float64)
     exact = function(a.astype(np.float64))
     scale = 1.0 if name[:3] in ("sin", "cos", "lg2") else np.abs(exact)
-    assert (np.abs(got - exact) <= bound * scale).all()
+    assert (np.abs(actual - exact) <= bound * scale).all()
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_approximations_stay_within_the_stated_error(name: str, function: Any, l
     ],
 )  # fmt: skip
 def test_approximations_of_special_values(name: str, given: float, result: float) -> None:
-    got = evaluate(f"{name} {{d}}, {{a}};", "f32", [("f32", np.array([given], np.float32))]).view(np.float32)
-    assert np.array_equal(got, np.array([result], np.float32), equal_nan=True)
-    assert np.isnan(result) or np.signbit(got[0]) == np.signbit(result)
+    actual = evaluate(f"{name} {{d}}, {{a}};", "f32", [("f32", np.array([given], np.float32))]).view(np.float32)
+    assert np.array_equal(actual, np.array([result], np.float32), equal_nan=True)
+    assert np.isnan(result) or np.signbit(actual[0]) == np.signbit(result)

@@ -78,8 +78,8 @@ PRODUCTS: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_wrong_product(name: str) -> None:
-    changed, wanted = PRODUCTS[name]
-    assert wanted in product(**changed)[0]
+    changed, expected = PRODUCTS[name]
+    assert expected in product(**changed)[0]
 
 
 COPY = """
@@ -140,8 +140,8 @@ COPIES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", COPIES)
 def test_a_wrong_copy(name: str) -> None:
-    changed, wanted = COPIES[name]
-    assert wanted in copied(**changed)[0]
+    changed, expected = COPIES[name]
+    assert expected in copied(**changed)[0]
 
 
 @pytest.mark.parametrize(

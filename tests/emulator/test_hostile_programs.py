@@ -18,8 +18,8 @@ def go(body: str, *, threads: int = 32, size: int = 0, out: bool = True, seed: i
     size = size or threads
     tensors = {"x": np.arange(size, dtype=np.uint32), "out": np.zeros(size, np.uint32)}
     text = program(AT + body, list(tensors), shared=8192)
-    given: dict[str, Any] = {"out": ("out",) if out else (), "read_only": ("x",)} | more
-    return launch(text, tensors, threads=threads, shared=8192, seed=seed, **given)
+    options: dict[str, Any] = {"out": ("out",) if out else (), "read_only": ("x",)} | more
+    return launch(text, tensors, threads=threads, shared=8192, seed=seed, **options)
 
 
 def kinds(report: Report) -> set[str]:
@@ -141,10 +141,10 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong(name: str) -> None:
-    body, wanted, more = WRONG[name]
-    found = kinds(go(body, **more))
-    assert found & wanted, found
-    assert found <= wanted | {"race", "unwritten", "poison", "uninitialised"}, found
+    body, expected, options = WRONG[name]
+    found = kinds(go(body, **options))
+    assert found & expected, found
+    assert found <= expected | {"race", "unwritten", "poison", "uninitialised"}, found
 
 
 RIGHT: dict[str, tuple[str, Any, dict[str, Any]]] = {
@@ -240,20 +240,20 @@ IN_LANE_ORDER = (
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
-    body, wanted, more = RIGHT[name]
+    body, expected, options = RIGHT[name]
     for seed in (0,) if name in IN_LANE_ORDER else (0, 1, 2):
-        report = go(body, seed=seed, **more)
+        report = go(body, seed=seed, **options)
         assert report.faults == [], report.faults
-        assert report.tensors["out"].tolist() == wanted
+        assert report.tensors["out"].tolist() == expected
 
 
 def test_sums_in_global_memory_know_no_subnormals() -> None:
     """PTX ISA, atom: .add.f32 flushes in global memory and not in shared memory."""
     body = "mov.b32 %r1, 0x00000001; {0} st.global.b32 [%a0+4], %r2;"
-    for text, wanted in (
+    for text, expected in (
         ("red.global.add.f32 [%a0], %r1; ld.global.b32 %r2, [%a0];", 0),
         ("mov.u32 %r3, smem; st.shared.b32 [%r3], %r1; red.shared.add.f32 [%r3], %r1; ld.shared.b32 %r2, [%r3];", 2),
     ):
         report = launch(program(body.format(text), ["d"], shared=16), {"d": np.ones(2, np.uint32)}, threads=1, shared=16)
         assert report.faults == []
-        assert report.tensors["d"][1] == wanted
+        assert report.tensors["d"][1] == expected

@@ -93,19 +93,19 @@ def test_a_right_ring_is_silent(name: str) -> None:
     for seed in range(4):
         report = go(RIGHT[name], seed)
         assert not report.faults, report.faults
-        wanted = np.full(32, column[0]) if "one word" in name else column
-        assert report.tensors["out"].tolist() == [*wanted, *wanted]
+        expected = np.full(32, column[0]) if "one word" in name else column
+        assert report.tensors["out"].tolist() == [*expected, *expected]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_ring_is_found(name: str) -> None:
-    parts, wanted = WRONG[name]
+    parts, expected = WRONG[name]
     for seed in range(3):
-        assert kinds(go(parts, seed)) & wanted, seed
+        assert kinds(go(parts, seed)) & expected, seed
 
 
 @pytest.mark.parametrize("order", ["setp.lt.u32 %p5, %t, 32;", "setp.ge.u32 %p5, %t, 32;"])
-def test_what_a_thread_does_behind_its_arrival_is_ordered_before_nobody(order: str) -> None:
+def test_accesses_of_a_thread_after_its_arrival_are_ordered_before_nobody(order: str) -> None:
     """The other warp reaches the named barrier before the arriving one, or after it."""
     body = (
         f"mov.u32 %r0, smem; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %r0; {order} @%p5 bra C;"
@@ -113,10 +113,10 @@ def test_what_a_thread_does_behind_its_arrival_is_ordered_before_nobody(order: s
     )
     store = "st.shared.u32 [%r2], %t;"
     for seed in range(4):
-        for before, behind, wanted in ((store, "", set[str]()), ("", store, {"race"})):
-            text = program(body.format(before=before, behind=behind), ["x"], shared=1024)
+        for before_arrival, after_arrival, expected in ((store, "", set[str]()), ("", store, {"race"})):
+            text = program(body.format(before=before_arrival, behind=after_arrival), ["x"], shared=1024)
             report = launch(text, {"x": np.zeros(1, np.uint32)}, threads=64, shared=1024, seed=seed)
-            assert kinds(report) == wanted, (seed, behind)
+            assert kinds(report) == expected, (seed, after_arrival)
 
 
 @pytest.mark.parametrize("writers", ["setp.eq.u32 %p5, %t, 0;", "setp.lt.u32 %p5, %t, 32;"])

@@ -77,12 +77,14 @@ def test_tf32_ignores_the_low_bits_and_f16_accumulators_share_registers():
 
 def test_ldmatrix_gives_each_lane_two_neighbours_of_its_row_and_stmatrix_takes_them_back():
     rows = np.arange(4 * 64, dtype=np.uint16).reshape(4, 8, 8)
-    plain, turned = fragments.load_matrix(rows, False), fragments.load_matrix(rows, True)
+    plain, transposed = fragments.load_matrix(rows, False), fragments.load_matrix(rows, True)
     for lane in range(32):
         for m in range(4):
             assert plain[lane, m] == int(rows[m, lane // 4, lane % 4 * 2]) | int(rows[m, lane // 4, lane % 4 * 2 + 1]) << 16
-            assert turned[lane, m] == int(rows[m, lane % 4 * 2, lane // 4]) | int(rows[m, lane % 4 * 2 + 1, lane // 4]) << 16
-    assert (fragments.store_matrix(plain, False) == rows).all() and (fragments.store_matrix(turned, True) == rows).all()
+            assert (
+                transposed[lane, m] == int(rows[m, lane % 4 * 2, lane // 4]) | int(rows[m, lane % 4 * 2 + 1, lane // 4]) << 16
+            )
+    assert (fragments.store_matrix(plain, False) == rows).all() and (fragments.store_matrix(transposed, True) == rows).all()
 
 
 @pytest.mark.parametrize("columns", [8, 64, 256])
@@ -126,8 +128,8 @@ def test_descriptors_find_what_was_laid_out_atom_by_atom(span, transposed):
         for c in range(contiguous):
             chunk, row = c % width // 8, o % 8
             offset = base + c // width * near + o // 8 * far
-            place = row * max(span, 16) + ((chunk ^ (row * max(span, 16) >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[span])) * 16)
-            memory[(offset + place) // 2 + c % 8] = (o * depth + c) if not transposed else (c * depth + o)
+            address = row * max(span, 16) + ((chunk ^ (row * max(span, 16) >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[span])) * 16)
+            memory[(offset + address) // 2 + c % 8] = (o * depth + c) if not transposed else (c * depth + o)
     leading, stride = near, far
     if span == 0 and transposed:
         leading, stride = far, near
@@ -141,9 +143,9 @@ def test_descriptors_find_what_was_laid_out_atom_by_atom(span, transposed):
 def test_a_descriptor_may_begin_inside_the_swizzled_row():
     base = descriptors.Descriptor(2048, 16, 1024, 0, 128)
     further = descriptors.Descriptor(2048 + 32, 16, 1024, 0, 128)
-    whole = swizzled(2048 + np.arange(8)[:, None] * 128 + np.arange(64)[None] * 2, 128)
-    assert (descriptors.element_addresses(base, 8, 2, False) == whole[:, :16]).all()
-    assert (descriptors.element_addresses(further, 8, 2, False) == whole[:, 16:32]).all()
+    all_addresses = swizzled(2048 + np.arange(8)[:, None] * 128 + np.arange(64)[None] * 2, 128)
+    assert (descriptors.element_addresses(base, 8, 2, False) == all_addresses[:, :16]).all()
+    assert (descriptors.element_addresses(further, 8, 2, False) == all_addresses[:, 16:32]).all()
 
 
 def test_a_base_offset_is_refused_by_name():
@@ -155,18 +157,18 @@ def test_a_box_past_every_edge_moves_what_is_inside(swizzle):
     tensor = tensor_maps.TensorMap(1 << 20, 2, (40, 9, 3), (96, 96 * 9), (16, 4, 2), swizzle)
     assert tensor_maps.TensorMap.decode(tensor.encode()) == tensor and len(tensor.encode()) == 128
     start = (32, -1, 2)
-    place, there = tensor_maps.box_addresses(tensor, start, 8192)
-    assert tensor.box_bytes == 2 * place.size == 256
-    assert len(set(there)) == place.size and set(there) == set(range(8192, 8192 + 256, 2))
+    global_addresses, shared_addresses = tensor_maps.box_addresses(tensor, start, 8192)
+    assert tensor.box_bytes == 2 * global_addresses.size == 256
+    assert len(set(shared_addresses)) == global_addresses.size and set(shared_addresses) == set(range(8192, 8192 + 256, 2))
     expected = []
     for z in range(2):
         for y in range(4):
             for x in range(16):
                 inside = 32 + x < 40 and 0 <= y - 1 < 9 and 2 + z < 3
                 expected.append((1 << 20) + (32 + x) * 2 + (y - 1) * 96 + (2 + z) * 96 * 9 if inside else -1)
-    assert (place == expected).all()
-    flat = there - 8192
-    order = np.arange(place.size) * 2
+    assert (global_addresses == expected).all()
+    flat = shared_addresses - 8192
+    order = np.arange(global_addresses.size) * 2
     chunk_bits = {0: 0, 32: 1, 64: 3, 128: 7}[swizzle]
     assert (flat == (order ^ ((order >> 7 & chunk_bits) << 4))).all()
 

@@ -18,7 +18,7 @@ from tests.emulator.tiny import evaluate, launch, program
 @pytest.mark.parametrize(
     ("count", "bits"), [(n, b) for n in (1, 2, 4) for b in (8, 16, 32, 64) if n * b <= 128] + [(8, 32), (4, 64)]
 )
-def test_vectors_come_back_as_they_went(space: str, count: int, bits: int) -> None:
+def test_vectors_are_loaded_as_they_were_stored(space: str, count: int, bits: int) -> None:
     if space != "global" and count * bits > 128:
         pytest.skip("32 bytes at once are for global memory")
     width = count * bits // 8
@@ -30,9 +30,9 @@ def test_vectors_come_back_as_they_went(space: str, count: int, bits: int) -> No
         between = ""
     else:
         base = "mov.u64 %d7, smem;" + ("cvta.shared.u64 %d7, %d7;" if space == "generic" else "")
-        where = ".shared" if space == "shared" else ""
+        suffix = ".shared" if space == "shared" else ""
         between = (
-            f"{base} mad.wide.u32 %d7, %t, {width}, %d7; st{where}{kind} [%d7], {operand}; ld{where}{kind} {operand}, [%d7];"
+            f"{base} mad.wide.u32 %d7, %t, {width}, %d7; st{suffix}{kind} [%d7], {operand}; ld{suffix}{kind} {operand}, [%d7];"
         )
     body = f"""mad.wide.u32 %d0, %t, {width}, %a0; mad.wide.u32 %d1, %t, {width}, %a1;
     ld.global{kind} {operand}, [%d0]; {between} st.global{kind} [%d1], {operand};"""
@@ -76,8 +76,8 @@ def test_atomics_one_after_the_other(name: str) -> None:
     body = f"""mad.wide.u32 %d0, %t, {width}, %a0; mad.wide.u32 %d1, %t, {width}, %a1; ld.global.b{bits} %{register}5, [%d0];
     atom.global.{name} %{register}6, [%a2], %{register}5; st.global.b{bits} [%d1], %{register}6;"""
     source = np.random.default_rng(9).integers(0, 1 << 63, 32).astype(f"u{width}")
-    place = np.array([12345], f"u{width}")
-    tensors = {"source": source, "out": np.zeros(32, f"u{width}"), "place": place}
+    initial = np.array([12345], f"u{width}")
+    tensors = {"source": source, "out": np.zeros(32, f"u{width}"), "place": initial}
     report = launch(program(body, list(tensors)), tensors, out=("out",), read_only=("source",))
     assert report.faults == []
     value = 12345
@@ -138,5 +138,5 @@ def test_integers_against_python(pairs: list[tuple[int, int]], name: str) -> Non
     if name[:3] in ("div", "rem"):
         pairs = [(a, b or 1) for a, b in pairs]
     a, b = (np.array(column, np.uint32) for column in zip(*pairs, strict=True))
-    got = evaluate(f"{name} {{d}}, {{a}}, {{b}};", "u32", [("u32", a), ("u32", b)])
-    assert got.tolist() == [OPERATIONS[name](x, y) % (1 << 32) for x, y in pairs]
+    actual = evaluate(f"{name} {{d}}, {{a}}, {{b}};", "u32", [("u32", a), ("u32", b)])
+    assert actual.tolist() == [OPERATIONS[name](x, y) % (1 << 32) for x, y in pairs]

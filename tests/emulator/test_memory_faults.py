@@ -54,8 +54,8 @@ def test_a_strided_output_is_checked_element_by_element(step: int, count: int, k
     text = program(f"mad.wide.u32 %d1, %t, {step}, %a0; setp.lt.u32 %p0, %t, {count}; @%p0 st.global.u32 [%d1], %t;", ["out"])
     memory = Memory()
     required = np.repeat(np.arange(31) % 2 == 0, 4)
-    place = memory.allocate("out", np.zeros(31, np.uint32), initialised=False, checked=True, required=required)
-    report = run(parse(text), "k", (1,), (32,), [place], memory)
+    allocation = memory.allocate("out", np.zeros(31, np.uint32), initialised=False, checked=True, required=required)
+    report = run(parse(text), "k", (1,), (32,), [allocation], memory)
     assert kinds(report) == kinds_found
 
 
@@ -163,7 +163,7 @@ def test_a_barrier_that_some_threads_skip() -> None:
     assert "0-31" in fault.message and "32-63" in fault.message
 
 
-def test_a_barrier_that_threads_leave_behind() -> None:
+def test_a_barrier_whose_threads_exit_before_it() -> None:
     report = go("setp.lt.u32 %p0, %t, 32; @%p0 ret; bar.sync 0;", threads=64, checked=False)
     assert kinds(report) == {"barrier"}
 
@@ -182,7 +182,7 @@ def test_named_barriers_with_counts(seed: int) -> None:
     assert (report.tensors["out"] == np.arange(32, 64)).all()
 
 
-def test_diverged_lanes_meet_at_a_shuffle() -> None:
+def test_diverged_lanes_synchronize_at_a_shuffle() -> None:
     body = (
         AT
         + """and.b32 %r1, %t, 1; setp.eq.u32 %p0, %r1, 0; @%p0 bra EVEN; add.u32 %r2, %t, 100; bra MEET;

@@ -48,17 +48,17 @@ PLANTED = [
 
 @cache
 def _original(name: str) -> tuple[foreign_cases.Launch, Any]:
-    given = foreign_cases.launch(name, 1)
-    return given, emulate(name, given)
+    foreign_launch = foreign_cases.launch(name, 1)
+    return foreign_launch, emulate(name, foreign_launch)
 
 
 @pytest.mark.parametrize(("name", "kind", "place", "found"), PLANTED)
 def test_a_planted_mistake_is_found(name: str, kind: str, place: int, found: str) -> None:
-    given, original = _original(name)
+    foreign_launch, original = _original(name)
     mutant = list(mutants(foreign_cases.text(name), kind))[place]
-    report = emulate(name, given, text=mutant.text)
+    report = emulate(name, foreign_launch, text=mutant.text)
     if found == "output":
-        changed = [key for key in given.expected if report.tensors[key].tobytes() != original.tensors[key].tobytes()]
+        changed = [key for key in foreign_launch.expected if report.tensors[key].tobytes() != original.tensors[key].tobytes()]
         assert changed
     else:
         known = {(fault.kind, fault.message) for fault in original.faults}

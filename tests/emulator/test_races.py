@@ -28,7 +28,7 @@ WIDE = {"source": np.zeros(64, np.uint32), "out": np.zeros(64, np.uint32)}
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_exchange_through_shared_memory(flip: int, sync: str, faults: set[str], seed: int) -> None:
+def test_data_exchanged_through_shared_memory(flip: int, sync: str, faults: set[str], seed: int) -> None:
     body = EXCHANGE.replace("{flip}", str(flip)).replace("{sync}", sync)
     report = go(body, tensors=WIDE, threads=64, shared=256, seed=seed)
     assert kinds(report) - {"uninitialised"} == faults
@@ -78,7 +78,7 @@ def test_atomics_do_not_race_with_each_other() -> None:
     assert "race" in kinds(launch(text, tensors, threads=2))
 
 
-def test_a_plain_write_is_held_against_every_strong_access_before_it() -> None:
+def test_a_plain_write_is_checked_against_every_strong_access_before_it() -> None:
     """Thread 1 reads (strongly) after thread 0 read plainly; thread 0's write is ordered only after its own read."""
     for strong in (
         "ld.relaxed.gpu.global.u32 %r1, [%a0];",

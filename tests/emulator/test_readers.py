@@ -74,9 +74,9 @@ def first_race(seed: int, whole_warps: bool) -> tuple[int | None, int | None]:
     for step in range(STEPS):
         warp = np.arange(32) + 32 * int(random.integers(WARPS))
         lanes = warp if whole_warps else np.sort(random.choice(warp, int(random.integers(1, 4)), replace=False))
-        what = random.choice(["read", "write", "release", "acquire", "warp", "block"], p=[0.36, 0.08, 0.22, 0.22, 0.08, 0.04])
-        if what in ("read", "write"):
-            one = what == "write"
+        event = random.choice(["read", "write", "release", "acquire", "warp", "block"], p=[0.36, 0.08, 0.22, 0.22, 0.08, 0.04])
+        if event in ("read", "write"):
+            one = event == "write"
             lanes = lanes[:1] if one else lanes
             granules = random.integers(0, GRANULES, len(lanes))
             racing = exact.races(granules, lanes, one)
@@ -84,34 +84,34 @@ def first_race(seed: int, whole_warps: bool) -> tuple[int | None, int | None]:
                 continue
             exact.record(granules, lanes, one)
             result = shadow.write(granules * 4, 4, lanes)[::2] if one else (shadow.read(granules * 4, 4, lanes),)
-            answers = racing, any(part is not None and part.any() for part in result)
-            found = [step if known is None and answer else known for known, answer in zip(found, answers, strict=True)]
-            if answers[0] or answers[1]:
+            results = racing, any(part is not None and part.any() for part in result)
+            found = [step if known is None and raced else known for known, raced in zip(found, results, strict=True)]
+            if results[0] or results[1]:
                 break
-        elif what == "release":
+        elif event == "release":
             tokens.append((exact.release(lanes), clocks.release(lanes)))
-        elif what == "acquire" and tokens:
+        elif event == "acquire" and tokens:
             left, right = tokens[int(random.integers(len(tokens)))]
             exact.acquire(lanes, left)
             clocks.acquire(lanes, right)
-        elif what == "warp":
+        elif event == "warp":
             exact.barrier(warp)
             clocks.warp_barrier(warp[:1] // 32)
-        elif what == "block":
+        elif event == "block":
             exact.barrier(np.arange(LANES))
             clocks.block_barrier(np.zeros(1, np.int64))
     return found[0], found[1]
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_whole_warps_are_judged_exactly(part: int) -> None:
-    answers = [first_race(seed, True) for seed in range(100 * part, 100 * part + 100)]
-    assert all(exact == shadow for exact, shadow in answers)
-    assert 10 < sum(exact is None for exact, _ in answers) < 90
+def test_whole_warps_are_checked_exactly(part: int) -> None:
+    verdicts = [first_race(seed, True) for seed in range(100 * part, 100 * part + 100)]
+    assert all(exact == shadow for exact, shadow in verdicts)
+    assert 10 < sum(exact is None for exact, _ in verdicts) < 90
 
 
 @pytest.mark.parametrize("part", range(2))
 def test_no_race_of_single_lanes_is_missed(part: int) -> None:
-    answers = [first_race(seed, False) for seed in range(100 * part, 100 * part + 100)]
-    assert all(exact is None or shadow == exact for exact, shadow in answers)
-    assert sum(exact != shadow for exact, shadow in answers) < 5, "few are blamed wrongly"
+    verdicts = [first_race(seed, False) for seed in range(100 * part, 100 * part + 100)]
+    assert all(exact is None or shadow == exact for exact, shadow in verdicts)
+    assert sum(exact != shadow for exact, shadow in verdicts) < 5, "few are blamed wrongly"

@@ -29,7 +29,7 @@ NAMED, OTHER, PLAIN = "\n.loc 1 4 2\n", "\n.loc 1 5 2\n", "\n.loc 1 4 1\n"
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_store_that_is_named_as_one_that_replicates_may_meet_itself(
+def test_a_store_that_is_named_as_replicating_may_conflict_with_itself(
     marks: tuple[str, str], values: tuple[str, str], file: str, faults: set[str], seed: int
 ) -> None:
     """With the same value, and no other store: the store's column in the tile IR names it."""
@@ -49,11 +49,11 @@ def test_lines_that_the_caller_names_replicate() -> None:
 
 @pytest.mark.parametrize("name", ["decode_merge", "sample_token"])
 def test_lowering_names_the_stores_whose_threads_hold_the_same_elements(name: str) -> None:
-    made = shipped_run.compiled(name, 0, "sm_90a")
-    arrays = shipped_launches.make_arrays(made.function, made.env)
-    assert not shipped_run.emulate(made, arrays).faults
-    unnamed = re.sub(r"(\.loc\s+1 \d+) 2", r"\1 1", made.ptx)
-    assert kinds(shipped_run.emulate(made, arrays, text=unnamed)) == {"race-same-value"}
+    kernel = shipped_run.compiled(name, 0, "sm_90a")
+    arrays = shipped_launches.make_arrays(kernel.function, kernel.env)
+    assert not shipped_run.emulate(kernel, arrays).faults
+    unnamed = re.sub(r"(\.loc\s+1 \d+) 2", r"\1 1", kernel.ptx)
+    assert kinds(shipped_run.emulate(kernel, arrays, text=unnamed)) == {"race-same-value"}
 
 
 def test_lowering_names_no_other_stores() -> None:

@@ -21,8 +21,8 @@ KINDS = {"p": "pred", "rs": "b16", "r": "b32", "rd": "b64"}
 
 def key(instruction: str) -> str:
     """Opcode and modifiers."""
-    words = instruction.split()
-    return (words[1] if words[0].startswith("@") else words[0]).rstrip(";")
+    tokens = instruction.split()
+    return (tokens[1] if tokens[0].startswith("@") else tokens[0]).rstrip(";")
 
 
 @pytest.mark.parametrize("instruction", LISTED, ids=[key(line) for line in LISTED])
@@ -40,8 +40,8 @@ ret;
 END: ret;
 }}"""
     memory = Memory()
-    place = memory.allocate("p", np.zeros(4, np.uint32))
-    report = run(parse(text), "k", (1,), (128,), [place], memory, dynamic_shared_bytes=64)
+    allocation = memory.allocate("p", np.zeros(4, np.uint32))
+    report = run(parse(text), "k", (1,), (128,), [allocation], memory, dynamic_shared_bytes=64)
     assert report.faults == []
 
 

@@ -5,7 +5,7 @@ import pytest
 from tilec.emulator.ordering.transaction_barrier import BarrierMisuse, TransactionBarrier
 
 
-def test_a_phase_ends_when_all_arrived_and_all_bytes_came_and_the_next_begins():
+def test_a_phase_ends_after_all_arrivals_and_bytes_and_the_next_begins():
     barrier = TransactionBarrier(2)
     barrier.expect(96)
     assert barrier.arrive() == 0 and not barrier.passed_parity(0) and barrier.passed_parity(1)
@@ -17,7 +17,7 @@ def test_a_phase_ends_when_all_arrived_and_all_bytes_came_and_the_next_begins():
     assert barrier.arrive(2) == 1 and barrier.passed_parity(1)
 
 
-def test_bytes_may_come_before_they_are_expected():
+def test_bytes_may_arrive_before_they_are_expected():
     barrier = TransactionBarrier(1)
     barrier.complete(16)
     assert barrier.phase == 0

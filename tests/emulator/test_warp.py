@@ -32,13 +32,13 @@ def across(instruction: str, data: Any, seed: int = 0) -> Any:
 def test_shfl(mode: str, by: int, width: int) -> None:
     """As __shfl_sync: the lane of the same group of `width` lanes, or the thread's own if that is outside the group."""
     clamp = (32 - width) << 8 | (0 if mode == "up" else 31)
-    got = across(f"shfl.sync.{mode}.b32 %r2|%p2, %r1, {by}, {clamp}, -1; @!%p2 xor.b32 %r2, %r2, 1;", DATA)
+    actual = across(f"shfl.sync.{mode}.b32 %r2|%p2, %r1, {by}, {clamp}, -1; @!%p2 xor.b32 %r2, %r2, 1;", DATA)
     for t in range(64):
         lane, base = t % 32, t % 32 // width * width
         source = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": base + by % width}[mode]
         inside = source >= base if mode == "up" else source < base + width
-        wanted = DATA[t - lane + source] if inside else DATA[t] ^ 1
-        assert got[t] == wanted, t
+        expected = DATA[t - lane + source] if inside else DATA[t] ^ 1
+        assert actual[t] == expected, t
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -48,8 +48,8 @@ def test_vote(data: Any, seed: int) -> None:
         odd = data[warp] & 1
         ballot = sum(int(bit) << k for k, bit in enumerate(odd))
         assert (across("vote.sync.ballot.b32 %r2, %p1, -1;", data, seed)[warp] == ballot).all()
-        wanted = {"all": odd.all(), "any": odd.any(), "uni": odd.all() or not odd.any()}
-        for mode, value in wanted.items():
+        expected = {"all": odd.all(), "any": odd.any(), "uni": odd.all() or not odd.any()}
+        for mode, value in expected.items():
             assert (across(f"vote.sync.{mode}.pred %p2, %p1, -1; selp.b32 %r2, 1, 0, %p2;", data, seed)[warp] == value).all()
 
 
@@ -72,18 +72,18 @@ REDUCTIONS: dict[str, Callable[[int, int], int]] = {
 
 @pytest.mark.parametrize("operation", REDUCTIONS)
 def test_redux(operation: str) -> None:
-    got = across(f"redux.sync.{operation} %r2, %r1, -1;", DATA)
+    actual = across(f"redux.sync.{operation} %r2, %r1, -1;", DATA)
     for warp in (slice(0, 32), slice(32, 64)):
-        assert (got[warp] == reduce(REDUCTIONS[operation], DATA[warp].tolist())).all()
+        assert (actual[warp] == reduce(REDUCTIONS[operation], DATA[warp].tolist())).all()
 
 
 def test_redux_of_part_of_a_warp() -> None:
     """Even and odd threads reduce separately."""
-    got = across("mov.u32 %r3, 0x55555555; @%p1 mov.u32 %r3, 0xaaaaaaaa; redux.sync.add.u32 %r2, %r1, %r3;", LANES)
-    assert all(got[t] == LANES[t // 32 * 32 + t % 2 :][:32:2][:16].sum() for t in range(64))
+    actual = across("mov.u32 %r3, 0x55555555; @%p1 mov.u32 %r3, 0xaaaaaaaa; redux.sync.add.u32 %r2, %r1, %r3;", LANES)
+    assert all(actual[t] == LANES[t // 32 * 32 + t % 2 :][:32:2][:16].sum() for t in range(64))
 
 
 def test_elect_and_activemask() -> None:
     assert (across("elect.sync %r2|%p2, -1; @%p2 add.u32 %r2, %r2, 100;", DATA) == np.where(LANES % 32, 0, 100)).all()
-    got = across("mov.u32 %r2, 0; @%p1 activemask.b32 %r2;", LANES)
-    assert (got == np.where(LANES % 2, 0xAAAAAAAA, 0)).all()
+    actual = across("mov.u32 %r2, 0; @%p1 activemask.b32 %r2;", LANES)
+    assert (actual == np.where(LANES % 2, 0xAAAAAAAA, 0)).all()

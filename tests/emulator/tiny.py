@@ -73,7 +73,7 @@ def launch(
 ) -> Report:
     """Runs `k`; tensors in `out` start uninitialized."""
     memory = Memory()
-    places = [
+    allocations = [
         memory.allocate(
             name,
             array,
@@ -85,7 +85,7 @@ def launch(
         )
         for name, array in tensors.items()
     ]
-    return run(parse(text), "k", grid, (threads,), places, memory, dynamic_shared_bytes=shared, seed=seed, **more)
+    return run(parse(text), "k", grid, (threads,), allocations, memory, dynamic_shared_bytes=shared, seed=seed, **more)
 
 
 def evaluate(instruction: str, result: str, operands: Sequence[tuple[str, Array]]) -> Array:

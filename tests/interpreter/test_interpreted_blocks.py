@@ -145,7 +145,7 @@ def test_persistent_loops_in_any_order_of_blocks(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("store(out, 0, load(x, bid(0), shape=1))", "`out[0]` is written by two blocks"),
         (
@@ -162,13 +162,13 @@ def test_persistent_loops_in_any_order_of_blocks(kernel: Any) -> None:
         ),
     ],
 )
-def test_races_gaps_and_early_reads_are_told(kernel: Any, body: str, said: str) -> None:
+def test_races_gaps_and_early_reads_are_reported(kernel: Any, body: str, message: str) -> None:
     lines = "\n".join(f"    {line}" for line in body.split("; "))
     function = kernel(f"def k(x: In[i32, N], y: InOut[i32, N], z: Scratch[i32, N], out: Out[i32, N]):\n    grid(N)\n{lines}\n")
     arrays = {name: np.arange(4, dtype=np.int32) for name in ("x", "y", "z", "out")}
     accesses = Accesses(function, arrays)
     run(function, arrays, accesses=accesses)
-    assert any(problem.startswith(said) for problem in accesses.problems()), accesses.problems()
+    assert any(problem.startswith(message) for problem in accesses.problems()), accesses.problems()
 
 
 STRIDED = """def k(x: In[f32, M, K, Strides[S, 1]], out: Out[f32, M, K]):
@@ -178,13 +178,13 @@ STRIDED = """def k(x: In[f32, M, K, Strides[S, 1]], out: Out[f32, M, K]):
 
 
 def test_strides(kernel: Any) -> None:
-    whole, out = np.arange(24, dtype=np.float32).reshape(3, 8), np.zeros((3, 4), np.float32)
-    run(kernel(STRIDED), {"x": whole[:, 2:6], "out": out})
-    assert (out == whole[:, 2:6]).all()
+    array, out = np.arange(24, dtype=np.float32).reshape(3, 8), np.zeros((3, 4), np.float32)
+    run(kernel(STRIDED), {"x": array[:, 2:6], "out": out})
+    assert (out == array[:, 2:6]).all()
     with pytest.raises(InterpreterError, match="`x`: axis 1 has the stride 2 instead of 1"):
-        run(kernel(STRIDED), {"x": whole[:, ::2], "out": out})
+        run(kernel(STRIDED), {"x": array[:, ::2], "out": out})
     with pytest.raises(InterpreterError, match="`out`: is not row-major"):
-        run(kernel(STRIDED), {"x": whole[:, 2:6], "out": np.zeros((4, 3), np.float32).T})
+        run(kernel(STRIDED), {"x": array[:, 2:6], "out": np.zeros((4, 3), np.float32).T})
 
 
 CONTRACT = """def k(x: In[f32, N], ids: In[i32, M], out: Out[f32, N], n: i32):
@@ -196,7 +196,7 @@ CONTRACT = """def k(x: In[f32, N], ids: In[i32, M], out: Out[f32, N], n: i32):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"out": np.zeros(4, np.float32)}, "`out`: axis 0 has 4 elements instead of 8 = N"),
         ({"x": np.zeros(8, np.float64)}, "`x`: holds float64, the kernel takes f32"),
@@ -209,7 +209,7 @@ CONTRACT = """def k(x: In[f32, N], ids: In[i32, M], out: Out[f32, N], n: i32):
         ({"x": None}, "the array `x` is missing"),
     ],
 )
-def test_a_broken_contract_names_the_argument(kernel: Any, changes: dict[str, Any], said: str) -> None:
+def test_a_broken_contract_names_the_argument(kernel: Any, changes: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {
         "x": np.zeros(8, np.float32), "ids": np.array([1, 2], np.int32), "out": np.zeros(8, np.float32), "n": 3,
     }  # fmt: skip
@@ -217,5 +217,5 @@ def test_a_broken_contract_names_the_argument(kernel: Any, changes: dict[str, An
     run(kernel(CONTRACT), {k: v for k, v in good.items() if k != "n"}, {"n": 3})
     arguments = {key: value for key, value in (arguments | changes).items() if value is not None}
     scalars = {"n": arguments.pop("n")}
-    with pytest.raises(InterpreterError, match=said):
+    with pytest.raises(InterpreterError, match=message):
         run(kernel(CONTRACT), arguments, scalars)

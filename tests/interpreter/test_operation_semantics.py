@@ -99,8 +99,8 @@ FLOAT_MEANING: dict[str, Any] = {
 def test_float_functions(kind: str, dtype: str) -> None:
     type_, x = typed(dtype, np.linspace(0.25, 6, 37))
     found = evaluate(f'unary %a {{kind = "{kind}"}}', type_, (type_, x)).astype(np.float64)
-    wanted = np.array([FLOAT_MEANING[kind](float(v)) for v in x])
-    np.testing.assert_allclose(found, wanted, rtol=EPSILON[dtype], atol=1e-6)
+    expected = np.array([FLOAT_MEANING[kind](float(v)) for v in x])
+    np.testing.assert_allclose(found, expected, rtol=EPSILON[dtype], atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -150,8 +150,8 @@ def test_select() -> None:
 @given(value=st.floats(width=32, allow_nan=False), target=st.sampled_from(["f16", "bf16"]))
 def test_narrowing_rounds_to_nearest_even(value: float, target: str) -> None:
     with np.errstate(over="ignore"):
-        wanted = np.float32(value).astype(NUMPY[target])
-    assert evaluate("cast %a", f"{target}[1]", typed("f32", [value]))[0].tobytes() == wanted.tobytes()
+        expected = np.float32(value).astype(NUMPY[target])
+    assert evaluate("cast %a", f"{target}[1]", typed("f32", [value]))[0].tobytes() == expected.tobytes()
 
 
 def test_bf16_ties_go_to_the_even_neighbour() -> None:
@@ -204,8 +204,8 @@ def test_products_accumulate_in_f32() -> None:
         typed("f16", random.normal(size=(32, 8))),
         typed("f32", random.normal(size=(4, 8))),
     )
-    wanted = a[1].astype(np.float64) @ b[1].astype(np.float64) + c[1]
-    np.testing.assert_allclose(evaluate("mma %a, %b, %c", "f32[4, 8]", a, b, c), wanted, rtol=1e-5, atol=1e-5)
+    expected = a[1].astype(np.float64) @ b[1].astype(np.float64) + c[1]
+    np.testing.assert_allclose(evaluate("mma %a, %b, %c", "f32[4, 8]", a, b, c), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_shapes() -> None:

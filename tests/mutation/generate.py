@@ -40,9 +40,9 @@ def mutants(path: Path) -> list[Mutant]:
     """All mutants of a kernel file, without duplicates and without unchanged texts."""
     found: dict[tuple[int, str], Mutant] = {}
     for number, (kind, what, (target, make)) in enumerate(_changes(ast.parse(path.read_text(encoding="utf-8")))):
-        made = ast.dump(make(target))
-        if made != ast.dump(target):
-            found.setdefault((id(target), made), Mutant(path, kind, what, number))
+        replacement = ast.dump(make(target))
+        if replacement != ast.dump(target):
+            found.setdefault((id(target), replacement), Mutant(path, kind, what, number))
     return list(found.values())
 
 
@@ -69,66 +69,66 @@ def _changes(tree: ast.Module) -> Iterator[tuple[str, str, Change]]:
     number = 0
     for node in ast.walk(kernel):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            word = node.func.id
-            if word in ACCESSES:
+            function = node.func.id
+            if function in ACCESSES:
                 number += 1
-                yield from _of_access(node, f"{word}{number}", names)
-            elif word == "bid" and isinstance(node.args[0], ast.Constant):
+                yield from _access_changes(node, f"{function}{number}", names)
+            elif function == "bid" and isinstance(node.args[0], ast.Constant):
                 axis = int(str(node.args[0].value))
                 for other in {0, 1, 2} - {axis}:
                     yield "swapped block ids", f"bid{axis}-line{node.lineno}-to{other}", (node, _text(f"bid({other})"))
-            elif word == "grid":
+            elif function == "grid":
                 for axis, extent in enumerate(node.args):
                     for sign in "+-":
                         yield "grid", f"grid{axis}{sign}1", (extent, _moved(sign))
         elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
             step = ast.unparse(node.iter.args[2]) if len(node.iter.args) == 3 else "1"
-            for place, bound in enumerate(node.iter.args[:2]):
+            for index, bound in enumerate(node.iter.args[:2]):
                 for sign in "+-":
-                    yield "loop bound", f"range-line{node.lineno}-arg{place}{sign}", (bound, _moved(sign, step))
+                    yield "loop bound", f"range-line{node.lineno}-arg{index}{sign}", (bound, _moved(sign, step))
         elif isinstance(node, ast.Assign) and _is_index(node.value):
             values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-            for place, value in enumerate(values):
+            for index, value in enumerate(values):
                 for sign in "+-":
-                    yield "index variable", f"line{node.lineno}-{place}{sign}1", (value, _moved(sign))
-                yield from _inside(value, f"line{node.lineno}-{place}", names)
+                    yield "index variable", f"line{node.lineno}-{index}{sign}1", (value, _moved(sign))
+                yield from _inside(value, f"line{node.lineno}-{index}", names)
 
 
-def _of_access(call: ast.Call, where: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "offset"]
-    if not given and len(call.args) > ACCESSES[str(getattr(call.func, "id", ""))]:
-        given = [call.args[1]]
-    for index in given:
+def _access_changes(call: ast.Call, location: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
+    index_arguments = [keyword.value for keyword in call.keywords if keyword.arg == "offset"]
+    if not index_arguments and len(call.args) > ACCESSES[str(getattr(call.func, "id", ""))]:
+        index_arguments = [call.args[1]]
+    for index in index_arguments:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         for axis, part in enumerate(parts):
             for sign in "+-":
-                yield "index", f"{where}-axis{axis}{sign}1", (part, _moved(sign))
-            yield from _inside(part, f"{where}-axis{axis}", names)
+                yield "index", f"{location}-axis{axis}{sign}1", (part, _moved(sign))
+            yield from _inside(part, f"{location}-axis{axis}", names)
         for axis in range(len(parts) - 1):
-            yield "swapped indices", f"{where}-swap{axis}", (index, _swapped(axis))
+            yield "swapped indices", f"{location}-swap{axis}", (index, _swapped(axis))
     for keyword in call.keywords:
         if keyword.arg in ("pad", "mask"):
-            yield "dropped mask", f"{where}-no-{keyword.arg}", (call, _without(keyword.arg))
+            yield "dropped mask", f"{location}-no-{keyword.arg}", (call, _without(keyword.arg))
 
 
-def _inside(part: ast.expr, where: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
+def _inside(part: ast.expr, location: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
     """Replaces a size by another size, or a factor by another factor."""
     for node in ast.walk(part):
         if isinstance(node, ast.Name) and node.id in names and len(names) > 1:
             other = names[(names.index(node.id) + 1) % len(names)]
-            yield "wrong dim", f"{where}-{node.id}-to-{other}", (node, _text(other))
+            yield "wrong dim", f"{location}-{node.id}-to-{other}", (node, _text(other))
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.FloorDiv | ast.Mod):
-            yield "wrong stride", f"{where}-col{node.col_offset}", (node.right, _moved("+"))
+            yield "wrong stride", f"{location}-col{node.col_offset}", (node.right, _moved("+"))
 
 
 def _is_index(value: ast.expr) -> bool:
     """Arithmetic on block ids, sizes and other scalars, without accesses or tile operations."""
     parts = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
-    plain = all(
+    is_scalar = all(
         isinstance(part.func, ast.Name) and part.func.id in ("bid", "num_blocks", "cdiv", "min", "max") for part in parts
     )
     return (
-        plain
+        is_scalar
         and not any(isinstance(node, ast.Compare | ast.Subscript | ast.Attribute) for node in ast.walk(value))
         and not (any(isinstance(node, ast.Constant) and isinstance(node.value, float) for node in ast.walk(value)))
     )
@@ -161,19 +161,20 @@ def _swapped(axis: int) -> Callable[[ast.AST], ast.AST]:
 def _without(keyword: str) -> Callable[[ast.AST], ast.AST]:
     def change(node: ast.AST) -> ast.AST:
         assert isinstance(node, ast.Call)
-        return ast.Call(node.func, node.args, [given for given in node.keywords if given.arg != keyword])
+        return ast.Call(node.func, node.args, [argument for argument in node.keywords if argument.arg != keyword])
 
     return change
 
 
-def text_with(tree: ast.Module, target: ast.AST, made: ast.AST) -> str:
-    """The text of `tree` with `made` in place of `target`; restores `tree` afterwards. `made` may contain `target`."""
+def text_with(tree: ast.Module, target: ast.AST, replacement: ast.AST) -> str:
+    """The text of `tree` with `replacement` in place of `target`; restores `tree` afterwards. `replacement` may contain
+    `target`."""
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
             if value is target:
-                changed: object = made
+                changed: object = replacement
             elif isinstance(value, list) and any(item is target for item in value):
-                changed = [made if item is target else item for item in value]
+                changed = [replacement if item is target else item for item in value]
             else:
                 continue
             setattr(parent, name, changed)

@@ -79,10 +79,10 @@ def _run(accepted: list[tuple[Size, Function]]) -> Verdict:
             problems.append(str(error))
             continue
         problems += accesses.problems()
-        wanted = expected(function, before, env)
+        reference = expected(function, before, env)
         close = all(
             np.allclose(arrays[name].astype(np.float64), np.asarray(values, np.float64), rtol=0.05, atol=0.05, equal_nan=True)
-            for name, values in wanted.items()
+            for name, values in reference.items()
         )
         outcomes.add("right" if close else "safe")
     if problems:

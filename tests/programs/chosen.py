@@ -37,22 +37,22 @@ COUNT: Final = 861
 
 def parts(kind: str, number: int) -> set[str]:
     """All features of a program."""
-    made = MAKE[kind](number)
-    function = load(made)
-    words = {" ".join(pair) for pair in operations(function)} | {f"part {part}" for part in made.parts}
-    return words | features(function) | {f"{made.warps} warps"}
+    program = MAKE[kind](number)
+    function = load(program)
+    names = {" ".join(pair) for pair in operations(function)} | {f"part {part}" for part in program.parts}
+    return names | features(function) | {f"{program.warps} warps"}
 
 
 def choose() -> dict[str, list[int]]:
     """Selects numbers by kind greedily: repeatedly the program that adds most features."""
-    had = {(kind, number): parts(kind, number) for kind, count in FIRST.items() for number in range(count)}
-    left = set[str]().union(*had.values())
-    found: dict[str, list[int]] = {kind: [] for kind in FIRST}
-    while left:
-        kind, number = max(had, key=lambda key: len(had[key] & left))
-        found[kind].append(number)
-        left -= had[kind, number]
-    return {kind: sorted(numbers) for kind, numbers in found.items()}
+    features_of = {(kind, number): parts(kind, number) for kind, count in FIRST.items() for number in range(count)}
+    missing = set[str]().union(*features_of.values())
+    selection: dict[str, list[int]] = {kind: [] for kind in FIRST}
+    while missing:
+        kind, number = max(features_of, key=lambda key: len(features_of[key] & missing))
+        selection[kind].append(number)
+        missing -= features_of[kind, number]
+    return {kind: sorted(numbers) for kind, numbers in selection.items()}
 
 
 if __name__ == "__main__":

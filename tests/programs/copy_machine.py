@@ -26,7 +26,7 @@ from tilec.ir.ops.store_ops import PutRows, TensorStore
 from tilec.ir.ops.sync_ops import Acquire, Commit, Drain, PassTurn, Release, Ring, Roles, TakeTurn, Wait
 
 POISON = "what nobody copied"
-MOST_STEPS = 60_000
+MAX_STEPS = 60_000
 Steps = Generator[None]
 Stores = dict[tuple[int, ...], tuple[Any, ...]]
 
@@ -43,9 +43,9 @@ class Barriers:
     full: Counter[int] = field(default_factory=Counter[int])
     empty: Counter[int] = field(default_factory=Counter[int])
     arrived: Counter[int] = field(default_factory=Counter[int])
-    turns: Counter[int] = field(default_factory=Counter[int])
+    pingpong_phases: Counter[int] = field(default_factory=Counter[int])
     expected: dict[int, int] = field(default_factory=dict[int, int])
-    coming: dict[int, list[tuple[Value, Any]]] = field(default_factory=dict[int, "list[tuple[Value, Any]]"])
+    copies_in_flight: dict[int, list[tuple[Value, Any]]] = field(default_factory=dict[int, "list[tuple[Value, Any]]"])
     acquired: int = 0
     waited: int = 0
 
@@ -67,7 +67,7 @@ class Machine:
     function: Function
     sizes: dict[str, int]
     block: tuple[int, ...]
-    running: int
+    resident_blocks: int
     stores: Stores = field(default_factory=Stores)
     values: dict[Value, Any] = field(default_factory=dict[Value, Any])
     stages: dict[tuple[Value, int], Any] = field(default_factory=dict[tuple[Value, int], Any])
@@ -82,27 +82,27 @@ class Machine:
             if parameter.access is None:
                 self.values[parameter.value] = self.sizes[parameter.name]
         self.roles = [self.role]
-        for _ in self.inside(self.function.body):
+        for _ in self.run_block(self.function.body):
             raise Wrong("the block waits for ever")
         if any(ring.acquired != ring.waited for ring in self.rings.values()):
             raise Wrong("copies that nobody waited for")
         return self.stores
 
-    def inside(self, block: Block) -> Steps:
+    def run_block(self, block: Block) -> Steps:
         for op in block.ops:
             self.steps += 1
-            if self.steps > MOST_STEPS:
+            if self.steps > MAX_STEPS:
                 raise Wrong("too many steps")
             match op:
                 case ops.For():
                     yield from self.loop(op)
                 case ops.If():
-                    arm = op.regions[0 if self.values[op.operands[0]] else 1]
-                    yield from self.inside(arm)
-                    given = arm.ops[-1].operands
-                    self.values.update(zip(op.results, [self.values[value] for value in given], strict=True))
+                    region = op.regions[0 if self.values[op.operands[0]] else 1]
+                    yield from self.run_block(region)
+                    yielded = region.ops[-1].operands
+                    self.values.update(zip(op.results, [self.values[value] for value in yielded], strict=True))
                 case Roles():
-                    self.side_by_side(op)
+                    self.run_roles(op)
                 case Acquire() | Wait() | TakeTurn() if op.ring in self.rings:
                     yield from self.mbarrier(op)
                 case _:
@@ -110,39 +110,39 @@ class Machine:
 
     def loop(self, op: ops.For) -> Steps:
         lower, upper, step = (self.values[value] for value in op.operands[:3])
-        held = [self.values[value] for value in op.initial]
+        carried = [self.values[value] for value in op.initial]
         body = op.regions[0]
-        for turn in range(lower, upper, step):
-            self.values.update(zip(body.arguments, [turn, *held], strict=True))
-            yield from self.inside(body)
-            held = [self.values[value] for value in body.ops[-1].operands]
-        self.values.update(zip(op.results, held, strict=True))
+        for iteration in range(lower, upper, step):
+            self.values.update(zip(body.arguments, [iteration, *carried], strict=True))
+            yield from self.run_block(body)
+            carried = [self.values[value] for value in body.ops[-1].operands]
+        self.values.update(zip(op.results, carried, strict=True))
 
-    def side_by_side(self, op: Roles) -> None:
+    def run_roles(self, op: Roles) -> None:
         """Runs each role until it blocks; if all are blocked and nothing changes, they are deadlocked."""
-        outside = self.role
-        parts = [Role(warps) for warps in op.warps]
-        self.roles = parts
-        going = {part: self.inside(region) for part, region in zip(parts, op.regions, strict=True)}
-        while going:
-            moved = False
-            for part, steps in list(going.items()):
-                self.role, before = part, self.steps
+        outer_role = self.role
+        roles = [Role(warps) for warps in op.warps]
+        self.roles = roles
+        active = {part: self.run_block(region) for part, region in zip(roles, op.regions, strict=True)}
+        while active:
+            progressed = False
+            for part, steps in list(active.items()):
+                self.role, steps_before = part, self.steps
                 try:
                     next(steps)
                 except StopIteration:
-                    del going[part]
-                    moved = True
-                moved |= self.steps != before
-            if not moved:
+                    del active[part]
+                    progressed = True
+                progressed |= self.steps != steps_before
+            if not progressed:
                 raise Wrong("roles wait for ever")
-        self.role, self.roles = outside, [outside]
+        self.role, self.roles = outer_role, [outer_role]
 
     def mbarrier(self, op: Acquire | Wait | TakeTurn) -> Steps:
         ring = self.rings[op.ring]
         if isinstance(op, TakeTurn):
             parity = self.values[op.parity] ^ (0 if op.place else 1)
-            while ring.turns[op.place] % 2 == parity:
+            while ring.pingpong_phases[op.place] % 2 == parity:
                 yield
             return
         stage, parity = self.values[op.stage], self.values[op.parity]
@@ -157,7 +157,7 @@ class Machine:
             raise Wrong("a stage is acquired whose copies have not come")
         else:
             ring.acquired += 1
-            ring.expected[stage], ring.coming[stage] = op.expected, []
+            ring.expected[stage], ring.copies_in_flight[stage] = op.expected, []
 
     def step(self, op: Op) -> None:
         v = self.values
@@ -167,7 +167,7 @@ class Machine:
             case ops.NumBlocks() | GridExtent():
                 v[op.result] = self.function.grid[op.axis].evaluate(self.sizes)
             case LaunchedBlocks():
-                v[op.result] = self.running
+                v[op.result] = self.resident_blocks
             case ops.DimValue():
                 v[op.result] = self.sizes[op.symbol]
             case ops.Load():
@@ -192,7 +192,7 @@ class Machine:
             case Release() if op.ring in self.rings:
                 self.release(self.rings[op.ring], v[op.stage])
             case PassTurn():
-                self.rings[op.ring].turns[(op.place + 1) % self.rings[op.ring].op.takers] += 1
+                self.rings[op.ring].pingpong_phases[(op.place + 1) % self.rings[op.ring].op.takers] += 1
             case SharedLoad():
                 v[op.result] = self.read(op.buffer, v[op.stage])
             case GroupMma():
@@ -222,8 +222,8 @@ class Machine:
         elif isinstance(op, ops.Constant) and op.result.tile.rank:
             self.values[op.result] = ()
         elif op.results and not op.result.tile.rank:
-            given = [[self.values[value]] for value in op.operands]
-            self.values[op.result] = wrapped(int(evaluate(op, given)[0]), op.result.tile.dtype)
+            operands = [[self.values[value]] for value in op.operands]
+            self.values[op.result] = wrapped(int(evaluate(op, operands)[0]), op.result.tile.dtype)
         else:
             raise NotImplementedError(f"{op.opcode} of {tile}")
 
@@ -235,10 +235,10 @@ class Machine:
         return total if total and total[-1] == (left, right) else (*total, (left, right))
 
     def store(self, offsets: list[Value], tile: Any) -> None:
-        place = tuple(self.values[value] for value in offsets)
-        if self.stores.get(place, tile) != tile:
-            raise Wrong(f"{place} is stored twice")
-        self.stores[place] = tile
+        position = tuple(self.values[value] for value in offsets)
+        if self.stores.get(position, tile) != tile:
+            raise Wrong(f"{position} is stored twice")
+        self.stores[position] = tile
 
     def read(self, buffer: Value, stage: int) -> Any:
         found = self.stages.get((buffer, stage), POISON)
@@ -258,10 +258,10 @@ class Machine:
         ring = self.rings[op.buffer.owner.operands[0]]
         if stage not in ring.expected:
             raise Wrong("a copy into a stage that was not acquired")
-        ring.coming[stage].append((op.buffer, box))
-        if sum(tma.copied_bytes(buffer.shared) for buffer, _ in ring.coming[stage]) == ring.expected[stage]:
-            for buffer, brought in ring.coming.pop(stage):
-                self.stages[buffer, stage] = brought
+        ring.copies_in_flight[stage].append((op.buffer, box))
+        if sum(tma.copied_bytes(buffer.shared) for buffer, _ in ring.copies_in_flight[stage]) == ring.expected[stage]:
+            for buffer, box_copied in ring.copies_in_flight.pop(stage):
+                self.stages[buffer, stage] = box_copied
             del ring.expected[stage]
             ring.full[stage] += 1
 
@@ -277,15 +277,15 @@ class Machine:
             ring.empty[stage] += 1
 
 
-def stored(function: Function, sizes: dict[str, int], running: int = 0) -> Stores:
-    """What all blocks store; if they are persistent, `running` of them are resident."""
+def stored(function: Function, sizes: dict[str, int], resident_blocks: int = 0) -> Stores:
+    """What all blocks store; if they are persistent, `resident_blocks` of them are resident."""
     extents = [extent.evaluate(sizes) for extent in function.grid]
-    found: Stores = {}
+    stores: Stores = {}
     persistent = any(isinstance(op, LaunchedBlocks) for op in function.body.walk())
-    blocks = [(number,) for number in range(running)] if persistent else product(*map(range, extents))
+    blocks = [(number,) for number in range(resident_blocks)] if persistent else product(*map(range, extents))
     for block in blocks:
-        for place, tile in Machine(function, sizes, tuple(block), running).run().items():
-            if place in found:
-                raise Wrong(f"{place} is stored by two blocks")
-            found[place] = tile
-    return found
+        for position, tile in Machine(function, sizes, tuple(block), resident_blocks).run().items():
+            if position in stores:
+                raise Wrong(f"{position} is stored by two blocks")
+            stores[position] = tile
+    return stores

@@ -71,8 +71,8 @@ class Maker:
         return Expression(f"{dtype}({number})", dtype, number, number)
 
     def clamped(self, e: Expression, low: int, high: int) -> Expression:
-        least, most = DTYPES[e.dtype].integer_range()
-        low, high = max(low, least), min(high, most)
+        dtype_low, dtype_high = DTYPES[e.dtype].integer_range()
+        low, high = max(low, dtype_low), min(high, dtype_high)
         return Expression(f"minimum(maximum({e.text}, {e.dtype}({low})), {e.dtype}({high}))", e.dtype, low, high)
 
     def make(self, depth: int) -> Expression:
@@ -96,26 +96,26 @@ class Maker:
         return Expression(f"(-{small.text})", e.dtype, low, high)
 
     def shift(self, e: Expression) -> Expression:
-        bits, (least, most) = DTYPES[e.dtype].bits, DTYPES[e.dtype].integer_range()
-        amount = self.r.choice((0, 1, 3, bits - 1, bits, bits + 1, 33, 40, 63, 64, most, least))
-        amount = amount if least <= amount <= most else bits
+        bits, (dtype_low, dtype_high) = DTYPES[e.dtype].bits, DTYPES[e.dtype].integer_range()
+        amount = self.r.choice((0, 1, 3, bits - 1, bits, bits + 1, 33, 40, 63, 64, dtype_high, dtype_low))
+        amount = amount if dtype_low <= amount <= dtype_high else bits
         other = self.r.choice(self.leaves)
         if other.dtype == e.dtype and self.r.random() < 0.3:
-            return Expression(f"({e.text} {self.r.choice(('<<', '>>'))} {other.text})", e.dtype, least, most)
+            return Expression(f"({e.text} {self.r.choice(('<<', '>>'))} {other.text})", e.dtype, dtype_low, dtype_high)
         if self.r.random() < 0.5:
-            return Expression(f"({e.text} >> {e.dtype}({amount}))", e.dtype, min(e.low, -1 if least else 0), max(e.high, 0))
+            return Expression(f"({e.text} >> {e.dtype}({amount}))", e.dtype, min(e.low, -1 if dtype_low else 0), max(e.high, 0))
         if 0 <= amount < bits:
-            e = self.clamped(e, least >> amount, most >> amount)
+            e = self.clamped(e, dtype_low >> amount, dtype_high >> amount)
             return Expression(f"({e.text} << {e.dtype}({amount}))", e.dtype, e.low << amount, e.high << amount)
         return Expression(f"({e.text} << {e.dtype}({amount}))", e.dtype, 0, 0)
 
     def bits(self, e: Expression) -> Expression:
-        least, most = DTYPES[e.dtype].integer_range()
+        dtype_low, dtype_high = DTYPES[e.dtype].integer_range()
         other = self.constant(e.dtype)
         kind = self.r.choice("&&|^")
         if kind == "&" and other.low >= 0:
             return Expression(f"({e.text} & {other.text})", e.dtype, 0, other.high)
-        return Expression(f"({e.text} {kind} {other.text})", e.dtype, least, most)
+        return Expression(f"({e.text} {kind} {other.text})", e.dtype, dtype_low, dtype_high)
 
     def cast(self, e: Expression) -> Expression:
         target = self.r.choice(INTEGERS)
@@ -151,10 +151,10 @@ def program(number: int) -> EdgeProgram:
     r = random.Random(f"edge program {number}")
     p, q = r.choice(INTEGERS), r.choice(INTEGERS)
     maker = Maker(r, p, q)
-    place = maker.make(r.randint(1, 4))
-    place = maker.shift(place) if r.random() < 0.3 else place
-    place = maker.clamped(place, r.choice((-9, -1, 0, 0, 2)), r.choice((2, 4, 5, 8, 13)))
-    offset = f"({place.text}).astype(i32)"
+    index = maker.make(r.randint(1, 4))
+    index = maker.shift(index) if r.random() < 0.3 else index
+    index = maker.clamped(index, r.choice((-9, -1, 0, 0, 2)), r.choice((2, 4, 5, 8, 13)))
+    offset = f"({index.text}).astype(i32)"
     offset = r.choice(
         (
             offset,
@@ -183,18 +183,18 @@ def program(number: int) -> EdgeProgram:
     return EdgeProgram(HEAD + "\n".join(lines) + "\n", p, q)
 
 
-def launches(made: EdgeProgram, number: int, count: int) -> list[dict[str, int]]:
+def launches(edge_program: EdgeProgram, number: int, count: int) -> list[dict[str, int]]:
     """Launch values at the edges of their dtypes."""
     r = random.Random(f"edge launch {number}")
     return [
-        {"n": 0, "N": r.choice((1, 3, 8, 9, 100)), "p": _edge(DTYPES[made.p], r), "q": _edge(DTYPES[made.q], r)}
+        {"n": 0, "N": r.choice((1, 3, 8, 9, 100)), "p": _edge(DTYPES[edge_program.p], r), "q": _edge(DTYPES[edge_program.q], r)}
         for _ in range(count)
     ]
 
 
 def _edge(dtype: DType, r: random.Random) -> int:
     low, high = dtype.integer_range()
-    near = (
+    candidates = (
         0,
         1,
         2,
@@ -213,7 +213,7 @@ def _edge(dtype: DType, r: random.Random) -> int:
         high - 1,
         r.randint(low, high),
     )
-    return r.choice([n for n in near if low <= n <= high])
+    return r.choice([n for n in candidates if low <= n <= high])
 
 
 class Unguarded(Exception):
@@ -234,11 +234,13 @@ class Prepared(Launch):
         super()._compute(op)
 
 
-def touched(function: Function, sizes: dict[str, int]) -> tuple[list[str], dict[str, tuple[set[object], set[object]]]]:
+def accessed_elements(
+    function: Function, sizes: dict[str, int]
+) -> tuple[list[str], dict[str, tuple[set[object], set[object]]]]:
     """Out-of-bounds accesses, and the elements that are read and written."""
-    one = Prepared(function, sizes, Memory(function, sizes, 1))
-    outside = [str(fault) for fault in one.run() if fault.kind == "bounds"]
-    return outside, {name: (set(all_.writers), set(all_.readers)) for name, all_ in one.traffic.items()}
+    launch = Prepared(function, sizes, Memory(function, sizes, 1))
+    out_of_bounds = [str(fault) for fault in launch.run() if fault.kind == "bounds"]
+    return out_of_bounds, {name: (set(traffic.writers), set(traffic.readers)) for name, traffic in launch.traffic.items()}
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,8 @@ class Outcome:
 
 def judge(number: int, folder: Path, *, machine: bool, count: int = 6) -> Outcome:
     """Tests the program of a number at `count` launches; with `machine`, its lowered code too."""
-    made, path = program(number), folder / "edge.py"
-    path.write_text(made.text, encoding="utf-8")
+    edge_program, path = program(number), folder / "edge.py"
+    path.write_text(edge_program.text, encoding="utf-8")
     try:
         function = load_kernel(path, {})
         prove(function)
@@ -263,22 +265,22 @@ def judge(number: int, folder: Path, *, machine: bool, count: int = 6) -> Outcom
         return Outcome("refused", error.diagnostics[0].code)
     except VerifyError as error:
         return Outcome("internal", str(error))
-    masks = [sum(getattr(op, "clipped", False) for op in one.body.walk()) for one in (function, prepared)]
-    for sizes in launches(made, number, count):
+    masks = [sum(getattr(op, "clipped", False) for op in version.body.walk()) for version in (function, prepared)]
+    for sizes in launches(edge_program, number, count):
         try:
-            outside, found = touched(prepared, sizes)
+            out_of_bounds, accessed = accessed_elements(prepared, sizes)
         except Unguarded as wrong:
             return Outcome("wrong", f"{sizes}: {wrong}")
-        if outside:
-            return Outcome("wrong", f"{sizes}: {outside[0]}")
-        if found != touched(function, sizes)[1]:
+        if out_of_bounds:
+            return Outcome("wrong", f"{sizes}: {out_of_bounds[0]}")
+        if accessed != accessed_elements(function, sizes)[1]:
             return Outcome("wrong", f"{sizes}: other elements are touched")
-    if machine and (wrong := on_machine(function, prepared, launches(made, number, 2))):
+    if machine and (wrong := on_machine(function, prepared, launches(edge_program, number, 2))):
         return Outcome("wrong", wrong, lowered=True)
     return Outcome("equal", dropped=masks[1] < masks[0], lowered=machine)
 
 
-def on_machine(function: Function, prepared: Function, tried: list[dict[str, int]]) -> str:
+def on_machine(function: Function, prepared: Function, launch_values: list[dict[str, int]]) -> str:
     """The first difference between the stores of the lowered code and the interpreter; an empty string if they agree."""
     folder = str(Path(__file__).resolve().parents[1] / "lowering")
     if folder not in sys.path:
@@ -286,24 +288,24 @@ def on_machine(function: Function, prepared: Function, tried: list[dict[str, int
     from block_machine import launch  # pyright: ignore
 
     lowered = lower(prepared, SM_90A)
-    for sizes in tried:
+    for sizes in launch_values:
         scalars = {name: sizes[name] for name in ("p", "q")}
-        right, found = _arrays(function, sizes), _arrays(function, sizes)
-        run(function, right, dict(scalars))
+        expected, found = _arrays(function, sizes), _arrays(function, sizes)
+        run(function, expected, dict(scalars))
         launch(function, lowered, found, {**scalars, "N": sizes["N"]})
-        for name, array in right.items():
+        for name, array in expected.items():
             if not np.array_equal(array, found[name]):
                 return f"{sizes}: `{name}` is {found[name].tolist()} instead of {array.tolist()}"
     return ""
 
 
 def _arrays(function: Function, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    held: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for parameter in function.parameters:
         if parameter.access is not None:
             extents = [dim.evaluate(sizes) for dim in parameter.value.tensor.dims]
             integers = parameter.value.tensor.dtype.is_integer
-            held[parameter.name] = np.arange(
+            arrays[parameter.name] = np.arange(
                 100, 100 + int(np.prod(extents)), dtype=np.int64 if integers else np.float32
             ).reshape(extents)
-    return held
+    return arrays

@@ -56,7 +56,7 @@ BINARY: dict[str, Callable[[Array, Array, Array, Array, Array], Array]] = {
 }
 
 
-class _Twin:
+class _BoundMemory:
     """Lets the access rules propagate bounds as they move values: tensors are bounds, the tile is its bound, indices stay
     indices."""
 
@@ -104,10 +104,10 @@ class BoundedRun(_BlockRun):
         elif type(op) in ACCESSES:
             tile = getattr(op, "tile", None)
             # Whichever of two values is selected, its error is at most the larger of theirs.
-            moving = replace(op, kind="max") if isinstance(op, ops.AtomicUpdate) else op
-            moved = ACCESSES[type(op)](_Twin(self, tile), moving)  # pyright: ignore[reportArgumentType]
-            if moved is not None:
-                self.bounds[id(op.result)] = np.asarray(moved).astype(np.float64) * 1.01
+            access = replace(op, kind="max") if isinstance(op, ops.AtomicUpdate) else op
+            propagated = ACCESSES[type(op)](_BoundMemory(self, tile), access)  # pyright: ignore[reportArgumentType]
+            if propagated is not None:
+                self.bounds[id(op.result)] = np.asarray(propagated).astype(np.float64) * 1.01
         elif op.results:
             operands = [self.value(operand) for operand in op.operands]
             with np.errstate(all="ignore"):
@@ -119,8 +119,8 @@ class BoundedRun(_BlockRun):
         carried = [self.bound(value) for value in op.initial]
         lower, upper, step = (int(self.value(value)) for value in op.operands[:3])
         values = [self.value(value) for value in op.initial]
-        for turn in range(lower, upper, step):
-            self.values[id(body.arguments[0])] = np.array(turn, np.int32)
+        for index in range(lower, upper, step):
+            self.values[id(body.arguments[0])] = np.array(index, np.int32)
             for argument, value, bound in zip(body.arguments[1:], values, carried, strict=True):
                 self.values[id(argument)], self.bounds[id(argument)] = value, bound
             values = self.execute(body)
@@ -185,6 +185,6 @@ def run_bounded(function: Function, arrays: Mapping[str, Array], scalars: Mappin
     memory = {name: np.zeros(array.shape) for name, array in arrays.items()}
     with np.errstate(all="ignore"):
         fixed = _fixed(function, launch)
-        for place in product(*map(range, launch.grid)):
-            BoundedRun(function, launch, place, None, fixed, {}, memory=memory).execute(function.body)
+        for block in product(*map(range, launch.grid)):
+            BoundedRun(function, launch, block, None, fixed, {}, memory=memory).execute(function.body)
     return memory

@@ -180,28 +180,30 @@ def add_input(d: Draft) -> None:
 def _compute(d: Draft) -> None:
     dtype, shape = d.dtype(), d.shape()
     if d.r.random() < 0.6 and d.tiles.scope:
-        known = d.r.choice(d.tiles.scope)
-        dtype, shape = (known.dtype, known.shape) if known.dtype != "boolean" else (dtype, known.shape)
+        variable = d.r.choice(d.tiles.scope)
+        dtype, shape = (variable.dtype, variable.shape) if variable.dtype != "boolean" else (dtype, variable.shape)
     d.let(dtype, shape, d.tiles.expression(dtype, shape, d.r.randint(1, 3)))
 
 
 def _loop(d: Draft) -> None:
     """A loop with a trip count known only at launch, and one or two carried tiles."""
-    turns = d.name("n")
-    d.scalars[turns] = d.r.choice([0, 1, 2, 3])
-    d.head.append(f"requires({turns} >= 0)")
+    trip_count = d.name("n")
+    d.scalars[trip_count] = d.r.choice([0, 1, 2, 3])
+    d.head.append(f"requires({trip_count} >= 0)")
     carried = [v for v in d.r.sample(d.tiles.scope, min(2, len(d.tiles.scope))) if v.shape]
-    kept = list(d.tiles.scope)
-    named = [Variable(d.let(v.dtype, v.shape, f"where({turns} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried]
-    d.line(f"for {d.name('turn')} in range({d.r.choice([turns, turns, f'{turns} - 1', '2'])}):")
+    scope_before = list(d.tiles.scope)
+    carried_copies = [
+        Variable(d.let(v.dtype, v.shape, f"where({trip_count} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried
+    ]
+    d.line(f"for {d.name('turn')} in range({d.r.choice([trip_count, trip_count, f'{trip_count} - 1', '2'])}):")
     d.depth += 1
-    for v in named or [None]:
+    for v in carried_copies or [None]:
         if v is None:
             d.line("pass")
         else:
             d.line(f"{v.name} = {d.tiles.expression(v.dtype, v.shape, 2)}")
     d.depth -= 1
-    d.tiles.scope = kept + named
+    d.tiles.scope = scope_before + carried_copies
     d.parts.add("loop")
 
 
@@ -213,7 +215,7 @@ def _branch(d: Draft) -> None:
     name = d.let(
         target.dtype, target.shape, target.name if target.dtype == "boolean" else f"where(b < 0, {target.name}, {target.name})"
     )
-    condition = d.tiles.scalar_truth()
+    condition = d.tiles.scalar_condition()
     d.provable = False
     d.line(f"if {condition}:")
     d.depth += 1
@@ -233,9 +235,9 @@ def _gather(d: Draft) -> None:
     extent = d.r.choice([1, 3, 8, 33])
     integers = d.r.choice([k for k in INTEGERS if k in d.tiles.dtypes])
     index = f"({d.tiles.expression(integers, shape, 2)}).astype(i32)"
-    cut = d.r.choice([f"({index}) % {extent}", f"minimum(maximum({index}, 0), {extent - 1})"])
+    clamped_index = d.r.choice([f"({index}) % {extent}", f"minimum(maximum({index}, 0), {extent - 1})"])
     access = "In" if d.r.random() < 0.7 else "InOut"
-    d.let(dtype, shape, f"gather({d.tensor(access, dtype, 'N', extent)}, (b, {cut}))")
+    d.let(dtype, shape, f"gather({d.tensor(access, dtype, 'N', extent)}, (b, {clamped_index}))")
     d.parts.add("gather")
     d.provable = False
 
@@ -246,10 +248,12 @@ def _scatter(d: Draft) -> None:
     (extent,) = shape
     orders = [f"{extent - 1} - arange({extent})", f"arange({extent}) ^ 5", f"(arange({extent}) * 3 + 1) % {extent}"]
     order = d.r.choice(orders if extent % 8 == 0 else orders[::2])
-    room = d.r.choice([extent, extent // 2])
+    row_length = d.r.choice([extent, extent // 2])
     d.provable = d.provable and "-" in order
-    tensor = d.tensor("InOut", dtype, "N", room)
-    d.line(f"scatter({tensor}, (b, {order}), {d.tiles.expression(dtype, shape, 2)}{', mask=True' if room < extent else ''})")
+    tensor = d.tensor("InOut", dtype, "N", row_length)
+    d.line(
+        f"scatter({tensor}, (b, {order}), {d.tiles.expression(dtype, shape, 2)}{', mask=True' if row_length < extent else ''})"
+    )
     d.parts.add("scatter")
 
 
@@ -293,8 +297,8 @@ STEPS: list[Callable[[Draft], None]] = [
 
 def add_output(d: Draft) -> None:
     """A result, stored whole or masked at the edge."""
-    known = d.r.choice(d.tiles.scope)
-    dtype, shape = known.dtype, known.shape if known.shape else (1,)
+    variable = d.r.choice(d.tiles.scope)
+    dtype, shape = variable.dtype, variable.shape if variable.shape else (1,)
     if d.r.random() < 0.5:
         dtype, shape = d.dtype(), d.shape()
     value = f"({d.tiles.expression(dtype, shape, d.r.randint(0, 2))}).reshape({(1, *shape)})"

@@ -36,16 +36,16 @@ def arrays(function: Function, program: Program) -> dict[str, Array]:
 
 def filled(random: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
     """Random contents of a dtype."""
-    wanted = numpy_dtype(dtype)
+    numpy_type = numpy_dtype(dtype)
     if dtype.kind == "b":
         return random.random(shape) < 0.5
     if dtype.is_float:
         numbers = np.where(random.random(shape) < 0.1, random.choice(SPECIAL, shape), random.uniform(-4, 4, shape))
         with np.errstate(all="ignore"):
-            return numbers.astype(np.float32).astype(wanted)
+            return numbers.astype(np.float32).astype(numpy_type)
     low, high = dtype.integer_range()
-    edges = random.choice(np.array([low, high, 0, 1, high // 2, low + 1], wanted), shape)
-    small = random.integers(max(low, -9), 10, shape).astype(wanted)
-    spread = random.integers(low, high, shape, dtype=wanted, endpoint=True)
+    edges = random.choice(np.array([low, high, 0, 1, high // 2, low + 1], numpy_type), shape)
+    small = random.integers(max(low, -9), 10, shape).astype(numpy_type)
+    spread = random.integers(low, high, shape, dtype=numpy_type, endpoint=True)
     roll = random.random(shape)
-    return np.where(roll < 0.2, edges, np.where(roll < 0.7, small, spread)).astype(wanted)
+    return np.where(roll < 0.2, edges, np.where(roll < 0.7, small, spread)).astype(numpy_type)

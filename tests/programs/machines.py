@@ -58,25 +58,25 @@ def load(program: Program) -> Function:
 
 def reference(function: Function, program: Program) -> tuple[dict[str, Array], dict[str, Array] | None]:
     """Memory after the interpreter's run, and for programs that are not exact the error bound of each element."""
-    held = arrays(function, program)
+    tensors = arrays(function, program)
     if not program.exact:
-        return held, run_bounded(function, held, program.scalars)
-    record = Accesses(function, held)
-    run(function, held, program.scalars, accesses=record)
+        return tensors, run_bounded(function, tensors, program.scalars)
+    record = Accesses(function, tensors)
+    run(function, tensors, program.scalars, accesses=record)
     problems = [line for line in record.problems() if "read before" not in line]
     assert not problems, problems
-    return held, None
+    return tensors, None
 
 
 def difference(
-    function: Function, found: Mapping[str, Array], right: Mapping[str, Array], bounds: Mapping[str, Array] | None
+    function: Function, found: Mapping[str, Array], expected: Mapping[str, Array], bounds: Mapping[str, Array] | None
 ) -> str:
     """The first wrong element, or an empty string. `Scratch` is not a result."""
     for parameter in function.parameters:
         if parameter.access in (None, Access.SCRATCH, Access.IN):
             continue
         name = parameter.name
-        a, b = found[name], right[name]
+        a, b = found[name], expected[name]
         if parameter.value.tensor.dtype.is_float:
             with np.errstate(all="ignore"):
                 x, y = a.astype(np.float64), b.astype(np.float64)
@@ -86,9 +86,9 @@ def difference(
         else:
             same = a == b
         if not same.all():
-            place = tuple(int(i) for i in np.argwhere(~same)[0])
-            most = "" if bounds is None else f", at most {bounds[name][place]} off"
-            return f"{name}{list(place)} is {a[place]!r} instead of {b[place]!r}{most}; {int((~same).sum())} elements differ"
+            index = tuple(int(i) for i in np.argwhere(~same)[0])
+            allowed = "" if bounds is None else f", at most {bounds[name][index]} off"
+            return f"{name}{list(index)} is {a[index]!r} instead of {b[index]!r}{allowed}; {int((~same).sum())} elements differ"
     return ""
 
 
@@ -97,18 +97,18 @@ def lowered(program: Program, target: Target) -> Lowered:
     return lower(prepare(load(program), target, Overrides(warps=program.warps)), target)
 
 
-def manifest(function: Function, made: Lowered, target: Target) -> Manifest:
+def manifest(function: Function, code: Lowered, target: Target) -> Manifest:
     """The launch information besides the PTX. Proofs and the CUBIN's resources are omitted, because nothing runs on a GPU."""
     tensors, scalars = parameter_specs(function)
     return Manifest(
-        kernel=function.name, entry=made.entry, arch=target.name, constants={}, tensors=tensors, scalars=scalars,
-        abi=made.abi, grid=function.grid, block=made.num_threads, cluster=1, dependent_launch=made.dependent_launch,
-        launch_checks=(), value_checks=(), no_alias=(), resources=Resources(0, 0, 0, 0, made.dynamic_shared_bytes),
-        obligations=(), unsafe=(), digests={}, toolchain={}, tensor_maps=made.tensor_maps,
+        kernel=function.name, entry=code.entry, arch=target.name, constants={}, tensors=tensors, scalars=scalars,
+        abi=code.abi, grid=function.grid, block=code.num_threads, cluster=1, dependent_launch=code.dependent_launch,
+        launch_checks=(), value_checks=(), no_alias=(), resources=Resources(0, 0, 0, 0, code.dynamic_shared_bytes),
+        obligations=(), unsafe=(), digests={}, toolchain={}, tensor_maps=code.tensor_maps,
     )  # fmt: skip
 
 
-class _Watch:
+class _Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.last = time.perf_counter()
@@ -123,7 +123,7 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
             block_machine: bool = False, known: Callable[[str], Outcome | None] | None = None) -> Outcome:  # fmt: skip
     """Runs a program on all machines; one PTX text stands for all targets whose PTX differs only in its header. `known` is
     asked, with the digest of all PTX, for an outcome that is still valid: if there is one, nothing runs."""
-    watch = _Watch()
+    watch = _Stopwatch()
     digest = ""
 
     def outcome(kind: str, detail: str = "") -> Outcome:
@@ -131,29 +131,29 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
 
     try:
         function = load(program)
-        made = [lowered(program, target) for target in targets]
+        codes = [lowered(program, target) for target in targets]
         watch.lap("lower")
-        texts = [ptx.to_ptx(one.mlir, target) for one, target in zip(made, targets, strict=True)]
+        texts = [ptx.to_ptx(code.mlir, target) for code, target in zip(codes, targets, strict=True)]
         digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
         watch.lap("ptx")
-        held = known(digest) if known is not None else None
-        if held is not None:
-            return held
+        recorded = known(digest) if known is not None else None
+        if recorded is not None:
+            return recorded
         if proven and program.provable:
             prove(function)
             watch.lap("prove")
-        right, bounds = reference(function, program)
+        expected, bounds = reference(function, program)
         watch.lap("interpret")
         if block_machine:
-            wrong = _on_block_machine(function, program, made[0], right, bounds)
+            wrong = _on_block_machine(function, program, codes[0], expected, bounds)
             watch.lap("block machine")
             if wrong:
                 return outcome("different", f"block machine, {targets[0]}: {wrong}")
         seen: set[str] = set()
-        for target, one, text in zip(targets, made, texts, strict=True):
+        for target, code, text in zip(targets, codes, texts, strict=True):
             body = "\n".join(line for line in text.splitlines() if not line.startswith((".target", ".version", "//")))
             for seed in () if body in seen else seeds:
-                found = _emulated(function, program, target, one, text, right, bounds, seed)
+                found = _emulated(function, program, target, code, text, expected, bounds, seed)
                 watch.lap("emulate")
                 if found is not None:
                     return outcome(found[0], f"{target}, schedule {seed}: {found[1]}")
@@ -164,24 +164,24 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
     return outcome("equal")
 
 
-def _on_block_machine(function: Function, program: Program, made: Lowered, right: Mapping[str, Array],
+def _on_block_machine(function: Function, program: Program, code: Lowered, expected: Mapping[str, Array],
                       bounds: Mapping[str, Array] | None) -> str:  # fmt: skip
     if LOWERING_TESTS not in sys.path:
         sys.path.insert(0, LOWERING_TESTS)
     from block_machine import launch  # pyright: ignore
 
-    held = arrays(function, program)
-    launch(function, made, held, {**program.dims, **program.scalars})
-    return difference(function, held, right, bounds)
+    tensors = arrays(function, program)
+    launch(function, code, tensors, {**program.dims, **program.scalars})
+    return difference(function, tensors, expected, bounds)
 
 
-def _emulated(function: Function, program: Program, target: Target, made: Lowered, text: str, right: Mapping[str, Array],
+def _emulated(function: Function, program: Program, target: Target, code: Lowered, text: str, expected: Mapping[str, Array],
               bounds: Mapping[str, Array] | None, seed: int) -> tuple[str, str] | None:  # fmt: skip
     from tilec.emulator import emulate  # pyright: ignore
 
-    held = arrays(function, program)
-    report = emulate(text, manifest(function, made, target), held, {**program.dims, **program.scalars}, seed=seed)
+    tensors = arrays(function, program)
+    report = emulate(text, manifest(function, code, target), tensors, {**program.dims, **program.scalars}, seed=seed)
     if not report.clean:
         return "fault", str(report.faults[0])
-    wrong = difference(function, report.tensors, right, bounds)
+    wrong = difference(function, report.tensors, expected, bounds)
     return ("different", wrong) if wrong else None

@@ -23,7 +23,7 @@ from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
 
 LOW, HIGH = i32.integer_range()
-MOST_ITERATIONS = 14
+MAX_ITERATIONS = 14
 STEPS = (1, 2, 3, 5, 7, 64, 46341, 1 << 16, 1 << 29, 715827883, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, HIGH - 1, HIGH)
 BOUNDS = (LOW, LOW + 1, -(1 << 30), -65537, -7, -1, 0, 1, 2, 5, 9, 1 << 16, (1 << 30) + 3, HIGH - 9, HIGH - 1, HIGH)
 HEAD = '''import tilec
@@ -83,26 +83,26 @@ def kernel(number: int) -> Loop:
     step = r.choice(("1", "step", "step", str(r.choice(STEPS))))
     if r.random() < 0.2:
         lower, step = "0", "1"  # required by ping-pong consumers
-    flat, rows, even = r.random() < 0.5, r.choice((64, 64, 128)), r.random() < 0.4
+    flat, rows, aligned = r.random() < 0.5, r.choice((64, 64, 128)), r.random() < 0.4
     clauses = ["step >= 1"] if step == "step" else []
     if step != "1":
         end = {"T": "T", "cdiv(T, 3)": "T", "last": "last"}.get(upper, upper)
         clauses.append(f"{end} + {step} <= {HIGH + 1}")
-    where = "0" if flat else "bid(1)"
+    column_index = "0" if flat else "bid(1)"
     lines = [
         "def product_loop(a: In[bf16, T, M, 64], b: In[bf16, T, N, 64], out: Out[bf16, M, N],",
         "                 first: i32, last: i32, step: i32):",
         *([f"    requires({', '.join(clauses)})"] if clauses else []),
         *(["    requires(N <= 64)"] if flat else []),
-        *(["    requires(N % 8 == 0)"] if even else []),
+        *(["    requires(N % 8 == 0)"] if aligned else []),
         *(["    resident(b)"] if r.random() < 0.6 else []),
         f"    grid(cdiv(M, {rows}))" if flat else f"    grid(cdiv(M, {rows}), cdiv(N, 64))",
         f"    acc = zeros(({rows}, 64), f32)",
         f"    for k in range({lower}, {upper}, {step}):",
         f"        x = load(a, (k, bid(0), 0), shape=(1, {rows}, 64), pad=0).reshape(({rows}, 64))",
-        f"        y = load(b, (k, {where}, 0), shape=(1, 64, 64), pad=0).reshape((64, 64))",
+        f"        y = load(b, (k, {column_index}, 0), shape=(1, 64, 64), pad=0).reshape((64, 64))",
         "        acc = mma(x, y.T, acc)",
-        f"    store(out, (bid(0), {where}), astype(acc, bf16), mask=True)",
+        f"    store(out, (bid(0), {column_index}), astype(acc, bf16), mask=True)",
     ]
     return Loop(HEAD + "\n".join(lines) + "\n", lower, upper, step, flat)
 
@@ -110,30 +110,34 @@ def kernel(number: int) -> Loop:
 def launches(loop: Loop, function: Function, number: int, count: int) -> list[dict[str, int]]:
     """Launch values that satisfy the contract, with few iterations in every block."""
     r = random.Random(f"launch {number}")
-    found: list[dict[str, int]] = []
+    values_of_launches: list[dict[str, int]] = []
     for _ in range(400):
-        if len(found) == count:
+        if len(values_of_launches) == count:
             break
-        turns = r.choice((0, 0, 1, 1, 2, 3, 5, 9))
+        trip_count = r.choice((0, 0, 1, 1, 2, 3, 5, 9))
         step = int(loop.step) if loop.step != "step" else r.choice(STEPS)
         first = r.choice(BOUNDS)
         begin = {"0": 0, "bid(0)": 0, "first": first}.get(loop.lower)
         begin = (min(first, 5) if "minimum" in loop.lower else int(loop.lower)) if begin is None else begin
-        last = begin + step * turns - r.choice((0, 0, 1, step - 1, step // 2)) if turns else begin - r.choice((0, 1, 1 << 30))
+        last = (
+            begin + step * trip_count - r.choice((0, 0, 1, step - 1, step // 2))
+            if trip_count
+            else begin - r.choice((0, 1, 1 << 30))
+        )
         extent = min(max(1, last * (3 if "cdiv" in loop.upper else 1)), MAX_DIM)
         sizes = {"first": first, "last": min(max(last, LOW), HIGH), "step": step, "T": extent}
         sizes |= {"M": r.choice((1, 65, 200)), "N": r.choice((1, 40, 64)) if loop.flat else r.choice((3, 64, 104))}
-        admitted = all(one.condition.evaluate(sizes) for one in function.requires)
-        if admitted and iterations(loop, sizes) <= MOST_ITERATIONS and sizes not in found:
-            found.append(sizes)
-    return found
+        admitted = all(precondition.condition.evaluate(sizes) for precondition in function.requires)
+        if admitted and iterations(loop, sizes) <= MAX_ITERATIONS and sizes not in values_of_launches:
+            values_of_launches.append(sizes)
+    return values_of_launches
 
 
 def iterations(loop: Loop, sizes: dict[str, int]) -> int:
     """Iterations of a block; of the first if the start depends on the block."""
-    named = {"first": sizes["first"], "last": sizes["last"], "T": sizes["T"], "bid(0)": 0, "cdiv(T, 3)": -(-sizes["T"] // 3)}
-    named["minimum(first, 5)"] = min(sizes["first"], 5)
-    lower, upper = (named[text] if text in named else int(text) for text in (loop.lower, loop.upper))
+    values = {"first": sizes["first"], "last": sizes["last"], "T": sizes["T"], "bid(0)": 0, "cdiv(T, 3)": -(-sizes["T"] // 3)}
+    values["minimum(first, 5)"] = min(sizes["first"], 5)
+    lower, upper = (values[text] if text in values else int(text) for text in (loop.lower, loop.upper))
     return len(range(lower, upper, sizes["step"]))
 
 
@@ -157,25 +161,25 @@ def judge(number: int, folder: Path, count: int = 4) -> list[Outcome]:
         prove(function)
     except CompileError as error:
         return [Outcome("", "refused", detail=error.diagnostics[0].code)]
-    tried = launches(loop, function, number, count)
-    right = [stored(function, sizes) for sizes in tried]
-    return [_under(name, path, list(zip(tried, right, strict=True))) for name in SCHEDULES]
+    launch_values = launches(loop, function, number, count)
+    expected = [stored(function, sizes) for sizes in launch_values]
+    return [_outcome_with(name, path, list(zip(launch_values, expected, strict=True))) for name in SCHEDULES]
 
 
-def _under(name: str, path: Path, tried: list[tuple[dict[str, int], Stores]]) -> Outcome:
-    wanted = SCHEDULES[name]
+def _outcome_with(name: str, path: Path, launch_values: list[tuple[dict[str, int], Stores]]) -> Outcome:
+    overrides = SCHEDULES[name]
     try:
-        prepared = prepare(load_kernel(path, {}), SM_90A, Overrides(**wanted))
+        prepared = prepare(load_kernel(path, {}), SM_90A, Overrides(**overrides))
     except CompileError as error:
         return Outcome(name, "none", detail=error.diagnostics[0].code)
     except VerifyError as error:
         return Outcome(name, "internal", detail=str(error))
-    for sizes, right in tried:
-        for running in (1, 2) if wanted.get("persistent") else (0,):
+    for sizes, right in launch_values:
+        for running in (1, 2) if overrides.get("persistent") else (0,):
             try:
                 found = stored(prepared, sizes, running)
             except Wrong as wrong:
-                return Outcome(name, "wrong", len(tried), f"{sizes}: {wrong}")
+                return Outcome(name, "wrong", len(launch_values), f"{sizes}: {wrong}")
             if found != right:
-                return Outcome(name, "wrong", len(tried), f"{sizes}: other products are summed")
-    return Outcome(name, "equal", len(tried))
+                return Outcome(name, "wrong", len(launch_values), f"{sizes}: other products are summed")
+    return Outcome(name, "equal", len(launch_values))

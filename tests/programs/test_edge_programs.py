@@ -20,7 +20,7 @@ SHARE = 15
 
 
 @pytest.mark.parametrize("part", campaign.first(1, range(8)))
-def test_what_is_touched_and_stored_stays(part: int, tmp_path: Path) -> None:
+def test_accessed_and_stored_elements_stay_the_same(part: int, tmp_path: Path) -> None:
     kinds: Counter[str] = Counter()
     for number in range(part * SHARE, (part + 1) * SHARE):
         outcome = judge(number, tmp_path, machine=number % 10 == 0)

@@ -63,10 +63,10 @@ def test_steps_and_bounds_at_the_ends_of_i32(name: str) -> None:
     path = KERNELS / f"{name}.py"
     function = load_kernel(path, {})
     prove(function)
-    right = [stored(function, sizes) for sizes in EDGES[name]]
-    for wanted in WANTED:
-        prepared = prepare(load_kernel(path, {}), SM_90A, Overrides(**wanted))
-        assert [stored(prepared, sizes) for sizes in EDGES[name]] == right
+    expected = [stored(function, sizes) for sizes in EDGES[name]]
+    for overrides in WANTED:
+        prepared = prepare(load_kernel(path, {}), SM_90A, Overrides(**overrides))
+        assert [stored(prepared, sizes) for sizes in EDGES[name]] == expected
 
 
 def has_room(function: Function, loop: For, count: int) -> bool:
@@ -80,15 +80,15 @@ def silent(function: Function) -> None:
 @pytest.mark.parametrize("name", EDGES)
 def test_iterations_issued_past_the_end_are_seen_by_each_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the checker of rings, by the checker of integer widths, and by this machine: each with the other two disabled."""
-    wanted = Overrides(copy="tma", early=4, stages=6)
+    overrides = Overrides(copy="tma", early=4, stages=6)
     monkeypatch.setattr(prologue_stages, "_has_room", has_room)
     with pytest.raises(VerifyError, match="nothing shows that it does not"):
-        prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, wanted)
+        prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, overrides)
     monkeypatch.setattr(width_check, "check", silent)
     with pytest.raises(VerifyError):
-        prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, wanted)
+        prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, overrides)
     monkeypatch.setattr(ring_check, "check", silent)
-    prepared = prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, wanted)
+    prepared = prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, overrides)
     with pytest.raises(Wrong):
         for sizes in EDGES[name]:
             stored(prepared, sizes)
@@ -97,12 +97,12 @@ def test_iterations_issued_past_the_end_are_seen_by_each_check(name: str, monkey
 def test_other_boxes_are_seen() -> None:
     """Copies the slice after the named one: the number of copies and waits is unchanged."""
     path, sizes = KERNELS / "late_beginning.py", EDGES["late_beginning"][-1]
-    right = stored(load_kernel(path, {}), sizes)
+    expected = stored(load_kernel(path, {}), sizes)
     prepared = parse_function(print_function(prepare(load_kernel(path, {}), SM_90A, Overrides(copy="tma", early=0))))
-    assert stored(prepared, sizes) == right
+    assert stored(prepared, sizes) == expected
     copy = next(op for op in prepared.body.walk() if isinstance(op, TensorCopy))
     other = next(
         op.result for op in prepared.body.walk() if isinstance(op, Constant) and op.value == 0 and op.result.tile.rank == 0
     )
     copy.operands[-3] = other
-    assert stored(prepared, sizes) != right
+    assert stored(prepared, sizes) != expected

@@ -25,11 +25,11 @@ PARTS = 8
 
 def all_equal(jobs: list[Job]) -> None:
     """All machines agree on each of the programs."""
-    done = 0
+    completed = 0
     for job, outcome in examine_all(jobs):
         assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
-        done += 1
-    assert done == len(jobs)
+        completed += 1
+    assert completed == len(jobs)
 
 
 @pytest.mark.parametrize(
@@ -38,29 +38,29 @@ def all_equal(jobs: list[Job]) -> None:
 def test_all_machines_agree(kind: str, part: int) -> None:
     """Architectures alternate; in each part every fifth program is also proven, and every fourth runs on the block machine."""
     jobs = [
-        Job(kind, n, (TARGETS[turn % len(TARGETS)].name,), (n,) if "traffic" in kind else (0,), turn % 5 == 0, turn % 4 == 0)
-        for turn, n in enumerate(CHOSEN[kind][part::PARTS])
+        Job(kind, n, (TARGETS[index % len(TARGETS)].name,), (n,) if "traffic" in kind else (0,), index % 5 == 0, index % 4 == 0)
+        for index, n in enumerate(CHOSEN[kind][part::PARTS])
     ]
     all_equal(jobs)
 
 
 @pytest.mark.campaign
 def test_the_chosen_programs_have_all_that_the_first_hundreds_have() -> None:
-    had = set[str]().union(*(parts(kind, number) for kind, numbers in CHOSEN.items() for number in numbers))
-    assert len(had) >= COUNT, "the generator makes others than it did: choose anew with `python -m tests.programs.chosen`"
+    covered = set[str]().union(*(parts(kind, number) for kind, numbers in CHOSEN.items() for number in numbers))
+    assert len(covered) >= COUNT, "the generator makes others than it did: choose anew with `python -m tests.programs.chosen`"
 
 
 @pytest.mark.campaign
 def test_odd_programs_have_layouts_that_wrap() -> None:
     """Covers everything that treats replicas separately: loads, stores, sums, scatters, atomics, and layout conversions through
     shared memory."""
-    met: set[str] = set()
+    wrapping: set[str] = set()
     for number in range(20):
-        for made in (odd_program(number), odd_traffic(number)):
-            for op in prepare(load(made), TARGETS[0], Overrides(warps=made.warps)).body.walk():
+        for generated in (odd_program(number), odd_traffic(number)):
+            for op in prepare(load(generated), TARGETS[0], Overrides(warps=generated.warps)).body.walk():
                 for value in (*op.operands, *op.results):
                     if value.layout is not None and value.layout.wraps(value.tile.shape):
-                        met.add(f"{op.opcode} {op.kind}" if isinstance(op, Reduce) else op.opcode)
+                        wrapping.add(f"{op.opcode} {op.kind}" if isinstance(op, Reduce) else op.opcode)
     assert {
         "load",
         "store",
@@ -72,7 +72,7 @@ def test_odd_programs_have_layouts_that_wrap() -> None:
         "for",
         "reduce sum",
         "reduce max",
-    } <= met, met
+    } <= wrapping, wrapping
 
 
 def test_past_disagreements_stay_settled() -> None:
@@ -89,11 +89,11 @@ def test_halves_that_nobody_defined_are_dropped() -> None:
 
 def test_programs_cover_the_language() -> None:
     text = "\n".join(make(n).text for n in range(200) for make in (program, traffic))
-    words = "argmax argmin sum max min where maximum minimum abs floor ceil sqrt exp exp2 log log2 sin cos tanh"
-    words += " sigmoid rsqrt gather scatter atomic_add atomic_max atomic_min mma astype reshape permute"
-    words += " broadcast_to zeros full arange i8 i16 i32 i64 u8 u16 u32 boolean f32 f16 bf16 f8e4m3 f8e5m2"
-    words += " InOut Scratch Atomic pad mask if for"
-    missing = [word for word in words.split() if word not in text]
+    names = "argmax argmin sum max min where maximum minimum abs floor ceil sqrt exp exp2 log log2 sin cos tanh"
+    names += " sigmoid rsqrt gather scatter atomic_add atomic_max atomic_min mma astype reshape permute"
+    names += " broadcast_to zeros full arange i8 i16 i32 i64 u8 u16 u32 boolean f32 f16 bf16 f8e4m3 f8e5m2"
+    names += " InOut Scratch Atomic pad mask if for"
+    missing = [name for name in names.split() if name not in text]
     assert not missing
 
 

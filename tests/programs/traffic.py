@@ -57,7 +57,9 @@ def _traffic(number: int, seed: str, *, odd: bool) -> Program:
     draft = new_draft(r, "sums", odd=odd)
     add_input(draft)
     for _ in range(r.choice([1, 2])):
-        r.choice([_row_traffic, _sliding_traffic, _sliding_traffic, _turned_traffic, _looped_traffic, _branched_traffic])(draft)
+        r.choice([_row_traffic, _sliding_traffic, _sliding_traffic, _transposed_traffic, _looped_traffic, _branched_traffic])(
+            draft
+        )
     add_output(draft)
     return finished(draft, number, "sums")
 
@@ -86,10 +88,10 @@ def _moves(d: Draft, name: str, dtype: str, extent: int, count: int, step: str =
     part, lanes = _sizes(d).part, _sizes(d).lanes
     for _ in range(count):
         size = d.r.choice([s for s in _sizes(d).windows if s <= extent])
-        most = (extent - size) // (4 if step else 1)
-        start = d.r.choice([0, most, most // 2, min(most, 1), min(most, 32)])
-        offset = f"(b, {start} + {step} * {max(1, min(32, most // 4 or 1))})" if step and most else f"(b, {start})"
-        if step and most and start + 3 * max(1, min(32, most // 4 or 1)) + size > extent:
+        last_start = (extent - size) // (4 if step else 1)
+        start = d.r.choice([0, last_start, last_start // 2, min(last_start, 1), min(last_start, 32)])
+        offset = f"(b, {start} + {step} * {max(1, min(32, last_start // 4 or 1))})" if step and last_start else f"(b, {start})"
+        if step and last_start and start + 3 * max(1, min(32, last_start // 4 or 1)) + size > extent:
             offset = f"(b, {start})"
         if d.r.random() < 0.55:
             shape = d.r.choice([(1, size), (size // part, part), (part, size // part), (size,)])
@@ -123,21 +125,21 @@ def _row_traffic(d: Draft) -> None:
 def _looped_traffic(d: Draft) -> None:
     extent = d.r.choice(_sizes(d).looped_rows)
     name, dtype = _buffer(d, extent)
-    turns = d.name("n")
-    d.scalars[turns] = d.r.choice([0, 1, 2, 4])
-    d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
+    trip_count = d.name("n")
+    d.scalars[trip_count] = d.r.choice([0, 1, 2, 4])
+    d.head.append(f"requires({trip_count} >= 0, {trip_count} <= 4)")
     variable = d.name("turn")
     shape = (_sizes(d).lanes,)
     total = d.let(dtype, shape, d.tiles.expression(dtype, shape, 1))
-    kept = list(d.tiles.scope)
-    d.line(f"for {variable} in range({turns}):")
+    scope_before = list(d.tiles.scope)
+    d.line(f"for {variable} in range({trip_count}):")
     d.depth += 1
     _moves(d, name, dtype, extent, d.r.randint(2, 4), variable)
     if d.r.random() < 0.3:
         _branched_moves(d, name, dtype, extent)
     d.line(f"{total} = {d.tiles.expression(dtype, shape, 2)}")
     d.depth -= 1
-    d.tiles.scope = kept
+    d.tiles.scope = scope_before
     _moves(d, name, dtype, extent, d.r.randint(0, 2))
     d.parts.add("loop")
 
@@ -148,22 +150,22 @@ def _sliding_traffic(d: Draft) -> None:
     size, step = d.r.choice(_sizes(d).sliding), d.r.choice(_sizes(d).steps)
     dtype = d.dtype()
     shape = (1, size)
-    held = d.let(dtype, shape, f"load({d.tensor('In', dtype, 'N', size)}, (b, 0), shape={shape})")
+    source = d.let(dtype, shape, f"load({d.tensor('In', dtype, 'N', size)}, (b, 0), shape={shape})")
     total = d.let(dtype, shape, f"zeros({shape}, {dtype})")
     name = d.tensor("InOut", dtype, "N", size + 4 * step)
-    turns, variable = d.name("n"), d.name("turn")
-    d.scalars[turns] = d.r.choice([0, 2, 3, 4])
-    d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
+    trip_count, variable = d.name("n"), d.name("turn")
+    d.scalars[trip_count] = d.r.choice([0, 2, 3, 4])
+    d.head.append(f"requires({trip_count} >= 0, {trip_count} <= 4)")
     offset = d.r.choice([f"(b, {variable} * {step})", f"(b, {4 * step} - {variable} * {step})"])
-    written = d.r.choice([held, total, f"maximum({held}, {total})", f"{held} + {total}"])
+    written = d.r.choice([source, total, f"maximum({source}, {total})", f"{source} + {total}"])
     store = f"store({name}, {written}, offset={offset})"
-    joined = d.r.choice([f"maximum({total}, {{}})", f"minimum({total}, {{}})", f"{total} + {{}}"])
-    load = f"{total} = {joined.format(f'load({name}, offset={offset}, shape={shape})')}"
+    update = d.r.choice([f"maximum({total}, {{}})", f"minimum({total}, {{}})", f"{total} + {{}}"])
+    load = f"{total} = {update.format(f'load({name}, offset={offset}, shape={shape})')}"
     lines = [store, load] if d.r.random() < 0.6 else [load, store]
-    d.line(f"for {variable} in range({turns}):")
+    d.line(f"for {variable} in range({trip_count}):")
     d.depth += 1
     if d.r.random() < 0.3:
-        d.line(f"if {d.r.choice(['b == 0', f'{variable} != 1', f'{variable} < {turns} - 1'])}:")
+        d.line(f"if {d.r.choice(['b == 0', f'{variable} != 1', f'{variable} < {trip_count} - 1'])}:")
         d.body.append("    " * (d.depth + 2) + lines.pop(0))
     for line in lines:
         d.line(line)
@@ -172,21 +174,21 @@ def _sliding_traffic(d: Draft) -> None:
 
 
 def _branched_moves(d: Draft, name: str, dtype: str, extent: int) -> None:
-    kept = list(d.tiles.scope)
-    d.line(f"if {d.tiles.scalar_truth()}:")
+    scope_before = list(d.tiles.scope)
+    d.line(f"if {d.tiles.scalar_condition()}:")
     d.provable = False
     d.depth += 1
     _moves(d, name, dtype, extent, d.r.randint(1, 3))
     d.line(f"store({name}, {d.tiles.expression(dtype, (1, _sizes(d).small), 1)}, offset=(b, 0))")
     d.depth -= 1
-    d.tiles.scope = list(kept)
+    d.tiles.scope = list(scope_before)
     if d.r.random() < 0.5:
         d.line("else:")
         d.depth += 1
         _moves(d, name, dtype, extent, d.r.randint(1, 2))
         d.line(f"store({name}, {d.tiles.expression(dtype, (1, _sizes(d).small), 1)}, offset=(b, 16))")
         d.depth -= 1
-        d.tiles.scope = kept
+        d.tiles.scope = scope_before
     d.parts.add("branch")
 
 
@@ -198,7 +200,7 @@ def _branched_traffic(d: Draft) -> None:
     _moves(d, name, dtype, extent, d.r.randint(1, 2))
 
 
-def _turned_traffic(d: Draft) -> None:
+def _transposed_traffic(d: Draft) -> None:
     """A matrix stored by rows and loaded by columns."""
     rows, columns = d.r.choice(_sizes(d).matrices)
     dtype, access = d.dtype(), d.r.choice(["InOut", "Scratch"])

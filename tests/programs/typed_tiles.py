@@ -21,7 +21,7 @@ FLOATS = ("f32", "f16", "bf16")
 NARROW_FLOATS = ("f8e4m3", "f8e5m2")
 BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u8": 8, "u16": 16, "u32": 32}
 APPROXIMATE = ("exp2", "exp", "log2", "log", "rsqrt", "tanh", "sigmoid", "sin", "cos")
-WHOLE = ("floor", "ceil", "sqrt")
+EXACT_UNARY = ("floor", "ceil", "sqrt")
 Shape = tuple[int, ...]
 
 
@@ -47,12 +47,12 @@ def tuple_text(shape: Shape) -> str:
 
 @dataclass(slots=True)
 class Tiles:
-    """Generates expressions. `scope` may grow between calls; `most` bounds the elements of any intermediate tile."""
+    """Generates expressions. `scope` may grow between calls; `max_elements` bounds the elements of any intermediate tile."""
 
     r: random.Random
     scope: list[Variable]
     mode: str = "any"  # any, sums, products, smooth
-    most: int = 1024
+    max_elements: int = 1024
     dtypes: tuple[str, ...] = INTEGERS + FLOATS
     folds: tuple[int, ...] = (2, 4, 8, 16)  # extents of reduced axes
     used: set[str] = field(default_factory=set[str])
@@ -64,10 +64,10 @@ class Tiles:
 
     def sources(self, dtype: str) -> list[str]:
         """Dtypes that may be converted to `dtype`, or compared to give it."""
-        known = [*self.dtypes, "boolean"]
-        return known if self.mode != "smooth" or dtype in FLOATS else [d for d in known if d not in FLOATS]
+        dtypes = [*self.dtypes, "boolean"]
+        return dtypes if self.mode != "smooth" or dtype in FLOATS else [d for d in dtypes if d not in FLOATS]
 
-    def scalar_truth(self) -> str:
+    def scalar_condition(self) -> str:
         """A condition on data: a reduction of some tile in scope."""
         tiles = [v for v in self.scope if v.shape and v.dtype != "boolean" and v.dtype in self.sources("boolean")]
         if not tiles:
@@ -115,13 +115,13 @@ class Tiles:
 
     def fitted(self, v: Variable, dtype: str, shape: Shape) -> str:
         """A variable reduced or repeated to a shape and cast, or an empty string if that is impossible."""
-        size, wanted = prod(v.shape), prod(shape)
+        size, target_size = prod(v.shape), prod(shape)
         if not v.shape or not shape or (v.dtype != dtype and v.dtype not in self.sources(dtype)):
             return ""
-        if size % wanted == 0 and v.dtype != "boolean":
-            text = f"tilec.max({v.name}.reshape(({wanted}, {size // wanted})), axis=1).reshape({tuple_text(shape)})"
-        elif wanted % size == 0:
-            text = f"broadcast_to({v.name}.reshape((1, {size})), ({wanted // size}, {size})).reshape({tuple_text(shape)})"
+        if size % target_size == 0 and v.dtype != "boolean":
+            text = f"tilec.max({v.name}.reshape(({target_size}, {size // target_size})), axis=1).reshape({tuple_text(shape)})"
+        elif target_size % size == 0:
+            text = f"broadcast_to({v.name}.reshape((1, {size})), ({target_size // size}, {size})).reshape({tuple_text(shape)})"
         else:
             return ""
         return text if v.dtype == dtype else f"{text}.astype({dtype})"
@@ -158,8 +158,8 @@ class Tiles:
             axes = list(range(len(shape)))
             self.r.shuffle(axes)
             source = [0] * len(shape)
-            for place, axis in enumerate(axes):
-                source[axis] = shape[place]
+            for index, axis in enumerate(axes):
+                source[axis] = shape[index]
             return f"({self.expression(dtype, tuple(source), depth - 1)}).permute({tuple_text(tuple(axes))})"
         if roll < 0.75:
             return f"({self.expression(dtype, self.refactored(shape), depth - 1)}).reshape({tuple_text(shape)})"
@@ -176,7 +176,7 @@ class Tiles:
         return (*found, rest) if rest > 1 or not found else tuple(found)
 
     def _reduced(self, dtype: str, shape: Shape, depth: int) -> str | None:
-        extents = [e for e in self.folds if e * prod(shape) <= self.most]
+        extents = [e for e in self.folds if e * prod(shape) <= self.max_elements]
         if not extents or len(shape) > 2:
             return None
         axis = self.r.randint(0, len(shape))
@@ -216,8 +216,10 @@ class Tiles:
         if roll < 0.15:
             return self.r.choice([f"(-({a}))", f"abs({a})"])
         if roll < 0.25:
-            whole = {"sums": WHOLE, "products": WHOLE[:2], "smooth": WHOLE[2:]}.get(self.mode, WHOLE)
-            return f"{self.r.choice(whole)}({a})"
+            functions = {"sums": EXACT_UNARY, "products": EXACT_UNARY[:2], "smooth": EXACT_UNARY[2:]}.get(
+                self.mode, EXACT_UNARY
+            )
+            return f"{self.r.choice(functions)}({a})"
         if roll < 0.45 and not self.exact:
             return f"{self.r.choice(APPROXIMATE)}({a})"
         b = self.expression(dtype, shape, depth - 1)

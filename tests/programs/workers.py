@@ -88,19 +88,19 @@ class _Worker:
         self.job: Job | None = None
         self.done = 0
 
-    def give(self, job: Job) -> None:
+    def assign_job(self, job: Job) -> None:
         self.job = job
         self.connection.send(job)
 
-    def take(self) -> Outcome:
+    def receive_outcome(self) -> Outcome:
         """The result; a crash if the process is gone."""
         try:
-            found: Outcome = self.connection.recv()
+            outcome: Outcome = self.connection.recv()
         except EOFError:
             self.process.join()
             return Outcome("crash", f"the worker ended with status {self.process.exitcode}")
         self.done += 1
-        return found
+        return outcome
 
     def end(self) -> None:
         if self.process.is_alive():
@@ -116,7 +116,7 @@ def examine_all(jobs: Iterable[Job], processes: int = 1) -> Iterator[tuple[Job, 
     try:
         for job in waiting:
             worker = _Worker()
-            worker.give(job)
+            worker.assign_job(job)
             workers.append(worker)
             if len(workers) == processes:
                 break
@@ -127,18 +127,18 @@ def examine_all(jobs: Iterable[Job], processes: int = 1) -> Iterator[tuple[Job, 
                 job = worker.job
                 assert job is not None
                 timed_out = worker.connection not in ready
-                outcome = Outcome("crash", f"took more than {SECONDS:.0f} s") if timed_out else worker.take()
+                outcome = Outcome("crash", f"took more than {SECONDS:.0f} s") if timed_out else worker.receive_outcome()
                 yield job, outcome
-                place = workers.index(worker)
+                index = workers.index(worker)
                 following = next(waiting, None)
                 if following is None or outcome.kind == "crash" or worker.done >= 400:
                     worker.end()
-                    workers.pop(place)
+                    workers.pop(index)
                     if following is None:
                         continue
                     worker = _Worker()
-                    workers.insert(place, worker)
-                worker.give(following)
+                    workers.insert(index, worker)
+                worker.assign_job(following)
     finally:
         for worker in workers:
             worker.end()

@@ -113,29 +113,29 @@ def _cast(op: Op, tile: Tile) -> Tile:
 
 
 def _at(shape: tuple[int, ...], position: tuple[int, ...]) -> int:
-    place = 0
+    flat_index = 0
     for extent, index in zip(shape, position, strict=True):
-        place = place * extent + index
-    return place
+        flat_index = flat_index * extent + index
+    return flat_index
 
 
 def _broadcast(op: Op, tile: Tile) -> Tile:
     source, target = op.operands[0].tile.shape, op.result.tile.shape
     if len(tile) == 1:
         return tile * op.result.tile.size
-    places = product(*map(range, target))
-    return [tile[_at(source, tuple(0 if e == 1 else i for e, i in zip(source, p, strict=True)))] for p in places]
+    positions = product(*map(range, target))
+    return [tile[_at(source, tuple(0 if e == 1 else i for e, i in zip(source, p, strict=True)))] for p in positions]
 
 
 def _permute(op: ops.Permute, tile: Tile) -> Tile:
     source, target = op.operands[0].tile.shape, op.result.tile.shape
-    found: Tile = []
+    result: Tile = []
     for position in product(*map(range, target)):
-        back = [0] * len(source)
+        source_position = [0] * len(source)
         for axis, index in zip(op.axes, position, strict=True):
-            back[axis] = index
-        found.append(tile[_at(source, tuple(back))])
-    return found
+            source_position[axis] = index
+        result.append(tile[_at(source, tuple(source_position))])
+    return result
 
 
 def _reduce(op: ops.Reduce, tile: Tile) -> Tile:
@@ -149,7 +149,7 @@ def _reduce(op: ops.Reduce, tile: Tile) -> Tile:
 
 def _reduced(kind: str, dtype: DType, column: Tile) -> Number:
     if kind.startswith("arg"):
-        return _position(column, floats.most if kind == "argmax" else floats.least)
+        return _position(column, floats.maximum_number if kind == "argmax" else floats.minimum_number)
     if kind == "sum":
         if not dtype.is_float:
             return sum(column)
@@ -157,7 +157,7 @@ def _reduced(kind: str, dtype: DType, column: Tile) -> Number:
         for value in column:
             total = floats.to_f32(total + value)
         return floats.rounded(total, dtype)
-    choose = floats.most if kind == "max" else floats.least
+    choose = floats.maximum_number if kind == "max" else floats.minimum_number
     if not dtype.is_float:
         return max(column) if kind == "max" else min(column)
     best = column[0]
@@ -171,7 +171,7 @@ def _position(column: Tile, choose: Callable[[float, float], float]) -> int:
     best = column[0]
     for value in column[1:]:
         if isinstance(best, int):
-            best = (max if choose is floats.most else min)(best, value)
+            best = (max if choose is floats.maximum_number else min)(best, value)
         else:
             best = choose(best, value)
     return next((place for place, value in enumerate(column) if value == best), 0)
@@ -179,10 +179,10 @@ def _position(column: Tile, choose: Callable[[float, float], float]) -> int:
 
 def _mma(op: Op, left: Tile, right: Tile, acc: Tile) -> Tile:
     (rows, inner), (_, columns) = op.operands[0].tile.shape, op.operands[1].tile.shape
-    found: Tile = []
+    result: Tile = []
     for row, column in product(range(rows), range(columns)):
         total = acc[row * columns + column]
         for k in range(inner):
             total = floats.to_f32(total + left[row * inner + k] * right[k * columns + column])
-        found.append(total)
-    return found
+        result.append(total)
+    return result

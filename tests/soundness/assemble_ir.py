@@ -126,9 +126,9 @@ class _Builder:
             case Assign(name, value):
                 self.names[name] = self.value(value)
             case LoadIndex(name, tensor, index):
-                places = [self.value(i) for i in index]
+                offsets = [self.value(i) for i in index]
                 shape = (1,) * len(index)
-                tile = self.emit(ops.Load(operands=[self.tensors[tensor], *places]), TileType(i32, shape)).result
+                tile = self.emit(ops.Load(operands=[self.tensors[tensor], *offsets]), TileType(i32, shape)).result
                 self.names[name] = self.emit(ops.Reshape(operands=[tile]), TileType(i32)).result
             case Move():
                 self.move(statement)
@@ -142,25 +142,25 @@ class _Builder:
     def move(self, move: Move) -> None:
         tensor = self.tensors[move.tensor]
         index: list[Expr] = [("*", i, n) if move.tiled and n > 1 else i for i, n in zip(move.index, move.shape, strict=True)]
-        places = [self.value(i) for i in index]
+        offsets = [self.value(i) for i in index]
         tile = TileType(tensor.tensor.dtype, tuple(move.shape))
         if move.kind == "load":
-            self.emit(ops.Load(operands=[tensor, *places], pad=0.0 if move.loose else None), tile)
+            self.emit(ops.Load(operands=[tensor, *offsets], pad=0.0 if move.loose else None), tile)
             return
         zeros = self.emit(ops.Constant(value=0.0 if tile.dtype.is_float else 0), tile).result
-        self.emit(ops.Store(operands=[tensor, zeros, *places], mask=move.loose))
+        self.emit(ops.Store(operands=[tensor, zeros, *offsets], mask=move.loose))
 
     def pick(self, pick: Pick) -> None:
         tensor = self.tensors[pick.tensor]
         self.lanes = pick.extent
-        places = [self.spread(self.value(i)) for i in pick.index]
+        indices = [self.spread(self.value(i)) for i in pick.index]
         self.lanes = None
         tile = TileType(tensor.tensor.dtype, (pick.extent,))
         if pick.kind == "gather":
-            self.emit(ops.Gather(operands=[tensor, *places], pad=0.0 if pick.loose else None), tile)
+            self.emit(ops.Gather(operands=[tensor, *indices], pad=0.0 if pick.loose else None), tile)
             return
         zeros = self.emit(ops.Constant(value=0.0), tile).result
-        self.emit(ops.Scatter(operands=[tensor, zeros, *places], mask=pick.loose))
+        self.emit(ops.Scatter(operands=[tensor, zeros, *indices], mask=pick.loose))
 
     def loop(self, loop: Loop) -> None:
         carried = [name for name in assigned(loop.body) if name in self.names]

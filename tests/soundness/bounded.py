@@ -31,22 +31,22 @@ class Ranged:
 @dataclass(slots=True)
 class Bounded:
     """Generates ranged expressions from ranged variables in `scope` and from `data`: names of integer tiles or scalars of any
-    value, as `(name, dtype, shape)`; `truths` are names of bool scalars."""
+    value, as `(name, dtype, shape)`; `conditions` are names of bool scalars."""
 
     r: random.Random
     scope: list[Ranged]
     data: list[tuple[str, str, Shape]]
-    truths: list[str]
+    conditions: list[str]
 
     def leaf(self, shape: Shape) -> Ranged:
         """A variable, positions, or data reduced to a small range."""
-        known = [v for v in self.scope if v.shape == shape]
+        in_scope = [v for v in self.scope if v.shape == shape]
         data = [d for d in self.data if d[2] == shape]
         roll = self.r.random()
-        if known and roll < 0.45:
-            return self.r.choice(known)
+        if in_scope and roll < 0.45:
+            return self.r.choice(in_scope)
         if data and roll < 0.75:
-            return self._cut(*self.r.choice(data))
+            return self._reduced_data(*self.r.choice(data))
         if len(shape) == 1:
             return self._positions(shape[0])
         number = self.r.randint(0, 4)
@@ -65,14 +65,14 @@ class Bounded:
             return Ranged(text, "i32", (extent,), 0, 1)
         return Ranged(text, "i32", (extent,), 0, extent - 1)
 
-    def _cut(self, name: str, dtype: str, shape: Shape) -> Ranged:
-        most = self.r.randint(1, 6)
+    def _reduced_data(self, name: str, dtype: str, shape: Shape) -> Ranged:
+        limit = self.r.randint(1, 6)
         low, high = limits(dtype)
-        options = [(f"({name} % {most + 1})", 0, most), (f"({name} & {7})", 0, 7)]
-        options.append((f"minimum(maximum({name}, {max(low, -1)}), {most})", max(low, -1), most))
-        options.append((f"where(({name} >= 0) & ({name} <= {most}), {name}, 0)", 0, most))
+        options = [(f"({name} % {limit + 1})", 0, limit), (f"({name} & {7})", 0, 7)]
+        options.append((f"minimum(maximum({name}, {max(low, -1)}), {limit})", max(low, -1), limit))
+        options.append((f"where(({name} >= 0) & ({name} <= {limit}), {name}, 0)", 0, limit))
         options.append((f"({name} >> {BITS[dtype] - 2})", low >> (BITS[dtype] - 2), high >> (BITS[dtype] - 2)))
-        options.append((f"where({name} > 1, 0, {most}).astype({dtype})", 0, most))
+        options.append((f"where({name} > 1, 0, {limit}).astype({dtype})", 0, limit))
         text, low, high = self.r.choice(options)
         return Ranged(text, dtype, shape, low, high)
 
@@ -92,10 +92,12 @@ class Bounded:
         if roll < 0.25:
             return self.cast(a, self.r.choice([d for d in INTEGERS if a.fits(d)]))
         if roll < 0.4:
-            found = self._unary(a)
+            combined = self._unary(a)
         else:
-            found = self._binary(a, self.expression(shape, depth - 1))
-        return found if found is not None and found.fits(found.dtype) and found.high - found.low < 1 << 20 else a
+            combined = self._binary(a, self.expression(shape, depth - 1))
+        return (
+            combined if combined is not None and combined.fits(combined.dtype) and combined.high - combined.low < 1 << 20 else a
+        )
 
     def _unary(self, a: Ranged) -> Ranged | None:
         shift, divisor = self.r.randint(1, 2), self.r.randint(2, 4)
@@ -113,14 +115,14 @@ class Bounded:
         if a.dtype[0] == "u":
             options = options[2:]
         if len(a.shape) == 1 and a.shape[0] % 2 == 0:
-            turned = f"({a.text}).reshape((2, {a.shape[0] // 2})).permute((1, 0)).reshape(({a.shape[0]},))"
-            options += [(turned, a.low, a.high)] * 3
+            transposed = f"({a.text}).reshape((2, {a.shape[0] // 2})).permute((1, 0)).reshape(({a.shape[0]},))"
+            options += [(transposed, a.low, a.high)] * 3
         text, low, high = self.r.choice(options)
         return Ranged(text, a.dtype, a.shape, low, high)
 
     def _binary(self, a: Ranged, b: Ranged) -> Ranged | None:
-        wanted = [d for d in INTEGERS if a.fits(d) and b.fits(d)]
-        dtype = self.r.choice([d for d in wanted if d in (a.dtype, b.dtype)] or wanted)
+        common_dtypes = [d for d in INTEGERS if a.fits(d) and b.fits(d)]
+        dtype = self.r.choice([d for d in common_dtypes if d in (a.dtype, b.dtype)] or common_dtypes)
         a, b = self.cast(a, dtype), self.cast(b, dtype)
         if dtype[0] != "u" and self.r.random() < 0.1:
             b = self.cast(a, dtype)
@@ -135,8 +137,8 @@ class Bounded:
         if len(a.shape) == 1 and a.shape[0] % 2 == 0 and self.r.random() < 0.2:
             b = Ranged(f"({a.text}).reshape((2, {a.shape[0] // 2})).permute((1, 0)).reshape(({a.shape[0]},))", *_type(a))
             options = [(f"(({a.text}) - {b.text})", a.low - a.high, a.high - a.low)]
-        elif self.truths and self.r.random() < 0.4:
-            condition = self.r.choice(self.truths)
+        elif self.conditions and self.r.random() < 0.4:
+            condition = self.r.choice(self.conditions)
             options = [(f"where({condition}, {a.text}, {b.text})", min(a.low, b.low), max(a.high, b.high))]
         elif b.low >= 1 and self.r.random() < 0.6:
             options = [(f"(({a.text}) % ({b.text}))", 0, b.high - 1)]

@@ -180,8 +180,8 @@ def source(kernel: Description) -> str:
     body += [f"requires({text(condition)})" for condition in kernel.requires]
     for tensor in kernel.tensors:
         if tensor.low is not None and tensor.high is not None:
-            words = "".join(f", {word}=True" for word in ("distinct", "sorted", "ends") if getattr(tensor, word))
-            body.append(f"values({tensor.name}, {text(tensor.low)}, {text(tensor.high)}{words})")
+            flags = "".join(f", {flag}=True" for flag in ("distinct", "sorted", "ends") if getattr(tensor, flag))
+            body.append(f"values({tensor.name}, {text(tensor.low)}, {text(tensor.high)}{flags})")
     body += [f"b{axis} = bid({axis})" for axis in range(len(kernel.grid))]
     lines += [f"    {line}" for line in body]
     lines += _block(kernel, kernel.body, "    ")
@@ -189,25 +189,25 @@ def source(kernel: Description) -> str:
 
 
 def _vocabulary(kernel: Description) -> set[str]:
-    words = {"Dim", "bid", "f32", "grid", *(tensor.access for tensor in kernel.tensors)}
+    names = {"Dim", "bid", "f32", "grid", *(tensor.access for tensor in kernel.tensors)}
     statements = list(walk(kernel.body))
-    words |= {s.kind for s in statements if isinstance(s, Move | Pick)}
-    words |= {"load"} if any(isinstance(s, LoadIndex) for s in statements) else set()
-    words |= {"arange"} if any(isinstance(s, Pick) for s in statements) else set()
-    words |= {"zeros"} if any(isinstance(s, Move | Pick) and s.kind in ("store", "scatter") for s in statements) else set()
-    words |= {"Const"} if kernel.constants else set()
-    words |= {"requires"} if kernel.requires else set()
-    words |= {"i32"} if kernel.scalars or any(tensor.integer for tensor in kernel.tensors) else set()
-    words |= {"values"} if any(tensor.low is not None for tensor in kernel.tensors) else set()
+    names |= {s.kind for s in statements if isinstance(s, Move | Pick)}
+    names |= {"load"} if any(isinstance(s, LoadIndex) for s in statements) else set()
+    names |= {"arange"} if any(isinstance(s, Pick) for s in statements) else set()
+    names |= {"zeros"} if any(isinstance(s, Move | Pick) and s.kind in ("store", "scatter") for s in statements) else set()
+    names |= {"Const"} if kernel.constants else set()
+    names |= {"requires"} if kernel.requires else set()
+    names |= {"i32"} if kernel.scalars or any(tensor.integer for tensor in kernel.tensors) else set()
+    names |= {"values"} if any(tensor.low is not None for tensor in kernel.tensors) else set()
     joined = " ".join(text(expr) for expr in kernel.expressions())
-    words |= {word for word in ("cdiv", "num_blocks") if f"{word}(" in joined}
-    return words
+    names |= {name for name in ("cdiv", "num_blocks") if f"{name}(" in joined}
+    return names
 
 
 def _block(kernel: Description, body: list[Statement], indent: str) -> list[str]:
     lines: list[str] = []
-    for place, statement in enumerate(body):
-        lines += [indent + line if line[:1] != "\0" else line[1:] for line in _statement(kernel, statement, indent, place)]
+    for number, statement in enumerate(body):
+        lines += [indent + line if line[:1] != "\0" else line[1:] for line in _statement(kernel, statement, indent, number)]
     return lines or [f"{indent}pass"]
 
 
@@ -215,7 +215,7 @@ def _tuple(items: list[str]) -> str:
     return items[0] if len(items) == 1 else f"({', '.join(items)})"
 
 
-def _statement(kernel: Description, statement: Statement, indent: str, place: int) -> list[str]:
+def _statement(kernel: Description, statement: Statement, indent: str, number: int) -> list[str]:
     deeper = indent + "    "
     match statement:
         case Assign(name, value):
@@ -223,21 +223,21 @@ def _statement(kernel: Description, statement: Statement, indent: str, place: in
         case LoadIndex(name, tensor, index):
             return [f"{name} = load({tensor}, {_tuple([text(i) for i in index])})"]
         case Move():
-            where = _tuple([text(i) for i in statement.index])
-            where = where if statement.tiled else f"offset={where}"
+            index_text = _tuple([text(i) for i in statement.index])
+            index_text = index_text if statement.tiled else f"offset={index_text}"
             shape = f"({', '.join(map(str, statement.shape))}{',' if len(statement.shape) == 1 else ''})"
             if statement.kind == "load":
                 pad = ", pad=0" if statement.loose else ""
-                return [f"v{place} = load({statement.tensor}, {where}, shape={shape}{pad})"]
+                return [f"v{number} = load({statement.tensor}, {index_text}, shape={shape}{pad})"]
             mask = ", mask=True" if statement.loose else ""
             zeros = f"zeros({shape}, {kernel.tensor(statement.tensor).dtype})"
             if statement.tiled:
-                return [f"store({statement.tensor}, {where}, {zeros}{mask})"]
-            return [f"store({statement.tensor}, {zeros}, {where}{mask})"]
+                return [f"store({statement.tensor}, {index_text}, {zeros}{mask})"]
+            return [f"store({statement.tensor}, {zeros}, {index_text}{mask})"]
         case Pick():
             index = ", ".join(_lanes(text(i), statement.extent) for i in statement.index)
             if statement.kind == "gather":
-                return [f"v{place} = gather({statement.tensor}, ({index},){', pad=0' if statement.loose else ''})"]
+                return [f"v{number} = gather({statement.tensor}, ({index},){', pad=0' if statement.loose else ''})"]
             tile = f"zeros(({statement.extent},), f32)"
             return [f"scatter({statement.tensor}, ({index},), {tile}{', mask=True' if statement.loose else ''})"]
         case Loop():

@@ -62,7 +62,7 @@ def deciding_values(function: Function) -> set[Value]:
         elif isinstance(op, ops.If):
             found.add(op.operands[0])
         elif getattr(op, "unsafe", None) is None:
-            found.update(_places(op))
+            found.update(_index_operands(op))
     return _sources(function, found)
 
 
@@ -71,7 +71,7 @@ def needed_values(function: Function) -> set[Value]:
     memory."""
     found = deciding_values(function)
     for op in function.body.walk():
-        found.update(_places(op))
+        found.update(_index_operands(op))
     size = -1
     while size != len(found):
         size = len(found)
@@ -83,33 +83,33 @@ def needed_values(function: Function) -> set[Value]:
     return found
 
 
-def _places(op: Op) -> list[Value]:
+def _index_operands(op: Op) -> list[Value]:
     """The indices or offsets of an access."""
     if isinstance(op, ops.Load | ops.Gather):
         return op.operands[1:]
     return op.operands[2:] if isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) else []
 
 
-def _sources(function: Function, wanted: set[Value]) -> set[Value]:
-    """`wanted` and every value that it depends on, not through memory."""
-    found = set(wanted)
+def _sources(function: Function, values: set[Value]) -> set[Value]:
+    """`values` and every value that it depends on, not through memory."""
+    reached = set(values)
     size = -1
-    while size != len(found):
-        size = len(found)
+    while size != len(reached):
+        size = len(reached)
         for op in function.body.walk():
             if isinstance(op, ops.For):
                 body = op.regions[0]
-                for place, result in enumerate(op.results):
-                    inner = body.arguments[place + 1]
-                    if result in found or inner in found:
-                        found.update((op.initial[place], body.ops[-1].operands[place], inner))
+                for index, result in enumerate(op.results):
+                    inner = body.arguments[index + 1]
+                    if result in reached or inner in reached:
+                        reached.update((op.initial[index], body.ops[-1].operands[index], inner))
             elif isinstance(op, ops.If):
-                for place, result in enumerate(op.results):
-                    if result in found:
-                        found.update(region.ops[-1].operands[place] for region in op.regions)
-            elif not isinstance(op, ops.Load | ops.Gather) and any(result in found for result in op.results):
-                found.update(op.operands)
-    return found
+                for index, result in enumerate(op.results):
+                    if result in reached:
+                        reached.update(region.ops[-1].operands[index] for region in op.regions)
+            elif not isinstance(op, ops.Load | ops.Gather) and any(result in reached for result in op.results):
+                reached.update(op.operands)
+    return reached
 
 
 class Launch:
@@ -147,7 +147,7 @@ class Launch:
         self.traffic: dict[str, _Traffic] = {p.name: _Traffic() for p in function.parameters if p.access is not None}
         self.skipped = False
         self.block: Place = ()
-        self.mine: dict[str, set[Element]] = {}
+        self.written_by_block: dict[str, set[Element]] = {}
         self.values: dict[Value, Tile] = {}
 
     def run(self) -> list[Fault]:
@@ -157,13 +157,13 @@ class Launch:
         blocks = product(*map(range, self.grid)) if self.only is None else iter(self.only)
         for block in blocks:
             self.block = block
-            self.mine = {p.name: set() for p in self.function.parameters if p.access is not None}
+            self.written_by_block = {p.name: set() for p in self.function.parameters if p.access is not None}
             self.values = self._arguments()
             self._run(self.function.body)
         self._races()
         self._addresses()
         if self.only is None:
-            self._gaps()
+            self._uncovered()
         return list(self.faults.values())
 
     def _arguments(self) -> dict[Value, Tile]:
@@ -210,28 +210,28 @@ class Launch:
 
     def _bind(self, targets: list[Value], sources: list[Value]) -> None:
         """Assigns values, all at once; values that are not needed are missing."""
-        moved = [
+        assigned = [
             (target, self.values[source]) for target, source in zip(targets, sources, strict=True) if target in self.needed
         ]
-        self.values.update(moved)
+        self.values.update(assigned)
 
     def _compute(self, op: Op) -> None:
         (result,) = op.results
         if result not in self.needed:
             return
-        decides = result in self.deciding
+        is_deciding = result in self.deciding
         divides = isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod")
-        if decides and divides and any(divisor <= 0 for divisor in self.values[op.operands[1]]):
+        if is_deciding and divides and any(divisor <= 0 for divisor in self.values[op.operands[1]]):
             self._fault("divisor", op)
         self._step(result.tile.size)
-        found: Tile = evaluate(op, [self.values[value] for value in op.operands])
+        computed: Tile = evaluate(op, [self.values[value] for value in op.operands])
         dtype = result.tile.dtype
         if dtype.is_integer:
-            kept: Tile = [wrapped(int(v), dtype) for v in found]
-            if kept != found and decides:
+            wrapped_values: Tile = [wrapped(int(v), dtype) for v in computed]
+            if wrapped_values != computed and is_deciding:
                 self._fault("wrap", op)
-            found = kept
-        self.values[result] = found
+            computed = wrapped_values
+        self.values[result] = computed
 
     def _loop(self, op: ops.For) -> None:
         lower, upper, step = (self._scalar(value) for value in op.operands[:3])
@@ -240,10 +240,10 @@ class Launch:
         if step <= 0:
             self._fault("divisor", op)
             step = max(1, -step)
-        every = range(lower, upper, step)
-        if every and every[-1] + step != wrapped(every[-1] + step, op.upper.tile.dtype):
+        iteration_values = range(lower, upper, step)
+        if iteration_values and iteration_values[-1] + step != wrapped(iteration_values[-1] + step, op.upper.tile.dtype):
             self._fault("wrap", op)  # the variable passes the last value once more before the loop ends
-        for iteration in self._iterations(op, every):
+        for iteration in self._iterations(op, iteration_values):
             self._step()
             self.values[body.arguments[0]] = [iteration]
             self._run(body)
@@ -256,10 +256,12 @@ class Launch:
         self.skipped = True
         if op.initial:
             return every[:64]  # carried values forbid skipping; a prefix of the iterations is still a true run
-        wanted = {*every[:3], *every[-3:], *(v for v in self.visit.get(op.variable, ()) if v in every)}
-        return sorted(wanted)
+        chosen = {*every[:3], *every[-3:], *(v for v in self.visit.get(op.variable, ()) if v in every)}
+        return sorted(chosen)
 
-    def _elements(self, op: Op, tensor: Value, places: list[Value], tile: Value, clipped: bool) -> Iterator[Element | None]:
+    def _elements(
+        self, op: Op, tensor: Value, index_operands: list[Value], tile: Value, allow_out_of_bounds: bool
+    ) -> Iterator[Element | None]:
         """Elements in tile order; None for a position that is masked. An out-of-bounds element is a fault, and still counts as
         accessed: two blocks may race there too."""
         dims = self.dims[tensor]
@@ -267,18 +269,18 @@ class Launch:
         shape = tile.tile.shape
         self._step(tile.tile.size)
         if isinstance(op, ops.Gather | ops.Scatter):
-            columns = [self.values[place] for place in places]
+            columns = [self.values[index] for index in index_operands]
             candidates: Iterable[Element] = zip(*columns, strict=True)  # pyright: ignore[reportAssignmentType]
         else:
-            starts = [self._scalar(place) for place in places]
-            for place, start, extent in zip(places, starts, shape, strict=True):
-                if start + extent - 1 != wrapped(start + extent - 1, place.tile.dtype):
+            starts = [self._scalar(index) for index in index_operands]
+            for index, start, extent in zip(index_operands, starts, shape, strict=True):
+                if start + extent - 1 != wrapped(start + extent - 1, index.tile.dtype):
                     self._fault("wrap", op, name)
             candidates = product(*(range(s, s + n) for s, n in zip(starts, shape, strict=True)))
         for element in candidates:
             if all(0 <= index < extent for index, extent in zip(element, dims, strict=True)):
                 yield element
-            elif clipped:
+            elif allow_out_of_bounds:
                 yield None
             else:
                 self._fault("bounds", op, name, element)
@@ -287,47 +289,47 @@ class Launch:
     def _read(self, op: ops.Load | ops.Gather) -> Tile:
         tensor, tile = op.source, op.result
         parameter = self.parameters[tensor]
-        name, traffic, mine = parameter.name, self.traffic[parameter.name], self.mine[parameter.name]
-        found: Tile = []
-        wanted = op.result in self.needed
+        name, traffic, written = parameter.name, self.traffic[parameter.name], self.written_by_block[parameter.name]
+        values: Tile = []
+        is_needed = op.result in self.needed
         pad: int | float = 0 if op.pad is None else op.pad if tensor.tensor.dtype.is_float else int(op.pad)
         for element in self._elements(op, tensor, op.operands[1:], tile, op.pad is not None or op.unsafe is not None):
             if element is None:
-                found.append(pad)
+                values.append(pad)
                 continue
             if op.unsafe is None:
                 if parameter.access is not Access.IN:
-                    _note(traffic.readers, self._address(tensor, element), self.block)
-                if parameter.access in (Access.SCRATCH, Access.OUT) and element not in mine and not self.skipped:
+                    _record_block(traffic.readers, self._address(tensor, element), self.block)
+                if parameter.access in (Access.SCRATCH, Access.OUT) and element not in written and not self.skipped:
                     self._fault("order", op, name, element)
-            if wanted:
-                found.append(self.memory.read(name, element))
-        return found
+            if is_needed:
+                values.append(self.memory.read(name, element))
+        return values
 
     def _write(self, op: ops.Store | ops.Scatter | ops.AtomicUpdate) -> None:
         tensor = op.target
         parameter = self.parameters[tensor]
-        name, traffic, mine = parameter.name, self.traffic[parameter.name], self.mine[parameter.name]
+        name, traffic, written = parameter.name, self.traffic[parameter.name], self.written_by_block[parameter.name]
         values = self.values.get(op.tile)
         role = traffic.atomics if isinstance(op, ops.AtomicUpdate) else traffic.writers
-        seen: set[Element] = set()
-        clipped = op.mask or op.unsafe is not None
-        for place, element in enumerate(self._elements(op, tensor, op.operands[2:], op.tile, clipped)):
+        accessed: set[Element] = set()
+        allow_out_of_bounds = op.mask or op.unsafe is not None
+        for position, element in enumerate(self._elements(op, tensor, op.operands[2:], op.tile, allow_out_of_bounds)):
             if element is None:
                 continue
             if op.unsafe is None:
-                _note(role, self._address(tensor, element), self.block)
-                twice = element in mine and parameter.access is Access.OUT
-                if (twice or element in seen) and not isinstance(op, ops.AtomicUpdate):
+                _record_block(role, self._address(tensor, element), self.block)
+                written_before = element in written and parameter.access is Access.OUT
+                if (written_before or element in accessed) and not isinstance(op, ops.AtomicUpdate):
                     self._fault("once", op, name, element)
             else:
-                mine.add(element)
-            seen.add(element)
-            mine.add(element)
+                written.add(element)
+            accessed.add(element)
+            written.add(element)
             if values is not None:
-                self.memory.write(name, element, None if isinstance(op, ops.AtomicUpdate) else values[place])
+                self.memory.write(name, element, None if isinstance(op, ops.AtomicUpdate) else values[position])
         if op.unsafe is not None:
-            traffic.trusted |= {self._address(tensor, element) for element in seen}
+            traffic.trusted |= {self._address(tensor, element) for element in accessed}
 
     def _address(self, tensor: Value, element: Element) -> Element:
         """The identity of an element in memory: its index, or for declared strides its distance from the start."""
@@ -337,13 +339,13 @@ class Launch:
     def _races(self) -> None:
         for name, traffic in self.traffic.items():
             for element in {*traffic.writers, *traffic.atomics}:
-                plain = traffic.writers.get(element, set())
-                atomic = traffic.atomics.get(element, set())
+                writers = traffic.writers.get(element, set())
+                atomics = traffic.atomics.get(element, set())
                 readers = traffic.readers.get(element, set())
-                clash = len(plain) > 1 or any(len(plain | other) > 1 for other in (atomic, readers) if plain)
-                clash = clash or bool(atomic and readers and len(atomic | readers) > 1)
-                if clash:
-                    self._fault("race", None, name, element, *sorted(plain | atomic | readers)[:3])
+                conflict = len(writers) > 1 or any(len(writers | other) > 1 for other in (atomics, readers) if writers)
+                conflict = conflict or bool(atomics and readers and len(atomics | readers) > 1)
+                if conflict:
+                    self._fault("race", None, name, element, *sorted(writers | atomics | readers)[:3])
                     break
 
     def _addresses(self) -> None:
@@ -351,11 +353,11 @@ class Launch:
         for value, strides in self.strides.items():
             count = prod(self.dims[value])
             if strides is not None and count <= 4096 and self.parameters[value].access is not Access.IN:
-                places = {self._address(value, element) for element in product(*map(range, self.dims[value]))}
-                if len(places) < count:
+                addresses = {self._address(value, element) for element in product(*map(range, self.dims[value]))}
+                if len(addresses) < count:
                     self._fault("address", None, self.parameters[value].name)
 
-    def _gaps(self) -> None:
+    def _uncovered(self) -> None:
         for parameter in self.function.parameters:
             if parameter.access is Access.OUT:
                 traffic = self.traffic[parameter.name]
@@ -367,7 +369,7 @@ class Launch:
                         break
 
 
-def _note(role: dict[Element, set[Place]], element: Element, block: Place) -> None:
+def _record_block(role: dict[Element, set[Place]], element: Element, block: Place) -> None:
     blocks = role.setdefault(element, set())
     if len(blocks) < 3:
         blocks.add(block)

@@ -18,7 +18,7 @@ from tilec.ir.types import DType
 
 NAN = math.nan
 INF = math.inf
-MOST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+LARGEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
 _F8 = {"f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
 
 
@@ -56,9 +56,9 @@ def rounded(value: float, dtype: DType) -> float:
         case "bf16":
             return _to_bf16(value)
         case name:
-            most = MOST[name]
-            clipped = value if value != value else max(-most, min(most, value))
-            return float(np.float32(clipped).astype(_F8[name]))
+            largest = LARGEST[name]
+            clamped = value if value != value else max(-largest, min(largest, value))
+            return float(np.float32(clamped).astype(_F8[name]))
 
 
 def from_int(value: int, dtype: DType) -> float:
@@ -66,8 +66,8 @@ def from_int(value: int, dtype: DType) -> float:
     magnitude = abs(value)
     excess = magnitude.bit_length() - 24
     if excess > 0:
-        half, rest, kept = 1 << (excess - 1), magnitude & ((1 << excess) - 1), magnitude >> excess
-        magnitude = (kept + (rest > half or (rest == half and kept & 1 == 1))) << excess
+        half, remainder, quotient = 1 << (excess - 1), magnitude & ((1 << excess) - 1), magnitude >> excess
+        magnitude = (quotient + (remainder > half or (remainder == half and quotient & 1 == 1))) << excess
     return rounded(float(-magnitude if value < 0 else magnitude), dtype)
 
 
@@ -81,7 +81,7 @@ def to_int(value: float, dtype: DType) -> int:
     return max(low, min(high, int(value)))
 
 
-def least(a: float, b: float) -> float:
+def minimum_number(a: float, b: float) -> float:
     """minimumNumber: a NaN loses to a number, -0 < +0."""
     if a != a or b != b:
         return b if a != a else a
@@ -90,9 +90,9 @@ def least(a: float, b: float) -> float:
     return a if a < b else b
 
 
-def most(a: float, b: float) -> float:
+def maximum_number(a: float, b: float) -> float:
     """maximumNumber: a NaN loses to a number, -0 < +0."""
-    return -least(-a, -b)
+    return -minimum_number(-a, -b)
 
 
 def _divide(a: float, b: float) -> float:
@@ -118,15 +118,15 @@ BINARY: dict[str, Callable[[float, float], float]] = {
     "mul": lambda a, b: a * b,
     "div": _divide,
     "pow": _power,
-    "min": least,
-    "max": most,
+    "min": minimum_number,
+    "max": maximum_number,
 }
 
 
-def _guarded(act: Callable[[float], float]) -> Callable[[float], float]:
+def _total(function: Callable[[float], float]) -> Callable[[float], float]:
     def total(x: float) -> float:
         try:
-            return act(x)
+            return function(x)
         except OverflowError:
             return INF
         except ValueError:
@@ -135,27 +135,27 @@ def _guarded(act: Callable[[float], float]) -> Callable[[float], float]:
     return total
 
 
-def _logarithm(act: Callable[[float], float]) -> Callable[[float], float]:
-    return _guarded(lambda x: -INF if x == 0 else act(x))
+def _logarithm(function: Callable[[float], float]) -> Callable[[float], float]:
+    return _total(lambda x: -INF if x == 0 else function(x))
 
 
-def _whole(act: Callable[[float], int]) -> Callable[[float], float]:
-    return lambda x: x if x != x or x in (INF, -INF) or x == 0 else math.copysign(float(act(x)), x)
+def _integral(function: Callable[[float], int]) -> Callable[[float], float]:
+    return lambda x: x if x != x or x in (INF, -INF) or x == 0 else math.copysign(float(function(x)), x)
 
 
 UNARY: dict[str, Callable[[float], float]] = {
     "neg": lambda x: -x,
     "abs": abs,
-    "exp2": _guarded(lambda x: 2.0**x),
-    "exp": _guarded(math.exp),
+    "exp2": _total(lambda x: 2.0**x),
+    "exp": _total(math.exp),
     "log2": _logarithm(math.log2),
     "log": _logarithm(math.log),
-    "sqrt": _guarded(math.sqrt),
-    "rsqrt": _guarded(lambda x: _divide(1.0, math.sqrt(x))),
+    "sqrt": _total(math.sqrt),
+    "rsqrt": _total(lambda x: _divide(1.0, math.sqrt(x))),
     "tanh": math.tanh,
-    "sigmoid": _guarded(lambda x: x if x != x else 0.0 if x < -700 else 1.0 / (1.0 + math.exp(-x))),
-    "sin": _guarded(math.sin),
-    "cos": _guarded(math.cos),
-    "floor": _whole(math.floor),
-    "ceil": _whole(math.ceil),
+    "sigmoid": _total(lambda x: x if x != x else 0.0 if x < -700 else 1.0 / (1.0 + math.exp(-x))),
+    "sin": _total(math.sin),
+    "cos": _total(math.cos),
+    "floor": _integral(math.floor),
+    "ceil": _integral(math.ceil),
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from tests.soundness.description import Description, Expr, Loop, Move, Statement, Tensor
-from tests.soundness.schedule_parts import Schedules, cdiv, copy, io, kept_in, mul
+from tests.soundness.schedule_parts import Schedules, cdiv, copy, io, mul, registered_in
 
 GRID_SCHEDULES: Schedules = {}
-_schedule = kept_in(GRID_SCHEDULES)
+_schedule = registered_in(GRID_SCHEDULES)
 
 
 @_schedule

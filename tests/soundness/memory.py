@@ -30,7 +30,7 @@ class Memory:
         fixed: Mapping[tuple[str, Element], int] | None = None,
     ) -> None:
         self._random = random.Random(seed)
-        self._held: dict[tuple[str, Element], int | float] = dict(fixed or {})
+        self._contents: dict[tuple[str, Element], int | float] = dict(fixed or {})
         self._floats: dict[str, DType] = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._distinct: dict[str, list[int]] = {}
@@ -46,8 +46,8 @@ class Memory:
                 self._ranges[parameter.name] = dtype.integer_range()
         for fact in function.values:
             low, high = fact.low.evaluate(sizes), fact.high.evaluate(sizes) - 1
-            least, most = self._ranges[fact.tensor]
-            low, high = max(low, least), min(high, most)
+            dtype_low, dtype_high = self._ranges[fact.tensor]
+            low, high = max(low, dtype_low), min(high, dtype_high)
             count = prod(self._dims[fact.tensor])
             if high < low or (fact.distinct and high - low + 1 < count):
                 raise NoSuchLaunch(fact.tensor)
@@ -57,26 +57,26 @@ class Memory:
                 raise NoSuchLaunch(fact.tensor)
             self._ranges[fact.tensor] = (low, high)
             if fact.sorted:
-                self._rising(fact.tensor, fact.ends, fact.distinct, count)
+                self._draw_sorted(fact.tensor, fact.ends, fact.distinct, count)
             elif fact.distinct:
                 self._distinct[fact.tensor] = self._drawn(low, high, count)
 
-    def _rising(self, tensor: str, ends: bool, distinct: bool, count: int) -> None:
+    def _draw_sorted(self, tensor: str, ends: bool, distinct: bool, count: int) -> None:
         """Sorted numbers for all elements, consistent with `fixed`."""
         if count > 4096:
             raise NoSuchLaunch(f"{tensor}: too many numbers to put in order")
         low, high = self._ranges[tensor]
-        given = {element[0]: value for (name, element), value in self._held.items() if name == tensor}
-        for _ in range(200 if given else 1):
+        fixed_values = {element[0]: value for (name, element), value in self._contents.items() if name == tensor}
+        for _ in range(200 if fixed_values else 1):
             numbers = self._drawn(low, high, count) if distinct else [self.pick(low, high) for _ in range(count)]
             numbers = sorted(numbers or range(low, low + count))
             if ends:
                 numbers[0], numbers[-1] = low, high
-            numbers = [int(given.get(place, value)) for place, value in enumerate(numbers)]
+            numbers = [int(fixed_values.get(position, value)) for position, value in enumerate(numbers)]
             steps = [after - before for before, after in pairwise(numbers)]
-            kept = not ends or (numbers[0], numbers[-1]) == (low, high)
-            if all(step >= distinct for step in steps) and kept:
-                self._held.update({(tensor, (place,)): value for place, value in enumerate(numbers)})
+            ends_match = not ends or (numbers[0], numbers[-1]) == (low, high)
+            if all(step >= distinct for step in steps) and ends_match:
+                self._contents.update({(tensor, (position,)): value for position, value in enumerate(numbers)})
                 return
         raise NoSuchLaunch(tensor)
 
@@ -90,22 +90,22 @@ class Memory:
         key = (name, ())
         if name in sizes:
             return sizes[name]
-        if key not in self._held:
-            self._held[key] = self._float(dtype) if dtype.is_float else self.pick(*dtype.integer_range())
-        return self._held[key]
+        if key not in self._contents:
+            self._contents[key] = self._float(dtype) if dtype.is_float else self.pick(*dtype.integer_range())
+        return self._contents[key]
 
     def read(self, tensor: str, element: Element) -> int | float:
         """The number at an element."""
         key = (tensor, element)
-        if key not in self._held:
-            self._held[key] = self._draw(tensor, element)
-        return self._held[key]
+        if key not in self._contents:
+            self._contents[key] = self._draw(tensor, element)
+        return self._contents[key]
 
     def write(self, tensor: str, element: Element, value: int | float | None) -> None:
         """Stores a number; None if it is unknown, after which the element may have any value of the dtype."""
         if value is None:
             value = self._float(self._floats[tensor]) if tensor in self._floats else self.pick(*self._ranges[tensor])
-        self._held[tensor, element] = value
+        self._contents[tensor, element] = value
 
     def _float(self, dtype: DType) -> float:
         return rounded(self._random.choice(FLOATS), dtype)
@@ -115,21 +115,21 @@ class Memory:
             return self._float(self._floats[tensor])
         inside = all(0 <= index < extent for index, extent in zip(element, self._dims[tensor], strict=True))
         if tensor in self._distinct and inside:
-            place = _row_major(element, self._dims[tensor])
-            drawn = self._distinct[tensor]
-            return drawn[place] if drawn else self._ranges[tensor][0] + place
+            index = _row_major(element, self._dims[tensor])
+            numbers = self._distinct[tensor]
+            return numbers[index] if numbers else self._ranges[tensor][0] + index
         return self.pick(*self._ranges[tensor])
 
     def pick(self, low: int, high: int) -> int:
         """An integer from `low` to `high`: any of few, one near the ends or zero of many."""
         if high - low <= 64:
             return self._random.randint(low, high)
-        near = [value for value in (low, high, -1, 0, 1, 2, 3, 5) if low <= value <= high]
-        return self._random.choice(near)
+        edge_values = [value for value in (low, high, -1, 0, 1, 2, 3, 5) if low <= value <= high]
+        return self._random.choice(edge_values)
 
 
 def _row_major(element: Element, dims: Sequence[int]) -> int:
-    place = 0
+    flat = 0
     for index, extent in zip(element, dims, strict=True):
-        place = place * extent + index
-    return place
+        flat = flat * extent + index
+    return flat

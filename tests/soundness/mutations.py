@@ -26,13 +26,13 @@ Slot = tuple[Any, str | int, tuple[str, ...], str]
 
 def slots(kernel: Description) -> list[Slot]:
     """Every expression that may change."""
-    found: list[Slot] = []
+    expressions: list[Slot] = []
     blocks = tuple(f"b{axis}" for axis in range(len(kernel.grid)))
-    found += [(kernel.grid, place, (), "grid") for place in range(len(kernel.grid))]
+    expressions += [(kernel.grid, index, (), "grid") for index in range(len(kernel.grid))]
     for tensor in kernel.tensors:
-        found += [(tensor.dims, place, (), "dim") for place in range(len(tensor.dims))]
-    found += _body_slots(kernel.body, blocks)
-    return found
+        expressions += [(tensor.dims, index, (), "dim") for index in range(len(tensor.dims))]
+    expressions += _body_slots(kernel.body, blocks)
+    return expressions
 
 
 def _body_slots(body: list[Statement], scope: tuple[str, ...]) -> Iterator[Slot]:
@@ -42,15 +42,15 @@ def _body_slots(body: list[Statement], scope: tuple[str, ...]) -> Iterator[Slot]
                 yield statement, "value", scope, "value"
                 scope = (*scope, statement.name)
             case LoadIndex():
-                for place in range(len(statement.index)):
-                    yield statement.index, place, scope, "index"
+                for index in range(len(statement.index)):
+                    yield statement.index, index, scope, "index"
                 scope = (*scope, statement.name)
             case Move():
-                for place in range(len(statement.index)):
-                    yield statement.index, place, scope, "index"
+                for index in range(len(statement.index)):
+                    yield statement.index, index, scope, "index"
             case Pick():
-                for place in range(len(statement.index)):
-                    yield statement.index, place, (*scope, "lane"), "index"
+                for index in range(len(statement.index)):
+                    yield statement.index, index, (*scope, "lane"), "index"
             case Loop():
                 for name in ("lower", "upper", "step"):
                     yield statement, name, scope, name
@@ -191,32 +191,32 @@ def change_fact(r: random.Random, kernel: Description) -> None:
 
 def guard(r: random.Random, kernel: Description) -> None:
     """Runs a statement under a condition."""
-    place = r.randrange(len(kernel.body))
-    statement = kernel.body[place]
+    index = r.randrange(len(kernel.body))
+    statement = kernel.body[index]
     if not isinstance(statement, Assign | LoadIndex):
         names = [f"b{axis}" for axis in range(len(kernel.grid))]
         left: Expr = r.choice([*names, ("%", r.choice(names), 2), ("+", r.choice(names), 1)])
         right: Expr = r.choice([0, 1, 2, *kernel.dims()])
         condition = (r.choice(COMPARISONS), left, right)
-        kernel.body[place] = Branch(condition, [statement], [statement] if r.random() < 0.3 else [])
+        kernel.body[index] = Branch(condition, [statement], [statement] if r.random() < 0.3 else [])
 
 
 def repeat(r: random.Random, kernel: Description) -> None:
     """Runs a statement twice, or in a loop."""
-    place = r.randrange(len(kernel.body))
-    statement = kernel.body[place]
+    index = r.randrange(len(kernel.body))
+    statement = kernel.body[index]
     if not isinstance(statement, Assign | LoadIndex):
         if r.random() < 0.5:
-            kernel.body[place] = Loop("again", 0, r.choice([1, 2, *kernel.dims()]), 1, [statement])
+            kernel.body[index] = Loop("again", 0, r.choice([1, 2, *kernel.dims()]), 1, [statement])
         else:
-            kernel.body.insert(place, statement)
+            kernel.body.insert(index, statement)
 
 
 def drop_statement(r: random.Random, kernel: Description) -> None:
     """Drops a load or store."""
-    places = [k for k, s in enumerate(kernel.body) if isinstance(s, Move | Pick)]
-    if len(places) > 1:
-        del kernel.body[r.choice(places)]
+    indices = [k for k, s in enumerate(kernel.body) if isinstance(s, Move | Pick)]
+    if len(indices) > 1:
+        del kernel.body[r.choice(indices)]
 
 
 def fix_dim(r: random.Random, kernel: Description) -> None:

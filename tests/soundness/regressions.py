@@ -9,27 +9,27 @@ from tests.soundness.description import Assign, Branch, Description, LoadIndex, 
 REGRESSIONS: dict[str, tuple[Callable[[], Description], str]] = {}
 
 
-def _settled(kind: str) -> Callable[[Callable[[], Description]], Callable[[], Description]]:
-    def note(make: Callable[[], Description]) -> Callable[[], Description]:
+def _regression(kind: str) -> Callable[[Callable[[], Description]], Callable[[], Description]]:
+    def register(make: Callable[[], Description]) -> Callable[[], Description]:
         REGRESSIONS[make.__name__] = (make, kind)
         return make
 
-    return note
+    return register
 
 
-@_settled("refused_confirmed")
+@_regression("refused_confirmed")
 def divisor_is_a_block_id() -> Description:
     body = [Move("load", "x", [("//", 2, "b0")], [1], loose=True), Move("store", "out", ["b0"], [1])]
     return Description("divisor", ["N"], [Tensor("x", "In", ["N"]), Tensor("out", "Out", ["N"])], list(body))
 
 
-@_settled("refused_confirmed")
+@_regression("refused_confirmed")
 def reads_what_the_next_block_writes() -> Description:
     body = [Move("load", "x", [("min", ("+", "b0", 1), ("-", "N", 1))], [1]), Move("store", "x", ["b0"], [1])]
     return Description("halo", ["N"], [Tensor("x", "InOut", ["N"])], list(body))
 
 
-@_settled("refused_confirmed")
+@_regression("refused_confirmed")
 def index_grows_in_the_last_iteration() -> Description:
     loop = Loop("j", 0, ("+", "b0", 1), 1, [Move("load", "x", ["at"], [1]), Assign("at", ("+", "j", 1))])
     kernel = Description("carried", ["N"], [Tensor("x", "In", ["N"]), Tensor("out", "Out", ["N"])], [])
@@ -37,7 +37,7 @@ def index_grows_in_the_last_iteration() -> Description:
     return kernel
 
 
-@_settled("refused_confirmed")
+@_regression("refused_confirmed")
 def slots_may_repeat() -> Description:
     slots = Tensor("slots", "In", ["N"], True, 0, "S")
     kernel = Description("slots", ["N"], [slots, Tensor("cache", "InOut", ["S"])], [])
@@ -45,7 +45,7 @@ def slots_may_repeat() -> Description:
     return kernel
 
 
-@_settled("refused_confirmed")
+@_regression("refused_confirmed")
 def both_branches_reach_one_row() -> Description:
     kernel = Description("branches", ["N"], [Tensor("out", "InOut", ["N"])], [])
     half = Move("store", "out", [("//", "b0", 2)], [1])

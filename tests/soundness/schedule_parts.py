@@ -11,14 +11,14 @@ Make = Callable[[random.Random], Description]
 Schedules = dict[str, Make]
 
 
-def kept_in(schedules: Schedules) -> Callable[[Make], Make]:
+def registered_in(schedules: Schedules) -> Callable[[Make], Make]:
     """A decorator that registers a function there by its name."""
 
-    def keep(make: Make) -> Make:
+    def register(make: Make) -> Make:
         schedules[make.__name__] = make
         return make
 
-    return keep
+    return register
 
 
 def cdiv(left: Expr, right: Expr) -> Expr:

@@ -6,11 +6,11 @@ import random
 
 from tests.soundness.description import Assign, Branch, Description, Expr, LoadIndex, Loop, Move, Pick, Statement, Tensor
 from tests.soundness.grid_schedules import GRID_SCHEDULES
-from tests.soundness.schedule_parts import Schedules, cdiv, copy, io, kept_in, mul
+from tests.soundness.schedule_parts import Schedules, cdiv, copy, io, mul, registered_in
 
 SCHEDULES: Schedules = {}
 """By name; the schedule of a seed depends on their order."""
-_schedule = kept_in(SCHEDULES)
+_schedule = registered_in(SCHEDULES)
 
 
 @_schedule

@@ -18,19 +18,19 @@ def smallest(kernel: Description | WideKernel) -> str:
     if isinstance(kernel, Description):
         return source(shrink(kernel, lambda candidate: judge(candidate).kind == "false_accept"))
 
-    def shows(text: str) -> bool:
+    def has_property(text: str) -> bool:
         try:
             return judge(WideKernel("", with_imports(text))).kind == "false_accept"
         except Exception:  # a crash of the prover is another property
             return False
 
-    return with_imports(shrink_source(kernel.text, shows))
+    return with_imports(shrink_source(kernel.text, has_property))
 
 
-def shrink(kernel: Description, shows: Callable[[Description], bool]) -> Description:
+def shrink(kernel: Description, has_property: Callable[[Description], bool]) -> Description:
     """The smallest kernel found with the property by removing one thing at a time; `kernel` itself must have it."""
     while True:
-        smaller = next((candidate for candidate in _smaller(kernel) if shows(candidate)), None)
+        smaller = next((candidate for candidate in _smaller(kernel) if has_property(candidate)), None)
         if smaller is None:
             return kernel
         kernel = smaller
@@ -39,27 +39,27 @@ def shrink(kernel: Description, shows: Callable[[Description], bool]) -> Descrip
 def _smaller(kernel: Description) -> Iterator[Description]:
     for path in list(_statement_paths(kernel.body)):
         candidate = copy.deepcopy(kernel)
-        body, place = _find(candidate.body, path)
-        del body[place]
+        body, index = _find(candidate.body, path)
+        del body[index]
         if candidate.body:
             yield candidate
         candidate = copy.deepcopy(kernel)
-        body, place = _find(candidate.body, path)
-        statement = body[place]
+        body, index = _find(candidate.body, path)
+        statement = body[index]
         if isinstance(statement, Branch):
-            body[place : place + 1] = statement.then
+            body[index : index + 1] = statement.then
             yield candidate
-    for place in range(len(kernel.requires)):
+    for index in range(len(kernel.requires)):
         candidate = copy.deepcopy(kernel)
-        del candidate.requires[place]
+        del candidate.requires[index]
         yield candidate
-    for place, (container, key, _, _) in enumerate(slots(kernel)):
+    for index, (container, key, _, _) in enumerate(slots(kernel)):
         expr = container[key] if isinstance(key, int) else getattr(container, key)
         replacements: list[Any] = [expr[1], expr[2]] if isinstance(expr, tuple) else []
         replacements += [0, expr // 2] if isinstance(expr, int) and expr > 1 else []
         for replacement in replacements:
             candidate = copy.deepcopy(kernel)
-            holder, name, _, _ = slots(candidate)[place]
+            holder, name, _, _ = slots(candidate)[index]
             if isinstance(name, int):
                 holder[name] = replacement
             else:
@@ -68,13 +68,13 @@ def _smaller(kernel: Description) -> Iterator[Description]:
 
 
 def _statement_paths(body: list[Statement], path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    for place, statement in enumerate(body):
-        yield (*path, place)
+    for index, statement in enumerate(body):
+        yield (*path, index)
         if isinstance(statement, Loop):
-            yield from _statement_paths(statement.body, (*path, place, "body"))
+            yield from _statement_paths(statement.body, (*path, index, "body"))
         elif isinstance(statement, Branch):
-            yield from _statement_paths(statement.then, (*path, place, "then"))
-            yield from _statement_paths(statement.otherwise, (*path, place, "otherwise"))
+            yield from _statement_paths(statement.then, (*path, index, "then"))
+            yield from _statement_paths(statement.otherwise, (*path, index, "otherwise"))
 
 
 def _find(body: list[Statement], path: tuple[Any, ...]) -> tuple[list[Statement], int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.programs.typed_tiles import Tiles
 from tests.soundness.bounded import Bounded, Ranged
 
-WORDS = (
+LANGUAGE_NAMES = (
     "Atomic", "Const", "Dim", "In", "InOut", "Out", "Scratch", "Strides", "abs", "arange", "atomic_add", "atomic_max",
     "atomic_min", "bid", "boolean", "broadcast_to", "cdiv", "exp2", "f16", "f32", "bf16", "full", "gather", "grid", "i8", "i16",
     "i32", "i64", "load", "maximum", "minimum", "num_blocks", "requires", "scatter", "sqrt", "store", "u8", "u16", "u32",
@@ -29,14 +29,14 @@ class WideKernel:
 
 def imports(text: str) -> str:
     """The import lines for the words that a text uses."""
-    used = sorted(word for word in WORDS if re.search(rf"(?<![\w.]){word}\b", text))
+    used = sorted(word for word in LANGUAGE_NAMES if re.search(rf"(?<![\w.]){word}\b", text))
     return f"import tilec\nfrom tilec import {', '.join(used)}\n"
 
 
 def with_imports(text: str) -> str:
     """The text, importing the words that it uses now."""
-    kept = [line for line in text.splitlines(keepends=True) if not line.startswith(("import tilec", "from tilec import"))]
-    return f"{kept[0]}\n{imports(''.join(kept))}{''.join(kept[1:])}"
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(("import tilec", "from tilec import"))]
+    return f"{lines[0]}\n{imports(''.join(lines))}{''.join(lines[1:])}"
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Sketch:
 
     def __post_init__(self) -> None:
         self.bounded = Bounded(self.r, [], [], [])
-        self.tiles = Tiles(self.r, [], most=16)
+        self.tiles = Tiles(self.r, [], max_elements=16)
 
     def name(self, stem: str) -> str:
         """A new name."""
@@ -72,22 +72,22 @@ class Sketch:
     def tensor(self, access: str, dtype: str, *dims: str | int) -> str:
         """A new tensor parameter, sometimes strided."""
         name = self.name({"In": "x", "Out": "out", "InOut": "y", "Scratch": "s", "Atomic": "a"}[access])
-        note = [dtype, *map(str, dims)]
+        annotation = [dtype, *map(str, dims)]
         if self.r.random() < 0.12 and "strides" not in self.parts:
             strides = [self.name("S") for _ in dims[:-1]] + ["1"] if len(dims) > 1 else [self.name("S")]
-            note.append(f"Strides[{', '.join(strides)}]")
+            annotation.append(f"Strides[{', '.join(strides)}]")
             self.dims += [s for s in strides if s != "1"]
             self.parts.append("strides")
-        self.parameters.append(f"{name}: {access}[{', '.join(note)}]")
+        self.parameters.append(f"{name}: {access}[{', '.join(annotation)}]")
         return name
 
     def assign(self, value: Ranged, stem: str = "k") -> Ranged:
         """Gives a ranged tile a name."""
         name = self.name(stem)
         self.line(f"{name} = {value.text}")
-        kept = Ranged(name, value.dtype, value.shape, value.low, value.high)
-        self.bounded.scope.append(kept)
-        return kept
+        named = Ranged(name, value.dtype, value.shape, value.low, value.high)
+        self.bounded.scope.append(named)
+        return named
 
     def kernel(self) -> WideKernel:
         """The finished kernel."""

@@ -18,7 +18,7 @@ _SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.BitOr: (ast.BitAnd, ast.BitXor), ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt),
     ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,),
 }  # fmt: skip
-_WORDS = {
+_FUNCTION_SWAPS = {
     "minimum": ("maximum",), "maximum": ("minimum",), "min": ("max",), "max": ("min",), "argmax": ("argmin", "max"),
     "argmin": ("argmax",), "sum": ("max",),
 }  # fmt: skip
@@ -57,7 +57,7 @@ def _node_edits(r: random.Random, node: ast.AST) -> Iterator[Edit]:
     elif isinstance(node, ast.BinOp) and type(node.op) in _SWAPS:
         yield lambda: setattr(node, "op", r.choice(_SWAPS[type(node.op)])())
         if isinstance(node.op, ast.Sub | ast.Mod | ast.FloorDiv):
-            yield lambda: _exchange(node)
+            yield lambda: _swap(node)
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPS:
         yield lambda: node.ops.__setitem__(0, r.choice(_SWAPS[type(node.ops[0])])())  # pyright: ignore[reportArgumentType]
     elif isinstance(node, ast.Call):
@@ -66,7 +66,7 @@ def _node_edits(r: random.Random, node: ast.AST) -> Iterator[Edit]:
         yield lambda: setattr(node, "id", r.choice(INTEGERS))
 
 
-def _exchange(node: ast.BinOp) -> None:
+def _swap(node: ast.BinOp) -> None:
     node.left, node.right = node.right, node.left
 
 
@@ -76,8 +76,8 @@ def _call_edits(r: random.Random, node: ast.Call) -> Iterator[Edit]:
     name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if isinstance(node.func, ast.Name) and name in ("load", "gather") and not any(k.arg == "pad" for k in node.keywords):
         yield lambda: node.keywords.append(ast.keyword("pad", ast.Constant(0)))
-    if isinstance(node.func, ast.Name) and name in _WORDS:
-        yield lambda: setattr(node.func, "id", r.choice(_WORDS[name]))
+    if isinstance(node.func, ast.Name) and name in _FUNCTION_SWAPS:
+        yield lambda: setattr(node.func, "id", r.choice(_FUNCTION_SWAPS[name]))
     if name == "where":
         yield lambda: node.args.append(node.args.pop(1))
     if name in ("load", "store", "gather", "scatter"):
@@ -95,13 +95,13 @@ def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _body_edits(r: random.Random, body: list[ast.stmt]) -> Iterator[Edit]:
-    for place, statement in enumerate(body):
+    for index, statement in enumerate(body):
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and len(body) > 1:
-            yield lambda p=place: body.pop(p)
-            yield lambda p=place, s=statement: body.insert(p, copy.deepcopy(s))
+            yield lambda p=index: body.pop(p)
+            yield lambda p=index, s=statement: body.insert(p, copy.deepcopy(s))
             if _called(statement) not in ("grid", "requires", "values"):
                 test = ast.parse(r.choice(["b > 0", "b % 2 == 0", "b < num_blocks(0) - 1"]), mode="eval").body
-                yield lambda p=place, s=statement, t=test: body.__setitem__(p, ast.If(t, [s], []))
+                yield lambda p=index, s=statement, t=test: body.__setitem__(p, ast.If(t, [s], []))
 
 
 def _called(statement: ast.Expr) -> str:
@@ -109,7 +109,7 @@ def _called(statement: ast.Expr) -> str:
     return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
 
 
-def shrink_source(text: str, shows: Callable[[str], bool], tries: int = 400) -> str:
+def shrink_source(text: str, has_property: Callable[[str], bool], tries: int = 400) -> str:
     """The smallest text found with the property by removing one thing at a time; `text` itself must have it."""
     text = _text(ast.parse(text))
     smaller = True
@@ -119,7 +119,7 @@ def shrink_source(text: str, shows: Callable[[str], bool], tries: int = 400) -> 
             tries -= 1
             if tries <= 0:
                 break
-            if len(candidate) < len(text) and shows(candidate):
+            if len(candidate) < len(text) and has_property(candidate):
                 text, smaller = candidate, True
                 break
     return text
@@ -127,29 +127,29 @@ def shrink_source(text: str, shows: Callable[[str], bool], tries: int = 400) -> 
 
 def _smaller(text: str) -> Iterator[str]:
     count = sum(1 for _ in _removals(ast.parse(text)))
-    for place in range(count):
+    for index in range(count):
         tree = ast.parse(text)
-        next(edit for k, edit in enumerate(_removals(tree)) if k == place)()
+        next(edit for k, edit in enumerate(_removals(tree)) if k == index)()
         candidate = _text(tree)
         yield candidate
 
 
 def _removals(tree: ast.Module) -> Iterator[Edit]:
     for body in [b for routine in tree.body if isinstance(routine, ast.FunctionDef) for b in _bodies(routine)]:
-        for place in reversed(range(len(body))):
+        for index in reversed(range(len(body))):
             if len(body) > 1:
-                yield lambda b=body, p=place: b.pop(p)
-            statement = body[place]
+                yield lambda b=body, p=index: b.pop(p)
+            statement = body[index]
             if isinstance(statement, ast.If | ast.For | ast.With):
-                yield lambda b=body, p=place, s=statement: b.__setitem__(slice(p, p + 1), s.body)
+                yield lambda b=body, p=index, s=statement: b.__setitem__(slice(p, p + 1), s.body)
     routine = kernel_node(tree)
-    for place in reversed(range(len(routine.args.args))):
-        yield lambda p=place: routine.args.args.pop(p)
-    for place in reversed(range(len(tree.body))):
-        if isinstance(tree.body[place], ast.ClassDef) or (
-            isinstance(tree.body[place], ast.FunctionDef) and tree.body[place] is not routine
+    for index in reversed(range(len(routine.args.args))):
+        yield lambda p=index: routine.args.args.pop(p)
+    for index in reversed(range(len(tree.body))):
+        if isinstance(tree.body[index], ast.ClassDef) or (
+            isinstance(tree.body[index], ast.FunctionDef) and tree.body[index] is not routine
         ):
-            yield lambda p=place: tree.body.pop(p)
+            yield lambda p=index: tree.body.pop(p)
     for node in ast.walk(routine):
         for name, value in ast.iter_fields(node):
             items = enumerate(value) if isinstance(value, list) else [(None, value)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs.edge_programs import touched
+from tests.programs.edge_programs import accessed_elements
 from tests.soundness.memory import NoSuchLaunch
 from tests.soundness.verdict import judge_function, valuations
 from tilec.frontend import load_kernel
@@ -37,7 +37,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
-def test_each_is_refused_or_mended(path: Path) -> None:
+def test_each_is_refused_or_fixed(path: Path) -> None:
     verdict = judge_function(load_kernel(path, {}), launches=8)
     assert set(verdict.codes) == REFUSED.get(path.stem, set()), verdict
     assert verdict.kind != "false_accept" and not verdict.wrong_examples, verdict
@@ -50,5 +50,5 @@ def test_each_is_refused_or_mended(path: Path) -> None:
     checks = prove(function).launch_checks
     for sizes, sampled in valuations(function, checks, random.Random(1), 6):
         with suppress(NoSuchLaunch):
-            outside, found = ([], {}) if sampled else touched(prepared, sizes)
-            assert not outside and (sampled or found == touched(function, sizes)[1]), sizes
+            out_of_bounds, accessed = ([], {}) if sampled else accessed_elements(prepared, sizes)
+            assert not out_of_bounds and (sampled or accessed == accessed_elements(function, sizes)[1]), sizes

@@ -76,11 +76,11 @@ def test_conversions_at_their_edges(source: str, target: str, a: float, expected
 
 
 def test_nan_loses_and_zeros_are_ordered() -> None:
-    assert floats.least(NAN, 3.0) == 3.0
-    assert floats.most(3.0, NAN) == 3.0
-    assert math.isnan(floats.most(NAN, NAN))
-    assert math.copysign(1, floats.least(0.0, -0.0)) == -1
-    assert math.copysign(1, floats.most(-0.0, 0.0)) == 1
+    assert floats.minimum_number(NAN, 3.0) == 3.0
+    assert floats.maximum_number(3.0, NAN) == 3.0
+    assert math.isnan(floats.maximum_number(NAN, NAN))
+    assert math.copysign(1, floats.minimum_number(0.0, -0.0)) == -1
+    assert math.copysign(1, floats.maximum_number(-0.0, 0.0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_rounding_is_numpys(name: str) -> None:
             expected = float(np.float32(number).astype(NUMPY[name]))
             assert floats.rounded(number, dtype) == expected, number
     for _ in range(2000):
-        whole = r.getrandbits(63) >> r.randint(0, 62)
-        assert floats.from_int(whole, DTYPES["f32"]) == float(np.int64(whole).astype(np.float32)), whole
+        integer = r.getrandbits(63) >> r.randint(0, 62)
+        assert floats.from_int(integer, DTYPES["f32"]) == float(np.int64(integer).astype(np.float32)), integer

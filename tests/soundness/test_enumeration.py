@@ -69,9 +69,9 @@ def test_contents_follow_what_the_kernel_declares() -> None:
     for seed in range(20):
         sizes = {"N": 3, "V": 4}
         memory = Memory(function, sizes, seed)
-        held = [memory.read("ids", (k,)) for k in range(3)]
-        assert len(set(held)) == 3
-        assert set(held) <= {0, 1, 2, 3}
+        contents = [memory.read("ids", (k,)) for k in range(3)]
+        assert len(set(contents)) == 3
+        assert set(contents) <= {0, 1, 2, 3}
     with pytest.raises(NoSuchLaunch):
         Memory(function, {"N": 5, "V": 4}, 0)
 

@@ -116,12 +116,12 @@ def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Ver
         refused = error.diagnostics
     codes = tuple(sorted({d.code for d in refused}))
     if refused:
-        confirmed, wrong = _confirm(function, refused, checks)
+        confirmed, wrong_examples = _confirm(function, refused, checks)
         if confirmed is not None:
-            return Verdict("refused_confirmed", codes, confirmed, wrong_examples=wrong, diagnostics=refused)
+            return Verdict("refused_confirmed", codes, confirmed, wrong_examples=wrong_examples, diagnostics=refused)
         fault, sizes, count = search(function, checks, seed, launches)
         kind = "refused_confirmed" if fault is not None else "refused_harmless" if count else "vacuous"
-        return Verdict(kind, codes, fault, sizes, wrong, refused, count)
+        return Verdict(kind, codes, fault, sizes, wrong_examples, refused, count)
     fault, sizes, count = search(function, checks, seed, launches)
     if fault is not None:
         return Verdict("false_accept", (), fault, sizes, launches=count)
@@ -156,15 +156,15 @@ def valuations(
         for _ in range(2):
             yield {}, False
         return
-    most = {1: 24, 2: 6, 3: 4}.get(len(symbols), 3)
-    ranges = [_scalar_sizes(r, *scalars[s], most) if s in scalars else range(1, most + 1) for s in symbols]
+    largest = {1: 24, 2: 6, 3: 4}.get(len(symbols), 3)
+    ranges = [_scalar_sizes(r, *scalars[s], largest) if s in scalars else range(1, largest + 1) for s in symbols]
     small = _product(r, ranges, symbols, checks)
     r.shuffle(small)
-    found = 0
+    yielded = 0
     for numbers in small:
         sizes = dict(zip(symbols, numbers, strict=True))
-        if found < launches and _allowed(checks, sizes):
-            found += 1
+        if yielded < launches and _allowed(checks, sizes):
+            yielded += 1
             yield sizes, False
     for sizes in [{s: large if s == symbol else 1 for s in symbols} for symbol in symbols for large in LARGE[:3]]:
         if _fits(scalars, sizes) and _allowed(checks, sizes):
@@ -177,14 +177,14 @@ def valuations(
 
 def integer_scalars(function: Function) -> dict[str, tuple[int, int]]:
     """Integer parameters with the ends of their dtype."""
-    plain = [p for p in function.parameters if p.access is None]
-    return {p.name: p.value.tile.dtype.integer_range() for p in plain if p.value.tile.dtype.is_integer}
+    scalars = [p for p in function.parameters if p.access is None]
+    return {p.name: p.value.tile.dtype.integer_range() for p in scalars if p.value.tile.dtype.is_integer}
 
 
-def _scalar_sizes(r: random.Random, low: int, high: int, most: int) -> list[int]:
+def _scalar_sizes(r: random.Random, low: int, high: int, limit: int) -> list[int]:
     """Small values, and a few at the ends or at widths of dtypes."""
     ends = r.sample([low, high, high - 1, 31, 32, 33, 40, 64, -2], 2)
-    return sorted({v for v in (*range(-1, most + 1), *ends) if low <= v <= high})
+    return sorted({v for v in (*range(-1, limit + 1), *ends) if low <= v <= high})
 
 
 def _fits(scalars: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> bool:
@@ -200,9 +200,9 @@ def _product(
     else:
         small = [tuple(r.choice(values) for values in ranges) for _ in range(2000)]
     if sum(_allowed(checks, dict(zip(symbols, numbers, strict=True))) for numbers in small) < 6:
-        near = sorted({n + d for check in checks for n in _numbers(check.condition) if 0 <= n < 64 for d in (0, 1, 2, 3)})
-        if near:
-            choices = [sorted({*values, *near}) for values in ranges]
+        around = sorted({n + d for check in checks for n in _numbers(check.condition) if 0 <= n < 64 for d in (0, 1, 2, 3)})
+        if around:
+            choices = [sorted({*values, *around}) for values in ranges]
             small += [tuple(r.choice(values) for values in choices) for _ in range(1500)]
     return small
 
@@ -231,7 +231,7 @@ def _sample(function: Function, sizes: Mapping[str, int]) -> Iterator[tuple[int,
 def _confirm(
     function: Function, refused: tuple[Diagnostic, ...], checks: tuple[LaunchCheck, ...]
 ) -> tuple[Fault | None, tuple[str, ...]]:
-    found: Fault | None = None
+    fault_found: Fault | None = None
     wrong: list[str] = []
     for diagnostic in refused:
         example = diagnostic.counterexample
@@ -240,8 +240,8 @@ def _confirm(
         fault = replay(function, example, checks, KINDS.get(diagnostic.code, ""))
         if fault is None:
             wrong.append(diagnostic.code)
-        found = found or fault
-    return found, tuple(wrong)
+        fault_found = fault_found or fault
+    return fault_found, tuple(wrong)
 
 
 def replay(function: Function, example: Counterexample, checks: tuple[LaunchCheck, ...], kind: str) -> Fault | None:

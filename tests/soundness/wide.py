@@ -23,9 +23,9 @@ def wide(r: random.Random) -> WideKernel:
     _frame(s)
     width = r.choice([2, 4, 4, 8])
     for _ in range(r.choice([1, 2, 2])):
-        r.choice([_data_scalar, _data_scalar, _ranged_scalar, _data_tile, _truth, _scalar])(s, width)
-    used = r.choice([_plain, _plain, _looped, _branched, _helped])
-    used(s, width)
+        r.choice([_data_scalar, _data_scalar, _ranged_scalar, _data_tile, _condition, _scalar])(s, width)
+    body_part = r.choice([_straight, _straight, _looped, _branched, _with_function])
+    body_part(s, width)
     _cover(s)
     return s.kernel()
 
@@ -38,11 +38,11 @@ def _frame(s: Sketch) -> None:
         s.head.append("grid(N)")
     elif roll < 0.85:
         s.head.append(f"grid(N, {s.r.choice(['M', '2'])})")
-        other = "M" if "M)" in s.head[-1] else "2"
-        s.dims += ["M"] if other == "M" else []
+        extent = "M" if "M)" in s.head[-1] else "2"
+        s.dims += ["M"] if extent == "M" else []
         s.line("row = b * num_blocks(1) + bid(1)")
-        s.row, s.rows = "row", f"N * {other}"
-        if other == "M":
+        s.row, s.rows = "row", f"N * {extent}"
+        if extent == "M":
             s.head.append("requires(N * M <= 1000000)")
             s.parameters.append("w0: In[f32, M]")
         s.parts.append("product")
@@ -58,10 +58,12 @@ def _data_scalar(s: Sketch, width: int) -> None:
     name = s.name("d")
     s.line(f"{name} = load({s.tensor('In', dtype, s.rows)}, {s.row})")
     if dtype in FLOATS:
-        whole = s.name("d")
+        integer = s.name("d")
         target = s.r.choice(INTEGERS)
-        s.line(f"{whole} = {s.r.choice([f'{target}({name})', f'abs({name}).astype({target})', f'(-{name}).astype({target})'])}")
-        name, dtype = whole, target
+        s.line(
+            f"{integer} = {s.r.choice([f'{target}({name})', f'abs({name}).astype({target})', f'(-{name}).astype({target})'])}"
+        )
+        name, dtype = integer, target
         s.parts.append("float-index")
     s.bounded.data.append((name, dtype, ()))
     s.parts.append("data")
@@ -93,13 +95,13 @@ def _data_tile(s: Sketch, width: int) -> None:
     s.parts.append("data-tile")
 
 
-def _truth(s: Sketch, width: int) -> None:
+def _condition(s: Sketch, width: int) -> None:
     """A bool scalar from a bool tensor, a float or an integer."""
     name = s.name("q")
     dtype = s.r.choice(["boolean", "f32", "bf16", "f16", "i8", "u32"])
     loaded = f"load({s.tensor('In', dtype, s.rows)}, {s.row})"
     s.line(f"{name} = {loaded}" if dtype == "boolean" else f"{name} = {loaded} {s.r.choice(['>', '==', '!=', '<='])} 1")
-    s.bounded.truths.append(name)
+    s.bounded.conditions.append(name)
     s.parts.append("bool")
 
 
@@ -117,7 +119,7 @@ def _scalar(s: Sketch, width: int) -> None:
     s.parts.append("scalar")
 
 
-def _plain(s: Sketch, width: int) -> None:
+def _straight(s: Sketch, width: int) -> None:
     for _ in range(s.r.choice([1, 1, 2])):
         access(s, width)
 
@@ -126,33 +128,39 @@ def _looped(s: Sketch, width: int) -> None:
     """Accesses in a loop that carries an index tile or scalar."""
     shape: Shape = s.r.choice([(), (width,)])
     start = s.assign(s.bounded.expression(shape, 1), "c")
-    most = max(1, start.high)
+    limit = max(1, start.high)
     if start.low < 0 or start.high > 100:
         start = s.assign(Ranged(f"{'abs' if start.low < 0 else ''}({start.text}) % 5", start.dtype, shape, 0, 4), "c")
-        most = 4
-    turns = s.r.choice(["2", "3", "N", "(N - 1)"])
-    s.line(f"for i in range({turns}):")
-    outer, kept = s.indent, (list(s.bounded.scope), list(s.bounded.data), list(s.bounded.truths))
+        limit = 4
+    trip_count = s.r.choice(["2", "3", "N", "(N - 1)"])
+    s.line(f"for i in range({trip_count}):")
+    outer, scope_before = s.indent, (list(s.bounded.scope), list(s.bounded.data), list(s.bounded.conditions))
     s.indent += "    "
-    if turns in "23":
-        s.bounded.scope.append(Ranged("i", "i32", (), 0, int(turns) - 1))
+    if trip_count in "23":
+        s.bounded.scope.append(Ranged("i", "i32", (), 0, int(trip_count) - 1))
     s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [
-        Ranged(start.text, start.dtype, shape, 0, most)
+        Ranged(start.text, start.dtype, shape, 0, limit)
     ] * 3
     if shape and s.r.random() < 0.4:
-        turned = f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))"
-        signed = f"{start.text}.astype(i32) - {turned}.astype(i32)" if start.dtype[0] == "u" else f"{start.text} - {turned}"
+        transposed = f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))"
+        signed = (
+            f"{start.text}.astype(i32) - {transposed}.astype(i32)" if start.dtype[0] == "u" else f"{start.text} - {transposed}"
+        )
         dtype = "i32" if start.dtype[0] == "u" else start.dtype
-        s.assign(Ranged(signed, dtype, shape, -most, most), "d")
+        s.assign(Ranged(signed, dtype, shape, -limit, limit), "d")
         s.bounded.scope += s.bounded.scope[-1:] * 3
     access(s, width)
-    nexts = [f"({start.text} + 1) % {most + 1}", f"where({start.text} > 0, {start.text} - 1, {most})", f"{most} - {start.text}"]
+    updates = [
+        f"({start.text} + 1) % {limit + 1}",
+        f"where({start.text} > 0, {start.text} - 1, {limit})",
+        f"{limit} - {start.text}",
+    ]
     if shape:
-        nexts.append(f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))")
-    s.line(f"{start.text} = ({s.r.choice(nexts)}).astype({start.dtype})")
+        updates.append(f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))")
+    s.line(f"{start.text} = ({s.r.choice(updates)}).astype({start.dtype})")
     s.indent = outer
-    s.bounded.scope, s.bounded.data, s.bounded.truths = kept
-    s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [Ranged(start.text, start.dtype, shape, 0, most)]
+    s.bounded.scope, s.bounded.data, s.bounded.conditions = scope_before
+    s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [Ranged(start.text, start.dtype, shape, 0, limit)]
     if s.r.random() < 0.5:
         access(s, width)
     s.parts.append("carried")
@@ -160,32 +168,34 @@ def _looped(s: Sketch, width: int) -> None:
 
 def _branched(s: Sketch, width: int) -> None:
     """Accesses under conditions on data, and an index that they select."""
-    if not s.bounded.truths:
-        _truth(s, width)
+    if not s.bounded.conditions:
+        _condition(s, width)
     shape: Shape = s.r.choice([(), (width,)])
     value = s.bounded.cast(s.bounded.expression(shape, 1), "i32")
     other = s.bounded.cast(s.bounded.expression(shape, 2), "i32")
     merged = s.assign(value, "m")
-    kept = (list(s.bounded.scope), list(s.bounded.data), list(s.bounded.truths))
-    s.line(f"if {s.r.choice(s.bounded.truths)}:")
+    scope_before = (list(s.bounded.scope), list(s.bounded.data), list(s.bounded.conditions))
+    s.line(f"if {s.r.choice(s.bounded.conditions)}:")
     s.indent += "    "
     s.line(f"{merged.text} = {other.text}")
     access(s, width)
     s.indent = s.indent[4:]
-    s.bounded.scope, s.bounded.data, s.bounded.truths = kept
+    s.bounded.scope, s.bounded.data, s.bounded.conditions = scope_before
     s.bounded.scope = [v for v in s.bounded.scope if v.text != merged.text]
     s.bounded.scope += [Ranged(merged.text, "i32", shape, min(value.low, other.low), max(value.high, other.high))] * 3
     access(s, width)
     s.parts.append("branch")
 
 
-def _helped(s: Sketch, width: int) -> None:
+def _with_function(s: Sketch, width: int) -> None:
     """An index that a tile function clamps."""
-    most = s.r.randint(1, 6)
-    body = s.r.choice([f"minimum(maximum(v, 0), {most})", f"where((v < 0) | (v > {most}), {most}, v)", f"abs(v % {most + 1})"])
+    limit = s.r.randint(1, 6)
+    body = s.r.choice(
+        [f"minimum(maximum(v, 0), {limit})", f"where((v < 0) | (v > {limit}), {limit}, v)", f"abs(v % {limit + 1})"]
+    )
     s.helpers.append(f"@tilec.function\ndef cut(v):\n    w = {body}\n    return w")
     value = s.bounded.expression(s.r.choice([(), (width,)]), 2)
-    s.assign(Ranged(f"cut(({value.text}).astype(i32))", "i32", value.shape, 0, most))
+    s.assign(Ranged(f"cut(({value.text}).astype(i32))", "i32", value.shape, 0, limit))
     s.bounded.scope.append(s.bounded.scope[-1])
     access(s, width)
     s.parts.append("function")
@@ -203,7 +213,7 @@ def _cover(s: Sketch) -> None:
         tensor = s.tensor("Out", dtype, s.rows, width)
         s.line(f"scatter({tensor}, ({s.row}, {width - 1} - arange({width})), ({value}).reshape(({width},)))")
     elif roll < 0.75:
-        truth = s.r.choice(s.bounded.truths) if s.bounded.truths else f"{s.row} > 1"
+        truth = s.r.choice(s.bounded.conditions) if s.bounded.conditions else f"{s.row} > 1"
         tensor = s.tensor("Out", dtype, s.rows, width)
         s.line(f"if {truth}:")
         s.line(f"    store({tensor}, ({s.row}, 0), {value})")

@@ -67,16 +67,16 @@ def _gather(s: Sketch, width: int) -> None:
 
 def _scatter(s: Sketch, width: int) -> None:
     """Distinct lanes: positions in some order, scaled and shifted by a scalar."""
-    apart = [v for v in s.bounded.scope if v.shape == (width,) and v.text.startswith("d")]
-    if apart and s.r.random() < TOO_TIGHT:
-        index = f"arange({width}) + {apart[0].text}.astype(i32) * 100"
+    differences = [v for v in s.bounded.scope if v.shape == (width,) and v.text.startswith("d")]
+    if differences and s.r.random() < TOO_TIGHT:
+        index = f"arange({width}) + {differences[0].text}.astype(i32) * 100"
         s.line(f"scatter({s.tensor('InOut', 'f32', s.rows, width)}, ({s.row}, {index}), zeros(({width},), f32))")
         return
     lanes = s.r.choice([f"arange({width})", f"arange({width}).reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))",
                         f"({width - 1} - arange({width}))"])  # fmt: skip
     factor = s.r.choice([1, 1, 2, 3])
-    moved = s.assign(s.bounded.expression((), 1))
-    start, high = _shifted(s, moved)
+    shift = s.assign(s.bounded.expression((), 1))
+    start, high = _shifted(s, shift)
     index = f"{lanes} * {factor} + ({start}).astype(i32)" if s.r.random() < 0.6 else f"{lanes} * {factor}"
     high = high + (width - 1) * factor if "astype" in index else (width - 1) * factor
     if high > 1 << 20:
@@ -172,10 +172,15 @@ def _modulo(s: Sketch, width: int) -> None:
     s.dims.append(dim)
     value = s.bounded.cast(s.bounded.expression((), 2), "i32") if s.r.random() < 0.6 else Ranged(s.row, "i32", (), 0, 1 << 30)
     t = value.text
-    cuts = [f"({t}) % {dim}", f"min(max({t}, 0), {dim} - 1)", f"({t}) // max(1, {dim}) * 0", f"min(abs({t}), {dim} - 1)"]
-    cut = s.r.choice(cuts)
+    reduced_indices = [
+        f"({t}) % {dim}",
+        f"min(max({t}, 0), {dim} - 1)",
+        f"({t}) // max(1, {dim}) * 0",
+        f"min(abs({t}), {dim} - 1)",
+    ]
+    index = s.r.choice(reduced_indices)
     dtype = s.r.choice([*INTEGERS, *FLOATS])
-    _read(s, f"load({s.tensor('In', dtype, dim)}, {cut})", dtype, ())
+    _read(s, f"load({s.tensor('In', dtype, dim)}, {index})", dtype, ())
     s.parts.append("modulo")
 
 

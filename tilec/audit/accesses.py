@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilec.audit import smt
-from tilec.audit.findings import CONFIRMED, TRUSTED, Finding, Verdict, never, pairs, positions, single, step_moments, worst
+from tilec.audit.findings import CONFIRMED, TRUSTED, Finding, Verdict, iteration_pairs, never, pairs, positions, single, worst
 from tilec.audit.program import Program, exclusive, writes
-from tilec.audit.scene import Scene
+from tilec.audit.scene import Query
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, box, tile_shape
 from tilec.ir.core import Access, Parameter
@@ -16,7 +16,7 @@ from tilec.ir.ops import MemoryOp
 
 def bounds(program: Program, budget: Budget) -> Iterator[Finding]:
     """One finding per access; a clipped access is in bounds by definition."""
-    for op in program.sites():
+    for op in program.accesses():
         subject = program.subject(op)
         if op.unsafe is not None:
             yield Finding("bounds", subject, TRUSTED, "inside an `unsafe` block")
@@ -30,11 +30,11 @@ def _inside(program: Program, op: MemoryOp, budget: Budget) -> Verdict:
     tensor = program.parameter(op).name
 
     def parts() -> Iterator[Verdict]:
-        for scene, execution in single(program, op):
-            place = execution.place(op, positions(scene, "tile", tile_shape(op)))
-            runs = execution.runs(op)
-            for condition in scene.inside(tensor, place):
-                yield never(scene, [*runs, smt.negate(condition)], budget)
+        for query, execution in single(program, op):
+            element_index = execution.element_index(op, positions(query, "tile", tile_shape(op)))
+            path_conditions = execution.path_conditions(op)
+            for condition in query.inside(tensor, element_index):
+                yield never(query, [*path_conditions, smt.negate(condition)], budget)
 
     return worst(parts())
 
@@ -44,64 +44,68 @@ def races(program: Program, budget: Budget) -> Iterator[Finding]:
     for parameter in program.function.parameters:
         if not exclusive(parameter):
             continue
-        met = list(_pairs(program, parameter))
-        if any(op.unsafe is not None for pair in met for op in pair):
+        conflicting = list(_pairs(program, parameter))
+        if any(op.unsafe is not None for pair in conflicting for op in pair):
             yield Finding("race", f"`{parameter.name}`", TRUSTED, "inside an `unsafe` block")
-        kept = [(left, right) for left, right in met if left.unsafe is None and right.unsafe is None]
-        if kept:
-            verdict = worst(_apart(program, left, right, budget) for left, right in kept)
+        safe = [(left, right) for left, right in conflicting if left.unsafe is None and right.unsafe is None]
+        if safe:
+            verdict = worst(_disjoint(program, left, right, budget) for left, right in safe)
             yield verdict.named("race", f"`{parameter.name}`")
 
 
 def _pairs(program: Program, parameter: Parameter) -> Iterator[tuple[MemoryOp, MemoryOp]]:
-    sites = [op for op in program.sites() if program.parameter(op) is parameter]
-    for place, left in enumerate(sites):
-        for right in sites[place:]:
+    accesses = [op for op in program.accesses() if program.parameter(op) is parameter]
+    for number, left in enumerate(accesses):
+        for right in accesses[number:]:
             atomic = left.opcode == right.opcode == "atomic"
             if (writes(left) or writes(right)) and not atomic:
                 yield left, right
 
 
-def _apart(program: Program, left: MemoryOp, right: MemoryOp, budget: Budget) -> Verdict:
+def _disjoint(program: Program, left: MemoryOp, right: MemoryOp, budget: Budget) -> Verdict:
     """Two different blocks never access the same element by these operations."""
 
     def parts() -> Iterator[Verdict]:
-        for scene, first, second in pairs(program, left, right):
-            touching = meeting(scene, first, left, second, right)
+        for query, first, second in pairs(program, left, right):
+            overlapping = overlap(query, first, left, second, right)
             different = smt.some(a != b for a, b in zip(first.blocks, second.blocks, strict=True) if not a.eq(b))
-            yield never(scene, [different, *touching], budget)
+            yield never(query, [different, *overlapping], budget)
 
     return worst(parts())
 
 
-def meeting(scene: Scene, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
+def overlap(query: Query, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
     """Conditions under which two executions access the same element."""
-    found = [*first.runs(left), *second.runs(right)]
+    conditions = [*first.path_conditions(left), *second.path_conditions(right)]
     if box(left) is not None and box(right) is not None:
-        return found + _boxes_meet(scene, first, left, second, right)
-    one = first.place(left, positions(scene, "p", tile_shape(left)))
-    other = second.place(right, positions(scene, "q", tile_shape(right)))
-    found += [smt.compare("eq", a, b) for a, b in zip(one, other, strict=True)]
+        return conditions + _boxes_overlap(query, first, left, second, right)
+    left_index = first.element_index(left, positions(query, "p", tile_shape(left)))
+    right_index = second.element_index(right, positions(query, "q", tile_shape(right)))
+    conditions += [smt.compare("eq", a, b) for a, b in zip(left_index, right_index, strict=True)]
     if left.clipped or right.clipped:
-        found += scene.inside(scene.program.parameter(left).name, one)
-    return found
+        conditions += query.inside(query.program.parameter(left).name, left_index)
+    return conditions
 
 
-def _boxes_meet(scene: Scene, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
-    found: list[Term] = []
+def _boxes_overlap(query: Query, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
+    conditions: list[Term] = []
     corners = [
-        execution.place(op, (smt.integer(0),) * len(tile_shape(op))) for execution, op in ((first, left), (second, right))
+        execution.element_index(op, (smt.integer(0),) * len(tile_shape(op)))
+        for execution, op in ((first, left), (second, right))
     ]
     shapes = [tile_shape(left), tile_shape(right)]
     for axis, (a, b) in enumerate(zip(*corners, strict=True)):
-        found += [smt.compare("lt", a, smt.add(b, smt.integer(shapes[1][axis])))]
-        found += [smt.compare("lt", b, smt.add(a, smt.integer(shapes[0][axis])))]
-    dims = [scene.expression(dim) for dim in left.operands[0].tensor.dims]
+        conditions += [smt.compare("lt", a, smt.add(b, smt.integer(shapes[1][axis])))]
+        conditions += [smt.compare("lt", b, smt.add(a, smt.integer(shapes[0][axis])))]
+    dims = [query.expression(dim) for dim in left.operands[0].tensor.dims]
     for op, corner, shape in zip((left, right), corners, shapes, strict=True):
         if op.clipped:
             for start, extent, dim in zip(corner, shape, dims, strict=True):
-                found += [smt.compare("lt", start, dim), smt.compare("gt", smt.add(start, smt.integer(extent)), smt.integer(0))]
-    return found
+                conditions += [
+                    smt.compare("lt", start, dim),
+                    smt.compare("gt", smt.add(start, smt.integer(extent)), smt.integer(0)),
+                ]
+    return conditions
 
 
 def written_once(program: Program, budget: Budget) -> Iterator[Finding]:
@@ -110,34 +114,34 @@ def written_once(program: Program, budget: Budget) -> Iterator[Finding]:
     for parameter in program.function.parameters:
         if not exclusive(parameter) or parameter.access is Access.ATOMIC:
             continue
-        sites = [op for op in program.sites() if program.parameter(op) is parameter and writes(op) and op.unsafe is None]
-        questions: list[tuple[MemoryOp, MemoryOp, bool]] = []
-        for place, left in enumerate(sites):
+        accesses = [op for op in program.accesses() if program.parameter(op) is parameter and writes(op) and op.unsafe is None]
+        pairs_to_check: list[tuple[MemoryOp, MemoryOp, bool]] = []
+        for number, left in enumerate(accesses):
             if parameter.access is Access.OUT:
-                questions += [(left, right, False) for right in sites[place:]]
+                pairs_to_check += [(left, right, False) for right in accesses[number:]]
             elif left.opcode == "scatter":
-                questions.append((left, left, True))
-        if questions:
-            verdict = worst(_once(program, left, right, same, budget) for left, right, same in questions)
+                pairs_to_check.append((left, left, True))
+        if pairs_to_check:
+            verdict = worst(_once(program, left, right, same, budget) for left, right, same in pairs_to_check)
             yield verdict.named("race", f"`{parameter.name}` written once")
 
 
-def _once(program: Program, left: MemoryOp, right: MemoryOp, same_turn: bool, budget: Budget) -> Verdict:
+def _once(program: Program, left: MemoryOp, right: MemoryOp, same_iteration: bool, budget: Budget) -> Verdict:
     """No block writes an element by both operations, except by a single execution of the same one."""
 
     def parts() -> Iterator[Verdict]:
-        for scene, first, second in pairs(program, left, right):
-            second = Execution(scene, "c", first.blocks, second.turns)
-            touching = meeting(scene, first, left, second, right)
+        for query, first, second in pairs(program, left, right):
+            second = Execution(query, "c", first.blocks, second.iterations)
+            overlapping = overlap(query, first, left, second, right)
             if left is right:
-                moments = step_moments(first, second, program.loops_around(left))
-                apart = [] if same_turn else [smt.compare("ne", a, b) for a, b in moments]
-                touching += [smt.compare("eq", a, b) for a, b in moments] if same_turn else []
+                iterations = iteration_pairs(first, second, program.loops_around(left))
+                distinct = [] if same_iteration else [smt.compare("ne", a, b) for a, b in iterations]
+                overlapping += [smt.compare("eq", a, b) for a, b in iterations] if same_iteration else []
                 if box(left) is None:
                     shape = tile_shape(left)
-                    spots = zip(positions(scene, "p", shape), positions(scene, "q", shape), strict=True)
-                    apart += [a != b for a, b in spots if not a.eq(b)]
-                touching.append(smt.some(apart))
-            yield never(scene, touching, budget)
+                    positions_of_both = zip(positions(query, "p", shape), positions(query, "q", shape), strict=True)
+                    distinct += [a != b for a, b in positions_of_both if not a.eq(b)]
+                overlapping.append(smt.some(distinct))
+            yield never(query, overlapping, budget)
 
     return worst(parts())

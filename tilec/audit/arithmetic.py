@@ -23,7 +23,7 @@ _WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "floordiv
 def arithmetic(program: Program, budget: Budget) -> Iterator[Finding]:
     """One finding per operation that may wrap, per divisor and per loop."""
     yield from of_operations(program, program.deciding, budget)
-    for op in program.sites():
+    for op in program.accesses():
         if op.clipped and op.unsafe is None and box(op) is not None:
             subject = f"end of {program.subject(op)}"
             yield _ends(program, op, budget).named("wrap", subject)
@@ -66,19 +66,19 @@ def _outside(term: Term, value: Value) -> Term:
 
 def _fits(program: Program, op: Op, budget: Budget) -> Verdict:
     def parts() -> Iterator[Verdict]:
-        for scene, execution in single(program, op):
-            at = positions(scene, "tile", op.result.tile.shape)
+        for query, execution in single(program, op):
+            at = positions(query, "tile", op.result.tile.shape)
             exact = execution.element(op.result, at)
-            yield never(scene, [*execution.runs(op), _outside(exact, op.result)], budget)
+            yield never(query, [*execution.path_conditions(op), _outside(exact, op.result)], budget)
 
     return worst(parts())
 
 
 def _positive(program: Program, op: Op, value: Value, budget: Budget) -> Verdict:
     def parts() -> Iterator[Verdict]:
-        for scene, execution in single(program, op):
-            at = positions(scene, "tile", value.tile.shape)
-            yield never(scene, [*execution.runs(op), execution.element(value, at) < 1], budget)
+        for query, execution in single(program, op):
+            at = positions(query, "tile", value.tile.shape)
+            yield never(query, [*execution.path_conditions(op), execution.element(value, at) < 1], budget)
 
     return worst(parts())
 
@@ -88,9 +88,9 @@ def _counter(program: Program, op: For, budget: Budget) -> Verdict:
     last = op.regions[0].ops[-1]
 
     def parts() -> Iterator[Verdict]:
-        for scene, execution in single(program, last):
+        for query, execution in single(program, last):
             following = smt.add(execution.variable(op), execution.element(op.step))
-            yield never(scene, [*execution.runs(last), _outside(following, op.upper)], budget)
+            yield never(query, [*execution.path_conditions(last), _outside(following, op.upper)], budget)
 
     return worst(parts())
 
@@ -101,9 +101,9 @@ def _ends(program: Program, op: Op, budget: Budget) -> Verdict:
     shape = op.result.tile.shape if op.opcode == "load" else op.operands[1].tile.shape
 
     def parts() -> Iterator[Verdict]:
-        for scene, execution in single(program, op):
+        for query, execution in single(program, op):
             for offset, extent in zip(offsets, shape, strict=True):
                 end = smt.add(execution.element(offset), smt.integer(extent - 1))
-                yield never(scene, [*execution.runs(op), _outside(end, offset)], budget)
+                yield never(query, [*execution.path_conditions(op), _outside(end, offset)], budget)
 
     return worst(parts())

@@ -40,13 +40,13 @@ class Contract:
 
 def symbol_ranges(function: Function) -> dict[str, tuple[int, int]]:
     """The range of every launch value by name."""
-    found: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     for name in function.dims:
-        found[name] = (0, STRIDE_LIMIT) if name in function.strides else (1, MAX_DIM)
+        ranges[name] = (0, STRIDE_LIMIT) if name in function.strides else (1, MAX_DIM)
     for parameter in function.parameters:
         if parameter.access is None and not parameter.value.tile.dtype.is_float:
-            found[parameter.name] = parameter.value.tile.dtype.integer_range()
-    return found
+            ranges[parameter.name] = parameter.value.tile.dtype.integer_range()
+    return ranges
 
 
 def contract_of(manifest: Manifest, function: Function) -> Contract:
@@ -70,7 +70,11 @@ def contract_of_function(function: Function) -> Contract:
         values.setdefault(fact.tensor, []).append(value_check(fact))
     extents = [d for p in function.parameters if isinstance(p.value.type, TensorType) for d in p.value.type.dims]
     return Contract(
-        symbol_ranges(function), function.grid, tuple(one.condition for one in function.requires), tuple(extents), values
+        symbol_ranges(function),
+        function.grid,
+        tuple(requirement.condition for requirement in function.requires),
+        tuple(extents),
+        values,
     )
 
 
@@ -96,13 +100,19 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         yield "the grid is not that of the tile IR"
     if _exact(manifest.constants) != _exact(function.constants):
         yield "the constants are not those of the tile IR"
-    promised = [(one.tensor, one.low, one.high, one.above, one.distinct, one.sorted) for one in function.promises]
-    if promised != [(one.tensor, one.low, one.high, tuple(one.above), one.distinct, one.sorted) for one in manifest.promises]:
+    promised = [
+        (promise.tensor, promise.low, promise.high, promise.above, promise.distinct, promise.sorted)
+        for promise in function.promises
+    ]
+    if promised != [
+        (promise.tensor, promise.low, promise.high, tuple(promise.above), promise.distinct, promise.sorted)
+        for promise in manifest.promises
+    ]:
         yield "the promises are not those of the tile IR"
-    apart = {frozenset(pair) for pair in manifest.no_alias}
-    for place, left in enumerate(tensors):
-        for right in tensors[place + 1 :]:
-            if (left.access != "in" or right.access != "in") and frozenset((left.name, right.name)) not in apart:
+    disjoint = {frozenset(pair) for pair in manifest.no_alias}
+    for position, left in enumerate(tensors):
+        for right in tensors[position + 1 :]:
+            if (left.access != "in" or right.access != "in") and frozenset((left.name, right.name)) not in disjoint:
                 yield f"`{left.name}` and `{right.name}` may overlap in memory, and one of them is written"
 
 
@@ -191,16 +201,16 @@ class HostTerms:
 
     def assumptions(self) -> list[Term]:
         """All conditions that every launch satisfies, without the definitions of their quotients."""
-        found: list[Term] = []
+        assumptions: list[Term] = []
         for name, (low, high) in self.contract.symbols.items():
-            found += [self.symbol(name) >= low, self.symbol(name) <= high]
+            assumptions += [self.symbol(name) >= low, self.symbol(name) <= high]
         for check in self.contract.checks:
-            found.append(self.predicate(check, certain=True, asserted=True))
+            assumptions.append(self.predicate(check, certain=True, asserted=True))
         for extent in self.contract.extents:
             if extent.op != "const":
                 term = self.expression(extent, certain=True)
-                found += [term >= 1, term <= MAX_DIM]
+                assumptions += [term >= 1, term <= MAX_DIM]
         for extent, limit in zip(self.contract.grid, GRID_LIMITS, strict=False):
             term = self.expression(extent, certain=True)
-            found += [term >= 1, term <= limit]
-        return [*self.facts, *found]
+            assumptions += [term >= 1, term <= limit]
+        return [*self.facts, *assumptions]

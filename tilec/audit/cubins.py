@@ -42,12 +42,12 @@ def made(assemble: Assemble, ptx: str, arch: str) -> dict[str, Any]:
     try:
         return {"sha256": hashlib.sha256(assemble(ptx, arch)).hexdigest()}
     except CompileError as error:
-        said = error.diagnostics[0]
-        kind = "missing" if said.code == MISSING else "refused"
-        return {kind: "; ".join((said.message, *said.notes[:2]))[:300]}
+        diagnostic = error.diagnostics[0]
+        kind = "missing" if diagnostic.code == MISSING else "refused"
+        return {kind: "; ".join((diagnostic.message, *diagnostic.notes[:2]))[:300]}
 
 
-def judged(
+def checked(
     found: Mapping[str, Any], digests: Mapping[str, str], stated: Mapping[str, str], assembler: Assembler
 ) -> dict[str, str]:
     """`status` and `reason` of a CUBIN. `found` is the result of `made`; `digests` and `stated` (its toolchain) come from the
@@ -58,10 +58,10 @@ def judged(
     if reason:
         return {"status": NOT_CHECKED, "reason": str(reason)}
     for name in ASSEMBLERS:
-        here, there = assembler.versions.get(name, ""), stated.get(name, "")
-        if here != there:
-            made_with = f"{name} {there.split()[0]}" if there else f"an unknown version of {name}"
-            reason = f"it was made with {made_with}, and here is {here.split()[0] if here else 'none'}"
+        installed, recorded = assembler.versions.get(name, ""), stated.get(name, "")
+        if installed != recorded:
+            made_with = f"{name} {recorded.split()[0]}" if recorded else f"an unknown version of {name}"
+            reason = f"it was made with {made_with}, and here is {installed.split()[0] if installed else 'none'}"
             return {"status": NOT_CHECKED, "reason": f"the PTX gives another CUBIN, but {reason}"}
     refused = found.get("refused")
     return {

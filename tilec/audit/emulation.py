@@ -32,33 +32,33 @@ def emulated(
         emulator: Any = import_module("tilec.emulator")
     except ModuleNotFoundError as error:
         return {"status": "none", "reason": f"no emulator: {error.name} is not installed", "launches": []}
-    why: list[str] = []
-    cases = edge_launches(manifest, function, contract_of(manifest, function), launches, why)
+    refusals: list[str] = []
+    cases = edge_launches(manifest, function, contract_of(manifest, function), launches, refusals)
     rows: list[Result] = []
     counts: dict[int, int] = {}
     try:
         module = emulator.parse(ptx)
         for number, case in enumerate(cases):
-            for turn in range(seeds):
-                seed = number * seeds + turn  # a new seed for each run varies schedules and persistent grid sizes
-                rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and turn == 0))
+            for repeat in range(seeds):
+                seed = number * seeds + repeat  # a new seed for each run varies schedules and persistent grid sizes
+                rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and repeat == 0))
     except emulator.UnsupportedPtx as error:
         return {"status": "unknown", "reason": f"the emulator does not know this PTX: {error}", "launches": rows}
-    done = [row for row in rows if "faults" in row]
+    completed = [row for row in rows if "faults" in row]
     stopped = [row for row in rows if "stopped" in row]
     covered = sum(count > 0 for count in counts.values())
     result: Result = {
         "launches": rows,
-        "instructions": sum(row["instructions"] for row in done),
+        "instructions": sum(row["instructions"] for row in completed),
         "coverage": round(covered / len(counts), 4) if counts else 0.0,
         "never_executed": sorted(line for line, count in counts.items() if not count),
     }
-    if any(row["faults"] for row in done):
+    if any(row["faults"] for row in completed):
         return {"status": "faulty", "reason": "a launch has a fault", **result}
     if stopped:
         return {"status": "unknown", "reason": f"{stopped[0]['case']}: {stopped[0]['stopped']}", **result}
-    if not done:
-        reasons = why or [f"{row['case']}: {row['skipped']}" for row in rows if "skipped" in row]
+    if not completed:
+        reasons = refusals or [f"{row['case']}: {row['skipped']}" for row in rows if "skipped" in row]
         return {"status": "unknown", "reason": "no launch was emulated: " + "; ".join(dict.fromkeys(reasons)), **result}
     return {"status": "clean", "reason": "", **result}
 

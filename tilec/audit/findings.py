@@ -9,8 +9,8 @@ from typing import Final
 
 from tilec.audit import smt
 from tilec.audit.program import Program
-from tilec.audit.scene import Scene
-from tilec.audit.smt import Answer, Budget, Term
+from tilec.audit.scene import Query
+from tilec.audit.smt import Budget, SolverResult, Term
 from tilec.audit.values import Execution
 from tilec.ir.core import Op
 from tilec.ir.ops import For
@@ -59,40 +59,40 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return found
 
 
-def never(scene: Scene, violation: list[Term], budget: Budget) -> Verdict:
+def never(query: Query, violation: list[Term], budget: Budget) -> Verdict:
     """Confirmed if the violation cannot happen; a model refutes, unless it involves approximated values."""
-    return conclude(scene, scene.check(violation, budget), violation)
+    return conclude(query, query.check(violation, budget), violation)
 
 
-def conclude(scene: Scene, answer: Answer, violation: list[Term]) -> Verdict:
-    """The verdict for z3's answer to a violation."""
-    if answer.verdict == "none":
+def conclude(query: Query, result: SolverResult, violation: list[Term]) -> Verdict:
+    """The verdict for z3's result for a violation."""
+    if result.verdict == "none":
         return Verdict(CONFIRMED)
-    if answer.verdict == "undecided":
-        return Verdict(UNKNOWN, answer.reason)
-    model = {name: value for name, value in answer.model.items() if ".q" not in name and ".r" not in name}
-    vague = sorted({scene.vague[name] for name in smt.mentioned(violation) if name in scene.vague})
-    if vague:
-        return Verdict(UNKNOWN, f"there may be a counterexample; values known by bounds only: {', '.join(vague)}", model)
+    if result.verdict == "undecided":
+        return Verdict(UNKNOWN, result.reason)
+    model = {name: value for name, value in result.model.items() if ".q" not in name and ".r" not in name}
+    approximated = sorted({query.approximated[name] for name in smt.mentioned(violation) if name in query.approximated})
+    if approximated:
+        return Verdict(UNKNOWN, f"there may be a counterexample; values known by bounds only: {', '.join(approximated)}", model)
     return Verdict(REFUTED, "a launch goes wrong", model)
 
 
-def executions(scene: Scene, name: str, op: Op) -> Iterator[Execution]:
+def executions(query: Query, name: str, op: Op) -> Iterator[Execution]:
     """Executions of `op` that together represent all: a block, and an iteration of every enclosing loop."""
-    program: Program = scene.program
+    program: Program = query.program
     blocks: list[Term] = []
     for axis, extent in enumerate(program.contract.grid):
         blocks.append(smt.integer(0) if extent.constant == 1 else smt.unknown(f"{name}.block{axis}"))
     choices: list[list[Term | int]] = []
     loops = program.loops_around(op)
     for depth, loop in enumerate(loops):
-        turns = program.turns(loop) if loop in program.followed else None
-        choices.append([smt.unknown(f"{name}.turn{depth}")] if turns is None else list(range(turns)))
+        iterations = program.iterations(loop) if loop in program.unrolled else None
+        choices.append([smt.unknown(f"{name}.turn{depth}")] if iterations is None else list(range(iterations)))
     for chosen in product(*choices):
-        yield Execution(scene, name, blocks, dict(zip(loops, chosen, strict=True)))
+        yield Execution(query, name, blocks, dict(zip(loops, chosen, strict=True)))
 
 
-def positions(scene: Scene, name: str, shape: tuple[int, ...]) -> tuple[Term, ...]:
+def positions(query: Query, name: str, shape: tuple[int, ...]) -> tuple[Term, ...]:
     """An arbitrary position in a tile of this shape."""
     found: list[Term] = []
     for axis, extent in enumerate(shape):
@@ -100,39 +100,39 @@ def positions(scene: Scene, name: str, shape: tuple[int, ...]) -> tuple[Term, ..
             found.append(smt.integer(0))
             continue
         at = smt.unknown(f"{name}.at{axis}")
-        scene.facts += [at >= 0, at < extent]
+        query.facts += [at >= 0, at < extent]
         found.append(at)
     return tuple(found)
 
 
-def single(program: Program, op: Op) -> Iterator[tuple[Scene, Execution]]:
-    """One scene per way to execute `op`, with that execution."""
-    first = Scene(program)
+def single(program: Program, op: Op) -> Iterator[tuple[Query, Execution]]:
+    """One query per way to execute `op`, with that execution."""
+    first = Query(program)
     for number, execution in enumerate(executions(first, "b", op)):
         if number == 0:
             yield first, execution
         else:
-            scene = Scene(program)
-            yield scene, Execution(scene, "b", execution.blocks, execution.turns)
+            query = Query(program)
+            yield query, Execution(query, "b", execution.blocks, execution.iterations)
 
 
-def pairs(program: Program, left: Op, right: Op) -> Iterator[tuple[Scene, Execution, Execution]]:
-    """One scene per pair of executions of two operations, by any two blocks at any iterations."""
-    probe = Scene(program)
+def pairs(program: Program, left: Op, right: Op) -> Iterator[tuple[Query, Execution, Execution]]:
+    """One query per pair of executions of two operations, by any two blocks at any iterations."""
+    probe = Query(program)
     for first in executions(probe, "b", left):
         for second in executions(probe, "c", right):
-            scene = Scene(program)
+            query = Query(program)
             yield (
-                scene,
-                Execution(scene, "b", first.blocks, first.turns),
-                Execution(scene, "c", second.blocks, second.turns),
+                query,
+                Execution(query, "b", first.blocks, first.iterations),
+                Execution(query, "c", second.blocks, second.iterations),
             )
 
 
-def step_moments(first: Execution, second: Execution, loops: Iterable[For]) -> list[tuple[Term, Term]]:
+def iteration_pairs(first: Execution, second: Execution, loops: Iterable[For]) -> list[tuple[Term, Term]]:
     """The iterations of two executions in each of these loops, as pairs of terms."""
 
-    def term(turn: Term | int) -> Term:
-        return smt.integer(turn) if isinstance(turn, int) else turn
+    def term(iteration: Term | int) -> Term:
+        return smt.integer(iteration) if isinstance(iteration, int) else iteration
 
-    return [(term(first.turns[loop]), term(second.turns[loop])) for loop in loops]
+    return [(term(first.iterations[loop]), term(second.iterations[loop])) for loop in loops]

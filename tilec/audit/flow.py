@@ -32,11 +32,11 @@ class Choice:
     """`on_true` if the predicate (a register index) is true, otherwise `on_false`."""
 
     predicate: int
-    on_true: Held
-    on_false: Held
+    on_true: SymbolicValue
+    on_false: SymbolicValue
 
 
-Held = Sum | Choice
+SymbolicValue = Sum | Choice
 
 
 class Flow:
@@ -46,67 +46,68 @@ class Flow:
         self.instructions: list[Any] = function.instructions
         self._definitions: dict[int, list[int]] = {}
         starts = {0, *function.labels.values()}
-        for place, one in enumerate(self.instructions):
-            if one.opcode in ("bra", "ret", "exit", "brx"):
-                starts.add(place + 1)
-            for register in _registers(one.operands[:1]):
-                self._definitions.setdefault(register.index, []).append(place)
+        for position, instruction in enumerate(self.instructions):
+            if instruction.opcode in ("bra", "ret", "exit", "brx"):
+                starts.add(position + 1)
+            for register in _registers(instruction.operands[:1]):
+                self._definitions.setdefault(register.index, []).append(position)
         self._starts = sorted(starts)
 
-    def held(self, operand: Any, place: int, depth: int = 0) -> Held:
-        """The value of an operand of the instruction at index `place`."""
+    def symbolic(self, operand: Any, position: int, depth: int = 0) -> SymbolicValue:
+        """The value of an operand of the instruction at index `position`."""
         if hasattr(operand, "value"):
             return Sum(None, int(operand.value))
         if not hasattr(operand, "type"):
             name = getattr(operand, "name", "")
-            return Sum(name, operand.offset) if hasattr(operand, "offset") and name else Sum((str(operand), place), 0)
+            return Sum(name, operand.offset) if hasattr(operand, "offset") and name else Sum((str(operand), position), 0)
         known = self._definitions.get(operand.index, [])
-        last = self._last(known, place)
+        last = self._last(known, position)
         at = known[0] if len(known) == 1 else last
-        return self._made(operand, at, depth + 1) if at >= 0 and depth < DEPTH else Sum((operand.name, last), 0)
+        return self._defined_value(operand, at, depth + 1) if at >= 0 and depth < DEPTH else Sum((operand.name, last), 0)
 
     def predicate(self, index: int) -> Any | None:
         """The instruction that defines a predicate, if it has exactly one definition."""
         known = self._definitions.get(index, [])
         return self.instructions[known[0]] if len(known) == 1 else None
 
-    def _last(self, known: list[int], place: int) -> int:
-        """The last definition before `place` in its basic block; if there is none, -1 minus the index of the block's start."""
-        start = self._starts[bisect_right(self._starts, place) - 1]
-        return max((one for one in known if start <= one < place), default=-1 - start)
+    def _last(self, known: list[int], position: int) -> int:
+        """The last definition before `position` in its basic block; if there is none, -1 minus the index of the block's
+        start."""
+        start = self._starts[bisect_right(self._starts, position) - 1]
+        return max((definition for definition in known if start <= definition < position), default=-1 - start)
 
-    def _made(self, register: Any, at: int, depth: int) -> Held:
-        one = self.instructions[at]
+    def _defined_value(self, register: Any, at: int, depth: int) -> SymbolicValue:
+        instruction = self.instructions[at]
         itself = Sum((register.name, at), 0)
-        if one.guard is not None:
+        if instruction.guard is not None:
             return itself
-        sources = one.operands[1:]
-        if one.opcode in MOVES and len(sources) == 1 and not hasattr(sources[0], "items"):
-            return self.held(sources[0], at, depth)
-        if one.opcode == "selp":
-            return Choice(sources[2].index, self.held(sources[0], at, depth), self.held(sources[1], at, depth))
-        if one.opcode in ("add", "sub", "or") and len(sources) == 2:
-            left, right = (summed(self.held(source, at, depth)) for source in sources)
-            if one.opcode == "add" and left.base is None:
+        sources = instruction.operands[1:]
+        if instruction.opcode in MOVES and len(sources) == 1 and not hasattr(sources[0], "items"):
+            return self.symbolic(sources[0], at, depth)
+        if instruction.opcode == "selp":
+            return Choice(sources[2].index, self.symbolic(sources[0], at, depth), self.symbolic(sources[1], at, depth))
+        if instruction.opcode in ("add", "sub", "or") and len(sources) == 2:
+            left, right = (summed(self.symbolic(source, at, depth)) for source in sources)
+            if instruction.opcode == "add" and left.base is None:
                 left, right = right, left
             if right.base is None:
-                if one.opcode == "or" and not self._low_zeros(sources[0], right.constant, at):
+                if instruction.opcode == "or" and not self._low_zeros(sources[0], right.constant, at):
                     return itself
-                return Sum(left.base, left.constant + (-right.constant if one.opcode == "sub" else right.constant))
+                return Sum(left.base, left.constant + (-right.constant if instruction.opcode == "sub" else right.constant))
         return itself
 
-    def _low_zeros(self, operand: Any, constant: int, place: int) -> bool:
+    def _low_zeros(self, operand: Any, constant: int, position: int) -> bool:
         """Whether a register's low bits are zero at every bit of `constant`, because of a left shift or a multiplication."""
         known = self._definitions.get(getattr(operand, "index", -1), [])
         if len(known) != 1 or constant < 0:
             return False
-        one = self.instructions[known[0]]
-        factor = self.held(one.operands[-1], place)
-        if one.guard is not None or not isinstance(factor, Sum) or factor.base is not None or factor.constant < 1:
+        instruction = self.instructions[known[0]]
+        factor = self.symbolic(instruction.operands[-1], position)
+        if instruction.guard is not None or not isinstance(factor, Sum) or factor.base is not None or factor.constant < 1:
             return False
-        if one.opcode == "shl":
+        if instruction.opcode == "shl":
             return constant < 1 << factor.constant
-        return one.opcode == "mul" and constant < (factor.constant & -factor.constant)
+        return instruction.opcode == "mul" and constant < (factor.constant & -factor.constant)
 
 
 def _registers(operands: Iterable[Any]) -> Iterator[Any]:
@@ -120,6 +121,6 @@ def _registers(operands: Iterable[Any]) -> Iterator[Any]:
             yield from _registers(operand.items)
 
 
-def summed(held: Held) -> Sum:
+def summed(symbolic: SymbolicValue) -> Sum:
     """A value as a sum; a choice becomes the base."""
-    return held if isinstance(held, Sum) else Sum(held, 0)
+    return symbolic if isinstance(symbolic, Sum) else Sum(symbolic, 0)

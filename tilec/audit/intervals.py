@@ -65,8 +65,8 @@ def _block(block: Block, found: dict[Value, Bounds], contract: Contract) -> None
         elif isinstance(op, If):
             for region in op.regions:
                 _block(region, found, contract)
-            for place, result in enumerate(op.results):
-                sides = [region.ops[-1].operands[place] for region in op.regions]
+            for index, result in enumerate(op.results):
+                sides = [region.ops[-1].operands[index] for region in op.regions]
                 if all(side in found for side in sides):
                     _set(result, _join(found[sides[0]], found[sides[1]]), found)
         else:
@@ -82,22 +82,22 @@ def _loop(op: For, found: dict[Value, Bounds], contract: Contract) -> None:
     carried = [(a, i, y) for a, i, y in zip(body.arguments[1:], op.initial, body.ops[-1].operands, strict=True) if i in found]
     for argument, initial, _ in carried:
         found[argument] = found[initial]
-    turn, settled = 0, False
+    iteration, settled = 0, False
     while not settled:  # each carried value is widened at most once
         _block(body, found, contract)
-        settled, turn = True, turn + 1
+        settled, iteration = True, iteration + 1
         for argument, _, following in carried:
             joined = _join(found[argument], found[following])
             if joined != found[argument]:
                 settled = False
-                found[argument] = joined if turn < ROUNDS else _whole(argument)
-    for (argument, _, _), place in zip(carried, [body.arguments.index(a) - 1 for a, _, _ in carried], strict=True):
-        found[op.results[place]] = found[argument]
+                found[argument] = joined if iteration < ROUNDS else _whole(argument)
+    for (argument, _, _), index in zip(carried, [body.arguments.index(a) - 1 for a, _, _ in carried], strict=True):
+        found[op.results[index]] = found[argument]
 
 
 def _set(value: Value, bounds: Bounds | None, found: dict[Value, Bounds]) -> None:
-    whole = _whole(value)
-    found[value] = bounds if bounds is not None and whole[0] <= bounds[0] and bounds[1] <= whole[1] else whole
+    dtype_range = _whole(value)
+    found[value] = bounds if bounds is not None and dtype_range[0] <= bounds[0] and bounds[1] <= dtype_range[1] else dtype_range
 
 
 def _whole(value: Value) -> Bounds:

@@ -50,29 +50,29 @@ class Case:
 
 
 def edge_launches(
-    manifest: Manifest, function: Function, contract: Contract, most: int, why: list[str] | None = None
+    manifest: Manifest, function: Function, contract: Contract, limit: int, reasons: list[str] | None = None
 ) -> list[Case]:  # fmt: skip
-    """At most `most` distinct launches within the contract, in the order of `_wishes`. `why` gets a line for every requested
-    launch that was not found."""
+    """At most `limit` distinct launches within the contract, in the order of `_requests`. `reasons` gets a line for every
+    requested launch that was not found."""
     smt.fresh()
     found: list[Case] = []
-    for name, wanted in _wishes(manifest, function, contract):
-        if len(found) == most:
+    for name, wanted in _requests(manifest, function, contract):
+        if len(found) == limit:
             break
         refused: list[str] = []
         values = _solve(manifest, contract, wanted, refused)
         if values is None and len(wanted) > 1:
-            values = _as_much(manifest, contract, wanted, refused)
+            values = _satisfiable_part(manifest, contract, wanted, refused)
         if values is not None and not _cheap(manifest, values):
             refused.append(_too_large(manifest, values))
         elif values is not None and all(values != case.values for case in found):
             found.append(Case(name, values))
-        if why is not None:
-            why += [f"{name}: {reason}" for reason in refused[-1:]]
+        if reasons is not None:
+            reasons += [f"{name}: {reason}" for reason in refused[-1:]]
     return found
 
 
-def _wishes(manifest: Manifest, function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
+def _requests(manifest: Manifest, function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
     """Requested sizes, most revealing first: a name, and minimum values by symbol."""
     yield "smallest", {}
     edges = {symbol: cuts for symbol in function.dims if symbol not in function.strides and (cuts := _cuts(function, symbol))}
@@ -103,7 +103,7 @@ def _wishes(manifest: Manifest, function: Function, contract: Contract) -> Itera
 def _counts(manifest: Manifest) -> tuple[int, int]:
     """An odd and an even number of iterations: five and six, or more if needed to exceed the number of stages of every
     pipeline."""
-    stages = max((int(one["stages"]) for one in manifest.schedule.get("pipelines", ())), default=0)
+    stages = max((int(pipeline["stages"]) for pipeline in manifest.schedule.get("pipelines", ())), default=0)
     odd = max(ODD, stages + 1 | 1)
     return odd, odd + 1
 
@@ -124,54 +124,56 @@ def _iterations(function: Function, edges: dict[str, list[int]], count: int) -> 
 
 def _ends(value: Value) -> dict[str, int]:
     """Dims that a loop bound is computed from, and the total divisor of each."""
-    made = value.owner
-    if isinstance(made, DimValue):
-        return {made.symbol: 1}
-    if not isinstance(made, Op) or not isinstance(value.type, TileType) or value.tile.shape:
+    owner = value.owner
+    if isinstance(owner, DimValue):
+        return {owner.symbol: 1}
+    if not isinstance(owner, Op) or not isinstance(value.type, TileType) or value.tile.shape:
         return {}
     factor = 1
-    if isinstance(made, Binary) and made.kind in ("floordiv", "mul"):
-        factor = max([1, *(int(one.owner.value) for one in made.operands if isinstance(one.owner, Constant))])
+    if isinstance(owner, Binary) and owner.kind in ("floordiv", "mul"):
+        factor = max([1, *(int(one.owner.value) for one in owner.operands if isinstance(one.owner, Constant))])
     found: dict[str, int] = {}
-    for operand in made.operands:
-        for symbol, before in _ends(operand).items():
-            divisor = before // factor if isinstance(made, Binary) and made.kind == "mul" else before * factor
+    for operand in owner.operands:
+        for symbol, divisor_before in _ends(operand).items():
+            divisor = divisor_before // factor if isinstance(owner, Binary) and owner.kind == "mul" else divisor_before * factor
             found[symbol] = max(found.get(symbol, 1), divisor)
     return found
 
 
 def _cuts(function: Function, symbol: str) -> list[int]:
     """Extents of boxes on axes whose size depends on the symbol, and constant divisors of it, ascending."""
-    found: set[int] = set()
+    edges: set[int] = set()
     for op in function.body.walk():
         if isinstance(op, MemoryOp):
             dims = op.tensor.tensor.dims
             for dim, extent in zip(dims, tile_shape(op), strict=False):
                 if symbol in dim.symbols() and not op.indexed:
-                    found.add(extent)
-    pending = [*function.grid, *(one.condition for one in function.requires)]
+                    edges.add(extent)
+    pending = [*function.grid, *(requirement.condition for requirement in function.requires)]
     while pending:
         expr = pending.pop()
         pending += expr.args
         if expr.op in ("//", "%") and symbol in expr.symbols() and (divisor := expr.args[1].constant):
-            found.add(divisor)
-    return sorted(cut for cut in found if 1 < cut <= 4096)
+            edges.add(divisor)
+    return sorted(edge for edge in edges if 1 < edge <= 4096)
 
 
-def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
+def _satisfiable_part(
+    manifest: Manifest, contract: Contract, minimums: dict[str, int], reasons: list[str]
+) -> dict[str, int] | None:
     """Launch values that satisfy as many of these minimum values as possible, added in order."""
     kept: dict[str, int] = {}
     found: dict[str, int] | None = None
-    for name, value in least.items():
-        values = _solve(manifest, contract, {**kept, name: value}, why)
+    for name, value in minimums.items():
+        values = _solve(manifest, contract, {**kept, name: value}, reasons)
         if values is not None and _cheap(manifest, values):
             kept[name], found = value, values
     return found
 
 
-def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
+def _solve(manifest: Manifest, contract: Contract, minimums: dict[str, int], reasons: list[str]) -> dict[str, int] | None:
     """Values within the contract with these minimum values, within the smallest feasible bound of `SMALL`; None if there are
-    none, with the reason appended to `why`."""
+    none, with the reason appended to `reasons`."""
     host = HostTerms(contract)
     facts = host.assumptions()
     facts += host.definitions.facts
@@ -179,26 +181,26 @@ def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], why: l
         count: Term = smt.integer(1)
         for dim in next(spec.dims for spec in manifest.tensors if spec.name == check.tensor) if check.distinct else ():
             count = smt.mul(count, host.expression(dim))
-        room = smt.sub(host.expression(check.high), host.expression(check.low))
-        facts.append(room >= count)
+        value_count = smt.sub(host.expression(check.high), host.expression(check.low))
+        facts.append(value_count >= count)
         if check.ends:
             (dim,) = next(spec.dims for spec in manifest.tensors if spec.name == check.tensor)
-            facts.append(smt.some([host.expression(dim) >= 2, room == 1]))
+            facts.append(smt.some([host.expression(dim) >= 2, value_count == 1]))
     facts += host.definitions.facts
-    wanted: list[Term] = [host.symbol(name) >= value for name, value in least.items()]
+    wanted: list[Term] = [host.symbol(name) >= value for name, value in minimums.items()]
     reason = f"the contract has no sizes below {SMALL[-1]} for it"
     for bound in SMALL:
-        near = [_near(host.symbol(name), max(bound, least.get(name, 0) + bound - 1)) for name in contract.symbols]
-        answer = smt.check([*facts, *wanted, *near], Budget(SIZE_STEPS))
-        if answer.verdict == "found":
-            return {name: answer.model.get(name, max(0, low)) for name, (low, _) in contract.symbols.items()}
-        if answer.verdict == "undecided":
-            reason = f"sizes for it were not found: {answer.reason}"
-    why.append(reason)
+        bounded = [_bounded(host.symbol(name), max(bound, minimums.get(name, 0) + bound - 1)) for name in contract.symbols]
+        result = smt.check([*facts, *wanted, *bounded], Budget(SIZE_STEPS))
+        if result.verdict == "found":
+            return {name: result.model.get(name, max(0, low)) for name, (low, _) in contract.symbols.items()}
+        if result.verdict == "undecided":
+            reason = f"sizes for it were not found: {result.reason}"
+    reasons.append(reason)
     return None
 
 
-def _near(term: Term, bound: int) -> Term:
+def _bounded(term: Term, bound: int) -> Term:
     return smt.every([term <= bound, term >= -bound])
 
 
@@ -264,11 +266,11 @@ def _filled(
 def _in_order(array: Array, ends: tuple[int | None, int | None] | None) -> Array | None:
     """The values in ascending order; with `ends` (first value, one past the last), the first and last elements are set to
     those."""
-    found = np.sort(array)
-    if ends is None or ends[0] is None or ends[1] is None or not found.size:
-        return found
-    found[0], found[-1] = ends[0], ends[1] - 1
-    return found if ends[0] == found[0] else None
+    ordered = np.sort(array)
+    if ends is None or ends[0] is None or ends[1] is None or not ordered.size:
+        return ordered
+    ordered[0], ordered[-1] = ends[0], ends[1] - 1
+    return ordered if ends[0] == ordered[0] else None
 
 
 def _strided(array: Array, spec: TensorSpec, values: dict[str, int]) -> Array:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from tilec.artifact.records import Manifest, TensorMapSpec
 from tilec.audit.contract import arguments_agree
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN
-from tilec.audit.flow import Choice, Flow, Held, Sum, summed
+from tilec.audit.flow import Choice, Flow, Sum, SymbolicValue, summed
 from tilec.audit.values import tile_shape
 from tilec.ir.core import Function
 from tilec.ir.ops import MemoryOp
@@ -53,15 +53,15 @@ class Copy:
 
 @dataclass(slots=True)
 class Barrier:
-    """The bytes that a phase expects, the bytes counted in place of those that a smaller box omits (`instead`), and the bytes
-    of each full box."""
+    """The bytes that a phase expects, the bytes counted in place of those that a smaller box omits (`compensation`), and the
+    bytes of each full box."""
 
     expected: set[int] = field(default_factory=set[int])
-    instead: list[Held] = field(default_factory=list[Held])
+    compensation: list[SymbolicValue] = field(default_factory=list[SymbolicValue])
     copied: dict[Any, int] = field(default_factory=dict[Any, int])
 
 
-def judged(manifest: Manifest, function: Function, ptx: str) -> Result:
+def checked(manifest: Manifest, function: Function, ptx: str) -> Result:
     """`status` of the arguments is confirmed, refuted or unknown, with a `reason`. The PTX is parsed only if there are
     maps."""
     if not arguments_agree(manifest, function):
@@ -76,7 +76,7 @@ def judged(manifest: Manifest, function: Function, ptx: str) -> Result:
         code = emulator.parse(ptx).functions.get(manifest.entry)
         if code is None:
             raise Differs(f"the PTX has no entry `{manifest.entry}`")
-        _Maps(manifest, function, code).judge()
+        _Maps(manifest, function, code).check()
     except Differs as error:
         return {"status": REFUTED, "reason": str(error)}
     except (Unclear, emulator.UnsupportedPtx) as error:
@@ -97,7 +97,7 @@ class _Maps:
             if slot.kind == "tensor_map"
         }
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """Raises Differs or Unclear unless every check succeeds."""
         copies = list(self._copies())
         used = {id(spec) for copy in copies for _, spec in copy.maps}
@@ -107,59 +107,79 @@ class _Maps:
         tiles: dict[Any, list[Copy]] = {}
         for copy in copies:
             tiles.setdefault((copy.barrier, copy.maps[-1][1].tensor, copy.bases), []).append(copy)
-        for same in tiles.values():
-            self._tile(same)
+        for tile_copies in tiles.values():
+            self._tile(tile_copies)
         for copy in copies:
             if copy.barrier is not None:
                 self._smaller_boxes(copy)
-        for place, barrier in self.barriers.items():
+        for address, barrier in self.barriers.items():
             if barrier.copied and barrier.expected != {sum(barrier.copied.values())}:
-                said = ", ".join(map(str, sorted(barrier.expected))) or "no"
-                raise Differs(f"{sum(barrier.copied.values())} bytes are copied where {said} are waited for ({_named(place)})")
+                expected = ", ".join(map(str, sorted(barrier.expected))) or "no"
+                raise Differs(
+                    f"{sum(barrier.copied.values())} bytes are copied where {expected} are waited for ({_named(address)})"
+                )
         self._swizzles([spec for copy in copies if copy.barrier is not None for _, spec in copy.maps])
 
     def _copies(self) -> Iterator[Copy]:
-        for place, one in enumerate(self.flow.instructions):
-            words = one.modifiers
-            if one.opcode == "mbarrier" and ("expect_tx" in words or "complete_tx" in words):
-                barrier = self.barriers.setdefault(self._barrier(one.operands[-2], place), Barrier())
-                held = self.flow.held(one.operands[-1], place)
-                if "complete_tx" in words:
-                    barrier.instead.append(held)
-                elif isinstance(held, Sum) and held.base is None:
-                    barrier.expected.add(held.constant)
+        for position, instruction in enumerate(self.flow.instructions):
+            modifiers = instruction.modifiers
+            if instruction.opcode == "mbarrier" and ("expect_tx" in modifiers or "complete_tx" in modifiers):
+                barrier = self.barriers.setdefault(self._barrier(instruction.operands[-2], position), Barrier())
+                byte_count = self.flow.symbolic(instruction.operands[-1], position)
+                if "complete_tx" in modifiers:
+                    barrier.compensation.append(byte_count)
+                elif isinstance(byte_count, Sum) and byte_count.base is None:
+                    barrier.expected.add(byte_count.constant)
                 else:
-                    raise Unclear(f"PTX line {one.line}: how many bytes are expected")
-            elif one.opcode == "cp" and "tensor" in words and "bulk" in words:
-                yield self._copy(one, place)
+                    raise Unclear(f"PTX line {instruction.line}: how many bytes are expected")
+            elif instruction.opcode == "cp" and "tensor" in modifiers and "bulk" in modifiers:
+                yield self._copy(instruction, position)
 
-    def _barrier(self, address: Any, place: int) -> Any:
-        held = summed(self.flow.held(address.base, place))
-        return held.base, held.constant + address.offset
+    def _barrier(self, address: Any, position: int) -> Any:
+        symbolic = summed(self.flow.symbolic(address.base, position))
+        return symbolic.base, symbolic.constant + address.offset
 
-    def _copy(self, one: Any, place: int) -> Copy:
-        loads = one.modifiers.index("global") > min(k for k, word in enumerate(one.modifiers) if word.startswith("shared"))
-        described = one.operands[1 if loads else 0]
-        maps = tuple(self._specs(self.flow.held(described.base, place), {}, one.line))
+    def _copy(self, instruction: Any, position: int) -> Copy:
+        loads = instruction.modifiers.index("global") > min(
+            k for k, word in enumerate(instruction.modifiers) if word.startswith("shared")
+        )
+        described = instruction.operands[1 if loads else 0]
+        maps = tuple(self._specs(self.flow.symbolic(described.base, position), {}, instruction.line))
         (coordinates,) = described.extra
-        held = [summed(self.flow.held(item, place)) for item in reversed(coordinates.items)]
+        coordinate_values = [summed(self.flow.symbolic(item, position)) for item in reversed(coordinates.items)]
         tensors = {spec.tensor for _, spec in maps}
-        if len(tensors) != 1 or f"{len(held)}d" not in one.modifiers or any(len(spec.box) != len(held) for _, spec in maps):
-            raise Differs(f"PTX line {one.line}: a copy of rank {len(held)} by maps of {', '.join(sorted(tensors))}")
+        if (
+            len(tensors) != 1
+            or f"{len(coordinate_values)}d" not in instruction.modifiers
+            or any(len(spec.box) != len(coordinate_values) for _, spec in maps)
+        ):
+            raise Differs(
+                f"PTX line {instruction.line}: a copy of rank {len(coordinate_values)} by maps of {', '.join(sorted(tensors))}"
+            )
         accesses = {op.opcode for op in self._accesses(maps[0][1].tensor)}
         if ("load" if loads else "store") not in accesses:
-            raise Differs(f"PTX line {one.line}: `{maps[0][1].tensor}` is {'read' if loads else 'written'} by a tensor map")
-        barrier = self._barrier(one.operands[2], place) if loads else None
-        return Copy(one.line, maps, tuple(one.base for one in held), tuple(one.constant for one in held), barrier)
+            raise Differs(
+                f"PTX line {instruction.line}: `{maps[0][1].tensor}` is {'read' if loads else 'written'} by a tensor map"
+            )
+        barrier = self._barrier(instruction.operands[2], position) if loads else None
+        return Copy(
+            instruction.line,
+            maps,
+            tuple(value.base for value in coordinate_values),
+            tuple(value.constant for value in coordinate_values),
+            barrier,
+        )
 
-    def _specs(self, held: Held, chosen: dict[int, bool], line: int) -> Iterator[tuple[dict[int, bool], TensorMapSpec]]:
+    def _specs(
+        self, symbolic: SymbolicValue, chosen: dict[int, bool], line: int
+    ) -> Iterator[tuple[dict[int, bool], TensorMapSpec]]:
         """The maps whose address a value may be, each with its selecting predicates; the one with all predicates false comes
         last."""
-        if isinstance(held, Choice):
-            yield from self._specs(held.on_true, {**chosen, held.predicate: True}, line)
-            yield from self._specs(held.on_false, {**chosen, held.predicate: False}, line)
-        elif isinstance(held.base, str) and held.base in self.of_parameter and not held.constant:
-            yield chosen, self.of_parameter[held.base]
+        if isinstance(symbolic, Choice):
+            yield from self._specs(symbolic.on_true, {**chosen, symbolic.predicate: True}, line)
+            yield from self._specs(symbolic.on_false, {**chosen, symbolic.predicate: False}, line)
+        elif isinstance(symbolic.base, str) and symbolic.base in self.of_parameter and not symbolic.constant:
+            yield chosen, self.of_parameter[symbolic.base]
         else:
             raise Unclear(f"PTX line {line}: which tensor map a copy is by")
 
@@ -200,10 +220,14 @@ class _Maps:
             where = f"PTX line {copy.line}: a box {list(spec.box)} of `{spec.tensor}`"
             rows = _fewer_rows(full.box, spec.box)
             missing = size * (prod(full.box) - prod(spec.box))
-            counted = {number for held in self.barriers[copy.barrier].instead if (number := _under(held, chosen)) is not None}
+            counted = {
+                number
+                for compensation in self.barriers[copy.barrier].compensation
+                if (number := _under(compensation, chosen)) is not None
+            }
             if rows is None or missing not in counted:
-                said = f"{', '.join(map(str, sorted(counted))) or 'no'} bytes are counted for what is left out"
-                raise Differs(f"{where} is {missing} bytes short of {list(full.box)}, and {said}")
+                message = f"{', '.join(map(str, sorted(counted))) or 'no'} bytes are counted for what is left out"
+                raise Differs(f"{where} is {missing} bytes short of {list(full.box)}, and {message}")
             limits = [self._most(predicate) for predicate, holds in chosen.items() if holds]
             known = [limit for limit in limits if limit is not None]
             if not known:
@@ -213,24 +237,26 @@ class _Maps:
 
     def _most(self, predicate: int) -> int | None:
         """The largest number that satisfies the comparison of a predicate with a constant, `lt` or `le`."""
-        one = self.flow.predicate(predicate)
-        if one is None or one.opcode != "setp" or not hasattr(one.operands[-1], "value"):
+        instruction = self.flow.predicate(predicate)
+        if instruction is None or instruction.opcode != "setp" or not hasattr(instruction.operands[-1], "value"):
             return None
-        limit = int(one.operands[-1].value)
-        return limit - 1 if "lt" in one.modifiers else limit if "le" in one.modifiers else None
+        limit = int(instruction.operands[-1].value)
+        return limit - 1 if "lt" in instruction.modifiers else limit if "le" in instruction.modifiers else None
 
     def _swizzles(self, loaded: Iterable[TensorMapSpec]) -> None:
         """Products must read the copied operands with the swizzles of the maps."""
-        read = {
+        read_sizes = {
             LAYOUTS.get(operand.value >> 62 & 3, 0)
-            for one in self.flow.instructions
-            if one.opcode == "or" and "b64" in one.modifiers
-            for operand in one.operands[1:]
+            for instruction in self.flow.instructions
+            if instruction.opcode == "or" and "b64" in instruction.modifiers
+            for operand in instruction.operands[1:]
             if hasattr(operand, "value") and operand.value >> 62 & 3
         }
-        written = {spec.swizzle for spec in loaded}
-        if read and read != written:
-            raise Differs(f"products read rows of {_bytes(read)} bytes, and the maps write rows of {_bytes(written)}")
+        written_sizes = {spec.swizzle for spec in loaded}
+        if read_sizes and read_sizes != written_sizes:
+            raise Differs(
+                f"products read rows of {_bytes(read_sizes)} bytes, and the maps write rows of {_bytes(written_sizes)}"
+            )
 
     def _dtype(self, tensor: str) -> str:
         return self.function.parameter(tensor).value.tensor.dtype.name
@@ -239,23 +265,26 @@ class _Maps:
 def _cut(offsets: set[tuple[int, ...]], shape: tuple[int, ...]) -> Mapping[tuple[int, ...], tuple[int, ...]]:
     """The boxes that begin at these offsets and partition a tile of this shape, by offset; empty if there is no such
     partition."""
-    least = tuple(map(min, zip(*offsets, strict=True)))
-    if len(least) != len(shape):
+    lowest = tuple(map(min, zip(*offsets, strict=True)))
+    if len(lowest) != len(shape):
         return {}
-    starts = [sorted({one[axis] - least[axis] for one in offsets}) for axis in range(len(shape))]
+    starts = [sorted({offset[axis] - lowest[axis] for offset in offsets}) for axis in range(len(shape))]
     if prod(map(len, starts)) != len(offsets):
         return {}
     ends = [dict(zip(axis, [*axis[1:], extent], strict=True)) for axis, extent in zip(starts, shape, strict=True)]
-    return {one: tuple(ends[axis][at - least[axis]] - (at - least[axis]) for axis, at in enumerate(one)) for one in offsets}
+    return {
+        offset: tuple(ends[axis][at - lowest[axis]] - (at - lowest[axis]) for axis, at in enumerate(offset))
+        for offset in offsets
+    }
 
 
-def _under(held: Held, chosen: Mapping[int, bool]) -> int | None:
+def _under(symbolic: SymbolicValue, chosen: Mapping[int, bool]) -> int | None:
     """The constant value under these predicate values, or None."""
-    while isinstance(held, Choice):
-        if held.predicate not in chosen:
+    while isinstance(symbolic, Choice):
+        if symbolic.predicate not in chosen:
             return None
-        held = held.on_true if chosen[held.predicate] else held.on_false
-    return held.constant if held.base is None else None
+        symbolic = symbolic.on_true if chosen[symbolic.predicate] else symbolic.on_false
+    return symbolic.constant if symbolic.base is None else None
 
 
 def _fewer_rows(full: tuple[int, ...], part: tuple[int, ...]) -> int | None:
@@ -268,6 +297,6 @@ def _bytes(sizes: set[int]) -> str:
     return ", ".join(map(str, sorted(sizes)))
 
 
-def _named(place: Any) -> str:
-    base, constant = place
+def _named(position: Any) -> str:
+    base, constant = position
     return f"the mbarrier at {base if isinstance(base, str) else 'a register'} + {constant}"

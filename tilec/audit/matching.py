@@ -18,7 +18,7 @@ _RANK = (CONFIRMED, TRUSTED, UNKNOWN, REFUTED)
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckedObligation:
     """One obligation of a manifest with the audit's verdict; without `location` and `rung`, one that the manifest lacks."""
 
     property: str
@@ -30,30 +30,36 @@ class Judged:
     model: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def match(obligations: Iterable[Obligation], findings: Iterable[Finding]) -> tuple[list[Judged], list[Judged]]:
+def match(
+    obligations: Iterable[Obligation], findings: Iterable[Finding]
+) -> tuple[list[CheckedObligation], list[CheckedObligation]]:
     """The manifest's obligations in order, with verdicts, and the derived obligations that the manifest lacks."""
     derived: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         derived.setdefault((finding.property, finding.subject), []).append(finding)
     listed: dict[tuple[str, str], list[Obligation]] = {}
-    kept = list(obligations)
-    for one in kept:
-        listed.setdefault((one.property, one.subject), []).append(one)
-    verdicts = {key: _paired(len(ones), derived.get(key, [])) for key, ones in listed.items()}
-    judged: list[Judged] = []
-    for one in kept:
-        finding = verdicts[one.property, one.subject].pop(0)
+    in_order = list(obligations)
+    for obligation in in_order:
+        listed.setdefault((obligation.property, obligation.subject), []).append(obligation)
+    verdicts = {key: _paired(len(of_name), derived.get(key, [])) for key, of_name in listed.items()}
+    checked: list[CheckedObligation] = []
+    for obligation in in_order:
+        finding = verdicts[obligation.property, obligation.subject].pop(0)
         verdict, reason = finding.verdict, finding.reason
-        if verdict == TRUSTED and one.rung != "unsafe":
+        if verdict == TRUSTED and obligation.rung != "unsafe":
             verdict, reason = UNKNOWN, "the manifest calls it proven, but it is inside an `unsafe` block"
-        judged.append(Judged(one.property, one.subject, one.location, one.rung, verdict, reason, finding.model))
+        checked.append(
+            CheckedObligation(
+                obligation.property, obligation.subject, obligation.location, obligation.rung, verdict, reason, finding.model
+            )
+        )
     missing = [
-        Judged(property, subject, "", "", finding.verdict, finding.reason, finding.model)
+        CheckedObligation(property, subject, "", "", finding.verdict, finding.reason, finding.model)
         for (property, subject), found in derived.items()
         for finding in found[len(listed.get((property, subject), ())) :]
         if property != "divisor" or not subject.startswith("divisor of")
     ]
-    return judged, missing
+    return checked, missing
 
 
 def _paired(count: int, findings: list[Finding]) -> list[Finding]:

@@ -1,8 +1,8 @@
 """Structure of a kernel: enclosing loops and branches, carried values, and the values that decide about memory accesses.
 
-Tile IR goes in; `Program` answers queries about its structure. A carried value is `steady` if each iteration of its loop adds
-the same loop-invariant amount. Other carried values are evaluated iteration by iteration if the trip count is a small
-constant, and are otherwise known by their bounds only.
+Tile IR goes in; `Program` answers queries about its structure. A carried value is an induction variable if each iteration of
+its loop adds the same loop-invariant amount. Other carried values are evaluated iteration by iteration if the trip count is a
+small constant, and are otherwise known by their bounds only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class Induction:
     """A carried value that grows by `amount` (subtracted if `sign` is -1) in every iteration; `amount` is None if it never
     changes."""
 
@@ -38,7 +38,7 @@ class Steady:
 @dataclass(slots=True)
 class Program:
     """A function with its structure. `deciding` are the operations that indices, loop ranges and branches are computed from;
-    `followed` the loops that are evaluated iteration by iteration; `positive` the operations whose divisor or step is proven
+    `unrolled` the loops that are evaluated iteration by iteration; `positive` the operations whose divisor or step is proven
     positive."""
 
     function: Function
@@ -48,7 +48,7 @@ class Program:
     order: dict[Op, int] = field(default_factory=dict[Op, int])
     loops: dict[Block, For] = field(default_factory=dict[Block, For])
     deciding: list[Op] = field(default_factory=list[Op])
-    followed: set[For] = field(default_factory=set[For])
+    unrolled: set[For] = field(default_factory=set[For])
     positive: set[Op] = field(default_factory=set[Op])
 
     def __post_init__(self) -> None:
@@ -59,8 +59,8 @@ class Program:
         self.deciding = [op for op in self.order if op in owners or isinstance(op, For)]
         for loop in self.loops.values():
             carried = [argument for argument in loop.regions[0].arguments[1:] if argument in decisive]
-            if any(self.steady(argument) is None for argument in carried) and self.turns(loop) is not None:
-                self.followed.add(loop)
+            if any(self.induction(argument) is None for argument in carried) and self.iterations(loop) is not None:
+                self.unrolled.add(loop)
 
     def _enclose(self, block: Block, frames: tuple[Frame, ...]) -> None:
         for op in block.ops:
@@ -69,10 +69,10 @@ class Program:
             if isinstance(op, For):
                 self.loops[op.regions[0]] = op
             if isinstance(op, For | If):
-                for place, region in enumerate(op.regions):
-                    self._enclose(region, (*frames, Frame(op, place)))
+                for region_index, region in enumerate(op.regions):
+                    self._enclose(region, (*frames, Frame(op, region_index)))
 
-    def sites(self) -> list[MemoryOp]:
+    def accesses(self) -> list[MemoryOp]:
         """Every memory access in program order."""
         return [op for op in self.order if isinstance(op, MemoryOp)]
 
@@ -97,28 +97,28 @@ class Program:
 
     def written(self, name: str) -> bool:
         """Whether an access writes the tensor."""
-        return any(writes(op) and self.parameter(op).name == name for op in self.sites())
+        return any(writes(op) and self.parameter(op).name == name for op in self.accesses())
 
-    def reads_as_launched(self, name: str) -> bool:
+    def reads_initial_contents(self, name: str) -> bool:
         """Whether every read of the tensor returns its contents before the launch: nothing writes it, or it is an `InOut`
         tensor, whose elements each belong to one block, and all reads come before all writes."""
-        mine = [op for op in self.sites() if self.parameter(op).name == name]
-        first = next((place for place, op in enumerate(mine) if writes(op)), None)
-        if first is None:
+        own_accesses = [op for op in self.accesses() if self.parameter(op).name == name]
+        first_write = next((position for position, op in enumerate(own_accesses) if writes(op)), None)
+        if first_write is None:
             return True
-        if self.function.parameter(name).access is not Access.INOUT or any(op.unsafe is not None for op in mine):
+        if self.function.parameter(name).access is not Access.INOUT or any(op.unsafe is not None for op in own_accesses):
             return False
-        loops = {loop for op in mine if writes(op) for loop in self.loops_around(op)}
-        return not any(loop in loops for op in mine if not writes(op) for loop in self.loops_around(op)) and all(
-            writes(op) for op in mine[first:]
+        loops = {loop for op in own_accesses if writes(op) for loop in self.loops_around(op)}
+        return not any(loop in loops for op in own_accesses if not writes(op) for loop in self.loops_around(op)) and all(
+            writes(op) for op in own_accesses[first_write:]
         )
 
-    def only_behind(self, values: list[Value]) -> list[Op]:
+    def exclusive_sources(self, values: list[Value]) -> list[Op]:
         """Operations that these values are computed from and that decide nothing else, in program order."""
         owners = {value.owner for value in self._closure(values)} - set(self.deciding)
         return [op for op in self.order if op in owners]
 
-    def turns(self, loop: For) -> int | None:
+    def iterations(self, loop: For) -> int | None:
         """The trip count of a loop, if it is a small constant."""
         ends = [self.bounds[value] for value in (loop.lower, loop.upper, loop.step)]
         if any(low != high for low, high in ends) or ends[2][0] < 1:
@@ -126,30 +126,30 @@ class Program:
         count = len(range(ends[0][0], ends[1][0], ends[2][0]))
         return count if count <= UNROLLED else None
 
-    def steady(self, argument: Value) -> Steady | None:
+    def induction(self, argument: Value) -> Induction | None:
         """The change of a carried value per iteration, if it is the same in every iteration."""
         block = argument.owner
         assert isinstance(block, Block)
         following = block.ops[-1].operands[block.arguments.index(argument) - 1]
         if following is argument:
-            return Steady(None)
+            return Induction(None)
         op = following.owner
         if not isinstance(op, Binary) or op.kind not in ("add", "sub") or argument.tile.dtype.is_float:
             return None
         left, right = op.operands
-        if left is argument and self.outside(right, block):
-            return Steady(right, 1 if op.kind == "add" else -1)
-        if right is argument and op.kind == "add" and self.outside(left, block):
-            return Steady(left)
+        if left is argument and self.loop_invariant(right, block):
+            return Induction(right, 1 if op.kind == "add" else -1)
+        if right is argument and op.kind == "add" and self.loop_invariant(left, block):
+            return Induction(left)
         return None
 
-    def outside(self, value: Value, block: Block) -> bool:
+    def loop_invariant(self, value: Value, block: Block) -> bool:
         """Whether a value does not depend on the iteration of the loop with this body."""
         owner = value.owner
         if isinstance(owner, Constant):
             return True
         if isinstance(owner, Broadcast | Reshape):
-            return self.outside(owner.operands[0], block)
+            return self.loop_invariant(owner.operands[0], block)
         if isinstance(owner, Op):
             loop = self.loops[block]
             return all(frame.op is not loop for frame in self.frames[owner])
@@ -185,19 +185,19 @@ class Program:
     def _sources(self, value: Value) -> list[Value]:
         owner = value.owner
         if isinstance(owner, For):
-            place = owner.results.index(value)
-            return [owner.initial[place], owner.regions[0].ops[-1].operands[place], owner.regions[0].arguments[place + 1]]
+            index = owner.results.index(value)
+            return [owner.initial[index], owner.regions[0].ops[-1].operands[index], owner.regions[0].arguments[index + 1]]
         if isinstance(owner, If):
-            place = owner.results.index(value)
-            return [owner.operands[0], *(region.ops[-1].operands[place] for region in owner.regions)]
+            index = owner.results.index(value)
+            return [owner.operands[0], *(region.ops[-1].operands[index] for region in owner.regions)]
         if isinstance(owner, ReadOp):
             return []
         if isinstance(owner, Op):
             return [operand for operand in owner.operands if not operand.tile.dtype.is_float]
         if owner in self.loops:
-            place = owner.arguments.index(value)
+            index = owner.arguments.index(value)
             loop = self.loops[owner]
-            return [loop.initial[place - 1], owner.ops[-1].operands[place - 1]] if place else list(loop.operands[:3])
+            return [loop.initial[index - 1], owner.ops[-1].operands[index - 1]] if index else list(loop.operands[:3])
         return []
 
 

@@ -14,7 +14,7 @@ from tilec.audit.arithmetic import of_operations
 from tilec.audit.coverage import covered
 from tilec.audit.findings import CONFIRMED, TRUSTED, Finding, Verdict, never, pairs, positions, single, worst
 from tilec.audit.program import Program, writes
-from tilec.audit.scene import Loaded, Scene
+from tilec.audit.scene import Loaded, Query
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, tile_shape
 from tilec.ir.core import Access, Promise
@@ -25,22 +25,22 @@ def promises(program: Program, budget: Budget) -> Iterator[Finding]:
     """Findings of the arithmetic that computes stored integers, then one for each store and promise."""
     function = program.function
     promised = {promise.tensor for promise in function.promises}
-    stores = [op for op in program.sites() if writes(op) and program.parameter(op).name in promised]
-    yield from of_operations(program, program.only_behind([op.tile for op in stores]), budget)
-    whole: set[str] = set()
+    stores = [op for op in program.accesses() if writes(op) and program.parameter(op).name in promised]
+    yield from of_operations(program, program.exclusive_sources([op.tile for op in stores]), budget)
+    covered_tensors: set[str] = set()
     for promise in function.promises:
-        mine = [op for op in stores if program.parameter(op).name == promise.tensor]
-        for op in mine:
+        own_stores = [op for op in stores if program.parameter(op).name == promise.tensor]
+        for op in own_stores:
             subject = program.subject(op)
             verdict = _within(program, promise, op, budget) if op.unsafe is None else _unsafe()
             yield verdict.named("values", f"{subject} within `{_text(promise)}`")
         for word in promise.said:
-            for place, left in enumerate(mine):
-                for right in mine[place:] if word == "distinct" else mine:
+            for number, left in enumerate(own_stores):
+                for right in own_stores[number:] if word == "distinct" else own_stores:
                     verdict = _related(program, word, left, right, budget) if left.unsafe is right.unsafe is None else _unsafe()
                     yield verdict.named("values", f"{program.subject(left)}, {word}")
-        if promise.tensor not in whole and not _holds_unwritten(program, promise, budget):
-            whole.add(promise.tensor)
+        if promise.tensor not in covered_tensors and not _holds_unwritten(program, promise, budget):
+            covered_tensors.add(promise.tensor)
             yield covered(program, function.parameter(promise.tensor), budget)
 
 
@@ -59,23 +59,23 @@ def _within(program: Program, promise: Promise, op: MemoryOp, budget: Budget) ->
     """The stored integer, minus the old contents of the tensors in `above`, is in the promised range."""
 
     def parts() -> Iterator[Verdict]:
-        for scene, execution in single(program, op):
-            at = positions(scene, "tile", tile_shape(op))
-            place = execution.place(op, at)
+        for query, execution in single(program, op):
+            at = positions(query, "tile", tile_shape(op))
+            element_index = execution.element_index(op, at)
             share = execution.element(op.tile, at)
             for name in promise.above:
-                share = smt.sub(share, _held(scene, name, place))
-            reached = [*execution.runs(op), *scene.inside(promise.tensor, place)]
-            outside = smt.some([share < scene.expression(promise.low), share >= scene.expression(promise.high)])
-            yield never(scene, [*reached, outside], budget)
+                share = smt.sub(share, _held(query, name, element_index))
+            reached = [*execution.path_conditions(op), *query.inside(promise.tensor, element_index)]
+            outside = smt.some([share < query.expression(promise.low), share >= query.expression(promise.high)])
+            yield never(query, [*reached, outside], budget)
 
     return worst(parts())
 
 
-def _held(scene: Scene, name: str, place: tuple[Term, ...]) -> Term:
+def _held(query: Query, name: str, element_index: tuple[Term, ...]) -> Term:
     """The contents of a tensor element before the launch."""
-    term = scene.fresh(f"old.{name}", scene.program.function.parameter(name).value.tensor.dtype.integer_range())
-    scene.facts += scene.record(Loaded(term, name, place))
+    term = query.fresh(f"old.{name}", query.program.function.parameter(name).value.tensor.dtype.integer_range())
+    query.facts += query.record(Loaded(term, name, element_index))
     return term
 
 
@@ -84,23 +84,24 @@ def _related(program: Program, word: str, left: MemoryOp, right: MemoryOp, budge
     tensor = program.parameter(left).name
 
     def parts() -> Iterator[Verdict]:
-        for scene, first, second in pairs(program, left, right):
-            one, other = _element(scene, first, left, "p"), _element(scene, second, right, "q")
-            reached = [
-                *first.runs(left), *second.runs(right), *scene.inside(tensor, one[0]), *scene.inside(tensor, other[0]),
+        for query, first, second in pairs(program, left, right):
+            one, other = _element(query, first, left, "p"), _element(query, second, right, "q")
+            path = [
+                *first.path_conditions(left), *second.path_conditions(right), *query.inside(tensor, one[0]),
+                *query.inside(tensor, other[0]),
             ]  # fmt: skip
             if word == "distinct":
-                wrong = [smt.some(a != b for a, b in zip(one[0], other[0], strict=True)), one[1] == other[1]]
+                violation = [smt.some(a != b for a, b in zip(one[0], other[0], strict=True)), one[1] == other[1]]
             else:
-                wrong = [one[0][0] < other[0][0], other[1] < one[1]]
-            yield never(scene, [*reached, *wrong], budget)
+                violation = [one[0][0] < other[0][0], other[1] < one[1]]
+            yield never(query, [*path, *violation], budget)
 
     return worst(parts())
 
 
-def _element(scene: Scene, execution: Execution, op: MemoryOp, name: str) -> tuple[tuple[Term, ...], Term]:
-    at = positions(scene, name, tile_shape(op))
-    return execution.place(op, at), execution.element(op.tile, at)
+def _element(query: Query, execution: Execution, op: MemoryOp, name: str) -> tuple[tuple[Term, ...], Term]:
+    at = positions(query, name, tile_shape(op))
+    return execution.element_index(op, at), execution.element(op.tile, at)
 
 
 def _holds_unwritten(program: Program, promise: Promise, budget: Budget) -> bool:
@@ -109,10 +110,10 @@ def _holds_unwritten(program: Program, promise: Promise, budget: Budget) -> bool
         return True
     if promise.said or promise.above not in ((), (promise.tensor,)):
         return False
-    scene = Scene(program)
-    low, high = scene.expression(promise.low), scene.expression(promise.high)
-    known = [(smt.integer(0), smt.integer(1))] if promise.above else []
+    query = Query(program)
+    low, high = query.expression(promise.low), query.expression(promise.high)
+    ranges = [(smt.integer(0), smt.integer(1))] if promise.above else []
     if not promise.above:
         for check in program.contract.values.get(promise.tensor, []):
-            known.append((scene.expression(check.low), scene.expression(check.high)))
-    return any(never(scene, [smt.some([least < low, high < most])], budget).verdict == CONFIRMED for least, most in known)
+            ranges.append((query.expression(check.low), query.expression(check.high)))
+    return any(never(query, [smt.some([lowest < low, high < end])], budget).verdict == CONFIRMED for lowest, end in ranges)

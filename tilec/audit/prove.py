@@ -61,10 +61,10 @@ def satisfiable(function: Function, contract: Contract, budget: Budget) -> Itera
             facts += [smt.implies(filled, smt.every([low <= stored, stored < high]))]
             facts += [smt.implies(filled, count <= smt.sub(high, low))] if check.distinct else []
             facts += [smt.implies(smt.compare("eq", count, smt.integer(1)), smt.sub(high, low) == 1)] if check.ends else []
-    answer = smt.check([*facts, *host.facts, *host.definitions.facts], budget)
+    result = smt.check([*facts, *host.facts, *host.definitions.facts], budget)
     subject = "some launch satisfies it"
-    if answer.verdict == "none":
+    if result.verdict == "none":
         yield Finding("contract", subject, REFUTED, "the launch checks contradict each other")
     else:
-        verdict = CONFIRMED if answer.verdict == "found" else UNKNOWN
-        yield Finding("contract", subject, verdict, answer.reason)
+        verdict = CONFIRMED if result.verdict == "found" else UNKNOWN
+        yield Finding("contract", subject, verdict, result.reason)

@@ -53,19 +53,19 @@ def counted(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def summary(artifacts: list[Record]) -> Record:
     """Counts over all artifacts, and the exit status."""
-    obligations = counted(one for artifact in artifacts for one in artifact["obligations"])
-    checks = counted(one for artifact in artifacts for one in artifact["contract"])
-    missing = counted(one for artifact in artifacts for one in artifact["missing"])
+    obligations = counted(record for artifact in artifacts for record in artifact["obligations"])
+    checks = counted(record for artifact in artifacts for record in artifact["contract"])
+    missing = counted(record for artifact in artifacts for record in artifact["missing"])
     emulation: dict[str, int] = {}
     for artifact in artifacts:
         status = artifact["emulation"]["status"]
         emulation[status] = emulation.get(status, 0) + 1
     damaged = sum(bool(artifact["digests_differ"]) for artifact in artifacts)
-    made = [artifact["cubin"]["status"] for artifact in artifacts]
-    bad = obligations[REFUTED] + checks[REFUTED] + missing[REFUTED] + damaged + emulation.get("faulty", 0)
-    bad += made.count(ANOTHER)
-    open_ = obligations[UNKNOWN] + checks[UNKNOWN] + sum(missing.values()) + made.count(NOT_CHECKED)
-    open_ += emulation.get("unknown", 0) + emulation.get("none", 0)
+    cubin_statuses = [artifact["cubin"]["status"] for artifact in artifacts]
+    refuted = obligations[REFUTED] + checks[REFUTED] + missing[REFUTED] + damaged + emulation.get("faulty", 0)
+    refuted += cubin_statuses.count(ANOTHER)
+    undecided = obligations[UNKNOWN] + checks[UNKNOWN] + sum(missing.values()) + cubin_statuses.count(NOT_CHECKED)
+    undecided += emulation.get("unknown", 0) + emulation.get("none", 0)
     total = sum(obligations.values())
     return {
         "artifacts": len(artifacts),
@@ -78,8 +78,8 @@ def summary(artifacts: list[Record]) -> Record:
         "emulated_launches": sum(len(artifact["emulation"]["launches"]) for artifact in artifacts),
         "emulated_instructions": sum(artifact["emulation"].get("instructions", 0) for artifact in artifacts),
         "tensor_maps": sum(artifact["tensor_maps"] for artifact in artifacts),
-        "cubins": {name: made.count(name) for name in sorted(set(made))},
-        "status": REFUTED_STATUS if bad else UNKNOWN_STATUS if open_ else CONFIRMED_STATUS,
+        "cubins": {name: cubin_statuses.count(name) for name in sorted(set(cubin_statuses))},
+        "status": REFUTED_STATUS if refuted else UNKNOWN_STATUS if undecided else CONFIRMED_STATUS,
     }
 
 
@@ -90,7 +90,7 @@ def seal(report: Record) -> str:
 
 def lines(report: Record) -> list[str]:
     """The report as a readable table."""
-    found = [f"{report['bundle']['model']} for {report['bundle']['arch']}, sha256 {report['bundle']['sha256']}"]
+    output = [f"{report['bundle']['model']} for {report['bundle']['arch']}, sha256 {report['bundle']['sha256']}"]
     header: tuple[str, ...] = (
         "artifact",
         "confirmed",
@@ -104,38 +104,38 @@ def lines(report: Record) -> list[str]:
         "CUBIN",
     )
     rows: list[tuple[str, ...]] = [header]
-    for one in report["artifacts"]:
-        counts, emulation = counted(one["obligations"]), one["emulation"]
+    for artifact in report["artifacts"]:
+        counts, emulation = counted(artifact["obligations"]), artifact["emulation"]
         faults = sum(len(launch.get("faults", ())) for launch in emulation["launches"])
         share = f"{emulation['coverage']:.0%}" if "coverage" in emulation else "-"
         state = f"{emulation['status']} ({len(emulation['launches'])})"
         rows.append(
             (
-                one["name"],
-                *(str(counts[v]) for v in VERDICTS),
-                str(len(one["missing"])),
+                artifact["name"],
+                *(str(counts[verdict]) for verdict in VERDICTS),
+                str(len(artifact["missing"])),
                 state,
                 share,
                 str(faults),
-                one["cubin"]["status"],
+                artifact["cubin"]["status"],
             )
         )
     widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
     for row in rows:
         cells = [
-            cell.rjust(w) if 1 <= k <= 5 or k in (7, 8) else cell.ljust(w)
-            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(cell_width) if 1 <= k <= 5 or k in (7, 8) else cell.ljust(cell_width)
+            for k, (cell, cell_width) in enumerate(zip(row, widths, strict=True))
         ]
-        found.append("  ".join(cells).rstrip())
-    found += ["", *_details(report)]
-    total = report["summary"]
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in total["obligations"].items() if number)
-    emulation, made = _counts(total["emulation"]), _counts(total["cubins"])
-    found.append(f"{total['artifacts']} artifacts: {counts}; emulation: {emulation}; CUBINs: {made}")
-    reused, judged = (sum(report["run"][name].values()) for name in ("reused", "judged"))
-    left = sum(map(len, report["run"]["not_judged"].values()))
-    found.append(f"verdicts: {judged} reached now, {reused} reused" + (f", {left} not reached" if left else ""))
-    return found
+        output.append("  ".join(cells).rstrip())
+    output += ["", *_details(report)]
+    summary_counts = report["summary"]
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in summary_counts["obligations"].items() if number)
+    emulation, cubins = _counts(summary_counts["emulation"]), _counts(summary_counts["cubins"])
+    output.append(f"{summary_counts['artifacts']} artifacts: {counts}; emulation: {emulation}; CUBINs: {cubins}")
+    reused, checked = (sum(report["run"][name].values()) for name in ("reused", "judged"))
+    unfinished = sum(map(len, report["run"]["not_judged"].values()))
+    output.append(f"verdicts: {checked} reached now, {reused} reused" + (f", {unfinished} not reached" if unfinished else ""))
+    return output
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -144,24 +144,26 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _details(report: Record) -> list[str]:
     """One line for every finding that is not confirmed or clean."""
-    found: list[str] = []
-    for one in report["artifacts"]:
-        found += [f"{one['name']}: {text}" for text in one["digests_differ"]]
+    output: list[str] = []
+    for artifact in report["artifacts"]:
+        output += [f"{artifact['name']}: {text}" for text in artifact["digests_differ"]]
         for kind in ("contract", "obligations", "missing"):
-            for item in one[kind]:
+            for item in artifact[kind]:
                 if item["verdict"] == CONFIRMED and kind != "missing":
                     continue
-                place = (
+                location = (
                     f"{item['location']}: " if item.get("location") else "not in the manifest: " if kind == "missing" else ""
                 )
                 model = ", ".join(f"{name} = {value}" for name, value in item["model"].items())
                 reason = "; ".join(part for part in (item["reason"], model) if part)
-                text = f"{place}{item['property']} of {item['subject']}: {item['verdict']}"
-                found.append(f"{one['name']}: {text}" + (f" ({reason})" if reason else ""))
-        if one["emulation"]["status"] not in ("clean", "skipped"):
-            found.append(f"{one['name']}: emulation {one['emulation']['status']}: {one['emulation']['reason']}")
-        for launch in one["emulation"]["launches"]:
-            found += [f"{one['name']}: {launch['case']}, seed {launch['seed']}: {fault}" for fault in launch.get("faults", ())]
-        if one["cubin"]["reason"]:
-            found.append(f"{one['name']}: CUBIN {one['cubin']['status']}: {one['cubin']['reason']}")
-    return [*found, ""] if found else []
+                text = f"{location}{item['property']} of {item['subject']}: {item['verdict']}"
+                output.append(f"{artifact['name']}: {text}" + (f" ({reason})" if reason else ""))
+        if artifact["emulation"]["status"] not in ("clean", "skipped"):
+            output.append(f"{artifact['name']}: emulation {artifact['emulation']['status']}: {artifact['emulation']['reason']}")
+        for launch in artifact["emulation"]["launches"]:
+            output += [
+                f"{artifact['name']}: {launch['case']}, seed {launch['seed']}: {fault}" for fault in launch.get("faults", ())
+            ]
+        if artifact["cubin"]["reason"]:
+            output.append(f"{artifact['name']}: CUBIN {artifact['cubin']['status']}: {artifact['cubin']['reason']}")
+    return [*output, ""] if output else []

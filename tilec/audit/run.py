@@ -10,7 +10,7 @@ from tilec.artifact.records import Manifest, Obligation
 from tilec.audit import cubins
 from tilec.audit.cubins import Assembler
 from tilec.audit.findings import CONFIRMED, Finding
-from tilec.audit.matching import Judged, match
+from tilec.audit.matching import CheckedObligation, match
 from tilec.audit.report import FORMAT, TRUSTS, Record, summary, tools
 from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, PROOF
 from tilec.audit.verdicts import Verdicts
@@ -26,12 +26,16 @@ def audit(
     BundleError if texts of the bundle are damaged."""
     begin = time.monotonic()
     texts = bundle.texts()
-    chosen = [one for one in bundle.kernels if not options.kernels or {one.name, one.manifest.kernel} & set(options.kernels)]
+    chosen = [
+        kernel
+        for kernel in bundle.kernels
+        if not options.kernels or {kernel.name, kernel.manifest.kernel} & set(options.kernels)
+    ]
     work = Work(options, verdicts, assembler, show)
-    for one in chosen:
-        work.add(one, texts)
+    for kernel in chosen:
+        work.add(kernel, texts)
     work.do(begin)
-    artifacts = [_artifact(bundle, one, texts, options, work) for one in chosen]
+    artifacts = [_artifact(bundle, kernel, texts, options, work) for kernel in chosen]
     limits = {"launches": options.launches, "seeds": options.seeds, "kernels": list(options.kernels)}
     return {
         "format": FORMAT,
@@ -44,23 +48,23 @@ def audit(
         "run": {
             "milliseconds": round(1000 * (time.monotonic() - begin)),
             "reused": work.reused,
-            "judged": work.judged,
+            "judged": work.checked,
             "not_judged": work.left,
         },
     }
 
 
-def _artifact(bundle: Bundle, one: BundledKernel, texts: dict[str, bytes], options: Options, work: Work) -> Record:
-    manifest = one.manifest
-    mine, cubin = texts_of(manifest, texts), bundle.cubin(one)
-    findings = [Finding(**data) for data in work.of(one, PROOF) or ()]
+def _artifact(bundle: Bundle, kernel: BundledKernel, texts: dict[str, bytes], options: Options, work: Work) -> Record:
+    manifest = kernel.manifest
+    mine, cubin = texts_of(manifest, texts), bundle.cubin(kernel)
+    findings = [Finding(**data) for data in work.verdict_of(kernel, PROOF) or ()]
     contract = [finding for finding in findings if finding.property == "contract"]
-    arguments = work.of(one, ARGUMENTS)
+    arguments = work.verdict_of(kernel, ARGUMENTS)
     if arguments is not None:
         subject = "its arguments and tensor maps are those of the tile IR and the PTX"
         contract.append(Finding("contract", subject, arguments["status"], arguments["reason"]))
     proofs = [finding for finding in findings if finding.property != "contract"]
-    judged, missing = match(manifest.obligations, proofs)
+    checked, missing = match(manifest.obligations, proofs)
     untried = next(
         (f.reason for f in contract if f.verdict != CONFIRMED), "" if mine["tir"] else "the bundle does not hold its tir"
     )
@@ -68,42 +72,42 @@ def _artifact(bundle: Bundle, one: BundledKernel, texts: dict[str, bytes], optio
     emulation = {"status": "skipped", "reason": "", "launches": list[Any]()}
     if options.launches and options.seeds:
         none = {"status": "unknown", "reason": "the bundle does not hold its texts", "launches": list[Any]()}
-        emulation = work.of(one, EMULATION) or none
+        emulation = work.verdict_of(kernel, EMULATION) or none
     return {
-        "name": one.name,
+        "name": kernel.name,
         "digests": {name: manifest.digests.get(name, "") for name in ("tir", "ptx", "cubin")},
         "digests_differ": _differing(manifest, mine["tir"], mine["ptx"], cubin),
-        "contract": [_plain(Obligation("contract", f.subject, "", ""), f) for f in contract],
-        "obligations": [_judged(item, untried) for item in judged],
-        "missing": [_judged(item) for item in missing],
+        "contract": [_contract_record(Obligation("contract", f.subject, "", ""), f) for f in contract],
+        "obligations": [_obligation_record(item, untried) for item in checked],
+        "missing": [_obligation_record(item) for item in missing],
         "tensor_maps": len(manifest.tensor_maps),
         "emulation": emulation,
-        "cubin": _cubin(one, work),
+        "cubin": _cubin(kernel, work),
     }
 
 
-def _cubin(one: BundledKernel, work: Work) -> dict[str, str]:
+def _cubin(kernel: BundledKernel, work: Work) -> dict[str, str]:
     """Whether the CUBIN is the assembler's output for its PTX."""
     if work.assembler is None:
         return {"status": cubins.SKIPPED, "reason": ""}
-    found = work.of(one, ASSEMBLY)
+    found = work.verdict_of(kernel, ASSEMBLY)
     if found is None:
         reason = work.assembler.missing or "the bundle does not hold its PTX"
         return {"status": cubins.NOT_CHECKED, "reason": reason}
-    return cubins.judged(found, one.manifest.digests, one.manifest.toolchain, work.assembler)
+    return cubins.checked(found, kernel.manifest.digests, kernel.manifest.toolchain, work.assembler)
 
 
 def _differing(manifest: Manifest, tir: bytes, ptx: bytes, cubin: bytes) -> list[str]:
-    found: list[str] = []
+    differences: list[str] = []
     for name, data in (("tir", tir), ("ptx", ptx), ("cubin", cubin)):
         if not data:
-            found.append(f"the bundle does not hold its {name}")
+            differences.append(f"the bundle does not hold its {name}")
         elif hashlib.sha256(data).hexdigest() != manifest.digests.get(name):
-            found.append(f"its {name} is not the one of its manifest")
-    return found
+            differences.append(f"its {name} is not the one of its manifest")
+    return differences
 
 
-def _plain(obligation: Obligation, finding: Finding) -> Record:
+def _contract_record(obligation: Obligation, finding: Finding) -> Record:
     return {
         "property": obligation.property,
         "subject": obligation.subject,
@@ -113,7 +117,7 @@ def _plain(obligation: Obligation, finding: Finding) -> Record:
     }
 
 
-def _judged(item: Judged, untried: str = "") -> Record:
+def _obligation_record(item: CheckedObligation, untried: str = "") -> Record:
     """`untried`: the reason why no obligation of the kernel was tried."""
     return {
         "property": item.property,

@@ -1,6 +1,6 @@
 """One query to z3: the assumptions of a contract, the executions involved, and the facts about their values.
 
-A scene contains true facts (about launch values, data, quotients) and records approximations: `vague` names values that are
+A query contains true facts (about launch values, data, quotients) and records approximations: `approximated` names the values
 known by their bounds only. Without vague values a model is a true counterexample; with them it may be spurious. Data is a
 function of tensor and element: two loads of one element of a tensor that nothing writes give the same value.
 """
@@ -13,7 +13,7 @@ from tilec.audit import smt
 from tilec.audit.contract import HostTerms
 from tilec.audit.intervals import Bounds
 from tilec.audit.program import Program
-from tilec.audit.smt import Answer, Budget, Term
+from tilec.audit.smt import Budget, SolverResult, Term
 from tilec.ir.expr import Expr
 
 
@@ -23,10 +23,10 @@ class Loaded:
 
     term: Term
     tensor: str
-    place: tuple[Term, ...]
+    element_index: tuple[Term, ...]
 
 
-class Scene:
+class Query:
     """The facts of one query about a program."""
 
     def __init__(self, program: Program) -> None:
@@ -34,22 +34,22 @@ class Scene:
         self.host = HostTerms(program.contract)
         self.facts: list[Term] = self.host.assumptions()
         self.universal = self.host.definitions
-        self.vague: dict[str, str] = {}
+        self.approximated: dict[str, str] = {}
         self.loaded: list[Loaded] = []
         self._named = 0
 
-    def fresh(self, what: str, bounds: Bounds | None = None) -> Term:
+    def fresh(self, label: str, bounds: Bounds | None = None) -> Term:
         """A new integer unknown, within bounds that are always satisfied."""
         self._named += 1
-        term = smt.unknown(f"{what}#{self._named}")
+        term = smt.unknown(f"{label}#{self._named}")
         if bounds is not None:
             self.facts += [term >= bounds[0], term <= bounds[1]]
         return term
 
-    def fresh_truth(self, what: str) -> Term:
+    def fresh_boolean(self, label: str) -> Term:
         """A new boolean unknown."""
         self._named += 1
-        return smt.unknown_truth(f"{what}#{self._named}")
+        return smt.unknown_boolean(f"{label}#{self._named}")
 
     def expression(self, expr: Expr) -> Term:
         """A launch expression."""
@@ -57,54 +57,54 @@ class Scene:
 
     def record(self, loaded: Loaded) -> list[Term]:
         """Records a value that was read; returns the facts that the contract and earlier reads imply."""
-        found: list[Term] = []
-        as_launched = self.program.reads_as_launched(loaded.tensor)
+        facts: list[Term] = []
+        as_launched = self.program.reads_initial_contents(loaded.tensor)
         checks = self.program.contract.values.get(loaded.tensor, []) if as_launched else []
-        inside = smt.every(self.inside(loaded.tensor, loaded.place))
+        inside = smt.every(self.inside(loaded.tensor, loaded.element_index))
         for check in checks:
             low, high = self.expression(check.low), self.expression(check.high)
-            found.append(smt.implies(inside, smt.every([loaded.term >= low, loaded.term < high])))
+            facts.append(smt.implies(inside, smt.every([loaded.term >= low, loaded.term < high])))
             if check.ends:
-                found += self._ends(loaded, low, high)
-        for other in self.loaded if as_launched else ():
-            if other.tensor == loaded.tensor:
-                same = smt.every(a == b for a, b in zip(loaded.place, other.place, strict=True))
-                found.append(smt.implies(same, loaded.term == other.term))
-                both = [inside, *self.inside(other.tensor, other.place)]
+                facts += self._ends(loaded, low, high)
+        for earlier in self.loaded if as_launched else ():
+            if earlier.tensor == loaded.tensor:
+                same = smt.every(a == b for a, b in zip(loaded.element_index, earlier.element_index, strict=True))
+                facts.append(smt.implies(same, loaded.term == earlier.term))
+                both = [inside, *self.inside(earlier.tensor, earlier.element_index)]
                 if any(check.distinct for check in checks):
-                    found.append(smt.implies(smt.every([*both, loaded.term == other.term]), same))
+                    facts.append(smt.implies(smt.every([*both, loaded.term == earlier.term]), same))
                 if any(check.sorted for check in checks):
-                    found += self._in_order(loaded, other, both)
+                    facts += self._in_order(loaded, earlier, both)
         self.loaded.append(loaded)
-        return found
+        return facts
 
     def _ends(self, loaded: Loaded, low: Term, high: Term) -> list[Term]:
         """The first element is the lowest value of the range, the last one the highest."""
         (dim,) = self.program.function.parameter(loaded.tensor).value.tensor.dims
-        (place,) = loaded.place
+        (element_index,) = loaded.element_index
         last = smt.sub(self.expression(dim), smt.integer(1))
         return [
-            smt.implies(smt.compare("eq", place, smt.integer(0)), loaded.term == low),
-            smt.implies(smt.compare("eq", place, last), loaded.term == smt.sub(high, smt.integer(1))),
+            smt.implies(smt.compare("eq", element_index, smt.integer(0)), loaded.term == low),
+            smt.implies(smt.compare("eq", element_index, last), loaded.term == smt.sub(high, smt.integer(1))),
         ]
 
     def _in_order(self, left: Loaded, right: Loaded, inside: list[Term]) -> list[Term]:
         """Of two elements inside a sorted tensor, the later one is not smaller."""
-        (first,), (second,) = left.place, right.place
+        (first,), (second,) = left.element_index, right.element_index
         return [
             smt.implies(smt.every([*inside, smt.compare("le", first, second)]), left.term <= right.term),
             smt.implies(smt.every([*inside, smt.compare("le", second, first)]), right.term <= left.term),
         ]
 
-    def inside(self, tensor: str, place: tuple[Term, ...]) -> list[Term]:
+    def inside(self, tensor: str, element_index: tuple[Term, ...]) -> list[Term]:
         """Conditions for an index to lie in the tensor."""
         dims = [self.expression(dim) for dim in self.program.function.parameter(tensor).value.tensor.dims]
-        found: list[Term] = []
-        for index, dim in zip(place, dims, strict=True):
-            found += [smt.compare("ge", index, smt.integer(0)), smt.compare("lt", index, dim)]
-        return found
+        conditions: list[Term] = []
+        for index, dim in zip(element_index, dims, strict=True):
+            conditions += [smt.compare("ge", index, smt.integer(0)), smt.compare("lt", index, dim)]
+        return conditions
 
-    def check(self, assertions: list[Term], budget: Budget) -> Answer:
+    def check(self, assertions: list[Term], budget: Budget) -> SolverResult:
         """Whether the assertions are satisfiable together with the facts."""
-        known = [smt.truth(False)] if any(smt.constant_truth(term) is False for term in assertions) else assertions
+        known = [smt.boolean(False)] if any(smt.constant_boolean(term) is False for term in assertions) else assertions
         return smt.check([*self.facts, *self.universal.facts, *known], budget, self.universal.splits)

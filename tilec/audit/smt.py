@@ -20,7 +20,7 @@ Term = Any
 
 STEPS: Final = 6_000_000
 """Budget of one attempt in z3's resource units (`rlimit`), about two to five seconds of a core."""
-WHOLE: Final = 120_000_000
+OBLIGATION_STEPS: Final = 120_000_000
 """Budget of all attempts for one obligation together, about one to two minutes."""
 OUT_OF_STEPS: Final = ("canceled", "max. resource limit exceeded")
 """z3's reasons for an attempt that used up its resource units."""
@@ -46,12 +46,12 @@ def unknown(name: str) -> Term:
     return z3.Int(name, _context[0])
 
 
-def unknown_truth(name: str) -> Term:
+def unknown_boolean(name: str) -> Term:
     """An unconstrained boolean."""
     return z3.Bool(name, _context[0])
 
 
-def truth(value: bool) -> Term:
+def boolean(value: bool) -> Term:
     """A boolean constant."""
     return z3.BoolVal(value, _context[0])
 
@@ -61,7 +61,7 @@ def constant(term: Term) -> int | None:
     return term.as_long() if z3.is_int_value(term) else None
 
 
-def constant_truth(term: Term) -> bool | None:
+def constant_boolean(term: Term) -> bool | None:
     """The value of a boolean constant, otherwise None."""
     if z3.is_true(term):
         return True
@@ -105,7 +105,7 @@ def mul(left: Term, right: Term) -> Term:
 
 def choose(condition: Term, on_true: Term, on_false: Term) -> Term:
     """One of two terms of one type, by a condition."""
-    known = constant_truth(condition)
+    known = constant_boolean(condition)
     if known is not None:
         return on_true if known else on_false
     return on_true if on_true.eq(on_false) else z3.If(condition, on_true, on_false)
@@ -147,22 +147,22 @@ def every(terms: Iterable[Term]) -> Term:
     """Conjunction, folded."""
     kept = [term for term in terms if not z3.is_true(term)]
     if any(z3.is_false(term) for term in kept):
-        return truth(False)
-    return truth(True) if not kept else kept[0] if len(kept) == 1 else z3.And(*kept)
+        return boolean(False)
+    return boolean(True) if not kept else kept[0] if len(kept) == 1 else z3.And(*kept)
 
 
 def some(terms: Iterable[Term]) -> Term:
     """Disjunction, folded."""
     kept = [term for term in terms if not z3.is_false(term)]
     if any(z3.is_true(term) for term in kept):
-        return truth(True)
-    return truth(False) if not kept else kept[0] if len(kept) == 1 else z3.Or(*kept)
+        return boolean(True)
+    return boolean(False) if not kept else kept[0] if len(kept) == 1 else z3.Or(*kept)
 
 
 def negate(term: Term) -> Term:
     """Negation, folded."""
-    known = constant_truth(term)
-    return truth(not known) if known is not None else z3.Not(term)
+    known = constant_boolean(term)
+    return boolean(not known) if known is not None else z3.Not(term)
 
 
 def implies(condition: Term, then: Term) -> Term:
@@ -193,7 +193,7 @@ def replaced(term: Term, pairs: Sequence[tuple[Term, Term]]) -> Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SolverResult:
     """`verdict`: none (no model), found, or undecided (with a `reason`); `model` has the integers of a model by name."""
 
     verdict: str
@@ -203,73 +203,73 @@ class Answer:
 
 @dataclass(slots=True)
 class Budget:
-    """The budget of an obligation in z3's resource units: `steps` per attempt, `whole` for all attempts since `begin`. They
+    """The budget of an obligation in z3's resource units: `steps` per attempt, `total` for all attempts since `begin`. They
     are the same on every machine under any load. `used` counts them."""
 
     steps: int = STEPS
-    whole: int = WHOLE
+    total: int = OBLIGATION_STEPS
     used: int = 0
 
     def begin(self) -> None:
         """Starts the next obligation."""
         self.used = 0
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether nothing is left for this obligation."""
-        return self.used >= self.whole
+        return self.used >= self.total
 
-    def over(self) -> str:
+    def reason_exhausted(self) -> str:
         """The reason why an obligation without remaining budget is undecided."""
-        return f"the solver's budget of {self.whole} steps for one obligation is spent"
+        return f"the solver's budget of {self.total} steps for one obligation is spent"
 
 
-def check(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]] = ()) -> Answer:
+def check(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]] = ()) -> SolverResult:
     """Whether the assertions have a model. `splits` are integer terms with their bounds that may be tried value by value."""
-    answer = _attempt(assertions, budget, "default")
-    if answer.verdict == "undecided" and splits:
-        answer = _by_cases(assertions, budget, splits)
+    result = _attempt(assertions, budget, "default")
+    if result.verdict == "undecided" and splits:
+        result = _by_cases(assertions, budget, splits)
     for kind in ("QF_NIA", "other order"):
-        if answer.verdict == "undecided":
-            answer = _attempt(assertions, budget, kind)
-    return answer
+        if result.verdict == "undecided":
+            result = _attempt(assertions, budget, kind)
+    return result
 
 
-def _by_cases(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]]) -> Answer:
+def _by_cases(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]]) -> SolverResult:
     (term, low, high), rest = splits[0], splits[1:]
     cases = [some([term < low, term > high]), *(term == value for value in range(low, high + 1))]
     for case in cases:
-        answer = _attempt([*assertions, case], budget, "default")
-        if answer.verdict == "undecided" and rest:
-            answer = _by_cases([*assertions, case], budget, rest)
-        if answer.verdict != "none":
-            return answer
-    return Answer("none")
+        result = _attempt([*assertions, case], budget, "default")
+        if result.verdict == "undecided" and rest:
+            result = _by_cases([*assertions, case], budget, rest)
+        if result.verdict != "none":
+            return result
+    return SolverResult("none")
 
 
-def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> Answer:
-    if budget.spent():
-        return Answer("undecided", reason=budget.over())
-    most = min(3 * budget.steps if kind == "other order" else budget.steps, budget.whole - budget.used)
+def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> SolverResult:
+    if budget.exhausted():
+        return SolverResult("undecided", reason=budget.reason_exhausted())
+    limit = min(3 * budget.steps if kind == "other order" else budget.steps, budget.total - budget.used)
     solver = z3.SolverFor(kind, ctx=_context[0]) if kind == "QF_NIA" else z3.Solver(ctx=_context[0])
-    solver.set("rlimit", most)
+    solver.set("rlimit", limit)
     if kind == "other order":
         solver.set("random_seed", 7)
-    before = _steps(solver)
+    used_before = _steps(solver)
     solver.add(*assertions)
-    found = solver.check()
-    budget.used += max(_steps(solver) - before, 1)
-    if found == z3.unsat:
-        return Answer("none")
-    if found == z3.sat:
+    verdict = solver.check()
+    budget.used += max(_steps(solver) - used_before, 1)
+    if verdict == z3.unsat:
+        return SolverResult("none")
+    if verdict == z3.sat:
         model = solver.model()
         values = {str(one): model[one] for one in model.decls() if one.arity() == 0}
         numbers = {name: value.as_long() for name, value in sorted(values.items()) if z3.is_int_value(value)}
-        return Answer("found", numbers)
-    if budget.spent():
-        return Answer("undecided", reason=budget.over())
-    said = str(solver.reason_unknown())
-    within = f"within {most} steps" if said in OUT_OF_STEPS else f"and gave up ({said})"
-    return Answer("undecided", reason=f"z3 found neither a proof nor a counterexample {within}")
+        return SolverResult("found", numbers)
+    if budget.exhausted():
+        return SolverResult("undecided", reason=budget.reason_exhausted())
+    message = str(solver.reason_unknown())
+    explanation = f"within {limit} steps" if message in OUT_OF_STEPS else f"and gave up ({message})"
+    return SolverResult("undecided", reason=f"z3 found neither a proof nor a counterexample {explanation}")
 
 
 def _steps(solver: Any) -> int:

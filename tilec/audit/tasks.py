@@ -20,7 +20,7 @@ from tilec.audit import cubins
 from tilec.audit.contract import contract_of, disagreements
 from tilec.audit.emulation import emulated
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
-from tilec.audit.maps import judged
+from tilec.audit.maps import checked
 from tilec.audit.prove import prove_function, satisfiable
 from tilec.audit.smt import Budget
 from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, PROOF, rests_on
@@ -80,25 +80,25 @@ def run_unit(unit: Unit, emit: Callable[[Any], None]) -> None:
     emit(found)
 
 
-def unanswered(kind: str, reason: str) -> Any:
+def unfinished_result(kind: str, reason: str) -> Any:
     """The result of a task that did not finish."""
     if kind == PROOF:
         return [asdict(Finding("contract", "it can be proven", UNKNOWN, reason))]
     if kind == ASSEMBLY:
         return {"unanswered": reason}
-    found: dict[str, Any] = {"status": UNKNOWN, "reason": reason}
-    return found | {"launches": list[Any]()} if kind == EMULATION else found
+    result: dict[str, Any] = {"status": UNKNOWN, "reason": reason}
+    return result | {"launches": list[Any]()} if kind == EMULATION else result
 
 
 def key(kind: str, texts: dict[str, bytes], manifest: Manifest, **more: Any) -> str:
     """The digest of everything that a verdict depends on: texts, fields of the manifest, checkers, and `more` from the
     caller."""
-    data = {name: _told_apart(to_json(getattr(manifest, name))) for name in FIELDS[kind]}
+    data = {name: _unambiguous(to_json(getattr(manifest, name))) for name in FIELDS[kind]}
     digests = {name: hashlib.sha256(texts[name]).hexdigest() for name in TEXTS[kind]}
     return hashlib.sha256(canonical([kind, digests, data, rests_on(kind), more])).hexdigest()
 
 
-def _told_apart(data: Any) -> Any:
+def _unambiguous(data: Any) -> Any:
     """The data with floats as text, which gives infinities a canonical form, and with a type letter before each text and
     float, so that they stay distinct."""
     if isinstance(data, float):
@@ -107,9 +107,9 @@ def _told_apart(data: Any) -> Any:
         return f"t{data}"
     if isinstance(data, dict):
         items: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
-        return {key: _told_apart(value) for key, value in items.items()}
+        return {key: _unambiguous(value) for key, value in items.items()}
     if isinstance(data, list):
-        return [_told_apart(item) for item in data]  # pyright: ignore[reportUnknownVariableType]
+        return [_unambiguous(item) for item in data]  # pyright: ignore[reportUnknownVariableType]
     return data
 
 
@@ -137,30 +137,36 @@ def prove_task(task: Task) -> list[dict[str, Any]]:
     budget = Budget()
     try:
         function = parse_function(task.tir)
-        wrong = [Finding("contract", "it describes the kernel", REFUTED, text) for text in disagreements(manifest, function)]
-        found = wrong or [Finding("contract", "it describes the kernel", CONFIRMED)]
+        contradictions = [
+            Finding("contract", "it describes the kernel", REFUTED, text) for text in disagreements(manifest, function)
+        ]
+        findings = contradictions or [Finding("contract", "it describes the kernel", CONFIRMED)]
         contract = contract_of(manifest, function)
-        if not wrong:
-            found += [*satisfiable(function, contract, budget), *prove_function(function, contract, budget)]
+        if not contradictions:
+            findings += [*satisfiable(function, contract, budget), *prove_function(function, contract, budget)]
     except (ParseError, VerifyError) as error:
-        found = [Finding("contract", "its tile IR is well-formed", REFUTED, str(error)[:300])]
+        findings = [Finding("contract", "its tile IR is well-formed", REFUTED, str(error)[:300])]
     except RecursionError:
-        found = [Finding("contract", "it can be proven", UNKNOWN, "the kernel is nested too deep for the audit")]
-    return [asdict(finding) for finding in found]
+        findings = [Finding("contract", "it can be proven", UNKNOWN, "the kernel is nested too deep for the audit")]
+    return [asdict(finding) for finding in findings]
 
 
 def emulate_task(task: Task) -> dict[str, Any]:
     """The result of `emulated` as data."""
-    read = _function(task)
-    if isinstance(read, str):
-        return unanswered(EMULATION, read)
-    return emulated(manifest_for(EMULATION, task), read, task.ptx, launches=task.launches, seeds=task.seeds)
+    function = _function(task)
+    if isinstance(function, str):
+        return unfinished_result(EMULATION, function)
+    return emulated(manifest_for(EMULATION, task), function, task.ptx, launches=task.launches, seeds=task.seeds)
 
 
 def arguments_task(task: Task) -> dict[str, Any]:
-    """The result of `maps.judged`."""
-    read = _function(task)
-    return unanswered(ARGUMENTS, read) if isinstance(read, str) else judged(manifest_for(ARGUMENTS, task), read, task.ptx)
+    """The result of `maps.checked`."""
+    function = _function(task)
+    return (
+        unfinished_result(ARGUMENTS, function)
+        if isinstance(function, str)
+        else checked(manifest_for(ARGUMENTS, task), function, task.ptx)
+    )
 
 
 def assemble_task(task: Task) -> dict[str, Any]:

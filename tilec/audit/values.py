@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.program import Program
-from tilec.audit.scene import Loaded, Scene
+from tilec.audit.scene import Loaded, Query
 from tilec.audit.smt import Term
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import (
@@ -43,19 +43,19 @@ Position = tuple[Term, ...]
 
 
 class Execution:
-    """`blocks` are the block's ids, `turns` the current iteration (from 0) of each loop, an `int` for a loop that is
+    """`blocks` are the block's ids, `iterations` the current iteration (from 0) of each loop, an `int` for a loop that is
     evaluated iteration by iteration. `definitions` collects the definitions of quotients."""
 
     def __init__(
-        self, scene: Scene, name: str, blocks: Sequence[Term], turns: Mapping[For, Term | int],
+        self, query: Query, name: str, blocks: Sequence[Term], iterations: Mapping[For, Term | int],
         definitions: Definitions | None = None,
     ) -> None:  # fmt: skip
-        self.scene = scene
-        self.program: Program = scene.program
+        self.query = query
+        self.program: Program = query.program
         self.name = name
         self.blocks = tuple(blocks)
-        self.turns = dict(turns)
-        self.definitions = definitions if definitions is not None else scene.universal
+        self.iterations = dict(iterations)
+        self.definitions = definitions if definitions is not None else query.universal
         self.own_facts: list[Term] = []  # facts about data read by a witness, true for any block
         self._known: dict[tuple[object, ...], tuple[Term, Position]] = {}
 
@@ -63,31 +63,33 @@ class Execution:
 
     def element(self, value: Value, position: Position = ()) -> Term:
         """One element of a tile of integers or bools."""
-        key = (value, tuple(map(smt.identity, position)), self._moment(value))
+        key = (value, tuple(map(smt.identity, position)), self._iterations_of(value))
         if key not in self._known:
             self._known[key] = (self._element(value, position), position)
         return self._known[key][0]
 
-    def _moment(self, value: Value) -> object:
+    def _iterations_of(self, value: Value) -> object:
         """The iterations of the enclosing followed loops; part of the cache key of a value."""
-        return tuple(turn for loop in self.program.loops_of(value) if isinstance(turn := self.turns.get(loop), int))
+        return tuple(
+            iteration for loop in self.program.loops_of(value) if isinstance(iteration := self.iterations.get(loop), int)
+        )
 
     def _element(self, value: Value, position: Position) -> Term:
         owner = value.owner
         if owner is self.program.function.body:
-            return self.scene.host.symbol(self.program.function.parameter_of(value).name)
+            return self.query.host.symbol(self.program.function.parameter_of(value).name)
         if owner in self.program.loops:
             return self._argument(self.program.loops[owner], value, position)
         assert isinstance(owner, Op)
         if isinstance(owner, For):
             return self._result(owner, value, position)
         if isinstance(owner, If):
-            place = owner.results.index(value)
-            sides = [region.ops[-1].operands[place] for region in owner.regions]
+            result_index = owner.results.index(value)
+            sides = [region.ops[-1].operands[result_index] for region in owner.regions]
             condition = self.element(owner.operands[0])
             return smt.choose(condition, self.element(sides[0], position), self.element(sides[1], position))
         if value.tile.dtype.kind == "b":
-            return self._truth(owner, value, position)
+            return self._boolean(owner, value, position)
         return self._integer(owner, value, position)
 
     def _integer(self, op: Op, value: Value, position: Position) -> Term:
@@ -100,9 +102,9 @@ class Execution:
                 return self.blocks[op.axis] if op.axis < len(self.blocks) else smt.integer(0)
             case NumBlocks():
                 grid = self.program.contract.grid
-                return self.scene.expression(grid[op.axis]) if op.axis < len(grid) else smt.integer(1)
+                return self.query.expression(grid[op.axis]) if op.axis < len(grid) else smt.integer(1)
             case DimValue():
-                return self.scene.host.symbol(op.symbol)
+                return self.query.host.symbol(op.symbol)
             case Broadcast() | Reshape() | Permute():
                 return self.element(op.operands[0], moved(op, position))
             case Select():
@@ -126,9 +128,9 @@ class Execution:
             case Load() | Gather():
                 return self._loaded(op, position)
             case Reduce():
-                return self._vague(value, f"{op.kind} of a tile")
+                return self._approximated(value, f"{op.kind} of a tile")
             case _:
-                return self._vague(value, op.opcode)
+                return self._approximated(value, op.opcode)
 
     def _binary(self, op: Binary, value: Value, position: Position) -> Term:
         left, right = (self.element(operand, position) for operand in op.operands)
@@ -152,7 +154,7 @@ class Execution:
             case "and" if (mask := smt.constant(right)) is not None and mask >= 0 and mask & (mask + 1) == 0:
                 return self.definitions.divided(left, smt.integer(mask + 1), True, None)[1]
             case _:
-                return self._vague(value, f"`{op.kind}` of integers")
+                return self._approximated(value, f"`{op.kind}` of integers")
 
     def _wrapped(self, op: Binary, left: Term, right: Term, quotient: Term) -> Term:
         """The one quotient that wraps: the minimum of a signed type divided by -1 is itself."""
@@ -166,7 +168,7 @@ class Execution:
     def _shifted(self, op: Binary, left: Term, amount: int | None, value: Value) -> Term:
         width = value.tile.dtype.bits
         if amount is None:
-            return self._vague(value, "a shift by an amount that is not constant")
+            return self._approximated(value, "a shift by an amount that is not constant")
         if amount >= width or amount < 0:  # a negative amount counts as at least the width
             negative = value.tile.dtype.kind == "i" and op.kind == "shr"
             return smt.choose(left < 0, smt.integer(-1), smt.integer(0)) if negative else smt.integer(0)
@@ -174,10 +176,10 @@ class Execution:
             return smt.mul(left, smt.integer(1 << amount))
         return self.definitions.divided(left, smt.integer(1 << amount), True, None)[0]
 
-    def _truth(self, op: Op, value: Value, position: Position) -> Term:
+    def _boolean(self, op: Op, value: Value, position: Position) -> Term:
         match op:
             case Constant():
-                return smt.truth(bool(op.value))
+                return smt.boolean(bool(op.value))
             case Compare() if not op.operands[0].tile.dtype.is_float:
                 left, right = (self.element(operand, position) for operand in op.operands)
                 if op.operands[0].tile.dtype.kind == "b":
@@ -201,117 +203,127 @@ class Execution:
                 left, right = (self.element(operand, position) for operand in op.operands)
                 return smt.choose(left, smt.negate(right), right)
             case _:
-                term = self.scene.fresh_truth(f"{self.name}.{op.opcode}")
-                self.scene.vague[str(term)] = "a condition on data" if isinstance(op, Compare) else op.opcode
+                term = self.query.fresh_boolean(f"{self.name}.{op.opcode}")
+                self.query.approximated[str(term)] = "a condition on data" if isinstance(op, Compare) else op.opcode
                 return term
 
-    def _vague(self, value: Value, what: str) -> Term:
-        term = self.scene.fresh(f"{self.name}.{what}", self.program.bounds[value])
-        self.scene.vague[str(term)] = what
+    def _approximated(self, value: Value, label: str) -> Term:
+        term = self.query.fresh(f"{self.name}.{label}", self.program.bounds[value])
+        self.query.approximated[str(term)] = label
         return term
 
     def _loaded(self, op: Load | Gather, position: Position) -> Term:
         name = self.program.parameter(op).name
         low, high = op.result.tile.dtype.integer_range()
-        term = self.scene.fresh(f"{self.name}.{name}", (low, high))
-        if not self.program.reads_as_launched(name):
-            self.scene.vague[str(term)] = f"`{name}`, which the kernel writes"
-        place = self.place(op, position)
-        self.own_facts += self.scene.record(Loaded(term, name, place))
-        if self.definitions is self.scene.universal:
-            self.scene.facts += self.own_facts
+        term = self.query.fresh(f"{self.name}.{name}", (low, high))
+        if not self.program.reads_initial_contents(name):
+            self.query.approximated[str(term)] = f"`{name}`, which the kernel writes"
+        element_index = self.element_index(op, position)
+        self.own_facts += self.query.record(Loaded(term, name, element_index))
+        if self.definitions is self.query.universal:
+            self.query.facts += self.own_facts
             self.own_facts = []
         if op.pad is None:
             return term
         pad = max(low, min(high, int(op.pad)))
-        return smt.choose(smt.every(self.scene.inside(name, place)), term, smt.integer(pad))
+        return smt.choose(smt.every(self.query.inside(name, element_index)), term, smt.integer(pad))
 
     # Loops
 
     def variable(self, loop: For) -> Term:
         """The loop variable."""
-        turn = self.turns[loop]
-        count = smt.integer(turn) if isinstance(turn, int) else turn
+        iteration = self.iterations[loop]
+        count = smt.integer(iteration) if isinstance(iteration, int) else iteration
         return smt.add(self.element(loop.lower), smt.mul(count, self.element(loop.step)))
 
     def _argument(self, loop: For, value: Value, position: Position) -> Term:
         body = loop.regions[0]
-        place = body.arguments.index(value)
-        if place == 0:
+        argument_index = body.arguments.index(value)
+        if argument_index == 0:
             return self.variable(loop)
-        steady = self.program.steady(value)
-        turn = self.turns[loop]
-        initial = loop.initial[place - 1]
-        if steady is not None:
+        induction = self.program.induction(value)
+        iteration = self.iterations[loop]
+        initial = loop.initial[argument_index - 1]
+        if induction is not None:
             return self._after(
-                initial, steady.amount, steady.sign, position, smt.integer(turn) if isinstance(turn, int) else turn
+                initial,
+                induction.amount,
+                induction.sign,
+                position,
+                smt.integer(iteration) if isinstance(iteration, int) else iteration,
             )
-        if isinstance(turn, int):
-            return self.element(initial, position) if turn == 0 else self._yielded(loop, place - 1, turn - 1, position)
+        if isinstance(iteration, int):
+            return (
+                self.element(initial, position)
+                if iteration == 0
+                else self._yielded(loop, argument_index - 1, iteration - 1, position)
+            )
         if value.tile.dtype.kind == "b":
-            term = self.scene.fresh_truth(f"{self.name}.carried")
-            self.scene.vague[str(term)] = "a carried condition"
+            term = self.query.fresh_boolean(f"{self.name}.carried")
+            self.query.approximated[str(term)] = "a carried condition"
             return term
-        return self._vague(value, "a carried value")
+        return self._approximated(value, "a carried value")
 
     def _result(self, loop: For, value: Value, position: Position) -> Term:
-        place = loop.results.index(value)
-        argument = loop.regions[0].arguments[place + 1]
-        steady, turns = self.program.steady(argument), self.program.turns(loop)
-        if steady is not None and (steady.amount is None or turns is not None):
-            return self._after(loop.initial[place], steady.amount, steady.sign, position, smt.integer(turns or 0))
-        if turns is not None and loop in self.program.followed:
-            if turns == 0:
-                return self.element(loop.initial[place], position)
-            return self._yielded(loop, place, turns - 1, position)
+        result_index = loop.results.index(value)
+        argument = loop.regions[0].arguments[result_index + 1]
+        induction, iterations = self.program.induction(argument), self.program.iterations(loop)
+        if induction is not None and (induction.amount is None or iterations is not None):
+            return self._after(
+                loop.initial[result_index], induction.amount, induction.sign, position, smt.integer(iterations or 0)
+            )
+        if iterations is not None and loop in self.program.unrolled:
+            if iterations == 0:
+                return self.element(loop.initial[result_index], position)
+            return self._yielded(loop, result_index, iterations - 1, position)
         if value.tile.dtype.kind == "b":
-            term = self.scene.fresh_truth(f"{self.name}.result")
-            self.scene.vague[str(term)] = "the result of a loop"
+            term = self.query.fresh_boolean(f"{self.name}.result")
+            self.query.approximated[str(term)] = "the result of a loop"
             return term
-        return self._vague(value, "the result of a loop")
+        return self._approximated(value, "the result of a loop")
 
-    def _after(self, initial: Value, amount: Value | None, sign: int, position: Position, turns: Term) -> Term:
+    def _after(self, initial: Value, amount: Value | None, sign: int, position: Position, iterations: Term) -> Term:
         start = self.element(initial, position)
         if amount is None:
             return start
-        growth = smt.mul(turns, self.element(amount, position))
+        growth = smt.mul(iterations, self.element(amount, position))
         return smt.add(start, growth) if sign > 0 else smt.sub(start, growth)
 
-    def _yielded(self, loop: For, place: int, turn: int, position: Position) -> Term:
+    def _yielded(self, loop: For, element_index: int, iteration: int, position: Position) -> Term:
         """A value that a followed loop yields at the end of an iteration."""
-        before = self.turns.get(loop)
-        self.turns[loop] = turn
+        before = self.iterations.get(loop)
+        self.iterations[loop] = iteration
         try:
-            return self.element(loop.regions[0].ops[-1].operands[place], position)
+            return self.element(loop.regions[0].ops[-1].operands[element_index], position)
         finally:
             if before is None:
-                del self.turns[loop]
+                del self.iterations[loop]
             else:
-                self.turns[loop] = before
+                self.iterations[loop] = before
 
     # When an operation runs
 
-    def runs(self, op: Op) -> list[Term]:
+    def path_conditions(self, op: Op) -> list[Term]:
         """Conditions under which `op` is executed: ids within the grid, iterations within their loops, branches taken."""
-        found: list[Term] = []
+        conditions: list[Term] = []
         for block, extent in zip(self.blocks, self.program.contract.grid, strict=True):
-            found += [block >= 0, block < self.scene.expression(extent)]
+            conditions += [block >= 0, block < self.query.expression(extent)]
         for frame in self.program.frames[op]:
             if isinstance(frame.op, For):
-                variable, turn = self.variable(frame.op), self.turns[frame.op]
-                found.append(smt.compare("lt", variable, self.element(frame.op.upper)))
-                if not isinstance(turn, int):
-                    found.append(turn >= 0)
+                variable, iteration = self.variable(frame.op), self.iterations[frame.op]
+                conditions.append(smt.compare("lt", variable, self.element(frame.op.upper)))
+                if not isinstance(iteration, int):
+                    conditions.append(iteration >= 0)
                     if frame.op in self.program.positive:
-                        found.append(variable >= self.element(frame.op.lower))
+                        conditions.append(variable >= self.element(frame.op.lower))
             else:
                 condition = self.element(frame.op.operands[0])
-                found.append(condition if frame.region == 0 else smt.negate(condition))
-        return found
+                conditions.append(condition if frame.region == 0 else smt.negate(condition))
+        return conditions
 
     # Memory accesses
 
-    def place(self, op: MemoryOp, position: Position) -> tuple[Term, ...]:
+    def element_index(self, op: MemoryOp, position: Position) -> tuple[Term, ...]:
         """The element of the tensor that an operation accesses at a position of its tile."""
         if op.indexed:
             return tuple(self.element(index, position) for index in op.places)

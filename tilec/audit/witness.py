@@ -40,81 +40,81 @@ class Unknowns:
     defaults: dict[str, Term] = field(default_factory=dict[str, Term])
 
 
-def candidates(sought: Unknowns, universal: Definitions) -> Iterator[dict[str, Term]]:
+def candidates(unknowns: Unknowns, universal: Definitions) -> Iterator[dict[str, Term]]:
     """Candidate solutions, at most `CANDIDATES`; quotients in them are defined in `universal`."""
-    for number, found in enumerate(_search(sought, {}, universal)):
-        yield found
+    for number, solution in enumerate(_search(unknowns, {}, universal)):
+        yield solution
         if number + 1 == CANDIDATES:
             return
 
 
-def applied(term: Term, sought: Unknowns, found: dict[str, Term]) -> Term:
+def applied(term: Term, unknowns: Unknowns, solution: dict[str, Term]) -> Term:
     """A term with the solution substituted for the unknowns."""
-    return smt.replaced(term, [(sought.terms[name], value) for name, value in found.items()])
+    return smt.replaced(term, [(unknowns.terms[name], value) for name, value in solution.items()])
 
 
-def _search(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
-    found = dict(found)
+def _search(unknowns: Unknowns, solution: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
+    solution = dict(solution)
     while True:
-        if len(found) == len(sought.terms):
-            yield found
+        if len(solution) == len(unknowns.terms):
+            yield solution
             return
-        if not (_one_axis(sought, found, universal) or _definition(sought, found, universal)):
+        if not (_one_axis(unknowns, solution, universal) or _definition(unknowns, solution, universal)):
             break
-    options = list(_several(sought, found, universal))
+    options = list(_several(unknowns, solution, universal))
     for option in options:
-        yield from _search(sought, {**found, **option}, universal)
+        yield from _search(unknowns, {**solution, **option}, universal)
     if options:
         return
-    open_names = [name for name in sought.terms if name not in found and name in sought.defaults]
+    open_names = [name for name in unknowns.terms if name not in solution and name in unknowns.defaults]
     if open_names:
-        yield from _search(sought, {**found, open_names[0]: sought.defaults[open_names[0]]}, universal)
+        yield from _search(unknowns, {**solution, open_names[0]: unknowns.defaults[open_names[0]]}, universal)
 
 
-def _one_axis(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> bool:
+def _one_axis(unknowns: Unknowns, solution: dict[str, Term], universal: Definitions) -> bool:
     """Solves an axis with a single remaining unknown."""
-    for place, element in sought.targets:
-        linear = linear_in(applied(place, sought, found), sought)
+    for place, element in unknowns.targets:
+        linear = linear_in(applied(place, unknowns, solution), unknowns)
         if linear is not None and len(linear.coefficients) == 1:
             ((name, coefficient),) = linear.coefficients.items()
-            found[name] = _digit(smt.sub(element, linear.rest), coefficient, universal)[0]
+            solution[name] = _digit(smt.sub(element, linear.rest), coefficient, universal)[0]
             return True
     return False
 
 
-def _definition(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> bool:
+def _definition(unknowns: Unknowns, solution: dict[str, Term], universal: Definitions) -> bool:
     """Applies the definition of a quotient: forward from a known dividend, or backward to an unknown in it."""
-    for quotient, rest, left, right in sought.definitions.known.values():
+    for quotient, rest, left, right in unknowns.definitions.known.values():
         names = [str(quotient), str(rest)]
-        dividend, divisor = applied(left, sought, found), applied(right, sought, found)
-        if not names[0].startswith(sought.definitions.prefix) or open_in(divisor, sought):
+        dividend, divisor = applied(left, unknowns, solution), applied(right, unknowns, solution)
+        if not names[0].startswith(unknowns.definitions.prefix) or open_in(divisor, unknowns):
             continue
-        known = [name in found for name in names]
-        if not open_in(dividend, sought):
+        known = [name in solution for name in names]
+        if not open_in(dividend, unknowns):
             if not all(known):
                 values = universal.divided(dividend, divisor, False, None)
-                found |= {name: value for name, value in zip(names, values, strict=True) if name not in found}
+                solution |= {name: value for name, value in zip(names, values, strict=True) if name not in solution}
                 return True
         elif all(known):
-            linear = linear_in(dividend, sought)
+            linear = linear_in(dividend, unknowns)
             if linear is not None and len(linear.coefficients) == 1:
                 ((name, coefficient),) = linear.coefficients.items()
-                whole = smt.add(smt.mul(divisor, found[names[0]]), found[names[1]])
-                found[name] = _digit(smt.sub(whole, linear.rest), coefficient, universal)[0]
+                dividend_value = smt.add(smt.mul(divisor, solution[names[0]]), solution[names[1]])
+                solution[name] = _digit(smt.sub(dividend_value, linear.rest), coefficient, universal)[0]
                 return True
     return False
 
 
-def _several(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
+def _several(unknowns: Unknowns, solution: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
     """Solves the unknowns of one axis as digits, in every order."""
-    for place, element in sought.targets:
-        linear = linear_in(applied(place, sought, found), sought)
+    for place, element in unknowns.targets:
+        linear = linear_in(applied(place, unknowns, solution), unknowns)
         if linear is None or not 2 <= len(linear.coefficients) <= DIGITS:
             continue
         for order in permutations(sorted(linear.coefficients)):
-            left, option = smt.sub(element, linear.rest), dict[str, Term]()
+            remaining, option = smt.sub(element, linear.rest), dict[str, Term]()
             for name in order:
-                option[name], left = _digit(left, linear.coefficients[name], universal)
+                option[name], remaining = _digit(remaining, linear.coefficients[name], universal)
             yield option
         return
 
@@ -129,30 +129,30 @@ def _digit(left: Term, coefficient: Term, universal: Definitions) -> tuple[Term,
     return quotient, rest
 
 
-def open_in(term: Term, sought: Unknowns) -> bool:
+def open_in(term: Term, unknowns: Unknowns) -> bool:
     """Whether a term still contains an unknown."""
     pending, seen = [term], set[int]()
     while pending:
-        one = pending.pop()
-        if one.get_id() in seen:
+        current = pending.pop()
+        if current.get_id() in seen:
             continue
-        seen.add(one.get_id())
-        if one.num_args():
-            pending += one.children()
-        elif smt.constant(one) is None and str(one) in sought.terms:
+        seen.add(current.get_id())
+        if current.num_args():
+            pending += current.children()
+        elif smt.constant(current) is None and str(current) in unknowns.terms:
             return True
     return False
 
 
-def linear_in(term: Term, sought: Unknowns) -> Linear | None:
+def linear_in(term: Term, unknowns: Unknowns) -> Linear | None:
     """A term as a linear sum over the unknowns, or None if it is not linear."""
     z3 = smt.z3
-    if not open_in(term, sought):
+    if not open_in(term, unknowns):
         return Linear(term, {})
     if not term.num_args():
         return Linear(smt.integer(0), {str(term): smt.integer(1)})
     kind = term.decl().kind()
-    parts = [linear_in(part, sought) for part in term.children()]
+    parts = [linear_in(part, unknowns) for part in term.children()]
     if any(part is None for part in parts):
         return None
     known = [part for part in parts if part is not None]

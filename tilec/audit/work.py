@@ -17,7 +17,7 @@ from typing import Any, Final
 from tilec.artifact.records import Manifest, to_json
 from tilec.audit.cubins import Assembler
 from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, KINDS, PROOF
-from tilec.audit.tasks import CPU_SECONDS, MEMORY_MB, Task, Unit, key, run_unit, unanswered
+from tilec.audit.tasks import CPU_SECONDS, MEMORY_MB, Task, Unit, key, run_unit, unfinished_result
 from tilec.audit.verdicts import Verdicts
 from tilec.runtime import BundledKernel
 from tilec.workers.scheduler import Crashed, Report, run
@@ -49,7 +49,7 @@ def texts_of(manifest: Manifest, texts: dict[str, bytes]) -> dict[str, bytes]:
 @dataclass(slots=True)
 class Work:
     """`found` are verdicts by key, `keys` the key by artifact name and kind, `waiting` the units to run by key. `reused`
-    and `judged` count by kind the cached and the new verdicts; `left` names the artifacts whose verdicts a time limit
+    and `checked` count by kind the cached and the new verdicts; `left` names the artifacts whose verdicts a time limit
     left open."""
 
     options: Options
@@ -60,31 +60,31 @@ class Work:
     waiting: dict[str, Unit] = field(default_factory=dict[str, Unit])
     keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     reused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    judged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    checked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     left: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
-    def add(self, one: BundledKernel, texts: dict[str, bytes]) -> None:
+    def add(self, kernel: BundledKernel, texts: dict[str, bytes]) -> None:
         """Adds all checks of an artifact."""
-        mine, manifest, options = texts_of(one.manifest, texts), one.manifest, self.options
+        own_texts, manifest, options = texts_of(kernel.manifest, texts), kernel.manifest, self.options
         assemble = self.assembler.assemble if self.assembler is not None else None
-        tir, ptx = (mine[name].decode(errors="replace") for name in ("tir", "ptx"))
+        tir, ptx = (own_texts[name].decode(errors="replace") for name in ("tir", "ptx"))
         task = Task(tir, ptx, to_json(manifest), options.launches, options.seeds, assemble)
         wanted: dict[str, dict[str, Any]] = {PROOF: {}, ARGUMENTS: {}} if tir else {}
         if tir and ptx and options.launches and options.seeds:
             wanted[EMULATION] = {"launches": options.launches, "seeds": options.seeds}
         if ptx and self.assembler is not None and assemble is not None:
             wanted[ASSEMBLY] = {"versions": self.assembler.versions}
-        for kind, more in wanted.items():
-            digest = key(kind, mine, manifest, **more)
-            self.keys[one.name, kind] = digest
+        for kind, inputs in wanted.items():
+            digest = key(kind, own_texts, manifest, **inputs)
+            self.keys[kernel.name, kind] = digest
             if digest in self.found or digest in self.waiting:
                 continue
-            known = self.verdicts.get(kind, digest) if self.verdicts is not None else None
-            if known is not None:
-                self.found[digest] = known
+            cached = self.verdicts.get(kind, digest) if self.verdicts is not None else None
+            if cached is not None:
+                self.found[digest] = cached
                 self.reused[kind] += 1
             else:
-                self.waiting[digest] = Unit(kind, task, one.name)
+                self.waiting[digest] = Unit(kind, task, kernel.name)
 
     def do(self, begin: float) -> None:
         """Computes every missing verdict, slowest kinds first."""
@@ -99,23 +99,23 @@ class Work:
                 if isinstance(event, Report):
                     self._keep(unit, digest, event.message)
                 elif isinstance(event, Crashed):
-                    self.found[digest] = unanswered(unit.kind, _end(event))
+                    self.found[digest] = unfinished_result(unit.kind, _end(event))
         for unit, digest in zip(units, order, strict=True):
             if digest not in self.found:
-                self.found[digest] = unanswered(unit.kind, f"stopped by --time-limit after {limit:g} s")
+                self.found[digest] = unfinished_result(unit.kind, f"stopped by --time-limit after {limit:g} s")
                 self.left[unit.kind].append(unit.name)
 
     def _keep(self, unit: Unit, digest: str, verdict: Any) -> None:
         self.found[digest] = verdict
-        self.judged[unit.kind] += 1
+        self.checked[unit.kind] += 1
         if self.verdicts is not None:
             self.verdicts.keep(unit.kind, digest, verdict, unit.name)
         if self.show is not None:
             self.show(f"{DONE[unit.kind]} {unit.name}")
 
-    def of(self, one: BundledKernel, kind: str) -> Any | None:
+    def verdict_of(self, kernel: BundledKernel, kind: str) -> Any | None:
         """The verdict on an artifact; None if it was not requested."""
-        return self.found.get(self.keys.get((one.name, kind), ""))
+        return self.found.get(self.keys.get((kernel.name, kind), ""))
 
 
 def _end(event: Crashed) -> str:

@@ -71,7 +71,7 @@ def run(
         )  # fmt: skip
         machine.overlaps = overlaps
         _check_shape(machine)
-        _place_parameters(machine, arguments)
+        _store_parameters(machine, arguments)
         machine.program.decode()
         order = list(blocks) if blocks is not None else _all_blocks(shape[0])
         _run_waves(machine, order)
@@ -93,10 +93,10 @@ def _run_waves(machine: Machine, order: list[Block]) -> None:
 
 
 def _three(sizes: Sequence[int]) -> Block:
-    found = (*(int(size) for size in sizes), 1, 1, 1)[:3]
-    if any(size < 1 for size in found):
+    padded = (*(int(size) for size in sizes), 1, 1, 1)[:3]
+    if any(size < 1 for size in padded):
         raise ValueError(f"a launch of {tuple(sizes)}")
-    return found[0], found[1], found[2]
+    return padded[0], padded[1], padded[2]
 
 
 def _all_blocks(grid: Block) -> list[Block]:
@@ -112,19 +112,19 @@ def _check_shape(machine: Machine) -> None:
         machine.faults.add("launch", f"blocks of {machine.threads} threads, more than .maxntid", None)
 
 
-def _place_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:
+def _store_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:
     parameters = machine.function.parameters
     if len(arguments) != len(parameters):
         raise ValueError(f"{machine.function.name} takes {len(parameters)} arguments, not {len(arguments)}")
     size = max((p.offset + p.size for p in parameters), default=0)
     align = max((p.align for p in parameters), default=1)
-    place = machine.memory.reserve("parameters", "param", size, align=max(align, 256), writable=False, tracked=False)
+    allocation = machine.memory.reserve("parameters", "param", size, align=max(align, 256), writable=False, tracked=False)
     for parameter, argument in zip(parameters, arguments, strict=True):
-        start = place.start + parameter.offset
+        start = allocation.start + parameter.offset
         data = np.frombuffer(_bytes(parameter, argument), np.uint8)
         machine.memory.data[start : start + parameter.size] = data
         machine.memory.poison[start : start + parameter.size] = 0
-    machine.parameters = place
+    machine.parameters = allocation
 
 
 def _bytes(parameter: Parameter, argument: Argument) -> bytes:
@@ -197,7 +197,7 @@ def emulate(
 
 def tensor_map(spec: TensorMapSpec, manifest: Manifest, pointers: Mapping[str, Allocation], env: Mapping[str, int]) -> bytes:
     """A tensor map of a manifest in the emulator's encoding. ValueError if the tensor cannot have one."""
-    tensor = next(one for one in manifest.tensors if one.name == spec.tensor)
+    tensor = next(spec_of_tensor for spec_of_tensor in manifest.tensors if spec_of_tensor.name == spec.tensor)
     size = DTYPES[tensor.dtype].bytes
     dims = [dim.evaluate(env) for dim in tensor.dims]
     if tensor.strides is None:
@@ -216,11 +216,11 @@ def _elements(spec: TensorSpec, array: NDArray[Any], env: Mapping[str, int]) -> 
     """Mask of the bytes that belong to elements of a strided tensor; None if all do."""
     if spec.strides is None:
         return None
-    where = np.zeros((), np.int64)
+    indices = np.zeros((), np.int64)
     for dim, stride in zip(spec.dims, spec.strides, strict=True):
-        where = where[..., None] + np.arange(dim.evaluate(env)) * stride.evaluate(env)
+        indices = indices[..., None] + np.arange(dim.evaluate(env)) * stride.evaluate(env)
     marked = np.zeros(array.size, np.bool_)
-    marked[where.reshape(-1)] = True
+    marked[indices.reshape(-1)] = True
     return np.repeat(marked, array.dtype.itemsize)
 
 

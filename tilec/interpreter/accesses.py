@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from tilec.interpreter.dtypes import Array
 from tilec.ir.core import Access, Function
 
-NOBODY: Final = -1
-MANY: Final = -2
+NO_BLOCK: Final = -1
+SEVERAL_BLOCKS: Final = -2
 
 
 class _Footprint:
-    """For each element: its one reading and one writing block (or NOBODY, or MANY), its number of writes, and whether a block
-    read it without having written it."""
+    """For each element: its one reading and one writing block (or NO_BLOCK, or SEVERAL_BLOCKS), its number of writes, and
+    whether a block read it without having written it."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.reader: NDArray[np.int64] = np.full(shape, NOBODY, np.int64)
-        self.writer: NDArray[np.int64] = np.full(shape, NOBODY, np.int64)
+        self.reader: NDArray[np.int64] = np.full(shape, NO_BLOCK, np.int64)
+        self.writer: NDArray[np.int64] = np.full(shape, NO_BLOCK, np.int64)
         self.writes: NDArray[np.int64] = np.zeros(shape, np.int64)
         self.unwritten: NDArray[np.bool_] = np.zeros(shape, np.bool_)
 
@@ -35,17 +35,17 @@ class Accesses:
         self.access = {p.name: p.access for p in function.parameters if p.access is not None}
         self.tensors = {name: _Footprint(arrays[name].shape) for name in self.access}
 
-    def read(self, tensor: str, block: int, place: Any) -> None:
-        """Records that a block reads the elements at `place`, a NumPy index."""
+    def read(self, tensor: str, block: int, index: Any) -> None:
+        """Records that a block reads the elements at `index`, a NumPy index."""
         footprint = self.tensors[tensor]
-        footprint.unwritten[place] |= footprint.writer[place] != block
-        footprint.reader[place] = _joined(footprint.reader[place], block)
+        footprint.unwritten[index] |= footprint.writer[index] != block
+        footprint.reader[index] = _joined(footprint.reader[index], block)
 
-    def write(self, tensor: str, block: int, place: Any) -> None:
-        """Records that a block writes the elements at `place`, a NumPy index."""
+    def write(self, tensor: str, block: int, index: Any) -> None:
+        """Records that a block writes the elements at `index`, a NumPy index."""
         footprint = self.tensors[tensor]
-        footprint.writer[place] = _joined(footprint.writer[place], block)
-        np.add.at(footprint.writes, place, 1)
+        footprint.writer[index] = _joined(footprint.writer[index], block)
+        np.add.at(footprint.writes, index, 1)
 
     def problems(self) -> list[str]:
         """Violations of the ownership rules, one line each, with the first element; empty for a safe kernel."""
@@ -53,9 +53,13 @@ class Accesses:
         for name, footprint in self.tensors.items():
             access = self.access[name]
             if access.exclusive:
-                found += _first(name, footprint.writer == MANY, "is written by two blocks")
-                other = (footprint.reader == MANY) | ((footprint.reader >= 0) & (footprint.reader != footprint.writer))
-                found += _first(name, (footprint.writer != NOBODY) & other, "is written by one block and read by another")
+                found += _first(name, footprint.writer == SEVERAL_BLOCKS, "is written by two blocks")
+                conflicting_reader = (footprint.reader == SEVERAL_BLOCKS) | (
+                    (footprint.reader >= 0) & (footprint.reader != footprint.writer)
+                )
+                found += _first(
+                    name, (footprint.writer != NO_BLOCK) & conflicting_reader, "is written by one block and read by another"
+                )
             if access is Access.OUT:
                 found += _first(name, footprint.writes == 0, "is written by no block")
                 found += _first(name, footprint.writes > 1, "is written more than once")
@@ -65,9 +69,9 @@ class Accesses:
 
 
 def _joined(known: NDArray[np.int64], block: int) -> NDArray[np.int64]:
-    return np.where((known == NOBODY) | (known == block), block, MANY)
+    return np.where((known == NO_BLOCK) | (known == block), block, SEVERAL_BLOCKS)
 
 
-def _first(name: str, where: NDArray[np.bool_], what: str) -> list[str]:
-    places = np.argwhere(where)
-    return [f"`{name}[{', '.join(map(str, places[0]))}]` {what}"] if len(places) else []
+def _first(name: str, where: NDArray[np.bool_], violation: str) -> list[str]:
+    indices = np.argwhere(where)
+    return [f"`{name}[{', '.join(map(str, indices[0]))}]` {violation}"] if len(indices) else []

@@ -138,9 +138,9 @@ def cast(op: Cast, x: Array) -> Array:
 
 def broadcast(op: Broadcast, x: Array) -> Array:
     """Broadcasts by NumPy's rule, which is also the tile IR's."""
-    found = np.empty(op.result.tile.shape, x.dtype)  # faster than `np.broadcast_to`
-    found[...] = x
-    return found
+    result = np.empty(op.result.tile.shape, x.dtype)  # faster than `np.broadcast_to`
+    result[...] = x
+    return result
 
 
 def reshape(op: Reshape, x: Array) -> Array:
@@ -175,10 +175,10 @@ def reduce(op: Reduce, x: Array) -> Array:
 
 def _extreme(kind: str, x: Array, axis: int) -> Array:
     """`minimum_number` or `maximum_number` along an axis of floats."""
-    found = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(x, axis))
-    wanted = (x == 0) & (np.signbit(x) == (kind == "min"))  # the zero of the preferred sign
+    extreme = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(x, axis))
+    preferred_zero = (x == 0) & (np.signbit(x) == (kind == "min"))  # the zero of the preferred sign
     zero = x.dtype.type(0.0 if kind == "max" else -0.0)
-    return np.where((found == 0) & wanted.any(axis), zero, found)
+    return np.where((extreme == 0) & preferred_zero.any(axis), zero, extreme)
 
 
 def mma(_: Mma, a: Array, b: Array, acc: Array) -> Array:

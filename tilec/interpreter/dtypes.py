@@ -28,21 +28,23 @@ def convert(array: Array, source: DType, target: DType) -> Array:
     """Converts `array` to `target`. Floats round to nearest even, 8-bit floats saturate to the finite range. Floats convert
     to integers toward zero, clamped to the range (NaN to 0); integers keep their low bits. Arrays are never modified, so an
     array that already has the dtype is returned as is."""
-    wanted = numpy_dtype(target)
+    numpy_target = numpy_dtype(target)
     if target.kind == "b":
         return array != 0
     if source.is_float and target.is_integer:
         low, high = target.integer_range()
-        whole = np.trunc(array.astype(np.float64))
-        whole = np.where(np.isnan(whole), 0.0, whole)
+        truncated = np.trunc(array.astype(np.float64))
+        truncated = np.where(np.isnan(truncated), 0.0, truncated)
         # The bounds of i64 are not exact in float64, so values out of range are selected before the conversion.
-        inside = np.clip(whole, float(low), np.nextafter(float(high), 0) if target.bits > 32 else float(high))
-        return np.where(whole >= float(high), high, np.where(whole <= float(low), low, inside.astype(np.int64))).astype(wanted)
+        inside = np.clip(truncated, float(low), np.nextafter(float(high), 0) if target.bits > 32 else float(high))
+        return np.where(truncated >= float(high), high, np.where(truncated <= float(low), low, inside.astype(np.int64))).astype(
+            numpy_target
+        )
     if target.is_float and target.bits == 8:
-        most = {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target.name]
-        return np.clip(array.astype(np.float32), -most, most).astype(wanted)
+        largest = {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target.name]
+        return np.clip(array.astype(np.float32), -largest, largest).astype(numpy_target)
     if target.is_float and not source.is_float:
-        return array.astype(np.float32).astype(wanted, copy=False)
+        return array.astype(np.float32).astype(numpy_target, copy=False)
     if source.is_float and source.bits == target.bits and source != target:
-        return array.astype(np.float32).astype(wanted)  # conversions between bf16 and f16 go through f32
-    return array.astype(wanted, copy=False)
+        return array.astype(np.float32).astype(numpy_target)  # conversions between bf16 and f16 go through f32
+    return array.astype(numpy_target, copy=False)

@@ -10,7 +10,7 @@ class InterpreterError(Exception):
     where known, the source location, the block, the parameter and the element."""
 
     def __init__(self, message: str, *, kernel: str, loc: Span | None = None, block: tuple[int, ...] | None = None) -> None:
-        place = f" at {loc}" if loc is not None else ""
-        where = f" in block ({', '.join(map(str, block))})" if block is not None else ""
-        super().__init__(f"`{kernel}`{place}: {message}{where}")
+        location = f" at {loc}" if loc is not None else ""
+        in_block = f" in block ({', '.join(map(str, block))})" if block is not None else ""
+        super().__init__(f"`{kernel}`{location}: {message}{in_block}")
         self.kernel, self.loc, self.block = kernel, loc, block

@@ -29,17 +29,17 @@ def bind(
 ) -> Launch:
     """Checks arguments against the kernel's parameters, `requires` and `values`; InterpreterError names the mismatch."""
     tensors = [parameter for parameter in function.parameters if parameter.access is not None]
-    plain = [parameter for parameter in function.parameters if parameter.access is None]
-    _same_names(function, "array", [p.name for p in tensors], arrays)
-    _same_names(function, "scalar", [p.name for p in plain], scalars)
+    scalar_parameters = [parameter for parameter in function.parameters if parameter.access is None]
+    _check_names(function, "array", [p.name for p in tensors], arrays)
+    _check_names(function, "scalar", [p.name for p in scalar_parameters], scalars)
     env = dict(dims)
-    held: dict[str, Array] = {}
-    for parameter in plain:
+    scalar_arrays: dict[str, Array] = {}
+    for parameter in scalar_parameters:
         dtype = parameter.value.tile.dtype
         value = scalars[parameter.name]
         if dtype.is_integer and not dtype.integer_range()[0] <= value <= dtype.integer_range()[1]:
             raise _refusal(function, parameter, f"{value} does not fit {dtype}")
-        held[parameter.name] = np.array(value).astype(numpy_dtype(dtype))
+        scalar_arrays[parameter.name] = np.array(value).astype(numpy_dtype(dtype))
         if dtype.is_integer:
             env[parameter.name] = int(value)
     for parameter in tensors:
@@ -48,21 +48,21 @@ def bind(
         _check_tensor(function, parameter, arrays[parameter.name], env)
     for precondition in function.requires:
         if not _evaluate(function, precondition.condition, env):
-            shown = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(precondition.condition.symbols()))
+            values = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(precondition.condition.symbols()))
             raise InterpreterError(
-                f"`requires({precondition.condition})` is broken ({shown})", kernel=function.name, loc=precondition.loc
+                f"`requires({precondition.condition})` is broken ({values})", kernel=function.name, loc=precondition.loc
             )
     _check_values(function, arrays, env)
     grid = tuple(_evaluate(function, extent, env) for extent in function.grid)
-    return Launch(dict(arrays), held, env, grid)
+    return Launch(dict(arrays), scalar_arrays, env, grid)
 
 
-def _same_names(function: Function, kind: str, wanted: list[str], given: Mapping[str, object]) -> None:
-    for name in wanted:
-        if name not in given:
+def _check_names(function: Function, kind: str, expected: list[str], arguments: Mapping[str, object]) -> None:
+    for name in expected:
+        if name not in arguments:
             raise InterpreterError(f"the {kind} `{name}` is missing", kernel=function.name)
-    for name in given:
-        if name not in wanted:
+    for name in arguments:
+        if name not in expected:
             raise InterpreterError(f"there is no {kind} parameter `{name}`", kernel=function.name)
 
 
@@ -91,44 +91,44 @@ def _bind_symbols(function: Function, parameter: Parameter, array: Array, env: d
 def _check_tensor(function: Function, parameter: Parameter, array: Array, env: Mapping[str, int]) -> None:
     type_ = _type(parameter)
     for axis, (expr, extent) in enumerate(zip(type_.dims, array.shape, strict=True)):
-        wanted = _evaluate(function, expr, env)
-        if extent != wanted:
-            known = "" if expr.op == "const" else f" = {expr}"
-            raise _refusal(function, parameter, f"axis {axis} has {extent} elements instead of {wanted}{known}")
+        expected = _evaluate(function, expr, env)
+        if extent != expected:
+            formula = "" if expr.op == "const" else f" = {expr}"
+            raise _refusal(function, parameter, f"axis {axis} has {extent} elements instead of {expected}{formula}")
     if type_.strides is None:
         if not array.flags.c_contiguous:
             raise _refusal(function, parameter, "is not row-major and contiguous")
         return
     for axis, expr in enumerate(type_.strides):
-        wanted = _evaluate(function, expr, env)
-        if array.shape[axis] > 1 and _stride(array, axis) != wanted:
-            raise _refusal(function, parameter, f"axis {axis} has the stride {_stride(array, axis)} instead of {wanted}")
+        expected = _evaluate(function, expr, env)
+        if array.shape[axis] > 1 and _stride(array, axis) != expected:
+            raise _refusal(function, parameter, f"axis {axis} has the stride {_stride(array, axis)} instead of {expected}")
 
 
 def _stride(array: Array, axis: int) -> int:
     return array.strides[axis] // array.itemsize
 
 
-def held_before(function: Function, launch: Launch) -> dict[str, Array]:
+def contents_before(function: Function, launch: Launch) -> dict[str, Array]:
     """The contents before the launch of the tensors that promises refer to."""
     return {name: launch.arrays[name].astype(object) for promise in function.promises for name in promise.above}
 
 
 def check_promises(function: Function, launch: Launch, before: Mapping[str, Array]) -> None:
-    """Checks the arrays after the launch against `ensures`; `before` comes from `held_before`."""
+    """Checks the arrays after the launch against `ensures`; `before` comes from `contents_before`."""
     for promise in function.promises:
-        found = launch.arrays[promise.tensor]
-        shares = found.astype(object) - sum(before[name] for name in promise.above) if promise.above else found
-        _check_stored(function, promise, found, shares, launch.env)
+        array = launch.arrays[promise.tensor]
+        increments = array.astype(object) - sum(before[name] for name in promise.above) if promise.above else array
+        _check_stored(function, promise, array, increments, launch.env)
 
 
 def _check_stored(
-    function: Function, fact: ValueFact | Promise, found: Array, bounded: Array, env: Mapping[str, int]
+    function: Function, fact: ValueFact | Promise, found: Array, integers: Array, env: Mapping[str, int]
 ) -> tuple[int, int]:  # fmt: skip
-    """Checks the range of the integers `bounded`, and whether `found` is distinct and sorted if the fact states it; returns
+    """Checks the range of `integers`, and whether `found` is distinct and sorted if the fact states it; returns
     the range."""
     low, high = _evaluate(function, fact.low, env), _evaluate(function, fact.high, env)
-    outside = bounded[(bounded < low) | (bounded >= high)]
+    outside = integers[(integers < low) | (integers >= high)]
     if outside.size:
         message = f"`{fact.tensor}` holds {outside.flat[0]}, and not {low} <= value < {high}"
         if isinstance(fact, Promise) and fact.above:
@@ -143,10 +143,10 @@ def _check_stored(
 
 def _check_values(function: Function, arrays: Mapping[str, Array], env: Mapping[str, int]) -> None:
     for fact in function.values:
-        found = arrays[fact.tensor]
-        low, high = _check_stored(function, fact, found, found, env)
-        if fact.ends and (found[0] != low or found[-1] != high - 1):
-            message = f"`{fact.tensor}` goes from {found[0]} to {found[-1]}, and not from {low} to {high - 1}"
+        array = arrays[fact.tensor]
+        low, high = _check_stored(function, fact, array, array, env)
+        if fact.ends and (array[0] != low or array[-1] != high - 1):
+            message = f"`{fact.tensor}` goes from {array[0]} to {array[-1]}, and not from {low} to {high - 1}"
             raise InterpreterError(message, kernel=function.name, loc=fact.loc)
 
 

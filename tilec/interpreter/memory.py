@@ -75,11 +75,11 @@ def atomic(memory: Memory, op: AtomicUpdate) -> None:
 def gather(memory: Memory, op: Gather) -> Array:
     """Loads one element per position; `pad` if the index is out of bounds."""
     name, array = memory.tensor(op.source)
-    place, inside = _places(memory, op, name, array, op.indices, op.pad is not None)
+    index, inside = _element_indices(memory, op, name, array, op.indices, op.pad is not None)
     if memory.accesses is not None:
-        memory.accesses.read(name, memory.number, place)
+        memory.accesses.read(name, memory.number, index)
     tile = np.full(op.result.tile.shape, 0 if op.pad is None else op.pad).astype(numpy_dtype(op.result.tile.dtype))
-    tile[inside] = array[place]
+    tile[inside] = array[index]
     return tile
 
 
@@ -87,14 +87,14 @@ def scatter(memory: Memory, op: Scatter) -> None:
     """Stores one element per position; with `mask`, indices out of bounds are skipped."""
     name, array = memory.tensor(op.target)
     tile = memory.value(op.tile)
-    place, inside = _places(memory, op, name, array, op.indices, op.mask)
+    index, inside = _element_indices(memory, op, name, array, op.indices, op.mask)
     if memory.accesses is not None:
-        memory.accesses.write(name, memory.number, place)
-    array[place] = tile[inside]
+        memory.accesses.write(name, memory.number, index)
+    array[index] = tile[inside]
 
 
 def _box(
-    memory: Memory, op: Op, name: str, array: Array, offsets: list[Value], shape: tuple[int, ...], clipped: bool
+    memory: Memory, op: Op, name: str, array: Array, offsets: list[Value], shape: tuple[int, ...], allow_out_of_bounds: bool
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """The part of the tensor covered by the box, as slices of the tensor and as slices of the box."""
     first = [int(memory.value(offset)) for offset in offsets]
@@ -102,10 +102,10 @@ def _box(
     part: list[slice] = []
     for axis, (low, extent, size) in enumerate(zip(first, shape, array.shape, strict=True)):
         high = low + extent
-        if not clipped and (low < 0 or high > size):
+        if not allow_out_of_bounds and (low < 0 or high > size):
             element = list(first)
             element[axis] = low if low < 0 else max(low, size)
-            raise _outside(memory, op, name, element, axis, size)
+            raise _out_of_bounds(memory, op, name, element, axis, size)
         begin, end = min(max(low, 0), size), min(max(high, 0), size)
         end = max(begin, end)
         inside.append(slice(begin, end))
@@ -113,23 +113,23 @@ def _box(
     return tuple(inside), tuple(part)
 
 
-def _places(
-    memory: Memory, op: Op, name: str, array: Array, indices: list[Value], clipped: bool
+def _element_indices(
+    memory: Memory, op: Op, name: str, array: Array, indices: list[Value], allow_out_of_bounds: bool
 ) -> tuple[tuple[Array, ...], Array]:
     """Indices of the elements inside the tensor, and the mask of their positions in the tile."""
-    found = [np.asarray(memory.value(index)).astype(np.int64) for index in indices]
-    inside = np.ones(found[0].shape, bool)
-    for axis, (index, size) in enumerate(zip(found, array.shape, strict=True)):
-        good = (index >= 0) & (index < size)
-        if not clipped and not good.all():
-            position = np.argwhere(~good)[0]
-            element = [int(other[tuple(position)]) for other in found]
-            raise _outside(memory, op, name, element, axis, size)
-        inside &= good
-    return tuple(index[inside] for index in found), inside
+    tensor_indices = [np.asarray(memory.value(index)).astype(np.int64) for index in indices]
+    inside = np.ones(tensor_indices[0].shape, bool)
+    for axis, (index, size) in enumerate(zip(tensor_indices, array.shape, strict=True)):
+        in_bounds = (index >= 0) & (index < size)
+        if not allow_out_of_bounds and not in_bounds.all():
+            position = np.argwhere(~in_bounds)[0]
+            element = [int(axis_index[tuple(position)]) for axis_index in tensor_indices]
+            raise _out_of_bounds(memory, op, name, element, axis, size)
+        inside &= in_bounds
+    return tuple(index[inside] for index in tensor_indices), inside
 
 
-def _outside(memory: Memory, op: Op, name: str, element: list[int], axis: int, size: int) -> InterpreterError:
+def _out_of_bounds(memory: Memory, op: Op, name: str, element: list[int], axis: int, size: int) -> InterpreterError:
     index = ", ".join(map(str, element))
     return memory.error(op, f"{op.opcode} touches `{name}[{index}]`, axis {axis} has {size} elements")
 

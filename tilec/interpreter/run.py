@@ -12,7 +12,7 @@ from tilec.interpreter.accesses import Accesses
 from tilec.interpreter.arithmetic import PURE
 from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
-from tilec.interpreter.launch import Launch, bind, check_promises, held_before
+from tilec.interpreter.launch import Launch, bind, check_promises, contents_before
 from tilec.interpreter.memory import ACCESSES
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Yield
@@ -38,13 +38,13 @@ def run(
     contract, an access is out of bounds, or a loop step is not positive; the arrays then contain the writes up to that point.
     It also raises if all blocks ran and the arrays violate the kernel's promises."""
     launch = bind(function, arrays, scalars or {}, dims or {})
-    before = held_before(function, launch)
+    before = contents_before(function, launch)
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
     steps: dict[int, tuple[_Step, ...]] = {}
     with np.errstate(all="ignore"):
         fixed = _fixed(function, launch)
-        for place in order:
-            _BlockRun(function, launch, tuple(place), accesses, fixed, steps).execute(function.body)
+        for block in order:
+            _BlockRun(function, launch, tuple(block), accesses, fixed, steps).execute(function.body)
     if block_order is None:
         check_promises(function, launch, before)
 
@@ -59,8 +59,8 @@ def _fixed(function: Function, launch: Launch) -> dict[int, Array]:
     fixed = {id(p.value): launch.scalars[p.name] for p in function.parameters if p.access is None}
     for op in function.body.walk():
         if isinstance(op, (Constant, Iota)):
-            fixed[id(op.result)] = found = np.asarray(PURE[type(op)](op))
-            found.flags.writeable = False
+            fixed[id(op.result)] = value = np.asarray(PURE[type(op)](op))
+            value.flags.writeable = False
         elif isinstance(op, NumBlocks):
             fixed[id(op.result)] = np.array(launch.grid[op.axis], np.int32)
         elif isinstance(op, DimValue):
@@ -114,21 +114,21 @@ class _BlockRun:
 
     def step_list(self, block: Block) -> tuple[_Step, ...]:
         """The operations of an IR block without those of FIXED, cached for later runs."""
-        made = tuple(
+        prepared = tuple(
             (PURE.get(type(op)), op, tuple(map(id, op.operands)), tuple(map(id, op.results)))
             for op in block.ops
             if not isinstance(op, FIXED)
         )
-        self.steps[id(block)] = made
-        return made
+        self.steps[id(block)] = prepared
+        return prepared
 
     def results(self, op: Op) -> list[Array]:
         """The results of one operation."""
         if type(op) in PURE:
             return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
         if type(op) in ACCESSES:
-            found = ACCESSES[type(op)](self, op)
-            return [] if found is None else [found]
+            loaded = ACCESSES[type(op)](self, op)
+            return [] if loaded is None else [loaded]
         if isinstance(op, For):
             return self.loop(op)
         if isinstance(op, If):
@@ -147,8 +147,8 @@ class _BlockRun:
         if step <= 0:
             raise self.error(op, f"the step of a loop is {step}")
         carried = [self.value(value) for value in op.initial]
-        for turn in range(lower, upper, step):
-            self.values[id(body.arguments[0])] = np.array(turn, np.int32)
+        for index in range(lower, upper, step):
+            self.values[id(body.arguments[0])] = np.array(index, np.int32)
             for argument, array in zip(body.arguments[1:], carried, strict=True):
                 self.values[id(argument)] = array
             carried = self.execute(body)

@@ -40,8 +40,8 @@ def _sum(kind: str) -> Callable[[Any, Any], Any]:
 
         def add(old: Lanes, new: Lanes) -> Lanes:
             pair = [np.ascontiguousarray(v).view(TYPES[single][1]) for v in (old, new)]
-            found = round_to(single, widen(single, pair[0]) + widen(single, pair[1]))
-            return np.ascontiguousarray(found).view(TYPES[kind][1])
+            rounded = round_to(single, widen(single, pair[0]) + widen(single, pair[1]))
+            return np.ascontiguousarray(rounded).view(TYPES[kind][1])
 
         return add
     return _canonical_sum if kind == "f32" else lambda old, new: old + new
@@ -110,47 +110,47 @@ def _atomic_step(
     synchronise = Synchronise.of(machine)
 
     def step(frame: Frame) -> None:
-        where = address.value(frame)
-        found = access.locate(frame, where, address.poison(frame), space, width, instruction, write=True)
-        positions = np.arange(frame.n) if found.positions is None else found.positions
+        addresses = address.value(frame)
+        checked = access.locate(frame, addresses, address.poison(frame), space, width, instruction, write=True)
+        positions = np.arange(frame.n) if checked.positions is None else checked.positions
         values = [np.broadcast_to(operand.value(frame), frame.n) for operand in operands]
         poisons = [operand.poison(frame) for operand in operands]
         old = np.zeros(frame.n, RAW[8 * width])
         old_poison = np.zeros(frame.n, np.uint8)
-        if len(found.index):
-            synchronise.after_read(found, order, scope)
-            access.watch_read(machine, found, instruction, atomic=True, scope=scope)
-            access.watch_write(machine, found, instruction, atomic=True, scope=scope)
-            synchronise.before_write(found, order, scope, keep=True)
-        flushes = may_flush and access.memory_space(machine, found) == "global"
+        if len(checked.index):
+            synchronise.after_read(checked, order, scope)
+            access.watch_read(machine, checked, instruction, atomic=True, scope=scope)
+            access.watch_write(machine, checked, instruction, atomic=True, scope=scope)
+            synchronise.before_write(checked, order, scope, keep=True)
+        flushes = may_flush and access.memory_space(machine, checked) == "global"
         memory = machine.memory
         view, flags = memory.views[width], memory.poison
         ranks = np.arange(len(positions))
         if machine.seed:
             ranks = machine.random.permutation(len(positions))
-        for turn in _turns(found.index, ranks):
-            lanes, slots = positions[turn], found.index[turn] // width
+        for group in _groups_without_conflict(checked.index, ranks):
+            lanes, slots = positions[group], checked.index[group] // width
             current = view[slots]
             old[lanes] = current
-            poison = np.bitwise_or.reduce(flags[found.index[turn][:, None] + np.arange(width)], axis=1)
+            poison = np.bitwise_or.reduce(flags[checked.index[group][:, None] + np.arange(width)], axis=1)
             old_poison[lanes] = poison & (STORED - 1)
             if function is None:
                 compared, new = values[0][lanes], values[1][lanes]
                 result = np.where(current == compared, new, current)
             else:
-                given = np.ascontiguousarray(values[0][lanes]).view(dtype)
-                total = function(current.view(dtype), given) if not flushes else _flushed_sum(current.view(dtype), given)
+                operand = np.ascontiguousarray(values[0][lanes]).view(dtype)
+                total = function(current.view(dtype), operand) if not flushes else _flushed_sum(current.view(dtype), operand)
                 result = np.ascontiguousarray(total).view(RAW[8 * width])
             view[slots] = result
-            for each in poisons:
-                if each is not None:
-                    poison = poison | each[lanes]
+            for operand_poison in poisons:
+                if operand_poison is not None:
+                    poison = poison | operand_poison[lanes]
             if operation == "exch":
                 poison = np.zeros_like(poison) if poisons[0] is None else poisons[0][lanes]
             poison = np.where(poison != 0, poison | STORED, 0).astype(np.uint8)
-            flags[found.index[turn][:, None] + np.arange(width)] = poison[:, None]
+            flags[checked.index[group][:, None] + np.arange(width)] = poison[:, None]
             if poison.any():
-                part = access.Access(lanes, found.index[turn], found.allocation, width, found.lanes[turn])
+                part = access.Access(lanes, checked.index[group], checked.allocation, width, checked.lanes[group])
                 access.note_poison(machine, part, poison[:, None], instruction)
         if write is not None:
             write(frame, old, old_poison if old_poison.any() else None)
@@ -158,7 +158,7 @@ def _atomic_step(
     return step
 
 
-def _turns(index: Any, ranks: Any) -> list[Any]:
+def _groups_without_conflict(index: Any, ranks: Any) -> list[Any]:
     """Partitions the lanes into groups with distinct addresses; the groups execute sequentially."""
     if not len(index):
         return []
@@ -166,5 +166,5 @@ def _turns(index: Any, ranks: Any) -> list[Any]:
     ordered = index[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     starts = np.flatnonzero(first)
-    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    return [order[turn == k] for k in range(int(turn.max()) + 1)]
+    occurrence = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    return [order[occurrence == k] for k in range(int(occurrence.max()) + 1)]

@@ -32,7 +32,7 @@ class Barriers:
     def __init__(self, machine: Any) -> None:
         self.machine = machine
         machine.on_wave.append(self._start)
-        machine.wakers.append(self._left)
+        machine.wakers.append(self._complete_for_exited)
         self._start()
 
     @staticmethod
@@ -48,18 +48,20 @@ class Barriers:
         self.expected: dict[tuple[int, int], int] = {}
         self.votes: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
 
-    def come(self, d: Decoder, key: tuple[int, int], expected: int, lanes: Index, waits: bool) -> list[tuple[int, int]]:
+    def arrive_in_step(
+        self, d: Decoder, key: tuple[int, int], expected: int, lanes: Index, waits: bool
+    ) -> list[tuple[int, int]]:
         """Adds the lanes that arrive in one step: together, or warp by warp if they exceed the expected count. Returns the
         barrier if it is complete now; earlier completions in this step have been released already."""
-        turns, done, machine = [lanes], False, self.machine
+        batches, complete, machine = [lanes], False, self.machine
         if sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ())) + len(lanes) > expected:
             warps = np.unique(machine.warp[lanes])
-            turns = [lanes[machine.warp[lanes] == w] for w in (machine.random.permutation(warps) if machine.seed else warps)]
-        for turn in turns:
-            if done:
+            batches = [lanes[machine.warp[lanes] == w] for w in (machine.random.permutation(warps) if machine.seed else warps)]
+        for batch in batches:
+            if complete:
                 machine.wake(self.release([key]))
-            done = self.arrive(d, *key, expected, turn, waits)
-        return [key] if done else []
+            complete = self.arrive(d, *key, expected, batch, waits)
+        return [key] if complete else []
 
     def arrive(self, d: Decoder, block: int, number: int, expected: int, lanes: Index, waits: bool) -> bool:
         """Adds lanes; returns whether they complete the barrier. Waiting lanes must be BLOCKED already."""
@@ -69,8 +71,8 @@ class Barriers:
             machine.faults.add("barrier", message, d.instruction, int(lanes[0]))
         (self.waiting if waits else self.arrived).setdefault(key, []).append(lanes)
         if not waits:
-            token, before = machine.clocks.release(lanes), self.released.get(key)
-            self.released[key] = token if before is None else np.maximum(before, token)
+            token, earlier = machine.clocks.release(lanes), self.released.get(key)
+            self.released[key] = token if earlier is None else np.maximum(earlier, token)
         total = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
         if total > expected:
             machine.faults.add("barrier", f"{total} threads at barrier {number} of {expected}", d.instruction, int(lanes[0]))
@@ -79,7 +81,7 @@ class Barriers:
     def release(self, keys: list[tuple[int, int]]) -> Index:
         """Completes barriers and orders memory; returns the lanes that waited."""
         machine = self.machine
-        whole: list[int] = []
+        full_blocks: list[int] = []
         woken: list[Index] = []
         for key in keys:
             waiting = np.concatenate(self.waiting.pop(key, [np.zeros(0, np.int64)]))
@@ -87,29 +89,29 @@ class Barriers:
             self.expected.pop(key, None)
             released = self.released.pop(key, None)
             if len(waiting) == machine.threads:
-                whole.append(key[0])
+                full_blocks.append(key[0])
             elif len(waiting):
                 token = machine.clocks.release(waiting)
                 machine.clocks.acquire(waiting, token if released is None else np.maximum(token, released))
             woken.append(waiting)
-        if whole:
-            machine.clocks.block_barrier(np.array(whole, np.int64))
+        if full_blocks:
+            machine.clocks.block_barrier(np.array(full_blocks, np.int64))
         return np.concatenate(woken)
 
-    def _left(self) -> bool:
+    def _complete_for_exited(self) -> bool:
         """Completes whole-block barriers that wait for exited threads."""
-        machine, woke = self.machine, False
+        machine, released = self.machine, False
         for key in list(self.waiting):
             lanes = machine.lanes_of_block(key[0])
-            gone = int((machine.status[lanes] == EXITED).sum())
-            here = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
-            if gone and self.expected[key] == machine.threads and here + gone == machine.threads:
+            exited = int((machine.status[lanes] == EXITED).sum())
+            arrived = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
+            if exited and self.expected[key] == machine.threads and arrived + exited == machine.threads:
                 first = int(self.waiting[key][0][0])
                 instruction = machine.program.instructions[int(machine.pc[first])]
-                machine.faults.add("barrier", f"{gone} threads left the block before barrier {key[1]}", instruction, first)
+                machine.faults.add("barrier", f"{exited} threads left the block before barrier {key[1]}", instruction, first)
                 machine.wake(self.release([key]))
-                woke = True
-        return woke
+                released = True
+        return released
 
 
 @control("bar", "barrier")
@@ -162,18 +164,18 @@ def _arrive(d: Decoder, frame: Frame, number: Source, count: Source | None, wait
     machine.faults.lanes("barrier", "a barrier past number 15", d.instruction, frame, ids >= IDS)
     blocks = frame.column("block")
     machine.park(frame, d.index if waits else d.index + 1, BLOCKED if waits else 0)
-    done: list[tuple[int, int]] = []
+    completed: list[tuple[int, int]] = []
     for block in np.unique(blocks):
-        for each in np.unique(ids[blocks == block]):
-            here = (blocks == block) & (ids == each)
-            key = int(block), int(each)
-            for wanted in [machine.threads] if counts is None else np.unique(counts[here]).tolist():
-                if done and done[-1] == key:
-                    machine.wake(barriers.release([done.pop()]))
-                lanes = frame.lanes[here if counts is None else here & (counts == wanted)]
-                done += barriers.come(d, key, wanted, lanes, waits)
-    if done:
-        machine.wake(barriers.release(done))
+        for barrier_id in np.unique(ids[blocks == block]):
+            lanes_here = (blocks == block) & (ids == barrier_id)
+            key = int(block), int(barrier_id)
+            for expected in [machine.threads] if counts is None else np.unique(counts[lanes_here]).tolist():
+                if completed and completed[-1] == key:
+                    machine.wake(barriers.release([completed.pop()]))
+                lanes = frame.lanes[lanes_here if counts is None else lanes_here & (counts == expected)]
+                completed += barriers.arrive_in_step(d, key, expected, lanes, waits)
+    if completed:
+        machine.wake(barriers.release(completed))
     return RESCHEDULE
 
 
@@ -210,11 +212,11 @@ def _gather_blocks(d: Decoder, frame: Frame) -> Any:
     machine = d.machine
     blocks = np.unique(frame.column("block"))
     machine.park(frame, d.index, BLOCKED)
-    whole: list[Index] = []
+    complete: list[Index] = []
     for block in blocks:
         lanes = machine.lanes_of_block(int(block))
         if ((machine.status[lanes] == BLOCKED) & (machine.pc[lanes] == d.index)).all():
-            whole.append(lanes)
-    if whole:
-        machine.wake(np.concatenate(whole), advance=False)
+            complete.append(lanes)
+    if complete:
+        machine.wake(np.concatenate(complete), advance=False)
     return RESCHEDULE

@@ -52,12 +52,12 @@ def lop3(d: Decoder) -> Step:
     table = d.operands[4]
     if not isinstance(table, Immediate) or not 0 <= int(table.value) < 256:
         raise d.unsupported("the table of lop3 is not a constant of 8 bits")
-    number = int(table.value)
+    truth_table = int(table.value)
 
     def apply(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
         total = np.zeros(np.broadcast(a, b, c).shape, np.uint32)
         for row in range(8):
-            if number >> row & 1:
+            if truth_table >> row & 1:
                 total = total | ((a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c))
         return total
 
@@ -111,7 +111,7 @@ def funnel(d: Decoder) -> Step:
     return d.pure(0, "b32", [d.source(1, "b32"), d.source(2, "b32"), d.source(3, "u32")], apply)
 
 
-def _place(amount: Lanes, bits: int) -> Lanes:
+def _field_operand(amount: Lanes, bits: int) -> Lanes:
     """The position or length operand of a bit field. The PTX ISA uses its low 8 bits. sm_90 does so in the 32-bit forms only
     and uses all 32 bits in the 64-bit ones (measured: lengths of bfe, positions and lengths of bfi). The emulator follows
     sm_90."""
@@ -125,7 +125,7 @@ def extract(d: Decoder) -> Step:
     bits, dtype = TYPES[kind]
 
     def apply(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
-        a, position, length = np.broadcast_arrays(a, _place(position, bits), _place(length, bits))
+        a, position, length = np.broadcast_arrays(a, _field_operand(position, bits), _field_operand(length, bits))
         top = np.minimum(position.astype(np.int64) + length - 1, bits - 1)
         unsigned = a.view(f"u{bits // 8}")
         field = shift_right(unsigned, position, bits)
@@ -135,8 +135,10 @@ def extract(d: Decoder) -> Step:
         field = field & mask
         if kind[0] == "s":
             sign = (unsigned >> np.maximum(top, 0).astype(unsigned.dtype)) & unsigned.dtype.type(1)
-            got = np.maximum(top - position.astype(np.int64) + 1, 0)
-            upper = ~np.where(got >= bits, ~unsigned.dtype.type(0), shift_left(np.ones_like(unsigned), got, bits) - 1)
+            field_bits = np.maximum(top - position.astype(np.int64) + 1, 0)
+            upper = ~np.where(
+                field_bits >= bits, ~unsigned.dtype.type(0), shift_left(np.ones_like(unsigned), field_bits, bits) - 1
+            )
             field = where((sign == 1) & (length > 0), field | upper.astype(unsigned.dtype), field)
         return np.where(length == 0, 0, field).astype(unsigned.dtype).view(dtype)
 
@@ -150,7 +152,7 @@ def insert(d: Decoder) -> Step:
     bits, dtype = TYPES[kind]
 
     def apply(a: Lanes, b: Lanes, position: Lanes, length: Lanes) -> Lanes:
-        a, b, position, length = np.broadcast_arrays(a, b, _place(position, bits), _place(length, bits))
+        a, b, position, length = np.broadcast_arrays(a, b, _field_operand(position, bits), _field_operand(length, bits))
         full = where(length >= bits, ~dtype(0), shift_left(np.ones_like(a), length, bits) - dtype(1))
         ones = full.astype(dtype)
         mask = shift_left(ones, position, bits)

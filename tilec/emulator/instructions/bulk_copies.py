@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tilec.emulator.errors import STORED
 from tilec.emulator.instructions import mbarriers
 from tilec.emulator.instructions.bulk_loads import loads
-from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
+from tilec.emulator.instructions.copy_groups import NO_GRANULES, CopyGroups
 from tilec.emulator.instructions.operands import active, poison_of
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
@@ -59,27 +59,27 @@ class Stores(CopyGroups[_Transfer]):
     def finish(self, lanes: Index, allowed: int, only_reads: bool) -> None:
         """Completes all but the last `allowed` groups of these lanes; with `only_reads`, only their source reads."""
         members = set(lanes.tolist())
-        left: list[_Transfer] = []
+        unfinished: list[_Transfer] = []
         for transfer in self.waiting:
             if transfer.lane not in members or transfer.group >= self.committed[transfer.lane] - allowed:
-                left.append(transfer)
+                unfinished.append(transfer)
                 continue
             if transfer.reading:
-                self.machine.pending.end(_granules(transfer.source), NOTHING)
+                self.machine.pending.end(_granules(transfer.source), NO_GRANULES)
                 _stamp_reads(self.machine, transfer.source, transfer.lane)
                 transfer.reading = False
             if only_reads:
-                left.append(transfer)
+                unfinished.append(transfer)
                 continue
-            self.machine.pending.end(NOTHING, _granules(transfer.target))
-            _land(self.machine, transfer, transfer.lane)
-            proxies(self.machine).wrote(np.unique(transfer.target >> self.machine.shadow.shift))
+            self.machine.pending.end(NO_GRANULES, _granules(transfer.target))
+            _write_transfer(self.machine, transfer, transfer.lane)
+            proxies(self.machine).record_async_write(np.unique(transfer.target >> self.machine.shadow.shift))
             if transfer.poison.any():
                 flags = np.where(transfer.poison != 0, transfer.poison | STORED, 0).astype(np.uint8)
                 self.machine.memory.poison[transfer.target] = flags
                 touched = access.Access(None, transfer.target, None, 1, np.full(len(flags), transfer.lane))
                 access.note_poison(self.machine, touched, flags[:, None], transfer.step.instruction)
-        self.waiting = left
+        self.waiting = unfinished
 
     def leave(self, frame: Frame) -> None:
         """Lanes exit: their stores complete, but one that still reads shared memory is a fault."""
@@ -137,55 +137,57 @@ def _load(d: Decoder, rank: int) -> Step:
     hint = d.flag("L2::cache_hint")
     d.finish((3 if rank else 4) + int(hint))
     barriers = mbarriers.mbarriers(d.machine)
-    to, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
+    destination, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
     positions = _box(d, 1, rank, write=False) if rank else _plain(d, 1, loads=True)
     machine = d.machine
     log = proxies(machine)
 
     def step(frame: Frame) -> None:
-        for at, one in _lanes(frame):
-            moved = positions(frame, at, to, one)
-            named = _barrier(frame, barrier, d, barriers, one)
-            if moved is None or named is None:
+        for at, lane_mask in _lanes(frame):
+            indices = positions(frame, at, destination, lane_mask)
+            record = _barrier(frame, barrier, d, barriers, lane_mask)
+            if indices is None or record is None:
                 continue
-            places, there = moved
+            byte_indices, shared_indices = indices
             lane = int(frame.lanes[at])
-            made = machine.shadow.granules(np.array([named.index]), mbarriers.BYTES)[0]
-            log.check(made, lane, d.instruction, named.index, barrier=True)
-            data, poison = _read(machine, places, lane, d)
-            transfer = _Transfer(places[places >= 0], there, data, poison, lane, 0, d)
-            _watch_write(machine, there, lane, d)
-            reads = _granules(transfer.source) if _tracked(machine, transfer.source) else NOTHING
+            barrier_granules = machine.shadow.granules(np.array([record.index]), mbarriers.BYTES)[0]
+            log.check(barrier_granules, lane, d.instruction, record.index, barrier=True)
+            data, poison = _read(machine, byte_indices, lane, d)
+            transfer = _Transfer(byte_indices[byte_indices >= 0], shared_indices, data, poison, lane, 0, d)
+            _watch_write(machine, shared_indices, lane, d)
+            reads = _granules(transfer.source) if _tracked(machine, transfer.source) else NO_GRANULES
             if len(reads):
                 granules = np.unique(transfer.source >> machine.shadow.shift)
                 log.check(granules, lane, d.instruction, int(transfer.source[0]), space="global")
-            machine.pending.begin(reads, _granules(there))
-            _fly(machine, barriers, named, transfer, reads, log)
+            machine.pending.begin(reads, _granules(shared_indices))
+            _start_load(machine, barriers, record, transfer, reads, log)
 
     return step
 
 
-def _fly(
-    machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, t: _Transfer, reads: Index, log: Any
+def _start_load(
+    machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, transfer: _Transfer, reads: Index, log: Any
 ) -> None:
-    number = loads(machine).begin(t.lane, t.step.instruction)
+    number = loads(machine).begin(transfer.lane, transfer.step.instruction)
 
     def settle(observer: int) -> None:
         loads(machine).end(number)
-        machine.pending.end(reads, _granules(t.target))
-        _land(machine, t, observer)
-        log.wrote(np.unique(t.target >> machine.shadow.shift))
+        machine.pending.end(reads, _granules(transfer.target))
+        _write_transfer(machine, transfer, observer)
+        log.record_async_write(np.unique(transfer.target >> machine.shadow.shift))
 
     def arrive() -> int:
-        record.landed.append(settle)
-        barriers.attempt(record, t.lane, t.step, lambda: record.state.complete(len(t.target)))
-        return len(t.target)
+        record.completed_copies.append(settle)
+        barriers.attempt(record, transfer.lane, transfer.step, lambda: record.state.complete(len(transfer.target)))
+        return len(transfer.target)
 
-    record.flying.append(arrive)
+    record.copies_in_flight.append(arrive)
 
 
-def _barrier(frame: Frame, address: Source, d: Decoder, barriers: mbarriers.Mbarriers, one: Any) -> mbarriers.Record | None:
-    old, frame.mask = frame.mask, one
+def _barrier(
+    frame: Frame, address: Source, d: Decoder, barriers: mbarriers.Mbarriers, lane_mask: Any
+) -> mbarriers.Record | None:
+    old, frame.mask = frame.mask, lane_mask
     found = list(barriers.find(frame, address, d))
     frame.mask = old
     return found[0][0] if found else None
@@ -205,19 +207,24 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
     log = proxies(machine)
 
     def step(frame: Frame) -> None:
-        for at, one in _lanes(frame):
-            moved = positions(frame, at, source, one)
-            if moved is None:
+        for at, lane_mask in _lanes(frame):
+            indices = positions(frame, at, source, lane_mask)
+            if indices is None:
                 continue
-            outside, inside = moved
-            kept = outside >= 0
-            target, where = outside[kept], inside[kept]
+            global_indices, shared_indices = indices
+            in_bounds = global_indices >= 0
+            target, source_indices = global_indices[in_bounds], shared_indices[in_bounds]
             lane = int(frame.lanes[at])
-            log.check(np.unique(where >> machine.shadow.shift), lane, d.instruction, int(where[0]) if len(where) else 0)
-            data, poison = _read(machine, where, lane, d)
+            log.check(
+                np.unique(source_indices >> machine.shadow.shift),
+                lane,
+                d.instruction,
+                int(source_indices[0]) if len(source_indices) else 0,
+            )
+            data, poison = _read(machine, source_indices, lane, d)
             _watch_write(machine, target, lane, d)
-            machine.pending.begin(_granules(where), _granules(target))
-            state.waiting.append(_Transfer(where, target, data, poison, lane, int(state.committed[lane]), d))
+            machine.pending.begin(_granules(source_indices), _granules(target))
+            state.waiting.append(_Transfer(source_indices, target, data, poison, lane, int(state.committed[lane]), d))
 
     return step
 
@@ -225,16 +232,16 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
 def _lanes(frame: Frame) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """Every active lane of a frame, with the mask of that lane alone."""
     for at in frame.active():
-        one = np.zeros(frame.n, np.bool_)
-        one[at] = True
-        yield at, one
+        lane_mask = np.zeros(frame.n, np.bool_)
+        lane_mask[at] = True
+        yield at, lane_mask
 
 
 def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
     """A function that returns the global and shared positions of the bytes of a contiguous copy."""
     outer, length = d.address_source(d.address(operand)), d.source(2, "u32")
 
-    def piece(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
+    def piece(frame: Frame, at: int, shared: Source, lane_mask: Any) -> tuple[Index, Index] | None:
         size = int(np.broadcast_to(length.value(frame), frame.n)[at])
         if size % 16:
             text = f"{size} bytes are no multiple of 16"
@@ -245,7 +252,9 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
 
         def first(source: Source, space: str, *, write: bool) -> Index:
             address, poison = source.value(frame), source.poison(frame)
-            return access.locate(frame, address, poison, space, size, d.instruction, write=write, align=16, mask=one).index
+            return access.locate(
+                frame, address, poison, space, size, d.instruction, write=write, align=16, mask=lane_mask
+            ).index
 
         inside, outside = first(shared, "shared", write=loads), first(outer, "global", write=not loads)
         if not len(inside) or not len(outside):
@@ -258,29 +267,29 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
 
 def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
     """A function that returns the global (-1 outside the tensor) and shared positions of the bytes of a box."""
-    place = d.address(operand)
-    items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
+    address = d.address(operand)
+    items = [item for extra in address.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
     if len(items) != rank:
         raise d.unsupported(f"{len(items)} coordinates for a tensor of rank {rank}")
-    described = d.address_source(place)
+    map_address = d.address_source(address)
     coordinates = [d.source(item, "s32") for item in items]
 
-    def box(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
+    def box(frame: Frame, at: int, shared: Source, lane_mask: Any) -> tuple[Index, Index] | None:
         machine, lane = frame.machine, int(frame.lanes[at])
-        found = access.locate(
+        map_access = access.locate(
             frame,
-            described.value(frame),
-            described.poison(frame),
+            map_address.value(frame),
+            map_address.poison(frame),
             "generic",
             MAP_BYTES,
             d.instruction,
             write=False,
             align=64,
-            mask=one,
+            mask=lane_mask,
         )
-        if not len(found.index):
+        if not len(map_access.index):
             return None
-        start = int(found.index[0])
+        start = int(map_access.index[0])
         tensor = TensorMap.decode(machine.memory.data[start : start + MAP_BYTES].tobytes())
         if tensor is None or len(tensor.dims) != rank:
             text = "memory that holds no tensor map" if tensor is None else f"a tensor map of rank {len(tensor.dims)}"
@@ -289,88 +298,88 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
         for source in coordinates:
             poison = poison_of(source, frame)
             if poison is not None and poison[at]:
-                machine.faults.poison("a coordinate", d.instruction, frame, np.where(one, poison, 0).astype(np.uint8))
+                machine.faults.poison("a coordinate", d.instruction, frame, np.where(lane_mask, poison, 0).astype(np.uint8))
                 return None
-        place = access.locate(
+        address = access.locate(
             frame, shared.value(frame), shared.poison(frame), "shared", tensor.box_bytes, d.instruction, write=False,
-            align=BOX_ALIGNMENT, mask=one,
+            align=BOX_ALIGNMENT, mask=lane_mask,
         )  # fmt: skip
-        if not len(place.index):
+        if not len(address.index):
             return None
         corner = tuple(int(np.broadcast_to(source.value(frame), frame.n)[at]) for source in coordinates)
         offset = int(np.broadcast_to(shared.value(frame), frame.n)[at])
         outside, inside = box_addresses(tensor, corner, offset)
-        inside = inside + (int(place.index[0]) - offset)
+        inside = inside + (int(address.index[0]) - offset)
         steps = np.arange(tensor.element_bytes)
-        spread = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
-        if not _inside_one(machine, spread, d, lane):
+        byte_indices = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
+        if not _inside_one(machine, byte_indices, d, lane):
             return None
-        first = spread[spread >= 0][:1]
-        hit = [machine.memory.allocation_at(int(one)) for one in first]
-        prior_launches.check(machine, np.full(len(first), lane), first, hit, d.instruction, write=write)
-        return spread, (inside[:, None] + steps).reshape(-1)
+        first = byte_indices[byte_indices >= 0][:1]
+        allocations = [machine.memory.allocation_at(int(lane_mask)) for lane_mask in first]
+        prior_launches.check(machine, np.full(len(first), lane), first, allocations, d.instruction, write=write)
+        return byte_indices, (inside[:, None] + steps).reshape(-1)
 
     return box
 
 
-def _inside_one(machine: Machine, places: Index, d: Decoder, lane: int) -> bool:
+def _inside_one(machine: Machine, byte_indices: Index, d: Decoder, lane: int) -> bool:
     """Whether the tensor's bytes lie in one allocation of global memory; a fault if not."""
-    real = places[places >= 0]
-    if not len(real):
+    in_bounds = byte_indices[byte_indices >= 0]
+    if not len(in_bounds):
         return True
-    low, high = int(real.min()), int(real.max())
-    found = machine.memory.allocation_at(low)
-    if found is not None and found.space == "global" and found.start <= low and high < found.end:
+    low, high = int(in_bounds.min()), int(in_bounds.max())
+    allocation = machine.memory.allocation_at(low)
+    if allocation is not None and allocation.space == "global" and allocation.start <= low and high < allocation.end:
         return True
     machine.faults.add("bounds", "a tensor map that reaches outside its tensor", d.instruction, lane, index=low)
     return False
 
 
-def _tracked(machine: Machine, places: Index) -> bool:
-    found = machine.memory.allocation_at(int(places[0])) if len(places) else None
-    return found is not None and found.tracked
+def _tracked(machine: Machine, byte_indices: Index) -> bool:
+    allocation = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
+    return allocation is not None and allocation.tracked
 
 
-def _rows(machine: Machine, places: Index) -> Index:
+def _rows(machine: Machine, byte_indices: Index) -> Index:
     """First bytes of the race granules that contain these bytes."""
-    return np.unique(places >> machine.shadow.shift) << machine.shadow.shift
+    return np.unique(byte_indices >> machine.shadow.shift) << machine.shadow.shift
 
 
-def _read(machine: Machine, places: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
+def _read(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
     """Bytes and poison (zeros for index -1), read now by a lane."""
-    real = places >= 0
-    if _tracked(machine, places[real]):
-        rows = _rows(machine, places[real])
+    in_bounds = byte_indices >= 0
+    if _tracked(machine, byte_indices[in_bounds]):
+        rows = _rows(machine, byte_indices[in_bounds])
         width = 1 << machine.shadow.shift
         access.watch_read(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
-    where = np.where(real, places, 0)
-    return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
-        real, machine.memory.poison[where], 0
+    indices = np.where(in_bounds, byte_indices, 0)
+    return np.where(in_bounds, machine.memory.data[indices], 0).astype(np.uint8), np.where(
+        in_bounds, machine.memory.poison[indices], 0
     ).astype(np.uint8)
 
 
-def _watch_write(machine: Machine, places: Index, lane: int, d: Decoder) -> None:
-    found = machine.memory.allocation_at(int(places[0])) if len(places) else None
-    if found is None:
+def _watch_write(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> None:
+    allocation = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
+    if allocation is None:
         return
-    if not found.writable:
-        machine.faults.add("read-only", f"a write to `{found.name}`", d.instruction, lane, index=int(places[0]))
-    rows = _rows(machine, places)
+    if not allocation.writable:
+        machine.faults.add("read-only", f"a write to `{allocation.name}`", d.instruction, lane, index=int(byte_indices[0]))
+    rows = _rows(machine, byte_indices)
     width = 1 << machine.shadow.shift
     access.watch_write(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
 
 
-def _stamp_reads(machine: Machine, places: Index, lane: int) -> None:
+def _stamp_reads(machine: Machine, byte_indices: Index, lane: int) -> None:
     """Stamps the reads of the source as of now."""
-    rows = _rows(machine, places)
+    rows = _rows(machine, byte_indices)
     machine.shadow.read(rows, 1 << machine.shadow.shift, np.full(len(rows), lane))
 
 
-def _land(machine: Machine, transfer: _Transfer, lane: int) -> None:
+def _write_transfer(machine: Machine, transfer: _Transfer, lane: int) -> None:
     """Writes the bytes, stamped as a write by `lane`."""
     memory, clocks, shadow = machine.memory, machine.clocks, machine.shadow
     memory.data[transfer.target] = transfer.data
     memory.poison[transfer.target] = transfer.poison
-    where = np.unique(transfer.target >> shadow.shift)
-    shadow.writes[where] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
-    shadow.reads[where] = 0
+    granules = np.unique(transfer.target >> shadow.shift)
+    shadow.writes[granules] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
+    shadow.reads[granules] = 0

@@ -74,14 +74,14 @@ def setp(d: Decoder) -> Step:
     compare = comparison(d, name, kind, ftz)
 
     def step(frame: Frame) -> None:
-        found = compare(a.value(frame), b.value(frame))
+        result_value = compare(a.value(frame), b.value(frame))
         poison = union(a.poison(frame), b.poison(frame))
-        negative = ~np.asarray(found) if second is not None else found
+        negative = ~np.asarray(result_value) if second is not None else result_value
         if extra is not None and join is not None:
             other = extra.value(frame)
             poison = union(poison, extra.poison(frame))
-            found, negative = _JOIN[join](found, other), _JOIN[join](negative, other)
-        first(frame, np.asarray(found), poison)
+            result_value, negative = _JOIN[join](result_value, other), _JOIN[join](negative, other)
+        first(frame, np.asarray(result_value), poison)
         if second is not None:
             second(frame, np.asarray(negative), poison)
 

@@ -117,10 +117,10 @@ def griddepcontrol(d: Decoder) -> Step:
     machine = d.machine
 
     def step(frame: Frame) -> None:
-        if form == "wait" and machine.unwaited is not None:
-            machine.unwaited[frame.lanes if frame.mask is None else frame.lanes[frame.mask]] = False
-            if not machine.unwaited.any():
-                machine.unwaited = None
+        if form == "wait" and machine.before_dependency_wait is not None:
+            machine.before_dependency_wait[frame.lanes if frame.mask is None else frame.lanes[frame.mask]] = False
+            if not machine.before_dependency_wait.any():
+                machine.before_dependency_wait = None
 
     return step
 

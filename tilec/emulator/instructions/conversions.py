@@ -33,7 +33,7 @@ def cvt(d: Decoder) -> Step:
     if to in EIGHT or source in EIGHT:
         return _eight_bits(d, flags, to, source)
     if to in ("f16x2", "bf16x2"):
-        return _two(d, flags, to, source)
+        return _packed_pair(d, flags, to, source)
     d.finish(2)
     if to in INTEGERS and source in INTEGERS and not flags and 2 * TYPES[to][0] == TYPES[source][0]:
         return _truncate(d, to, source)
@@ -59,10 +59,10 @@ def _truncate(d: Decoder, to: str, source: str) -> Step:
     return step
 
 
-def _only(d: Decoder, flags: set[str], *allowed: str) -> None:
-    wrong = flags - set(allowed)
-    if wrong:
-        raise d.unsupported(f"unknown modifier .{sorted(wrong)[0]}")
+def _reject_others(d: Decoder, flags: set[str], *allowed: str) -> None:
+    unknown = flags - set(allowed)
+    if unknown:
+        raise d.unsupported(f"unknown modifier .{sorted(unknown)[0]}")
 
 
 def _one_of(d: Decoder, flags: set[str], names: tuple[str, ...], default: str | None = None) -> str:
@@ -74,20 +74,20 @@ def _one_of(d: Decoder, flags: set[str], names: tuple[str, ...], default: str | 
 
 def _integer_to_integer(d: Decoder, flags: set[str], to: str, source: str) -> Callable[[Lanes], Lanes]:
     """Truncation, or with .sat the nearest value of the target type; a signed source is sign-extended."""
-    _only(d, flags, "sat")
+    _reject_others(d, flags, "sat")
     dtype = TYPES[to][1]
     if "sat" not in flags:
         return lambda a: np.asarray(a).astype(dtype)
     limits = np.iinfo(dtype)
-    own = np.iinfo(TYPES[source][1])
-    low, high = max(limits.min, own.min), min(limits.max, own.max)
+    source_limits = np.iinfo(TYPES[source][1])
+    low, high = max(limits.min, source_limits.min), min(limits.max, source_limits.max)
     return lambda a: np.clip(a, TYPES[source][1](low), TYPES[source][1](high)).astype(dtype)
 
 
 def _to_integer(d: Decoder, flags: set[str], to: str, source: str) -> Callable[[Lanes], Lanes]:
     """Rounds to an integer, then clamps to the target's range; NaN gives 0, or the highest bit for 64-bit targets and f64."""
-    _only(d, flags, *_TO_INTEGER, "ftz", "sat")
-    whole = _TO_INTEGER[_one_of(d, flags, tuple(_TO_INTEGER))]
+    _reject_others(d, flags, *_TO_INTEGER, "ftz", "sat")
+    round_to_integral = _TO_INTEGER[_one_of(d, flags, tuple(_TO_INTEGER))]
     dtype = TYPES[to][1]
     limits = np.iinfo(dtype)
     bits = TYPES[to][0]
@@ -100,18 +100,18 @@ def _to_integer(d: Decoder, flags: set[str], to: str, source: str) -> Callable[[
         wide = widen(source, a)
         if "ftz" in flags and source == "f32":
             wide = np.where(np.abs(wide) < 2.0**-126, 0.0, wide)
-        wide = whole(wide)
-        big, small, none = wide >= top, wide <= float(limits.min), np.isnan(wide)
-        safe = np.where(big | small | none, 0.0, wide)
-        found = safe.astype(np.uint64 if to == "u64" else np.int64).astype(dtype)
-        found = np.where(big, dtype(limits.max), np.where(small, dtype(limits.min), found))
-        return np.where(none, nan, found)
+        wide = round_to_integral(wide)
+        big, small, is_nan = wide >= top, wide <= float(limits.min), np.isnan(wide)
+        safe = np.where(big | small | is_nan, 0.0, wide)
+        converted = safe.astype(np.uint64 if to == "u64" else np.int64).astype(dtype)
+        converted = np.where(big, dtype(limits.max), np.where(small, dtype(limits.min), converted))
+        return np.where(is_nan, nan, converted)
 
     return apply
 
 
 def _integer_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callable[[Lanes], Lanes]:
-    _only(d, flags, "rn", "rz", "rm", "rp", "ftz", "sat")
+    _reject_others(d, flags, "rn", "rz", "rm", "rp", "ftz", "sat")
     mode = _one_of(d, flags, ("rn", "rz", "rm", "rp"))
     if to == "tf32":
         raise d.unsupported("this conversion")
@@ -145,10 +145,10 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
         return _round_in_place(d, flags, to)
     widening = TYPES[source][0] < TYPES[to][0] if to != "tf32" else False
     if widening and to != "f64" and source == "bf16":
-        _only(d, flags, "ftz", "sat")
+        _reject_others(d, flags, "ftz", "sat")
         if not flags:  # appends zero bits only: a NaN keeps its bits (measured on sm_90)
             return lambda a: (np.atleast_1d(a).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    _only(d, flags, "rn", "rz", "rm", "rp", "rna", "ftz", "sat", "relu", "satfinite")
+    _reject_others(d, flags, "rn", "rz", "rm", "rp", "rna", "ftz", "sat", "relu", "satfinite")
     if to == "tf32" and source != "f32":
         raise d.unsupported("this conversion")
     mode = _one_of(d, flags, ("rn", "rz", "rm", "rp", "rna"), "rn" if widening else None)
@@ -163,15 +163,15 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
             wide = np.where(wide > 0, np.minimum(wide, 1.0), 0.0)
         if to == "f64":
             return wide
-        found = round_to(to, wide, mode)
+        rounded = round_to(to, wide, mode)
         if mode == "rna" and not flags & {"relu", "satfinite"}:  # a NaN is truncated, not made canonical (measured on sm_90)
-            found = np.where(np.isnan(wide), (_bits_of(a) & np.uint32(0xFFFFE000)).view(np.float32), found)
-        found = _finite(to, found) if "satfinite" in flags else found
+            rounded = np.where(np.isnan(wide), (_bits_of(a) & np.uint32(0xFFFFE000)).view(np.float32), rounded)
+        rounded = _finite(to, rounded) if "satfinite" in flags else rounded
         if "ftz" in flags and to == "f32":
-            found = flush(found)
+            rounded = flush(rounded)
         if "relu" in flags:
-            found = clamp_negative("f32" if to == "tf32" else to, found)
-        return found.view(np.uint32) if to == "tf32" else found
+            rounded = clamp_negative("f32" if to == "tf32" else to, rounded)
+        return rounded.view(np.uint32) if to == "tf32" else rounded
 
     return apply
 
@@ -192,7 +192,7 @@ def _finite(kind: str, value: Lanes) -> Lanes:
 
 def _round_in_place(d: Decoder, flags: set[str], kind: str) -> Callable[[Lanes], Lanes]:
     """cvt.rzi.f32.f32 and similar: rounds to an integral value of the same format."""
-    _only(d, flags, *_TO_INTEGER, "ftz", "sat")
+    _reject_others(d, flags, *_TO_INTEGER, "ftz", "sat")
     modes = [flag for flag in flags if flag in _TO_INTEGER]
 
     def apply(a: Lanes) -> Lanes:
@@ -208,21 +208,21 @@ def _round_in_place(d: Decoder, flags: set[str], kind: str) -> Callable[[Lanes],
     return apply
 
 
-def _two(d: Decoder, flags: set[str], to: str, source: str) -> Step:
+def _packed_pair(d: Decoder, flags: set[str], to: str, source: str) -> Step:
     """`cvt.rn.f16x2.f32 d, a, b`: a to the upper half, b to the lower."""
     if source != "f32":
         raise d.unsupported("this conversion")
-    _only(d, flags, "rn", "rz", "relu", "satfinite")
+    _reject_others(d, flags, "rn", "rz", "relu", "satfinite")
     mode, kind = _one_of(d, flags, ("rn", "rz")), to[:-2]
     d.finish(3)
 
-    def one(a: Lanes) -> Lanes:
+    def convert(a: Lanes) -> Lanes:
         found = round_to(kind, widen("f32", a), mode)
         found = _finite(kind, found) if "satfinite" in flags else found
         found = clamp_negative(kind, found) if "relu" in flags else found
         return found.view(np.uint16).astype(np.uint32)
 
-    return d.pure(0, "b32", [d.source(1, "f32"), d.source(2, "f32")], lambda a, b: one(a) << np.uint32(16) | one(b))
+    return d.pure(0, "b32", [d.source(1, "f32"), d.source(2, "f32")], lambda a, b: convert(a) << np.uint32(16) | convert(b))
 
 
 def _eight_bits(d: Decoder, flags: set[str], to: str, source: str) -> Step:
@@ -230,7 +230,7 @@ def _eight_bits(d: Decoder, flags: set[str], to: str, source: str) -> Step:
     if source in EIGHT:
         if to != "f16x2":
             raise d.unsupported("this conversion")
-        _only(d, flags, "rn", "relu")
+        _reject_others(d, flags, "rn", "relu")
         d.finish(2)
         table = canonical(np.array([_decode_eight(source, code) for code in range(256)], np.float16))
 
@@ -240,22 +240,22 @@ def _eight_bits(d: Decoder, flags: set[str], to: str, source: str) -> Step:
             return parts[0].view(np.uint16).astype(np.uint32) | parts[1].view(np.uint16).astype(np.uint32) << np.uint32(16)
 
         return d.pure(0, "b32", [d.source(1, "b16")], expand)
-    _only(d, flags, "rn", "relu", "satfinite")
+    _reject_others(d, flags, "rn", "relu", "satfinite")
     if "rn" not in flags or "satfinite" not in flags or source not in ("f32", "f16x2"):
         raise d.unsupported("this conversion")
 
-    def one(wide: Lanes) -> Lanes:
+    def encode_one(wide: Lanes) -> Lanes:
         return encode_eight(to, np.where(wide < 0, 0.0, wide) if "relu" in flags else wide).astype(np.uint16)
 
     if source == "f32":
         d.finish(3)
         sources = [d.source(1, "f32"), d.source(2, "f32")]
-        return d.pure(0, "b16", sources, lambda a, b: one(widen("f32", a)) << np.uint16(8) | one(widen("f32", b)))
+        return d.pure(0, "b16", sources, lambda a, b: encode_one(widen("f32", a)) << np.uint16(8) | encode_one(widen("f32", b)))
     d.finish(2)
 
     def narrow(a: Lanes) -> Lanes:
         parts = np.ascontiguousarray(np.atleast_1d(a)).view(np.float16).reshape(-1, 2)
-        return one(widen("f16", parts[:, 1])) << np.uint16(8) | one(widen("f16", parts[:, 0]))
+        return encode_one(widen("f16", parts[:, 1])) << np.uint16(8) | encode_one(widen("f16", parts[:, 0]))
 
     return d.pure(0, "b16", [d.source(1, "b32")], narrow)
 

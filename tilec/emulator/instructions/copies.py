@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
 from tilec.emulator.instructions import bulk_copies, mbarriers
-from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
+from tilec.emulator.instructions.copy_groups import NO_GRANULES, CopyGroups
 from tilec.emulator.instructions.operands import active, read
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
@@ -51,28 +51,28 @@ class Copies(CopyGroups[_Copy]):
     def start(self, copy: _Copy) -> None:
         """Issues copies."""
         self.waiting.append(copy)
-        self.machine.pending.begin(NOTHING, copy.granules)
+        self.machine.pending.begin(NO_GRANULES, copy.granules)
 
     def finish(self, lanes: Index, allowed: int, *, write: bool = True) -> None:
         """Completes all but the last `allowed` groups of these lanes (-1: uncommitted copies too). Without `write` their
         records are only dropped, and their bytes stay in flight."""
         bound = np.full(self.machine.lane_count, -1, np.int64)
         bound[lanes] = self.committed[lanes] - allowed
-        left: list[_Copy] = []
+        unfinished: list[_Copy] = []
         for copy in self.waiting:
-            done = copy.group < bound[copy.lanes]
-            if not done.any():
-                left.append(copy)
+            complete = copy.group < bound[copy.lanes]
+            if not complete.any():
+                unfinished.append(copy)
                 continue
-            finished = copy if done.all() else copy.part(done)
-            if not done.all():
-                left.append(copy.part(~done))
+            finished = copy if complete.all() else copy.part(complete)
+            if not complete.all():
+                unfinished.append(copy.part(~complete))
             if write:
-                self.machine.pending.end(NOTHING, finished.granules)
-                self._land(finished)
-        self.waiting = left
+                self.machine.pending.end(NO_GRANULES, finished.granules)
+                self._write_copy(finished)
+        self.waiting = unfinished
 
-    def _land(self, copy: _Copy) -> None:
+    def _write_copy(self, copy: _Copy) -> None:
         machine, instruction = self.machine, copy.step.instruction
         found = access.Access(None, copy.index, None, copy.rows.shape[1], copy.lanes)
         access.watch_write(machine, found, instruction)
@@ -122,24 +122,28 @@ def _copy(d: Decoder, state: Copies, form: str) -> Step:
     if size not in ((16,) if form == "cg" else (4, 8, 16)):
         raise d.unsupported(f"cp.async.{form} of {size} bytes")
     to, source = d.address_source(d.address(0)), d.address_source(d.address(1))
-    wanted = _amount(d, size)
+    byte_counts = _amount(d, size)
 
     def step(frame: Frame) -> None:
         machine = frame.machine
-        amounts = wanted(frame)
-        place = access.locate(frame, to.value(frame), to.poison(frame), "shared", size, d.instruction, write=True, align=size)
+        amounts = byte_counts(frame)
+        destination = access.locate(
+            frame, to.value(frame), to.poison(frame), "shared", size, d.instruction, write=True, align=size
+        )
         rows = np.zeros((frame.n, size), np.uint8)
-        spoilt = np.zeros((frame.n, size), np.uint8)
+        poison_rows = np.zeros((frame.n, size), np.uint8)
         for amount in np.unique(amounts):
             if amount:
                 mask = None if (amounts == amount).all() else amounts == amount
-                _read(frame, source, int(amount), size, d, mask, rows, spoilt)
-        if not len(place.index):
+                _read(frame, source, int(amount), size, d, mask, rows, poison_rows)
+        if not len(destination.index):
             return
-        access.watch_write(machine, place, d.instruction)
-        chosen = slice(None) if place.positions is None else place.positions
-        poison = spoilt[chosen] if spoilt.any() else None
-        state.start(_Copy(place.lanes, state.committed[place.lanes], place.index, rows[chosen], poison, d))
+        access.watch_write(machine, destination, d.instruction)
+        rows_of_lanes = slice(None) if destination.positions is None else destination.positions
+        poison = poison_rows[rows_of_lanes] if poison_rows.any() else None
+        state.start(
+            _Copy(destination.lanes, state.committed[destination.lanes], destination.index, rows[rows_of_lanes], poison, d)
+        )
 
     return step
 
@@ -148,8 +152,8 @@ def _amount(d: Decoder, size: int) -> Callable[[Frame], Any]:
     """A reader of the number of bytes to copy; the rest is zero-filled. The optional fourth operand is a size, or a predicate
     that ignores the source."""
     if len(d.operands) == 3:
-        whole: Callable[[Frame], Any] = lambda frame: np.full(frame.n, size)  # noqa: E731
-        return whole
+        full_size: Callable[[Frame], Any] = lambda frame: np.full(frame.n, size)  # noqa: E731
+        return full_size
     operand: Any = d.operands[3]
     is_predicate = getattr(operand, "type", getattr(getattr(operand, "register", None), "type", "")) == "pred"
     source = d.source(3, "pred" if is_predicate else "u32")
@@ -165,17 +169,24 @@ def _amount(d: Decoder, size: int) -> Callable[[Frame], Any]:
 
 
 def _read(
-    frame: Frame, source: Source, amount: int, size: int, d: Decoder, mask: NDArray[np.bool_] | None, rows: Any, spoilt: Any
+    frame: Frame,
+    source: Source,
+    amount: int,
+    size: int,
+    d: Decoder,
+    mask: NDArray[np.bool_] | None,
+    rows: Any,
+    poison_rows: Any,
 ) -> None:
-    found = access.locate(
+    checked = access.locate(
         frame, source.value(frame), source.poison(frame), "global", amount, d.instruction, write=False, align=size, mask=mask
     )
-    access.watch_read(frame.machine, found, d.instruction)
-    places = np.arange(frame.n) if found.positions is None else found.positions
-    where = found.index[:, None] + np.arange(amount)
-    rows[places, :amount] = frame.machine.memory.data[where]
-    if found.allocation is None or found.allocation.poisonous:
-        spoilt[places, :amount] = frame.machine.memory.poison[where]
+    access.watch_read(frame.machine, checked, d.instruction)
+    positions = np.arange(frame.n) if checked.positions is None else checked.positions
+    indices = checked.index[:, None] + np.arange(amount)
+    rows[positions, :amount] = frame.machine.memory.data[indices]
+    if checked.allocation is None or checked.allocation.poisonous:
+        poison_rows[positions, :amount] = frame.machine.memory.poison[indices]
 
 
 def _arrive(d: Decoder, state: Copies) -> Step:

@@ -40,8 +40,8 @@ def high_product(a: Lanes, b: Lanes, kind: str) -> Lanes:
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     x0, x1, y0, y1 = x & low, x >> half, y & low, y >> half
     middle = x1 * y0 + (x0 * y0 >> half)
-    other = x0 * y1 + (middle & low)
-    high = x1 * y1 + (middle >> half) + (other >> half)
+    cross = x0 * y1 + (middle & low)
+    high = x1 * y1 + (middle >> half) + (cross >> half)
     if kind[0] == "s":
         zero = np.uint64(0)
         high = high - np.where(np.asarray(a) < 0, y, zero) - np.where(np.asarray(b) < 0, x, zero)
@@ -93,7 +93,7 @@ def _packed(d: Decoder, kind: str, function: Callable[[Any, Any], Any]) -> Step:
 
     def apply(a: Lanes, b: Lanes) -> Lanes:
         pair = np.broadcast_arrays(np.atleast_1d(a), np.atleast_1d(b))
-        x, y = (np.ascontiguousarray(each).view(half) for each in pair)
+        x, y = (np.ascontiguousarray(operand).view(half) for operand in pair)
         return np.ascontiguousarray(function(x, y)).view(np.uint32)
 
     return d.pure(0, "b32", [d.source(1, "b32"), d.source(2, "b32")], apply)

@@ -48,15 +48,15 @@ def ldmatrix(d: Decoder) -> Step:
         memory = frame.machine.memory
         access.watch_read(frame.machine, found, d.instruction)
         data = np.zeros((frame.n // 32, 32, ROW_BYTES), np.uint8)
-        spoilt = np.ones((frame.n // 32, 32, ROW_BYTES), np.uint8)  # a row that could not be read is poison
-        places = np.arange(frame.n) if found.positions is None else found.positions
+        poison_rows = np.ones((frame.n // 32, 32, ROW_BYTES), np.uint8)  # a row that could not be read is poison
+        positions = np.arange(frame.n) if found.positions is None else found.positions
         bytes_ = found.index[:, None] + np.arange(ROW_BYTES)
-        data[places // 32, places % 32] = memory.data[bytes_]
-        spoilt[places // 32, places % 32] = memory.poison[bytes_]
+        data[positions // 32, positions % 32] = memory.data[bytes_]
+        poison_rows[positions // 32, positions % 32] = memory.poison[bytes_]
         words = load_matrix(_matrices(data.view(np.uint16), count), transposed)
         poison: Any = None
-        if spoilt[:, : 8 * count].any():
-            halves = (spoilt[..., 0::2] | spoilt[..., 1::2]).astype(np.uint16)
+        if poison_rows[:, : 8 * count].any():
+            halves = (poison_rows[..., 0::2] | poison_rows[..., 1::2]).astype(np.uint16)
             poison = load_matrix(_matrices(halves, count), transposed)
             poison = (poison | poison >> np.uint32(16)).astype(np.uint8)
         for position, target in enumerate(targets):
@@ -74,14 +74,14 @@ def stmatrix(d: Decoder) -> Step:
     address = d.address_source(d.address(0))
 
     def step(frame: Frame) -> None:
-        words, spoilt = registers(frame, sources)
+        words, poison = registers(frame, sources)
         found = _rows(frame, address, count, d, write=True)
-        places = np.arange(frame.n) if found.positions is None else found.positions
-        data = _lines(store_matrix(words, transposed))[places // 32, places % 32]
+        positions = np.arange(frame.n) if found.positions is None else found.positions
+        data = _rows_of_lanes(store_matrix(words, transposed))[positions // 32, positions % 32]
         flags: Poison | None = None
-        if spoilt is not None:
-            pairs = spoilt.astype(np.uint32)
-            halves = _lines(store_matrix(pairs | pairs << np.uint32(16), transposed))[places // 32, places % 32]
+        if poison is not None:
+            pairs = poison.astype(np.uint32)
+            halves = _rows_of_lanes(store_matrix(pairs | pairs << np.uint32(16), transposed))[positions // 32, positions % 32]
             flags = np.repeat(halves.astype(np.uint8), 2, axis=1)
         access.watch_write(frame.machine, found, d.instruction)
         frame.machine.memory.write_rows(found.index, np.ascontiguousarray(data).view(np.uint8), flags)
@@ -99,25 +99,25 @@ def movmatrix(d: Decoder) -> Step:
     d.finish(2)
     target, source = d.target(0, "b32"), d.source(1, "b32")
 
-    def turned(words: NDArray[Any]) -> NDArray[Any]:
+    def transpose(words: NDArray[Any]) -> NDArray[Any]:
         return load_matrix(store_matrix(words, False), True)[..., 0].reshape(-1)
 
     def step(frame: Frame) -> None:
-        words, spoilt = registers(frame, [source])
+        words, register_poison = registers(frame, [source])
         poison: Poison | None = None
-        if spoilt is not None:
-            both = turned(spoilt.astype(np.uint32) | spoilt.astype(np.uint32) << np.uint32(16))
+        if register_poison is not None:
+            both = transpose(register_poison.astype(np.uint32) | register_poison.astype(np.uint32) << np.uint32(16))
             poison = (both | both >> np.uint32(16)).astype(np.uint8)
-        target(frame, turned(words), poison)
+        target(frame, transpose(words), poison)
 
     return warp.converge(d, step)
 
 
 def _rows(frame: Frame, address: Source, count: int, d: Decoder, *, write: bool) -> access.Access:
-    used = None if count == 4 else frame.column("lane_in_warp") < 8 * count
+    supplies_row = None if count == 4 else frame.column("lane_in_warp") < 8 * count
     value = address.value(frame)
     return access.locate(
-        frame, value, address.poison(frame), "shared", ROW_BYTES, d.instruction, write=write, align=ROW_BYTES, mask=used
+        frame, value, address.poison(frame), "shared", ROW_BYTES, d.instruction, write=write, align=ROW_BYTES, mask=supplies_row
     )
 
 
@@ -126,7 +126,7 @@ def _matrices(rows: NDArray[Any], count: int) -> NDArray[Any]:
     return rows[:, : 8 * count].reshape(len(rows), count, 8, 8)
 
 
-def _lines(matrices: NDArray[Any]) -> NDArray[Any]:
+def _rows_of_lanes(matrices: NDArray[Any]) -> NDArray[Any]:
     """The inverse; lanes without a row get zeros."""
     lines = np.zeros((len(matrices), 32, 8), matrices.dtype)
     lines[:, : matrices.shape[1] * 8] = matrices.reshape(len(matrices), -1, 8)

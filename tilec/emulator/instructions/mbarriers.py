@@ -26,24 +26,24 @@ from tilec.emulator.ordering.transaction_barrier import BarrierMisuse, Transacti
 Index = NDArray[np.int64]
 Token = NDArray[np.int64]
 BYTES = 8
-GIVES_UP = 0.2
+TIMEOUT_PROBABILITY = 0.2
 """Probability, under a seed, that `try_wait` returns before the phase completes; its time limit is implementation-defined."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A live barrier at `index` in memory: its state, the tokens released by arrivals (`gathering` in the current phase,
-    `released` in the last complete one), blocked lanes, bulk copies in flight (`flying`), completed in the current phase
-    (`landed`), and completed in an earlier one that no thread has observed yet (`settled`)."""
+    """A live barrier at `index` in memory: its state, the tokens released by arrivals (`arrival_token` in the current phase,
+    `released` in the last complete one), blocked lanes, bulk copies in flight (`copies_in_flight`), completed in the current
+    phase (`completed_copies`), and completed in an earlier one that no thread has observed yet (`unobserved_copies`)."""
 
     index: int
     state: TransactionBarrier
-    gathering: Token | None = None
+    arrival_token: Token | None = None
     released: Token | None = None
-    sleepers: Index = field(default_factory=lambda: np.zeros(0, np.int64))
-    flying: list[Callable[[], int]] = field(default_factory=list[Callable[[], int]])
-    landed: list[Callable[[int], None]] = field(default_factory=list[Callable[[int], None]])
-    settled: list[Callable[[int], None]] = field(default_factory=list[Callable[[int], None]])
+    blocked_lanes: Index = field(default_factory=lambda: np.zeros(0, np.int64))
+    copies_in_flight: list[Callable[[], int]] = field(default_factory=list[Callable[[], int]])
+    completed_copies: list[Callable[[int], None]] = field(default_factory=list[Callable[[int], None]])
+    unobserved_copies: list[Callable[[int], None]] = field(default_factory=list[Callable[[int], None]])
 
 
 class Mbarriers:
@@ -53,40 +53,40 @@ class Mbarriers:
         self.machine = machine
         self.live: dict[int, Record] = {}
         machine.on_wave.append(self.live.clear)
-        machine.wakers.append(self.land_all)
+        machine.wakers.append(self.complete_all_copies)
 
     def find(self, frame: Frame, address: Source, d: Decoder) -> Iterator[tuple[Record, Index]]:
         """The barriers that lanes of the frame address, with those lanes; an address without a live barrier is a fault."""
         machine = self.machine
         found = access.locate(frame, address.value(frame), address.poison(frame), "shared", BYTES, d.instruction, write=False)
-        for place in np.unique(found.index):
-            lanes = found.lanes[found.index == place]
-            record = self.live.get(int(place))
+        for index in np.unique(found.index):
+            lanes = found.lanes[found.index == index]
+            record = self.live.get(int(index))
             if record is None:
                 text = "an operation on memory that holds no mbarrier"
-                machine.faults.add("mbarrier", text, d.instruction, int(lanes[0]), index=int(place), count=len(lanes))
+                machine.faults.add("mbarrier", text, d.instruction, int(lanes[0]), index=int(index), count=len(lanes))
                 continue
-            racing = machine.shadow.read(np.full(len(lanes), place), BYTES, lanes, True)
+            racing = machine.shadow.read(np.full(len(lanes), index), BYTES, lanes, True)
             if racing is not None:
-                touched = access.Access(None, np.full(len(lanes), place), None, BYTES, lanes)
+                touched = access.Access(None, np.full(len(lanes), index), None, BYTES, lanes)
                 access.report_race(machine, touched, racing, d.instruction, "uses an mbarrier that another thread makes")
             yield record, lanes
 
     def attempt(self, record: Record, lane: int, d: Decoder, action: Callable[[], Any]) -> Any:
         """Runs an operation on the state; misuse is a fault. Wakes the blocked lanes if the phase completes."""
-        before = record.state.phase
+        phase_before = record.state.phase
         result: Any = None
         try:
             result = action()
         except BarrierMisuse as misuse:
             self.machine.faults.add("mbarrier", f"an mbarrier {misuse}", d.instruction, lane, index=record.index)
-        if record.state.phase != before:
-            record.released, record.gathering = record.gathering, None
-            record.settled += record.landed
-            record.landed = []
-            if len(record.sleepers):
-                self.machine.wake(record.sleepers, advance=False)
-                record.sleepers = np.zeros(0, np.int64)
+        if record.state.phase != phase_before:
+            record.released, record.arrival_token = record.arrival_token, None
+            record.unobserved_copies += record.completed_copies
+            record.completed_copies = []
+            if len(record.blocked_lanes):
+                self.machine.wake(record.blocked_lanes, advance=False)
+                record.blocked_lanes = np.zeros(0, np.int64)
         return result
 
     def arrive(self, record: Record, lanes: Index, counts: list[int], d: Decoder) -> list[int]:
@@ -94,39 +94,39 @@ class Mbarriers:
         token = self.machine.clocks.release(lanes)
         phases: list[int] = []
         for lane, count in zip(lanes, counts, strict=True):
-            record.gathering = token if record.gathering is None else np.maximum(record.gathering, token)
+            record.arrival_token = token if record.arrival_token is None else np.maximum(record.arrival_token, token)
             phase = self.attempt(record, int(lane), d, lambda count=count: record.state.arrive(count))
             phases.append(record.state.phase if phase is None else phase)
         return phases
 
-    def land(self, record: Record, d: Decoder | None = None, *, all_of_them: bool = False) -> bool:
+    def complete_copies(self, record: Record, d: Decoder | None = None, *, all_copies: bool = False) -> bool:
         """Completes copies in flight that count on the barrier: all of them, or under a seed a random subset. Returns whether
         there was one."""
         random = self.machine.random
-        now = [copy for copy in record.flying if all_of_them or self.machine.seed == 0 or random.random() < 0.5]
-        record.flying = [copy for copy in record.flying if copy not in now]
-        for copy in now:
+        completing = [copy for copy in record.copies_in_flight if all_copies or self.machine.seed == 0 or random.random() < 0.5]
+        record.copies_in_flight = [copy for copy in record.copies_in_flight if copy not in completing]
+        for copy in completing:
             copy()
-        return bool(now)
+        return bool(completing)
 
-    def land_all(self) -> bool:
+    def complete_all_copies(self) -> bool:
         """Completes all copies in flight because no thread can run. Returns whether that woke a lane."""
-        moved = False
+        woken = False
         for record in list(self.live.values()):
-            before = len(record.sleepers)
-            moved |= self.land(record, all_of_them=True) and len(record.sleepers) < before
-        return moved
+            blocked_before = len(record.blocked_lanes)
+            woken |= self.complete_copies(record, all_copies=True) and len(record.blocked_lanes) < blocked_before
+        return woken
 
-    def pass_on(self, record: Record, lanes: Index) -> None:
+    def acquire_phase(self, record: Record, lanes: Index) -> None:
         """These lanes observed the completion of the last phase: they acquire what was released and see the copied bytes. The
         bytes of new copies are stamped as written by one of these lanes, and acquiring the barrier orders a lane after
         everything that this lane did so far. Each seed selects another lane. What it knows of other lanes is not passed on."""
         clocks = self.machine.clocks
-        if record.settled:
+        if record.unobserved_copies:
             observer = int(lanes[-1 - self.machine.seed % len(lanes)])
-            for settle in record.settled:
+            for settle in record.unobserved_copies:
                 settle(observer)
-            record.settled = []
+            record.unobserved_copies = []
             token = np.zeros(self.machine.lane_count, np.int64)
             token[observer] = clocks.now
             clocks.now += 1
@@ -172,31 +172,31 @@ def _lifetime(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
     machine = barriers.machine
 
     def step(frame: Frame) -> None:
-        found = access.locate(frame, address.value(frame), address.poison(frame), "shared", BYTES, d.instruction, write=True)
+        checked = access.locate(frame, address.value(frame), address.poison(frame), "shared", BYTES, d.instruction, write=True)
         if count is None:
-            for place in np.unique(found.index):
-                if barriers.live.pop(int(place), None) is None:
-                    lane = int(found.lanes[0])
+            for index in np.unique(checked.index):
+                if barriers.live.pop(int(index), None) is None:
+                    lane = int(checked.lanes[0])
                     text = "inval of memory that holds no mbarrier"
-                    machine.faults.add("mbarrier", text, d.instruction, lane, index=int(place))
-                machine.pending.mark_barrier(int(place), False)
-        access.watch_write(machine, found, d.instruction)
+                    machine.faults.add("mbarrier", text, d.instruction, lane, index=int(index))
+                machine.pending.mark_barrier(int(index), False)
+        access.watch_write(machine, checked, d.instruction)
         machine.memory.write_rows(
-            found.index, np.zeros((len(found.index), BYTES), np.uint8),
-            np.full(len(found.index), UNINITIALISED if count is None else 0, np.uint8),
+            checked.index, np.zeros((len(checked.index), BYTES), np.uint8),
+            np.full(len(checked.index), UNINITIALISED if count is None else 0, np.uint8),
         )  # fmt: skip
         if count is not None:
             poison = count.poison(frame)
             if poison is not None:
                 machine.faults.poison("the count of an mbarrier", d.instruction, frame, poison)
             values = np.broadcast_to(count.value(frame), (frame.n,))
-            places = np.arange(frame.n) if found.positions is None else found.positions
-            for place, lane, value in zip(found.index, found.lanes, values[places], strict=True):
+            positions = np.arange(frame.n) if checked.positions is None else checked.positions
+            for index, lane, value in zip(checked.index, checked.lanes, values[positions], strict=True):
                 try:
-                    barriers.live[int(place)] = Record(int(place), TransactionBarrier(int(value)))
+                    barriers.live[int(index)] = Record(int(index), TransactionBarrier(int(value)))
                 except BarrierMisuse as misuse:
-                    machine.faults.add("mbarrier", f"an mbarrier {misuse}", d.instruction, int(lane), index=int(place))
-                machine.pending.mark_barrier(int(place), True)
+                    machine.faults.add("mbarrier", f"an mbarrier {misuse}", d.instruction, int(lane), index=int(index))
+                machine.pending.mark_barrier(int(index), True)
 
     return step
 
@@ -217,8 +217,8 @@ def _arrive(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
         phases = np.zeros(frame.n, np.uint64)
         amounts = np.ones(frame.n, np.int64) if amount is None else np.broadcast_to(amount.value(frame), (frame.n,))
         for record, lanes in barriers.find(frame, address, d):
-            places = np.searchsorted(frame.lanes, lanes)
-            chosen = [int(x) for x in amounts[places]]
+            positions = np.searchsorted(frame.lanes, lanes)
+            chosen = [int(x) for x in amounts[positions]]
             for lane, value in zip(lanes, chosen, strict=True):
                 if expects:
                     barriers.attempt(record, int(lane), d, lambda value=value, record=record: record.state.expect(value))
@@ -227,7 +227,7 @@ def _arrive(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
             if operation.startswith("arrive"):
                 if operation == "arrive_drop":
                     record.state.expected -= sum([1] * len(chosen) if expects else chosen)
-                phases[places] = barriers.arrive(record, lanes, [1] * len(chosen) if expects else chosen, d)
+                phases[positions] = barriers.arrive(record, lanes, [1] * len(chosen) if expects else chosen, d)
         if target is not None:
             target(frame, phases, None)
 
@@ -239,37 +239,38 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
     _space(d)
     d.finish(3, 4)
     target, address = d.target(0, "pred"), d.address_source(d.address(1))
-    wanted = d.source(2, "u32" if by_parity else "u64")
+    phase = d.source(2, "u32" if by_parity else "u64")
     machine = barriers.machine
 
     def step(frame: Frame) -> Any:
-        phases, poison = read(wanted, frame)
+        phases, poison = read(phase, frame)
         if poison is not None:
             machine.faults.poison("the phase that is waited for", d.instruction, frame, poison)
         passed = np.ones(frame.n, np.bool_)
-        asleep: list[tuple[Record, Index]] = []
+        blocked: list[tuple[Record, Index]] = []
         for record, lanes in barriers.find(frame, address, d):
-            places = np.searchsorted(frame.lanes, lanes)
-            wanted_here = phases[places]
-            done = _passed(barriers, record, wanted_here, by_parity, lanes, d)
-            if not done.all() and barriers.land(record):  # as late as possible: without a wait, no thread sees the bytes
-                done = _passed(barriers, record, wanted_here, by_parity, lanes, d)
-            passed[places] = done
-            if done.any():
-                barriers.pass_on(record, lanes[done])
-            if not done.all():
-                asleep.append((record, lanes[~done]))
-        if not asleep:
+            positions = np.searchsorted(frame.lanes, lanes)
+            awaited = phases[positions]
+            complete = _passed(barriers, record, awaited, by_parity, lanes, d)
+            # as late as possible: without a wait, no thread sees the bytes
+            if not complete.all() and barriers.complete_copies(record):
+                complete = _passed(barriers, record, awaited, by_parity, lanes, d)
+            passed[positions] = complete
+            if complete.any():
+                barriers.acquire_phase(record, lanes[complete])
+            if not complete.all():
+                blocked.append((record, lanes[~complete]))
+        if not blocked:
             target(frame, passed, None)
             return None
-        if operation == "test_wait" or (machine.seed and machine.random.random() < GIVES_UP):
+        if operation == "test_wait" or (machine.seed and machine.random.random() < TIMEOUT_PROBABILITY):
             target(frame, passed, None)
-            machine.scheduler.yield_turn()
+            machine.scheduler.yield_frame()
             return machine.park(frame, d.index + 1)
         target(frame, passed, None)  # a lane that blocks executes this instruction again
         machine.park(frame, np.where(passed, d.index + 1, d.index))
-        for record, lanes in asleep:
-            record.sleepers = np.concatenate([record.sleepers, lanes])
+        for record, lanes in blocked:
+            record.blocked_lanes = np.concatenate([record.blocked_lanes, lanes])
             machine.status[lanes] = BLOCKED
         return RESCHEDULE
 

@@ -73,10 +73,10 @@ def ld(d: Decoder) -> Step:
     count, kind = _shape(d)
     d.finish(3 if policy else 2)
     targets = [d.target(item, _raw(kind)) for item in d.vector(0, count)]
-    place = d.address(1)
-    if space == "param" and isinstance(place.base, Symbol) and count == 1:
-        return _parameter(d, place, targets, kind)
-    return _loader(d, place, space, order, scope, nc, count, kind, targets)
+    operand = d.address(1)
+    if space == "param" and isinstance(operand.base, Symbol) and count == 1:
+        return _parameter(d, operand, targets, kind)
+    return _loader(d, operand, space, order, scope, nc, count, kind, targets)
 
 
 def _raw(kind: str) -> str:
@@ -84,9 +84,9 @@ def _raw(kind: str) -> str:
     return kind if kind[0] in "us" else f"b{TYPES[kind][0]}"
 
 
-def _parameter(d: Decoder, place: Address, targets: list[Target], kind: str) -> Step:
+def _parameter(d: Decoder, operand: Address, targets: list[Target], kind: str) -> Step:
     """A parameter has the same value in every lane, so it is read once, when decoded."""
-    start = d.machine.symbol_address(place.base, d) - GLOBAL_BASE + place.offset  # pyright: ignore[reportArgumentType]
+    start = d.machine.symbol_address(operand.base, d) - GLOBAL_BASE + operand.offset  # pyright: ignore[reportArgumentType]
     width, parameters = TYPES[kind][0] // 8, d.machine.parameters
     if parameters is None or not parameters.start <= start <= parameters.end - width or start % width:
         raise d.unsupported("a parameter access outside the parameters")
@@ -97,7 +97,7 @@ def _parameter(d: Decoder, place: Address, targets: list[Target], kind: str) -> 
 
 def _loader(
     d: Decoder,
-    place: Address,
+    operand: Address,
     space: str,
     order: str,
     scope: str | None,
@@ -106,22 +106,26 @@ def _loader(
     kind: str,
     targets: list[Target],
 ) -> Step:
-    address, width, instruction = d.address_source(place), TYPES[kind][0] // 8, d.instruction
+    address, width, instruction = d.address_source(operand), TYPES[kind][0] // 8, d.instruction
     dtype, total, strong = TYPES[_raw(kind)][1], TYPES[kind][0] // 8 * count, order != "weak"
     synchronise = Synchronise.of(d.machine) if strong else None
 
     def step(frame: Frame) -> None:
-        where = address.value(frame)
-        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=False, align=total)
+        addresses = address.value(frame)
+        checked = access.locate(
+            frame, addresses, address.poison(frame), space, min(total, 16), instruction, write=False, align=total
+        )
         if total > 16:
-            values, poisons = _halves(frame, found, width, count, instruction, nc)
+            values, poisons = _halves(frame, checked, width, count, instruction, nc)
         else:
             used = instruction.used_bytes
-            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used)
+            values, poisons = access.load(
+                frame, checked, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used
+            )
         for target, value, poison in zip(targets, values, poisons, strict=True):
             target(frame, value.view(dtype), poison)
         if synchronise is not None:
-            synchronise.after_read(found, order, scope)
+            synchronise.after_read(checked, order, scope)
 
     return step
 
@@ -135,9 +139,9 @@ def _halves(
     for half in range(2):
         part = access.Access(found.positions, found.index + 16 * half, found.allocation, 16, found.lanes)
         used = instruction.used_bytes >> 16 * half
-        more = access.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
-        values += more[0]
-        poisons += more[1]
+        loaded = access.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
+        values += loaded[0]
+        poisons += loaded[1]
     return values, poisons
 
 
@@ -154,16 +158,18 @@ def st(d: Decoder) -> Step:
     synchronise = Synchronise.of(d.machine) if strong else None
 
     def step(frame: Frame) -> None:
-        where = address.value(frame)
-        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=True, align=total)
+        addresses = address.value(frame)
+        checked = access.locate(
+            frame, addresses, address.poison(frame), space, min(total, 16), instruction, write=True, align=total
+        )
         values = [np.asarray(source.value(frame)).astype(dtype, copy=False) for source in sources]
         poisons = [source.poison(frame) for source in sources]
         if synchronise is not None:
-            synchronise.before_write(found, order, scope)
+            synchronise.before_write(checked, order, scope)
         for first in range(0, count, max(1, 16 // width)):
             last = min(count, first + max(1, 16 // width))
-            index = found.index + first * width
-            part = access.Access(found.positions, index, found.allocation, (last - first) * width, found.lanes)
+            index = checked.index + first * width
+            part = access.Access(checked.positions, index, checked.allocation, (last - first) * width, checked.lanes)
             access.store(frame, part, width, values[first:last], poisons[first:last], instruction, atomic=strong, scope=scope)
 
     return step
@@ -214,7 +220,7 @@ def isspacep(d: Decoder) -> Step:
 @lanewise("fence", "membar")
 def fence(d: Decoder) -> Step:
     """Orders a thread's earlier accesses with its later ones, at strong accesses (PTX ISA, section 8.8)."""
-    made: Proxies | None = None
+    init_fences: Proxies | None = None
     if d.instruction.opcode == "membar":
         kind, scope = "sc", d.need("cta", "gl", "sys")
     else:
@@ -227,7 +233,7 @@ def fence(d: Decoder) -> Step:
             d.need("release")
             d.need("cluster")
             kind, scope = "acq_rel", "cluster"
-            made = proxies(d.machine)
+            init_fences = proxies(d.machine)
         else:
             kind = d.take("sc", "acq_rel", "acquire", "release") or "acq_rel"
             scope = d.need(*SCOPES)
@@ -235,8 +241,8 @@ def fence(d: Decoder) -> Step:
     synchronise = Synchronise.of(d.machine)
 
     def step(frame: Frame) -> None:
-        if made is not None:
-            made.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], of_barriers=True)
+        if init_fences is not None:
+            init_fences.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], is_mbarrier_init=True)
         synchronise.fence(frame, kind, scope)
 
     return step

@@ -99,10 +99,12 @@ def choose(target: Target, first: Source, second: Source, condition: Source) -> 
     def step(frame: Frame) -> None:
         taken = condition.value(frame)
         value = np.where(taken, first.value(frame), second.value(frame))
-        one, other = first.poison(frame), second.poison(frame)
+        first_poison, second_poison = first.poison(frame), second.poison(frame)
         poison: Poison | None = None
-        if one is not None or other is not None:
-            poison = np.where(taken, 0 if one is None else one, 0 if other is None else other).astype(np.uint8)
+        if first_poison is not None or second_poison is not None:
+            poison = np.where(
+                taken, 0 if first_poison is None else first_poison, 0 if second_poison is None else second_poison
+            ).astype(np.uint8)
             poison = np.broadcast_to(poison, frame.n) if poison.any() else None
         target(frame, value, union(poison, condition.poison(frame)))
 

@@ -66,18 +66,18 @@ def _gather(d: Decoder, frame: Frame, wanted: NDArray[np.uint32], body: Body, st
     # A warp continues only when all its lanes here are complete; other members may already be blocked at this instruction.
     halted = np.zeros(machine.warp_count, np.bool_)
     halted[warp[~complete]] = True
-    go = ~halted[warp] if not strict else complete
-    if go.all():
+    ready = ~halted[warp] if not strict else complete
+    if ready.all():
         return body(frame)
     others = np.flatnonzero((machine.status == BLOCKED) & (machine.pc == d.index))
-    mine = np.isin(machine.warp[others], warp)
-    if mine.any():
-        machine.status[others[mine]] = READY
+    of_these_warps = np.isin(machine.warp[others], warp)
+    if of_these_warps.any():
+        machine.status[others[of_these_warps]] = READY
         return machine.park(frame, d.index)
     machine.park(frame, d.index)
-    machine.status[frame.lanes[~go]] = BLOCKED
-    if go.any():
-        rest = Frame(machine, frame.lanes[go], d.index)
+    machine.status[frame.lanes[~ready]] = BLOCKED
+    if ready.any():
+        rest = Frame(machine, frame.lanes[ready], d.index)
         signal = body(rest)
         if signal is None:
             return machine.park(rest, d.index + 1)
@@ -178,8 +178,13 @@ def vote(d: Decoder) -> Step:
         votes = ballot(table, data)
         present = ballot(table, np.ones(frame.n, np.bool_))
         _, back = np.unique(frame.column("warp"), return_inverse=True)
-        mine, here = votes[back] & mask, present[back] & mask
-        results = {"ballot": mine, "any": mine != 0, "all": mine == here, "uni": (mine == here) | (mine == 0)}
+        own_votes, own_present = votes[back] & mask, present[back] & mask
+        results = {
+            "ballot": own_votes,
+            "any": own_votes != 0,
+            "all": own_votes == own_present,
+            "uni": (own_votes == own_present) | (own_votes == 0),
+        }
         poison = condition.poison(frame)
         if poison is not None:
             poison = shared_poison(table, poison)[back]
@@ -271,10 +276,10 @@ def redux(d: Decoder) -> Step:
         poison = value.poison(frame)
         spread = None if poison is None else np.zeros(frame.n, np.uint8)
         for group in range(int(back.max()) + 1):
-            here = back == group
-            total[here] = function.reduce(data[here], dtype=data.dtype)
+            members_of_group = back == group
+            total[members_of_group] = function.reduce(data[members_of_group], dtype=data.dtype)
             if poison is not None and spread is not None:
-                spread[here] = np.bitwise_or.reduce(poison[here])
+                spread[members_of_group] = np.bitwise_or.reduce(poison[members_of_group])
         write(frame, total, spread)
 
     return converge(d, body, members)

@@ -61,8 +61,8 @@ def mma(d: Decoder) -> Step:
         if a_poison is not None or b_poison is not None or c_poison is not None:
             poison = _poison(a_poison, b_poison, c_poison, depth, left, result)
         for position, target in enumerate(targets):
-            spoilt = None if poison is None else np.ascontiguousarray(poison[..., position]).reshape(-1)
-            target(frame, np.ascontiguousarray(product[..., position]).reshape(-1), spoilt)
+            poison_of_register = None if poison is None else np.ascontiguousarray(poison[..., position]).reshape(-1)
+            target(frame, np.ascontiguousarray(product[..., position]).reshape(-1), poison_of_register)
 
     return warp.converge(d, step)
 
@@ -73,11 +73,11 @@ def registers(frame: Frame, sources: list[Source]) -> tuple[Words, NDArray[Any] 
     poison: NDArray[Any] | None = None
     for position, source in enumerate(sources):
         values[..., position] = np.broadcast_to(source.value(frame), (frame.n,)).reshape(-1, 32)
-        spoilt = source.poison(frame)
-        if spoilt is not None:
+        source_poison = source.poison(frame)
+        if source_poison is not None:
             if poison is None:
                 poison = np.zeros(values.shape, np.uint8)
-            poison[..., position] = spoilt.reshape(-1, 32)
+            poison[..., position] = source_poison.reshape(-1, 32)
     return values, poison
 
 

@@ -67,7 +67,7 @@ class _Form:
     right_kind: str
     result: str
     targets: list[tuple[int, Target]]
-    old: list[Source]
+    accumulators: list[Source]
     left_registers: list[Source]
     left: Source | None
     right: Source
@@ -84,14 +84,14 @@ def _product(d: Decoder, state: Warpgroups) -> Step:
         scale_value, spoilt = read(form.scale_d, frame)
         if spoilt is not None:
             frame.machine.faults.poison("scale-d of a wgmma", d.instruction, frame, spoilt)
-        firsts = _firsts(frame, d)
+        firsts = _warpgroup_starts(frame, d)
         if firsts is None:
             return
         values = [np.empty(frame.n, np.uint32) for _ in form.targets]
         poison = np.zeros((len(form.targets), frame.n), np.uint8)
         for at in firsts:
-            use = bool(scale_value[at])
-            _one(frame, int(at), form, state, log, d, use, values, poison)
+            accumulate = bool(scale_value[at])
+            _warpgroup_product(frame, int(at), form, state, log, d, accumulate, values, poison)
         for (_, target), value, flags in zip(form.targets, values, poison, strict=True):
             target(frame, value, flags)
 
@@ -115,8 +115,11 @@ def _form(d: Decoder) -> _Form:
     d.finish(4 + flags)
     immediate = [int(d.source(4 + k, "s32").constant) for k in range(flags)]
     negate = (immediate[0] == -1, immediate[1] == -1) if result != "s32" else (False, False)
-    turned = immediate[2:] if sixteen else []
-    transposed = (False if from_registers or not sixteen else bool(turned[0]), bool(turned[-1]) if sixteen else False)
+    transpose_flags = immediate[2:] if sixteen else []
+    transposed = (
+        False if from_registers or not sixteen else bool(transpose_flags[0]),
+        bool(transpose_flags[-1]) if sixteen else False,
+    )
     count = columns // (4 if result == "f16" else 2)
     items = d.vector(0, count)
     targets: list[tuple[int, Target]] = []
@@ -131,7 +134,7 @@ def _form(d: Decoder) -> _Form:
     )  # fmt: skip
 
 
-def _firsts(frame: Frame, d: Decoder) -> Index | None:
+def _warpgroup_starts(frame: Frame, d: Decoder) -> Index | None:
     """Positions in the frame at which warpgroups begin; an incomplete warpgroup is a fault."""
     starts = np.flatnonzero(frame.column("thread") % GROUP == 0)
     whole = frame.n % GROUP == 0 and len(starts) * GROUP == frame.n
@@ -143,42 +146,52 @@ def _firsts(frame: Frame, d: Decoder) -> Index | None:
     return None
 
 
-def _one(
-    frame: Frame, at: int, form: _Form, state: Warpgroups, log: Any, d: Decoder, use: bool, values: list[Words], poison: Any
+def _warpgroup_product(
+    frame: Frame,
+    at: int,
+    form: _Form,
+    state: Warpgroups,
+    log: Any,
+    d: Decoder,
+    accumulate: bool,
+    values: list[Words],
+    poison: Any,
 ) -> None:
     """Computes the product of one warpgroup."""
     machine, span = frame.machine, slice(at, at + GROUP)
     first = int(frame.lanes[at])
-    _check_registers(frame, form, state, d, at, use)
+    _check_registers(frame, form, state, d, at, accumulate)
     left, left_poison, left_places = _left(frame, form, at, d)
     right, right_poison, right_places = _shared(frame, form.right, form.columns, form.right_kind, form.transposed[1], at, d)
     left = -left if form.negate[0] else left
     right = -right if form.negate[1] else right
-    old = np.stack([source.value(frame)[span].reshape(4, 32) for source in form.old], axis=-1) if use else None
-    words = group_product(left, right, old, form.result)
-    flags = np.full((*words.shape,), IN_FLIGHT, np.uint8)
+    accumulators = (
+        np.stack([source.value(frame)[span].reshape(4, 32) for source in form.accumulators], axis=-1) if accumulate else None
+    )
+    products = group_product(left, right, accumulators, form.result)
+    flags = np.full((*products.shape,), IN_FLIGHT, np.uint8)
     if left_poison is not None or right_poison is not None:
         flags |= _spread(left_poison, right_poison, form)
-    if use:
-        for position, source in enumerate(form.old):
+    if accumulate:
+        for position, source in enumerate(form.accumulators):
             spoilt = source.poison(frame)
             if spoilt is not None:
                 flags[..., position] |= spoilt[span].reshape(4, 32)
     for position in range(len(form.targets)):
-        values[position][span] = words[..., position].reshape(-1)
+        values[position][span] = products[..., position].reshape(-1)
         poison[position, span] = flags[..., position].reshape(-1)
-    places = np.concatenate([left_places, right_places])  # one per chunk of 16 bytes
+    chunk_indices = np.concatenate([left_places, right_places])  # one per chunk of 16 bytes
     shift = machine.shadow.shift
-    granules = ((places >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
-    reads = ((places >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
-    if len(places):
-        log.check(granules, first, d.instruction, int(places[0]))
+    granules = ((chunk_indices >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
+    reads = ((chunk_indices >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
+    if len(chunk_indices):
+        log.check(granules, first, d.instruction, int(chunk_indices[0]))
     machine.pending.check_granules(reads[:, None], np.full(len(reads), first), False, d.instruction)
     _watch(machine, granules, first, d.instruction)
     machine.pending.begin(reads, np.zeros(0, np.int64))
     inputs = {_register(source_operand): source.value(frame)[span].copy() for source_operand, source in _inputs(d, form)}
     results = {index: values[position][span].copy() for position, (index, _) in enumerate(form.targets)}
-    state.under_way.append(Product(first, int(state.committed[first]), results, inputs, reads, granules, d))
+    state.unfinished.append(Product(first, int(state.committed[first]), results, inputs, reads, granules, d))
 
 
 def _inputs(d: Decoder, form: _Form) -> list[tuple[Any, Source]]:
@@ -189,7 +202,7 @@ def _register(operand: Any) -> int:
     return int(operand.index)
 
 
-def _check_registers(frame: Frame, form: _Form, state: Warpgroups, d: Decoder, at: int, use: bool) -> None:
+def _check_registers(frame: Frame, form: _Form, state: Warpgroups, d: Decoder, at: int, accumulate: bool) -> None:
     """Accumulators and register operands must be unchanged since the last fence, or be written by a product of the same
     shape."""
     span, first = slice(at, at + GROUP), int(frame.lanes[at])
@@ -198,10 +211,10 @@ def _check_registers(frame: Frame, form: _Form, state: Warpgroups, d: Decoder, a
         frame.machine.faults.add("async", "a wgmma without a wgmma.fence before it", d.instruction, first)
         return
     for position, (index, _) in enumerate(form.targets):
-        value = form.old[position].value(frame)[span]
-        before = state.accumulates(first, index)
-        if before is not None and len(before.results) == len(form.targets):
-            same = (value == before.results[index]).all()
+        value = form.accumulators[position].value(frame)[span]
+        previous = state.last_writer(first, index)
+        if previous is not None and len(previous.results) == len(form.targets):
+            same = (value == previous.results[index]).all()
         else:
             same = (value == state.fenced[index][lanes]).all()
         if not same:
@@ -225,7 +238,7 @@ def _left(frame: Frame, form: _Form, at: int, d: Decoder) -> tuple[Any, Any, Ind
     depth = DEPTH[form.kind]
     spoilt = [source.poison(frame) for source in form.left_registers]
     flags: Any = None
-    if any(found is not None for found in spoilt):
+    if any(flags_of_register is not None for flags_of_register in spoilt):
         stack = np.stack([np.zeros((4, 32), np.uint8) if p is None else p[span].reshape(4, 32) for p in spoilt], axis=-1)
         rows, columns = operand_a(depth, form.kind)
         wide = np.broadcast_to(stack[..., None], (*stack.shape, rows.shape[2]))
@@ -245,8 +258,8 @@ def _shared(
     if spoilt is not None and spoilt[at : at + GROUP].any():
         machine.faults.poison("a matrix descriptor", d.instruction, frame, spoilt)
         return nothing
-    described = Descriptor.read(int(bits[at]))
-    problem = described.problem()
+    descriptor = Descriptor.read(int(bits[at]))
+    problem = descriptor.problem()
     if problem is None and (bits[at : at + GROUP] != bits[at]).any():
         problem = "differs between the threads of a warpgroup"
     if problem is None and transposed and width != 2:
@@ -254,7 +267,7 @@ def _shared(
     if problem is not None:
         machine.faults.add("descriptor", f"a matrix descriptor {problem}", d.instruction, lane)
         return nothing
-    addresses = element_addresses(described, rows, width, transposed)
+    addresses = element_addresses(descriptor, rows, width, transposed)
     if int(addresses.min()) < SHARED_START or int(addresses.max()) + width > SHARED_START + machine.shared_size:
         low, high = int(addresses.min()), int(addresses.max()) + width
         text = f"a matrix at shared addresses {low} to {high}, outside the block's shared memory"
@@ -262,8 +275,8 @@ def _shared(
         return nothing
     index = addresses + int(machine.shared_base[lane])
     memory = machine.memory
-    where = index // width
-    raw = memory.views[width][where]
+    element_indices = index // width
+    raw = memory.views[width][element_indices]
     poison: Poison | None = None
     flags = memory.poison[index]
     for offset in range(1, width):
@@ -289,10 +302,10 @@ def _spread(left: Poison | None, right: Poison | None, form: _Form) -> NDArray[n
 def _watch(machine: Machine, granules: Index, first: int, instruction: Instruction) -> None:
     """Records the reads of a product as reads by the first and the last warp of the group, because ordering after only one of
     them must not suffice."""
-    places = granules << machine.shadow.shift
+    indices = granules << machine.shadow.shift
     for lane in (first, first + 96):
-        found = machine.shadow.read(places, 1 << machine.shadow.shift, np.full(len(places), lane))
+        found = machine.shadow.read(indices, 1 << machine.shadow.shift, np.full(len(indices), lane))
         if found is not None:
-            touched = access.Access(None, places, None, 1 << machine.shadow.shift, np.full(len(places), lane))
+            touched = access.Access(None, indices, None, 1 << machine.shadow.shift, np.full(len(indices), lane))
             access.report_race(machine, touched, found, instruction, "reads what another thread writes")
             return

@@ -29,14 +29,14 @@ GROUP: Final = 128
 @dataclass(slots=True)
 class Product:
     """An unfinished product of the warpgroup that begins at lane `first`: its group, the registers it writes and reads with
-    their values, the granules of memory it reads (`reads` of `in_flight`, `places` of the race shadow)."""
+    their values, the granules of memory it reads (`reads` of `in_flight`, `shadow_granules` of the race shadow)."""
 
     first: int
     group: int
     results: dict[int, Words]
     inputs: dict[int, Words]
     reads: Index
-    places: Index
+    shadow_granules: Index
     step: Decoder
 
 
@@ -46,7 +46,7 @@ class Warpgroups:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.under_way: list[Product] = []
+        self.unfinished: list[Product] = []
         self.committed: Index = np.zeros(0, np.int64)
         self.fenced: dict[int, Words] = {}
         self.has_fenced: NDArray[np.bool_] = np.zeros(0, np.bool_)
@@ -56,7 +56,7 @@ class Warpgroups:
 
     def clear(self) -> None:
         """Starts a new wave."""
-        self.under_way.clear()
+        self.unfinished.clear()
         self.committed = np.zeros(self.machine.lane_count, np.int64)
         self.has_fenced = np.zeros(self.machine.lane_count, np.bool_)
         self.fenced.clear()
@@ -71,32 +71,32 @@ class Warpgroups:
 
     def wait(self, frame: Frame, allowed: int) -> None:
         """Completes all but the last `allowed` groups of the frame's lanes."""
-        here = np.zeros(self.machine.lane_count, np.bool_)
-        here[frame.lanes] = True
-        left: list[Product] = []
+        waiting = np.zeros(self.machine.lane_count, np.bool_)
+        waiting[frame.lanes] = True
+        unfinished_products: list[Product] = []
         last: dict[tuple[int, int], Product] = {}
-        for product in self.under_way:
-            if not here[product.first] or product.group >= self.committed[product.first] - allowed:
-                left.append(product)
+        for product in self.unfinished:
+            if not waiting[product.first] or product.group >= self.committed[product.first] - allowed:
+                unfinished_products.append(product)
                 for index in product.results:
                     last.pop((product.first, index), None)
                 continue
             self.machine.pending.end(product.reads, np.zeros(0, np.int64))
-            stamp_reads(self.machine, product.places, product.first)
+            stamp_reads(self.machine, product.shadow_granules, product.first)
             self._check_inputs(frame, product)
             last |= {(product.first, index): product for index in product.results}
         self._settle(frame, last)
-        self.under_way = left
+        self.unfinished = unfinished_products
 
     def _settle(self, frame: Frame, last: dict[tuple[int, int], Product]) -> None:
         """Clears the in-flight poison of accumulators whose last product is complete."""
         by_register: dict[int, list[Product]] = {}
         for (_, index), product in last.items():
             by_register.setdefault(index, []).append(product)
-        for index, found in by_register.items():
+        for index, writers in by_register.items():
             value, poison = frame.get(index), whole(frame.get_poison(index))
             fresh = np.zeros(frame.n, np.uint8) if poison is None else poison.copy()
-            for product in found:
+            for product in writers:
                 at = int(np.searchsorted(frame.lanes, product.first))
                 span = slice(at, at + GROUP)
                 if not (fresh[span] & IN_FLIGHT).all() or (value[span] != product.results[index]).any():
@@ -119,14 +119,14 @@ class Warpgroups:
     def leave(self, frame: Frame) -> None:
         """Drops the unfinished products of lanes that exit."""
         members = set(frame.lanes.tolist())
-        for product in self.under_way:
+        for product in self.unfinished:
             if product.first in members:
                 self.machine.pending.end(product.reads, np.zeros(0, np.int64))
-        self.under_way = [product for product in self.under_way if product.first not in members]
+        self.unfinished = [product for product in self.unfinished if product.first not in members]
 
-    def accumulates(self, first: int, index: int) -> Product | None:
+    def last_writer(self, first: int, index: int) -> Product | None:
         """The last unfinished product that writes a register of this warpgroup."""
-        for product in reversed(self.under_way):
+        for product in reversed(self.unfinished):
             if product.first == first and index in product.results:
                 return product
         return None
@@ -174,6 +174,6 @@ def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
 
 def stamp_reads(machine: Machine, granules: Index, first: int) -> None:
     """Stamps the reads of these granules of the race shadow, by products of the warpgroup at lane `first`, as of now."""
-    places = granules << machine.shadow.shift
+    indices = granules << machine.shadow.shift
     for lane in (first, first + GROUP - 32):
-        machine.shadow.read(places, 1 << machine.shadow.shift, np.full(len(places), lane))
+        machine.shadow.read(indices, 1 << machine.shadow.shift, np.full(len(indices), lane))

@@ -72,15 +72,15 @@ def locate(
     the frame's mask (and `mask`). `align` is the required alignment, a power of two (default: `width`)."""
     machine = frame.machine
     address = np.broadcast_to(address, frame.n)
-    use = frame.mask if mask is None else mask if frame.mask is None else mask & frame.mask
+    selected = frame.mask if mask is None else mask if frame.mask is None else mask & frame.mask
     if write and frame.mask_poison is not None:
         machine.faults.poison("the guard of a store", instruction, frame, frame.mask_poison, masked=False)
     if poison is not None:
-        bad = (poison != 0) if use is None else (poison != 0) & use
+        bad = (poison != 0) if selected is None else (poison != 0) & selected
         if bad.any():
             machine.faults.poison("an address", instruction, frame, np.where(bad, poison, 0).astype(np.uint8))
-            use = ~bad if use is None else use & ~bad
-    positions = None if use is None else np.flatnonzero(use)
+            selected = ~bad if selected is None else selected & ~bad
+    positions = None if selected is None else np.flatnonzero(selected)
     if positions is not None:
         address = address[positions]
     lanes = frame.lanes if positions is None else frame.lanes[positions]
@@ -88,16 +88,16 @@ def locate(
     access = Access(positions, index, None, width, lanes)
     if not len(index):
         return access
-    found = _check(frame, access, address, space, instruction, write, width if align is None else align)
-    if machine.unwaited is not None and space in ("global", "generic") and len(found.index):
-        prior_launches.check(machine, found.lanes, found.index, found.allocations(machine), instruction, write=write)
-    return found
+    checked = _check(frame, access, address, space, instruction, write, width if align is None else align)
+    if machine.before_dependency_wait is not None and space in ("global", "generic") and len(checked.index):
+        prior_launches.check(machine, checked.lanes, checked.index, checked.allocations(machine), instruction, write=write)
+    return checked
 
 
 def memory_space(machine: Machine, found: Access) -> str:
     """The state space of an access: that of its first allocation, "" without lanes."""
-    hit = found.allocations(machine) if len(found.index) else []
-    return hit[0].space if hit else ""
+    allocations = found.allocations(machine) if len(found.index) else []
+    return allocations[0].space if allocations else ""
 
 
 def _resolve(machine: Machine, lanes: Index, address: Index, space: str) -> Index:
@@ -148,32 +148,32 @@ def _check_each(
 ) -> Access:
     memory, index = frame.machine.memory, access.index
     page = index >> 8
-    known = (index >= 0) & (page < len(memory.owner))
-    owner = np.where(known, memory.owner[np.where(known, page, 0)], -1)
-    good = np.zeros(len(index), np.bool_)
+    mapped = (index >= 0) & (page < len(memory.owner))
+    owner = np.where(mapped, memory.owner[np.where(mapped, page, 0)], -1)
+    valid = np.zeros(len(index), np.bool_)
     for number in np.unique(owner[owner >= 0]):
-        found = memory.allocations[int(number)]
-        here = owner == number
-        inside = here & (index >= found.start) & (index + access.width <= found.end)
-        if found.space not in SPACES[space]:
-            _refuse(frame, access, address, "space", f"{space} access in {found.space} memory", instruction, inside)
-        elif write and not found.writable:
-            _refuse(frame, access, address, "read-only", f"a write to `{found.name}`", instruction, inside)
+        allocation = memory.allocations[int(number)]
+        owned = owner == number
+        inside = owned & (index >= allocation.start) & (index + access.width <= allocation.end)
+        if allocation.space not in SPACES[space]:
+            _refuse(frame, access, address, "space", f"{space} access in {allocation.space} memory", instruction, inside)
+        elif write and not allocation.writable:
+            _refuse(frame, access, address, "read-only", f"a write to `{allocation.name}`", instruction, inside)
         else:
-            good |= inside
-        outside = here & ~inside
+            valid |= inside
+        outside = owned & ~inside
         if outside.any():
-            text = f"{access.width} bytes outside `{found.name}` ({found.end - found.start} bytes)"
+            text = f"{access.width} bytes outside `{allocation.name}` ({allocation.end - allocation.start} bytes)"
             _refuse(frame, access, address, "bounds", text, instruction, outside)
-    nowhere = owner < 0
-    if nowhere.any():
-        _refuse(frame, access, address, "bounds", "an address in no allocation", instruction, nowhere)
-    crooked = good & ((index & (align - 1)) != 0)
-    if crooked.any():
-        _refuse(frame, access, address, "alignment", f"an address that is no multiple of {align}", instruction, crooked)
-        good &= ~crooked
-    kept = _drop(access, good)
-    owners = np.unique(owner[good])
+    unmapped = owner < 0
+    if unmapped.any():
+        _refuse(frame, access, address, "bounds", "an address in no allocation", instruction, unmapped)
+    misaligned = valid & ((index & (align - 1)) != 0)
+    if misaligned.any():
+        _refuse(frame, access, address, "alignment", f"an address that is no multiple of {align}", instruction, misaligned)
+        valid &= ~misaligned
+    kept = _drop(access, valid)
+    owners = np.unique(owner[valid])
     kept.allocation = memory.allocations[int(owners[0])] if len(owners) == 1 else None
     return kept
 
@@ -192,10 +192,10 @@ def _refuse(
     instruction: Instruction,
     bad: NDArray[np.bool_] | None = None,
 ) -> None:
-    where = np.arange(len(access.index)) if bad is None else np.flatnonzero(bad)
-    if not len(where):
+    positions = np.arange(len(access.index)) if bad is None else np.flatnonzero(bad)
+    if not len(positions):
         return
-    at, index = int(where[0]), int(access.index[where[0]])
+    at, index = int(positions[0]), int(access.index[positions[0]])
     frame.machine.faults.add(
         kind,
         message,
@@ -203,7 +203,7 @@ def _refuse(
         int(access.lanes[at]),
         index=index if index >= 0 else None,
         address=int(address[at]) & ((1 << 64) - 1),
-        count=len(where),
+        count=len(positions),
     )
 
 
@@ -224,12 +224,14 @@ def load(
     without poison, so a program that uses them anyway computes a different result."""
     machine, memory = frame.machine, frame.machine.memory
     watch_read(machine, access, instruction, atomic=atomic, nc=nc, scope=scope)
-    index, found = access.index, access.allocation
+    index, allocation = access.index, access.allocation
     values = memory.read(index, width * count)
     rows = values.view(f"u{width}").reshape(len(index), count)
-    poison = memory.read_poison(index, width) if count == 1 and used == -1 and (found is None or found.poisonous) else None
+    poison = (
+        memory.read_poison(index, width) if count == 1 and used == -1 and (allocation is None or allocation.poisonous) else None
+    )
     all_poison: NDArray[Any] | None = None
-    if (count > 1 or used != -1) and (found is None or found.poisonous):
+    if (count > 1 or used != -1) and (allocation is None or allocation.poisonous):
         raw = memory.poison_views[width * count].take(index >> (width * count).bit_length() - 1).view(np.uint8)
         if used != -1:
             raw = raw.reshape(len(index), -1) * _used_bytes(used, width * count)
@@ -293,28 +295,28 @@ def store(
     total = width * len(values)
     packed = rows.reshape(-1).view(memory.views[total].dtype)
     watch_write(frame.machine, access, instruction, lambda: packed, atomic=atomic, scope=scope)
-    where = index >> total.bit_length() - 1
-    memory.views[total][where] = packed
+    slots = index >> total.bit_length() - 1
+    memory.views[total][slots] = packed
     if any(poison is not None for poison in poisons):
         flags = np.zeros((len(index), len(values)), np.uint8)
         for k, poison in enumerate(poisons):
             if poison is not None:
                 flags[:, k] = poison if access.positions is None else poison[access.positions]
         flags |= np.where(flags != 0, STORED, 0).astype(np.uint8)
-        memory.poison_views[total][where] = np.repeat(flags, width, axis=1).reshape(-1).view(memory.poison_views[total].dtype)
+        memory.poison_views[total][slots] = np.repeat(flags, width, axis=1).reshape(-1).view(memory.poison_views[total].dtype)
         note_poison(frame.machine, access, flags, instruction)
     elif access.allocation is None or access.allocation.poisonous:
-        memory.poison_views[total][where] = np.zeros(len(index), memory.poison_views[total].dtype)
+        memory.poison_views[total][slots] = np.zeros(len(index), memory.poison_views[total].dtype)
 
 
 def note_poison(machine: Machine, access: Access, flags: NDArray[np.uint8], instruction: Instruction) -> None:
     """Records which lanes stored poison and by which instruction, so that a fault on an output byte can name the store."""
     if not flags.any():
         return
-    spoilt = flags.any(axis=1)
-    lanes = access.lanes[spoilt]
-    who = machine.block_ids[machine.block[lanes]], machine.thread[lanes]
-    machine.extensions.setdefault("poison stores", []).append((access.index[spoilt], access.width, instruction, who))
+    poisoned = flags.any(axis=1)
+    lanes = access.lanes[poisoned]
+    threads = machine.block_ids[machine.block[lanes]], machine.thread[lanes]
+    machine.extensions.setdefault("poison stores", []).append((access.index[poisoned], access.width, instruction, threads))
 
 
 def watch_read(
@@ -328,10 +330,10 @@ def watch_read(
 ) -> None:
     """Checks these reads against unordered writes and records them in the shadow. `scope` is that of a strong access
     (`atomic`)."""
-    found = access.allocation
+    allocation = access.allocation
     if nc and len(access.index):
         noncoherent.watch(machine, access, instruction)
-    if not len(access.index) or (found is not None and not found.tracked):
+    if not len(access.index) or (allocation is not None and not allocation.tracked):
         return
     if machine.pending.busy:
         machine.pending.check(access.index, access.width, access.lanes, False, instruction)
@@ -356,15 +358,15 @@ def watch_write(
         return
     if machine.pending.busy:
         machine.pending.check(access.index, access.width, access.lanes, True, instruction)
-    earlier, shared, beside = machine.shadow.write(access.index, access.width, access.lanes, atomic, scope == "cta")
-    if beside is not None and beside.any():
-        report_race(machine, access, beside, instruction, "writes what another thread reads")
+    earlier, shared, racing_reads = machine.shadow.write(access.index, access.width, access.lanes, atomic, scope == "cta")
+    if racing_reads is not None and racing_reads.any():
+        report_race(machine, access, racing_reads, instruction, "writes what another thread reads")
     racing = earlier if shared is None else shared if earlier is None else earlier | shared
     is_racing = racing is not None and bool(racing.any())
-    same = is_racing and data is not None and replicas.same_values(machine, access, data(), earlier)
-    known = machine.replicas.wrote(access, instruction, earlier)
-    if racing is not None and is_racing and not (same and known):
-        kind = "race-same-value" if same else "race"
+    equal_values = is_racing and data is not None and replicas.same_values(machine, access, data(), earlier)
+    replicated = machine.replicas.record_write(access, instruction, earlier)
+    if racing is not None and is_racing and not (equal_values and replicated):
+        kind = "race-same-value" if equal_values else "race"
         report_race(machine, access, racing, instruction, "writes what another thread writes", kind)
 
 

@@ -51,13 +51,13 @@ class Recorder:
             fault.block = tuple(int(x) for x in self.machine.block_ids[self.machine.block[lane]])  # pyright: ignore
             fault.thread = int(self.machine.thread[lane])
         if index is not None:
-            self._place(fault, index)
+            self._locate(fault, index)
         if address is not None:
             fault.address = address
         self.found[kind, line, distinct] = fault
         return fault
 
-    def _place(self, fault: Fault, index: int) -> None:
+    def _locate(self, fault: Fault, index: int) -> None:
         allocation = self.machine.memory.allocation_at(index)
         fault.address = GLOBAL_BASE + index
         if allocation is None:
@@ -71,16 +71,18 @@ class Recorder:
 
     def lanes(self, kind: str, message: str, instruction: Instruction, frame: Frame, bad: NDArray[np.bool_]) -> None:
         """Records a fault of the frame's lanes at the true entries of `bad`."""
-        where = np.flatnonzero(bad)
-        if len(where):
-            self.add(kind, message, instruction, int(frame.lanes[where[0]]), count=len(where))
+        positions = np.flatnonzero(bad)
+        if len(positions):
+            self.add(kind, message, instruction, int(frame.lanes[positions[0]]), count=len(positions))
 
-    def poison(self, what: str, instruction: Instruction, frame: Frame, poison: Poison, *, masked: bool = True) -> None:
+    def poison(self, subject: str, instruction: Instruction, frame: Frame, poison: Poison, *, masked: bool = True) -> None:
         """Records that poison decides something: `poison` [lanes of the frame], under the frame's mask."""
-        where = np.flatnonzero(poison if frame.mask is None or not masked else np.where(frame.mask, poison, 0))
-        if len(where):
-            bits = int(poison[where[0]])
-            self.add(kind_of(bits), f"{what} is not defined", instruction, int(frame.lanes[where[0]]), count=len(where))
+        positions = np.flatnonzero(poison if frame.mask is None or not masked else np.where(frame.mask, poison, 0))
+        if len(positions):
+            bits = int(poison[positions[0]])
+            self.add(
+                kind_of(bits), f"{subject} is not defined", instruction, int(frame.lanes[positions[0]]), count=len(positions)
+            )
 
 
 def kind_of(bits: int) -> str:

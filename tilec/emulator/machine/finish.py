@@ -21,11 +21,11 @@ def report(machine: Machine, seconds: float) -> Report:
     memory = machine.memory
     noncoherent.report(machine)
     tensors: dict[str, Any] = {}
-    for found in memory.allocations:
-        if found.is_tensor:
-            tensors[found.name] = memory.contents(found)
-            if found.writable:
-                _check_output(machine, found)
+    for allocation in memory.allocations:
+        if allocation.is_tensor:
+            tensors[allocation.name] = memory.contents(allocation)
+            if allocation.writable:
+                _check_output(machine, allocation)
     return Report(tensors, list(machine.faults.found.values()), _statistics(machine, seconds))
 
 
@@ -34,20 +34,20 @@ def _check_output(machine: Machine, found: Allocation) -> None:
     if not poison.any() and found.required is None:
         return
     for index, width, instruction, (blocks, threads) in machine.extensions.get("poison stores", ()):
-        mine = np.flatnonzero((index >= found.start) & (index < found.end))
-        bytes_: NDArray[np.int64] = np.add(index[mine][:, None], np.arange(int(width)))
+        inside = np.flatnonzero((index >= found.start) & (index < found.end))
+        bytes_: NDArray[np.int64] = np.add(index[inside][:, None], np.arange(int(width)))
         bad = np.flatnonzero((machine.memory.poison[bytes_] & STORED).any(axis=1))
         if len(bad):
             at = int(bytes_[bad[0]][(machine.memory.poison[bytes_[bad[0]]] & STORED) != 0][0])
-            kind, who = kind_of(int(machine.memory.poison[at])), int(mine[bad[0]])
+            kind, row = kind_of(int(machine.memory.poison[at])), int(inside[bad[0]])
             fault = machine.faults.add(kind, f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad))
             if fault is not None:
-                fault.block, fault.thread = _three(blocks[who]), int(threads[who])
+                fault.block, fault.thread = _three(blocks[row]), int(threads[row])
     if found.checked:
         missing = poison == UNINITIALISED
         if found.required is not None:
-            beside = np.flatnonzero(~missing & ~found.required)
-            _gaps(machine, found, beside, "bounds", "bytes between the elements of `{}` are written")
+            between = np.flatnonzero(~missing & ~found.required)
+            _gaps(machine, found, between, "bounds", "bytes between the elements of `{}` are written")
             missing &= found.required
         _gaps(machine, found, np.flatnonzero(missing), "unwritten", "bytes of `{}` are never written")
 

@@ -58,5 +58,5 @@ def packed(parts: list[Poison | None]) -> Poison | None:
 
 
 def _together(parts: list[Poison | None]) -> Poison | None:
-    found = [part for part in parts if part is not None]
-    return reduce(np.bitwise_or, found) if found else None
+    poisoned = [part for part in parts if part is not None]
+    return reduce(np.bitwise_or, poisoned) if poisoned else None

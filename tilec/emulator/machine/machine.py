@@ -66,7 +66,7 @@ class Machine:
         self.steps_left = self.limits.instructions
         self.pending = InFlight(self)
         self.overlaps = False
-        self.unwaited: NDArray[np.bool_] | None = None
+        self.before_dependency_wait: NDArray[np.bool_] | None = None
         self.on_wave.append(self.pending.clear)
         self.shared: list[Allocation] = []
         self.parameters: Allocation | None = None
@@ -102,18 +102,18 @@ class Machine:
         self.shared = [
             self.memory.reserve(f"shared memory of block {tuple(b)}", "shared", self.shared_size, align=1024) for b in blocks
         ]
-        bases = np.array([found.start for found in self.shared], np.int64) - SHARED_START
+        bases = np.array([allocation.start for allocation in self.shared], np.int64) - SHARED_START
         self.shared_base = bases[self.block]
         if self.local_size:
             self.local = self.memory.reserve(
                 "local memory", "local", self.local_size * self.lane_count, align=1024, tracked=False
             )
         self.shadow.grow(len(self.memory.data))
-        for found in self.shared:
-            self.shadow.forget(found.start, found.end)
+        for allocation in self.shared:
+            self.shadow.forget(allocation.start, allocation.end)
         self.clocks.start(first_number * threads)
         self.scheduler = schedule.Scheduler(self)
-        self.unwaited = np.ones(self.lane_count, np.bool_) if self.overlaps else None
+        self.before_dependency_wait = np.ones(self.lane_count, np.bool_) if self.overlaps else None
         for action in self.on_wave:
             action()
 
@@ -124,8 +124,8 @@ class Machine:
             if picked is None:
                 if (self.status == EXITED).all():
                     return
-                woke = [wake() for wake in self.wakers]  # call every waker, even if an earlier one succeeded
-                if any(woke):
+                woken = [waker() for waker in self.wakers]  # call every waker, even if an earlier one succeeded
+                if any(woken):
                     continue
                 schedule.report_deadlock(self)
                 raise StopLaunch
@@ -135,7 +135,7 @@ class Machine:
         """Runs a frame until it diverges, blocks, exits, reaches one of `stops`, or exhausts its budget."""
         program = self.program
         steps, ends, hits = program.steps, program.ends, program.hits
-        pc, left = frame.pc, budget
+        pc, remaining = frame.pc, budget
         signal: Any = None
         while True:
             end = ends[pc]
@@ -143,13 +143,13 @@ class Machine:
                 at = int(np.searchsorted(stops, pc, side="right"))
                 if at < len(stops) and stops[at] <= end:
                     end = int(stops[at]) - 1
-            if end - pc >= left:
-                end = pc + left - 1
+            if end - pc >= remaining:
+                end = pc + remaining - 1
             for step in steps[pc : end + 1]:
                 signal = step(frame)
             hits[pc] += frame.n
             hits[end + 1] -= frame.n
-            left -= end + 1 - pc
+            remaining -= end + 1 - pc
             self.steps_left -= end + 1 - pc
             if program.straight[end] or signal is None:
                 pc = end + 1
@@ -157,10 +157,10 @@ class Machine:
                 return
             else:
                 pc = signal
-            if left <= 0 or (len(stops) and (pc in stops or (self.seed == 0 and pc > stops[0]))) or self.steps_left < 0:
+            if remaining <= 0 or (len(stops) and (pc in stops or (self.seed == 0 and pc > stops[0]))) or self.steps_left < 0:
                 break
-        if left <= 0:
-            self.scheduler.yield_turn()
+        if remaining <= 0:
+            self.scheduler.yield_frame()
         self.park(frame, pc)
         if self.steps_left < 0:
             self.faults.add("limit", f"more than {self.limits.instructions} instructions", None)

@@ -82,10 +82,10 @@ class Memory:
             raise MemoryError(f"the launch needs {size} bytes, more than the limit of {self.limit}")
         capacity = max(size, 2 * len(self.data))
         capacity += -capacity % 4096
-        more = capacity - len(self.data)
-        self.data = np.concatenate([self.data, np.zeros(more, np.uint8)])
-        self.poison = np.concatenate([self.poison, np.zeros(more, np.uint8)])
-        self.owner = np.concatenate([self.owner, np.full(more // PAGE, -1, np.int32)])
+        added = capacity - len(self.data)
+        self.data = np.concatenate([self.data, np.zeros(added, np.uint8)])
+        self.poison = np.concatenate([self.poison, np.zeros(added, np.uint8)])
+        self.owner = np.concatenate([self.owner, np.full(added // PAGE, -1, np.int32)])
         self._make_views()
         for callback in self.on_growth:
             callback(capacity)
@@ -100,12 +100,12 @@ class Memory:
         pages = -(-end // PAGE)
         if (pages + 2) * PAGE > len(self.data):
             self._grow((pages + 2) * PAGE)
-        found = Allocation(name, space, start, end, writable, tracked, True)
+        allocation = Allocation(name, space, start, end, writable, tracked, True)
         self.owner[start // PAGE : max(pages, start // PAGE + 1)] = len(self.allocations)
-        self.allocations.append(found)
+        self.allocations.append(allocation)
         self.poison[start:end] = UNINITIALISED
         self.used = (pages + 1) * PAGE
-        return found
+        return allocation
 
     def allocate(
         self,
@@ -123,14 +123,14 @@ class Memory:
         `initialised` the contents are poison. `checked`: every byte must be written by the end of the launch (with
         `required`, only those that it marks)."""
         flat = np.ascontiguousarray(array).reshape(-1)
-        found = self.reserve(name, "global", flat.nbytes, align=align, writable=writable, tracked=writable)
-        found.item, found.array, found.is_tensor, found.checked = array.dtype.itemsize, array, True, checked
-        found.required, found.resident = required, resident
-        self.data[found.start : found.end] = flat.view(np.uint8)
+        allocation = self.reserve(name, "global", flat.nbytes, align=align, writable=writable, tracked=writable)
+        allocation.item, allocation.array, allocation.is_tensor, allocation.checked = array.dtype.itemsize, array, True, checked
+        allocation.required, allocation.resident = required, resident
+        self.data[allocation.start : allocation.end] = flat.view(np.uint8)
         if initialised:
-            self.poison[found.start : found.end] = 0
-            found.poisonous = writable
-        return found
+            self.poison[allocation.start : allocation.end] = 0
+            allocation.poisonous = writable
+        return allocation
 
     def contents(self, allocation: Allocation) -> NDArray[Any]:
         """The bytes of a tensor as an array of its dtype and shape."""
@@ -153,17 +153,17 @@ class Memory:
     # --- raw access by index; callers pass indices from `locate` or known to lie inside an allocation
     def read_rows(self, index: Index, width: int) -> tuple[Bytes, Bytes | None]:
         """`width` bytes from each index as [m, width], and each row's poison [m] or None."""
-        where = index[:, None] + np.arange(width)
-        poison = np.bitwise_or.reduce(self.poison[where], axis=1) if width else np.zeros(len(index), np.uint8)
-        return self.data[where], poison if poison.any() else None
+        indices = index[:, None] + np.arange(width)
+        poison = np.bitwise_or.reduce(self.poison[indices], axis=1) if width else np.zeros(len(index), np.uint8)
+        return self.data[indices], poison if poison.any() else None
 
     def write_rows(self, index: Index, rows: Bytes, poison: Bytes | None) -> None:
         """Stores rows [m, width] and their poison, [m] or [m, width] or None."""
-        where: Index = index[:, None] + np.arange(int(rows.shape[1]))
-        self.data[where] = rows
+        indices: Index = index[:, None] + np.arange(int(rows.shape[1]))
+        self.data[indices] = rows
         if poison is not None and poison.ndim == 1:
             poison = poison[:, None]
-        self.poison[where] = 0 if poison is None else poison
+        self.poison[indices] = 0 if poison is None else poison
 
     def read(self, index: Index, width: int) -> NDArray[Any]:
         """Aligned values of 1, 2, 4, 8 (unsigned) or 16 bytes (V16) at each index."""
@@ -171,8 +171,8 @@ class Memory:
 
     def read_poison(self, index: Index, width: int) -> Bytes | None:
         """The union of the poison of each aligned value, or None."""
-        found = self.poison_views[width].take(index >> _SHIFT[width])
-        rows = found.view(np.uint8).reshape(len(index), width)
+        flags = self.poison_views[width].take(index >> _SHIFT[width])
+        rows = flags.view(np.uint8).reshape(len(index), width)
         if not rows.any():
             return None
         return np.bitwise_or.reduce(rows, axis=1)

@@ -300,8 +300,8 @@ class Decoder:
         apply: Any = function
         write = self.target(operand, kind)
         if len(sources) == 1:
-            one, one_poison = sources[0].value, sources[0].poison
-            return lambda frame: write(frame, apply(one(frame)), one_poison(frame))
+            value_of, poison_of = sources[0].value, sources[0].poison
+            return lambda frame: write(frame, apply(value_of(frame)), poison_of(frame))
         if len(sources) == 2:
             first, second = sources
 

@@ -25,8 +25,8 @@ _CANONICAL: Final = {4: np.uint32(0x7FFFFFFF).view(np.float32), 2: np.uint16(0x7
 def two_sum(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
     """a + b in f64 and its rounding error, exactly."""
     s = a + b
-    other = s - a
-    return s, (a - (s - other)) + (b - other)
+    b_part = s - a
+    return s, (a - (s - b_part)) + (b - b_part)
 
 
 def odd(s: Lanes, e: Lanes) -> Lanes:
@@ -62,17 +62,17 @@ def canonical(value: Lanes) -> Lanes:
 
 def canonical_bits(kind: str, raw: Lanes) -> Lanes:
     """Raw bits of f32, f16, bf16 or a packed pair, with every NaN canonical."""
-    found = np.ascontiguousarray(np.atleast_1d(raw))
+    bits = np.ascontiguousarray(np.atleast_1d(raw))
     if kind == "f32":
-        infinity, canon, lanes = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF), found
+        infinity, canon, lanes = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF), bits
     else:
         infinity, canon, lanes = (
             np.uint16(0x7C00 if kind.startswith("f16") else 0x7F80),
             np.uint16(0x7FFF),
-            found.view(np.uint16),
+            bits.view(np.uint16),
         )
     nan = (lanes & canon) > infinity
-    return np.where(nan, canon, lanes).view(found.dtype) if nan.any() else found
+    return np.where(nan, canon, lanes).view(bits.dtype) if nan.any() else bits
 
 
 def _quantise(kind: str, value: Lanes, mode: str) -> Lanes:
@@ -82,19 +82,19 @@ def _quantise(kind: str, value: Lanes, mode: str) -> Lanes:
     unit = np.ldexp(1.0, exponent - _BITS[kind])
     steps = np.divide(value, unit)
     if mode == "rn":
-        whole = np.rint(steps)
+        integral = np.rint(steps)
     elif mode == "rna":
-        whole = np.trunc(steps + np.copysign(0.5, steps))
+        integral = np.trunc(steps + np.copysign(0.5, steps))
     else:
-        whole = {"rz": np.trunc, "rm": np.floor, "rp": np.ceil}[mode](steps)
-    found = np.copysign(whole * unit, value)
+        integral = {"rz": np.trunc, "rm": np.floor, "rp": np.ceil}[mode](steps)
+    rounded = np.copysign(integral * unit, value)
     top = _MAX[kind]
-    over = np.abs(found) > top
-    if over.any():
-        negative = found < 0
-        stays = {"rz": np.ones_like(over), "rm": ~negative, "rp": negative}.get(mode, np.zeros_like(over))
-        found = np.where(over, np.copysign(np.where(stays, top, np.inf), found), found)
-    return np.where(np.isfinite(value), found, value)
+    overflowed = np.abs(rounded) > top
+    if overflowed.any():
+        negative = rounded < 0
+        to_largest = {"rz": np.ones_like(overflowed), "rm": ~negative, "rp": negative}.get(mode, np.zeros_like(overflowed))
+        rounded = np.where(overflowed, np.copysign(np.where(to_largest, top, np.inf), rounded), rounded)
+    return np.where(np.isfinite(value), rounded, value)
 
 
 def raw_bf16(value: Lanes) -> Lanes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NO_STOPS: Final = np.zeros(0, np.int64)
 FOREVER: Final = 1 << 60
-TURN: Final = 5000
+FRAME_BUDGET: Final = 5000
 
 
 class Scheduler:
@@ -26,7 +26,7 @@ class Scheduler:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.last = -1
-        self.turns = 0
+        self.yields = 0
 
     def pick(self) -> tuple[Frame, NDArray[np.int64], int] | None:
         """The frame, the instructions where it must stop, and its instruction budget; None if no lane is ready."""
@@ -39,21 +39,21 @@ class Scheduler:
             return self._in_order(ready, pcs)
         return self._at_random(ready, pcs)
 
-    def yield_turn(self) -> None:
+    def yield_frame(self) -> None:
         """Makes the next pick of seed 0 prefer an instruction other than the lowest, where lanes are spinning."""
-        self.turns += 1
+        self.yields += 1
 
     def _in_order(self, ready: NDArray[np.int64], pcs: NDArray[np.int64]) -> tuple[Frame, NDArray[np.int64], int]:
         low = int(pcs.min())
         if int(pcs.max()) == low:
-            self.turns = 0
+            self.yields = 0
             return Frame(self.machine, ready, low), NO_STOPS, FOREVER
         waiting = np.unique(pcs)
-        if self.turns:
-            low = int(waiting[self.turns % len(waiting)])
-            self.turns = (self.turns + 1) % (2 * len(waiting))
+        if self.yields:
+            low = int(waiting[self.yields % len(waiting)])
+            self.yields = (self.yields + 1) % (2 * len(waiting))
         chosen = pcs == low
-        return Frame(self.machine, ready[chosen], low), waiting[waiting != low], TURN
+        return Frame(self.machine, ready[chosen], low), waiting[waiting != low], FRAME_BUDGET
 
     def _at_random(self, ready: NDArray[np.int64], pcs: NDArray[np.int64]) -> tuple[Frame, NDArray[np.int64], int]:
         machine, random = self.machine, self.machine.random
@@ -62,14 +62,14 @@ class Scheduler:
         warps = np.unique(machine.warp[lanes])
         if len(warps) > 1:
             count = int(random.choice([1, max(1, len(warps) // 2), len(warps)]))
-            kept = random.choice(warps, count, replace=False)
-            lanes = lanes[np.isin(machine.warp[lanes], kept)]
+            chosen = random.choice(warps, count, replace=False)
+            lanes = lanes[np.isin(machine.warp[lanes], chosen)]
         budget = int(2 ** random.uniform(0, 12))
         others = pcs[np.isin(machine.warp[ready], machine.warp[lanes]) & (pcs != low)]
         return Frame(machine, lanes, low), np.unique(others), budget
 
 
-def _place(variables: list[Variable]) -> tuple[dict[str, int], int]:
+def _assign_offsets(variables: list[Variable]) -> tuple[dict[str, int], int]:
     offsets: dict[str, int] = {}
     end = 0
     for variable in variables:
@@ -82,7 +82,7 @@ def _place(variables: list[Variable]) -> tuple[dict[str, int], int]:
 def shared_layout(module: Module, function: Function, dynamic_bytes: int) -> tuple[dict[str, int], int]:
     """Offsets of shared variables in the block's window (dynamic ones last), and its size in bytes."""
     variables = [v for v in (*module.variables.values(), *function.variables.values()) if v.space == "shared"]
-    offsets, end = _place([v for v in variables if not v.external])
+    offsets, end = _assign_offsets([v for v in variables if not v.external])
     dynamic = [v for v in variables if v.external]
     if dynamic:
         align = max(v.align for v in dynamic)
@@ -93,7 +93,7 @@ def shared_layout(module: Module, function: Function, dynamic_bytes: int) -> tup
 
 def local_layout(function: Function) -> tuple[dict[str, int], int]:
     """Offsets of a thread's local variables (from 16, so that no address is 0), and the size of its window in bytes."""
-    offsets, end = _place([v for v in function.variables.values() if v.space == "local"])
+    offsets, end = _assign_offsets([v for v in function.variables.values() if v.space == "local"])
     if not offsets:
         return {}, 0
     return {name: offset + 16 for name, offset in offsets.items()}, -(-(end + 16) // 16) * 16
@@ -101,7 +101,7 @@ def local_layout(function: Function) -> tuple[dict[str, int], int]:
 
 def module_variables(module: Module, memory: Memory) -> dict[str, Allocation]:
     """Allocates the global and constant variables of a module with their initial contents."""
-    found: dict[str, Allocation] = {}
+    variables: dict[str, Allocation] = {}
     for variable in module.variables.values():
         if variable.space not in ("global", "const"):
             continue
@@ -109,10 +109,10 @@ def module_variables(module: Module, memory: Memory) -> dict[str, Allocation]:
             raise UnsupportedPtx(f"external variable {variable.name}")
         writable = variable.space == "global"
         data = np.frombuffer((variable.initial or b"").ljust(variable.size, b"\0"), np.uint8)
-        place = memory.allocate(variable.name, data, writable=writable, align=max(variable.align, 16))
-        place.space, place.is_tensor = variable.space, False
-        found[variable.name] = place
-    return found
+        allocation = memory.allocate(variable.name, data, writable=writable, align=max(variable.align, 16))
+        allocation.space, allocation.is_tensor = variable.space, False
+        variables[variable.name] = allocation
+    return variables
 
 
 def report_deadlock(machine: Machine) -> None:
@@ -127,12 +127,15 @@ def report_deadlock(machine: Machine) -> None:
         names = ", ".join(str(tuple(int(x) for x in machine.block_ids[b])) for b in blocks[:4])
         threads = ranges(machine.thread[lanes[machine.block[lanes] == blocks[0]]])
         lines.append(f"line {instruction.line} `{instruction.text}`: threads {threads} of block(s) {names}")
-    gone = int((machine.status == 2).sum())
-    message = "threads wait for ever: " + "; ".join(lines) + (f"; {gone} threads have left" if gone else "")
+    exited = int((machine.status == 2).sum())
+    message = "threads wait for ever: " + "; ".join(lines) + (f"; {exited} threads have left" if exited else "")
     waiting = [machine.program.instructions[int(pc)] for pc in machine.pc[blocked]]
-    apart = [not (w.opcode in ("bar", "barrier", "mbarrier") and w.modifiers[:1] != ("warp",)) for w in waiting]
-    divergent = any(apart)
-    chosen = apart.index(True) if divergent else 0
+    warp_wide = [
+        not (waiting_instruction.opcode in ("bar", "barrier", "mbarrier") and waiting_instruction.modifiers[:1] != ("warp",))
+        for waiting_instruction in waiting
+    ]
+    divergent = any(warp_wide)
+    chosen = warp_wide.index(True) if divergent else 0
     first, instruction = int(blocked[chosen]), waiting[chosen]
     machine.faults.add("divergent" if divergent else "deadlock", message, instruction, first, count=len(blocked))
 

@@ -36,12 +36,12 @@ def group_product(left: Bits, right: Bits, c: Words | None, kind: str) -> Words:
     """`wgmma.mma_async.m64n<N>`: values (64, K) and (N, K), accumulators (4 warps, 32, registers) in the format `kind`, or
     None for zero; the result has the accumulators' shape."""
     columns = right.shape[0]
-    rows, places = accumulator(columns)
+    rows, cells = accumulator(columns)
     start = np.zeros((4, 16, columns), np.int64 if is_integer(kind) else np.float64)
     if c is not None:
-        start = gather(unpacked(c, kind), rows, places, (16, columns))
+        start = gather(unpacked(c, kind), rows, cells, (16, columns))
     sums = multiply_add(left.reshape(4, 16, -1), right.T, start)
-    return packed(sums[:, rows, places], kind)
+    return packed(sums[:, rows, cells], kind)
 
 
 def unpacked(words: Words, kind: str) -> Bits:

@@ -73,13 +73,13 @@ def box_addresses(tensor: TensorMap, start: tuple[int, ...], shared: int) -> tup
     """For each element of the box at index `start` (innermost first), outermost dimension slowest: its byte address in global
     memory, -1 outside the tensor, and its byte address in shared memory for a box at `shared`; each (elements,)."""
     steps = (tensor.element_bytes, *tensor.strides)
-    place = np.full((1,), tensor.address, np.int64)
+    address = np.full((1,), tensor.address, np.int64)
     inside = np.ones((1,), bool)
     for size, extent, step, first in zip(
         reversed(tensor.box), reversed(tensor.dims), reversed(steps), reversed(start), strict=True
     ):
         index = first + np.arange(size)
-        place = (place[:, None] + index * step).reshape(-1)
+        address = (address[:, None] + index * step).reshape(-1)
         inside = (inside[:, None] & (index >= 0) & (index < extent)).reshape(-1)
-    there = swizzled(shared + np.arange(place.size) * tensor.element_bytes, tensor.swizzle)
-    return np.where(inside, place, -1), there
+    shared_addresses = swizzled(shared + np.arange(address.size) * tensor.element_bytes, tensor.swizzle)
+    return np.where(inside, address, -1), shared_addresses

@@ -41,12 +41,12 @@ class InFlight:
         self._is_barrier: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def _grow(self) -> None:
-        more = (len(self.machine.memory.data) >> SHIFT) - self._size
-        if more > 0:
-            self._readers = np.concatenate([self._readers, np.zeros(more, np.uint16)])
-            self._writers = np.concatenate([self._writers, np.zeros(more, np.uint16)])
-            self._is_barrier = np.concatenate([self._is_barrier, np.zeros(more, np.bool_)])
-            self._size += more
+        added = (len(self.machine.memory.data) >> SHIFT) - self._size
+        if added > 0:
+            self._readers = np.concatenate([self._readers, np.zeros(added, np.uint16)])
+            self._writers = np.concatenate([self._writers, np.zeros(added, np.uint16)])
+            self._is_barrier = np.concatenate([self._is_barrier, np.zeros(added, np.bool_)])
+            self._size += added
 
     def clear(self) -> None:
         """Clears the state for a new wave of blocks."""
@@ -81,20 +81,24 @@ class InFlight:
         if self.busy and len(index):
             self.check_granules(granules(index, width), lanes, is_write, instruction)
 
-    def check_granules(self, where: Index, lanes: Index, is_write: bool, instruction: Instruction, plain: bool = True) -> None:
+    def check_granules(
+        self, granule_ids: Index, lanes: Index, is_write: bool, instruction: Instruction, plain: bool = True
+    ) -> None:
         """`check` for rows of granules [m, k]. An asynchronous access (not `plain`) may access a live mbarrier."""
         self._grow()
-        written = np.asarray(self._writers[where].any(axis=1))
-        self._report("async", "bytes that an unfinished asynchronous operation writes", written, where, lanes, instruction)
+        written = np.asarray(self._writers[granule_ids].any(axis=1))
+        self._report(
+            "async", "bytes that an unfinished asynchronous operation writes", written, granule_ids, lanes, instruction
+        )
         if is_write:
-            read = np.asarray(self._readers[where].any(axis=1)) & ~written
-            self._report("async", "a write to bytes that an unfinished operation reads", read, where, lanes, instruction)
+            read = np.asarray(self._readers[granule_ids].any(axis=1)) & ~written
+            self._report("async", "a write to bytes that an unfinished operation reads", read, granule_ids, lanes, instruction)
         if plain and self._barriers:
-            live = np.asarray(self._is_barrier[where].any(axis=1))
-            self._report("mbarrier", "a plain access to the bytes of a live mbarrier", live, where, lanes, instruction)
+            live = np.asarray(self._is_barrier[granule_ids].any(axis=1))
+            self._report("mbarrier", "a plain access to the bytes of a live mbarrier", live, granule_ids, lanes, instruction)
 
     def _report(
-        self, kind: str, message: str, bad: NDArray[np.bool_], where: Index, lanes: Index, instruction: Instruction
+        self, kind: str, message: str, bad: NDArray[np.bool_], granule_ids: Index, lanes: Index, instruction: Instruction
     ) -> None:
         if bad.any():
             first = int(np.flatnonzero(bad)[0])
@@ -103,7 +107,7 @@ class InFlight:
                 message,
                 instruction,
                 int(lanes[first]),
-                index=int(where[first, 0]) << SHIFT,
+                index=int(granule_ids[first, 0]) << SHIFT,
                 count=int(bad.sum()),
                 distinct=message,
             )

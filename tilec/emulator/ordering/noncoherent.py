@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def watch(machine: Machine, access: Access, instruction: Instruction) -> None:
     """Keeps a read for `report`. Bytes that a preceding launch may still write when this one begins must not be read this
     way, even after the grid dependency wait."""
-    if machine.overlaps and any(one.space == "global" and not one.resident for one in access.allocations(machine)):
+    if machine.overlaps and any(
+        allocation.space == "global" and not allocation.resident for allocation in access.allocations(machine)
+    ):
         text = "ld.global.nc of memory that the launch before may write while this one runs"
         machine.faults.add("non-coherent", text, instruction, int(access.lanes[0]), index=int(access.index[0]))
     if access.allocation is not None and not access.allocation.tracked:

@@ -18,25 +18,27 @@ from tilec.emulator.ptx.syntax import Instruction
 if TYPE_CHECKING:
     from tilec.emulator.machine.machine import Machine
 
-EARLY: Final = "global memory before griddepcontrol.wait, while the launch before may still run"
+BEFORE_WAIT: Final = "global memory before griddepcontrol.wait, while the launch before may still run"
 
 
 def check(
     machine: Machine,
     lanes: NDArray[np.int64],
     index: NDArray[np.int64],
-    hit: Iterable[Allocation | None],
+    allocations: Iterable[Allocation | None],
     instruction: Instruction,
     *,
     write: bool,
 ) -> None:
-    """Checks accesses of `lanes`, each at its `index` in memory; `hit` are the allocations accessed."""
-    if machine.unwaited is None:
+    """Checks accesses of `lanes`, each at its `index` in memory; `allocations` are the allocations accessed."""
+    if machine.before_dependency_wait is None:
         return
-    early = machine.unwaited[lanes] & any(one is not None and _may_change(one, write) for one in hit)
+    early = machine.before_dependency_wait[lanes] & any(
+        allocation is not None and _may_change(allocation, write) for allocation in allocations
+    )
     if early.any():
         at = int(np.flatnonzero(early)[0])
-        machine.faults.add("dependency", EARLY, instruction, int(lanes[at]), index=int(index[at]), count=int(early.sum()))
+        machine.faults.add("dependency", BEFORE_WAIT, instruction, int(lanes[at]), index=int(index[at]), count=int(early.sum()))
 
 
 def _may_change(allocation: Allocation, write: bool) -> bool:

@@ -30,14 +30,14 @@ COUNTS: Final = "the async proxy counts on an mbarrier with no fence.proxy.async
 
 @dataclass(slots=True)
 class _Fence:
-    """A fence executed at `time` by `lanes` (mask over the wave); `horizon`: the time of each block's last barrier before it.
-    `of_barriers`: it is `fence.mbarrier_init` and covers only mbarriers that the thread initialized. `space`: the state space
-    it is limited to, or None."""
+    """A fence executed at `time` by `lanes` (mask over the wave); `barrier_times`: the time of each block's last barrier
+    before it. `is_mbarrier_init`: it is `fence.mbarrier_init` and covers only mbarriers that the thread initialized. `space`:
+    the state space it is limited to, or None."""
 
     time: int
     lanes: NDArray[np.bool_]
-    horizon: Index
-    of_barriers: bool
+    barrier_times: Index
+    is_mbarrier_init: bool
     space: str | None
 
 
@@ -55,16 +55,16 @@ class Proxies:
         self.fences.clear()
         self._written[:] = 0
 
-    def fence(self, lanes: Index, *, of_barriers: bool = False, space: str | None = None) -> None:
+    def fence(self, lanes: Index, *, is_mbarrier_init: bool = False, space: str | None = None) -> None:
         """Records `fence.proxy.async` by these lanes, for `space` `global` or `shared` or (None) both, or
         `fence.mbarrier_init`."""
         clocks = self.machine.clocks
         mask = np.zeros(self.machine.lane_count, np.bool_)
         mask[lanes] = True
-        self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), of_barriers, space))
+        self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), is_mbarrier_init, space))
         clocks.now += 1  # later writes are not covered
 
-    def wrote(self, granules: Index) -> None:
+    def record_async_write(self, granules: Index) -> None:
         """Records that the last writes of these granules, as stamped in the shadow, were through the async proxy."""
         writes = self.machine.shadow.writes
         if len(self._written) < len(writes):
@@ -95,7 +95,7 @@ class Proxies:
         for fence in reversed(self.fences):
             if not missing.any():
                 return
-            if (barrier or not fence.of_barriers) and fence.space in (None, space):
+            if (barrier or not fence.is_mbarrier_init) and fence.space in (None, space):
                 missing[missing] &= ~self._covers(fence, reader, times[missing], writers[missing])
         if missing.any():
             text = COUNTS if barrier else READS
@@ -107,11 +107,11 @@ class Proxies:
         readers = np.full(len(writers), reader)
         own = fence.lanes[writers] & (times <= fence.time)
         seen = own & clocks.knows(readers, writers + clocks.first_lane, np.full(len(writers), fence.time))
-        if fence.of_barriers:
+        if fence.is_mbarrier_init:
             return seen
         members = np.flatnonzero(fence.lanes & (block == block[reader]))
         if len(members) and (fence.lanes[reader] or self._known(fence, reader, members)):
-            seen |= (block[writers] == block[reader]) & (times <= fence.horizon[block[reader]])
+            seen |= (block[writers] == block[reader]) & (times <= fence.barrier_times[block[reader]])
         if fence.lanes[reader] and clocks.known is not None:
             seen |= clocks.knows(readers, writers + clocks.first_lane, times) & (times <= fence.time)
         return seen

@@ -32,7 +32,7 @@ LANE_MASK: Final = (1 << LANE_BITS) - 1
 SEVERAL: Final = LANE_MASK
 SEVERAL_IN_BLOCK: Final = 0xC00000
 ATOMIC: Final = 1 << 62
-MOST_LANES: Final = SEVERAL_IN_BLOCK - 2
+MAX_LANES: Final = SEVERAL_IN_BLOCK - 2
 """The maximum number of threads of a launch that stamps can distinguish."""
 Index = NDArray[np.int64]
 Stamps = NDArray[np.int64]
@@ -51,8 +51,8 @@ class Clocks:
 
     def start(self, first_lane: int) -> None:
         """Starts a new wave of blocks, unordered with earlier ones; `first_lane` is the launch-wide number of its lane 0."""
-        if first_lane + self.machine.lane_count > MOST_LANES:
-            raise UnsupportedPtx(f"a launch of more than {MOST_LANES} threads")
+        if first_lane + self.machine.lane_count > MAX_LANES:
+            raise UnsupportedPtx(f"a launch of more than {MAX_LANES} threads")
         self.first_lane = first_lane
         self.now += 1
         self.block_time = np.zeros(self.machine.block_count, np.int64)
@@ -147,9 +147,9 @@ class Shadow:
         if more > 0:
             self.writes = np.concatenate([self.writes, np.zeros(more, np.int64)])
             self.reads = np.concatenate([self.reads, np.zeros(more, np.int64)])
-        for one in (self.readers, self.writers):
-            if one is not None:
-                one.grow(len(self.writes))
+        for recorded_lanes in (self.readers, self.writers):
+            if recorded_lanes is not None:
+                recorded_lanes.grow(len(self.writes))
 
     def forget(self, start: int, end: int) -> None:
         """Clears the stamps of memory that gets a new owner."""
@@ -172,22 +172,22 @@ class Shadow:
         clocks = self.clocks
         blocks = clocks.machine.block[lanes]
         plain = stamps & ~ATOMIC
-        late = (plain >> LANE_BITS) > clocks.block_time[blocks][:, None]
+        unsynchronized = (plain >> LANE_BITS) > clocks.block_time[blocks][:, None]
         foreign = stamps != 0
         if atomic:
             foreign &= stamps < ATOMIC
         number = (plain & LANE_MASK) - 1
         local = number - clocks.first_lane
-        mine = local == lanes[:, None]
+        own = local == lanes[:, None]
         count = clocks.machine.lane_count
         inside = (local >= 0) & (local < count)
-        late |= ~inside | (clocks.machine.block[np.where(inside, local, 0)] != blocks[:, None])
-        suspects = foreign & late & ~mine
+        unsynchronized |= ~inside | (clocks.machine.block[np.where(inside, local, 0)] != blocks[:, None])
+        suspects = foreign & unsynchronized & ~own
         if not suspects.any():
             return suspects
         rows, columns = np.nonzero(suspects)
-        times, who, code = plain[rows, columns] >> LANE_BITS, number[rows, columns], number[rows, columns] + 1
-        ordered = clocks.knows(lanes[rows], who, times)
+        times, writers, code = plain[rows, columns] >> LANE_BITS, number[rows, columns], number[rows, columns] + 1
+        ordered = clocks.knows(lanes[rows], writers, times)
         group = (code >= SEVERAL_IN_BLOCK) & (code != SEVERAL)
         if group.any():
             blocks = code[group] - SEVERAL_IN_BLOCK
@@ -199,127 +199,131 @@ class Shadow:
         return suspects
 
     def read(
-        self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, block_scope: bool = False
     ) -> NDArray[np.bool_] | None:
         """Records reads; returns which of them [m, granules] conflict with an unordered write, or None. `atomic`: strong
-        accesses, of block scope if `narrow`."""
+        accesses, of block scope if `block_scope`."""
         where = self.granules(index, width)
         written = self.writes[where]
         racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
         if self.strong.table:
-            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, narrow=narrow)
+            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, block_scope=block_scope)
             racing = _either(racing, strong)
         if atomic:
-            self.strong.note(where, lanes, False, narrow)
+            self.strong.record_access(where, lanes, False, block_scope)
         else:
-            before = self.reads[where]
+            old_stamps = self.reads[where]
             if self.readers is None:
-                kept = self.unordered(before, lanes, where, None) if before.any() else None
-                self._record(self.reads, where, lanes, kept, before)
+                merged = self.unordered(old_stamps, lanes, where, None) if old_stamps.any() else None
+                self._record(self.reads, where, lanes, merged, old_stamps)
             else:
-                self._record_each(self.readers, where, lanes, before)
+                self._record_each(self.readers, where, lanes, old_stamps)
         return racing if racing is not None and racing.any() else None
 
-    def _record_each(self, readers: Readers, where: Index, lanes: Index, before: Stamps) -> None:
-        """Stamps reads, and records the readers of granules that several lanes of a block have read. `before`: the old
+    def _record_each(self, readers: Readers, where: Index, lanes: Index, old_stamps: Stamps) -> None:
+        """Stamps reads, and records the readers of granules that several lanes of a block have read. `old_stamps`: the old
         stamps."""
         machine = self.clocks.machine
         group = SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
-        kept = (before & LANE_MASK) == group
-        others = np.where(kept, 0, before)
-        alone = self.unordered(others, lanes, where, readers) if others.any() else np.zeros(where.shape, np.bool_)
-        self._record(self.reads, where, lanes, kept | alone, before)
-        self._note(readers, self.reads, where, lanes, before, kept, alone)
+        merged = (old_stamps & LANE_MASK) == group
+        others = np.where(merged, 0, old_stamps)
+        single_lane = self.unordered(others, lanes, where, readers) if others.any() else np.zeros(where.shape, np.bool_)
+        self._record(self.reads, where, lanes, merged | single_lane, old_stamps)
+        self._record_lanes(readers, self.reads, where, lanes, old_stamps, merged, single_lane)
 
-    def _note(
-        self, known: Readers, stamps: Stamps, where: Index, lanes: Index, before: Stamps, kept: NDArray[np.bool_],
-        alone: NDArray[np.bool_],
+    def _record_lanes(
+        self, known: Readers, stamps: Stamps, where: Index, lanes: Index, old_stamps: Stamps, merged: NDArray[np.bool_],
+        single_lane: NDArray[np.bool_],
     ) -> None:  # fmt: skip
         """Records the individual lanes of granules whose new stamp means several lanes of one block: the recorded set is
-        extended where `kept`, started with the one lane of the stamp `before` where `alone`, and started empty elsewhere."""
+        extended where `merged`, started with the one lane of the stamp `old_stamps` where `single_lane`, and started empty
+        elsewhere."""
         clocks, machine = self.clocks, self.clocks.machine
-        noted = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
-        if not noted.any():
+        recorded = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
+        if not recorded.any():
             return
-        fresh = noted & ~kept
-        if fresh.any():
-            known.start(where[fresh])
-            single = fresh & alone
+        new_sets = recorded & ~merged
+        if new_sets.any():
+            known.start(where[new_sets])
+            single = new_sets & single_lane
             if single.any():
-                plain = before[single] & ~ATOMIC
+                plain = old_stamps[single] & ~ATOMIC
                 known.add(where[single], (plain & LANE_MASK) - 1 - clocks.first_lane, plain >> LANE_BITS)
-        who: Index = np.broadcast_to(lanes[:, None], where.shape)
-        known.add(where[noted], who[noted], np.full(int(noted.sum()), clocks.now))
+        lane_ids: Index = np.broadcast_to(lanes[:, None], where.shape)
+        known.add(where[recorded], lane_ids[recorded], np.full(int(recorded.sum()), clocks.now))
 
     def _record(
-        self, stamps: Stamps, where: Index, lanes: Index, kept: NDArray[np.bool_] | None, before: Stamps
+        self, stamps: Stamps, where: Index, lanes: Index, merged: NDArray[np.bool_] | None, old_stamps: Stamps
     ) -> NDArray[np.bool_]:
-        """Stamps granules [m, k] with lanes [m] now. Where `kept`, the new stamp also covers the unordered access `before`;
-        lanes of this instruction that share a granule get a common stamp. Returns which entries lost their granule to a later
-        lane."""
+        """Stamps granules [m, k] with lanes [m] now. Where `merged`, the new stamp also covers the unordered access
+        `old_stamps`; lanes of this instruction that share a granule get a common stamp. Returns which entries lost their
+        granule to a later lane."""
         clocks = self.clocks
         stamp: Stamps = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
         new: Stamps = np.broadcast_to(stamp, where.shape)
-        if kept is not None and kept.any():
-            new = np.where(kept, self._several(before, lanes), new)
+        if merged is not None and merged.any():
+            new = np.where(merged, self._several(old_stamps, lanes), new)
         stamps[where] = new
         winner = stamps[where]
-        lost: NDArray[np.bool_] = winner != new
-        if lost.any():
-            self._mark_several(stamps, where, winner, lost, lanes)
-        return lost
+        overwritten: NDArray[np.bool_] = winner != new
+        if overwritten.any():
+            self._mark_several(stamps, where, winner, overwritten, lanes)
+        return overwritten
 
-    def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index) -> None:
+    def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, overwritten: NDArray[np.bool_], lanes: Index) -> None:
         """Stamps granules that several lanes access in one instruction as several lanes of one block, or of several."""
         clocks, machine = self.clocks, self.clocks.machine
-        mine = machine.block_number[machine.block[lanes]][:, None]
+        own_block = machine.block_number[machine.block[lanes]][:, None]
         code = winner & LANE_MASK
         local = np.clip(code - 1 - clocks.first_lane, 0, machine.lane_count - 1)
         block = np.where(code >= SEVERAL_IN_BLOCK, code - SEVERAL_IN_BLOCK, machine.block_number[machine.block[local]])
-        same = lost & (block == mine)
+        same = overwritten & (block == own_block)
         time = clocks.now << LANE_BITS
-        stamps[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + mine, where.shape)[same]
-        stamps[where[lost & ~same]] = time + SEVERAL
+        stamps[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + own_block, where.shape)[same]
+        stamps[where[overwritten & ~same]] = time + SEVERAL
 
-    def _several(self, before: Stamps, lanes: Index) -> Stamps:
+    def _several(self, old_stamps: Stamps, lanes: Index) -> Stamps:
         """The stamp of lanes together with earlier unordered ones."""
         clocks, machine = self.clocks, self.clocks.machine
-        code = before & LANE_MASK
-        mine = machine.block_number[machine.block[lanes]][:, None]
+        code = old_stamps & LANE_MASK
+        own_block = machine.block_number[machine.block[lanes]][:, None]
         local = code - 1 - clocks.first_lane
         inside = (local >= 0) & (local < machine.lane_count)
         block = np.where(inside, machine.block_number[machine.block[np.where(inside, local, 0)]], -1)
         block = np.where((code >= SEVERAL_IN_BLOCK) & (code != SEVERAL), code - SEVERAL_IN_BLOCK, block)
-        return (clocks.now << LANE_BITS) + np.where(block == mine, SEVERAL_IN_BLOCK + mine, SEVERAL)
+        return (clocks.now << LANE_BITS) + np.where(block == own_block, SEVERAL_IN_BLOCK + own_block, SEVERAL)
 
     def write(
-        self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, block_scope: bool = False
     ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
         """Records writes; returns which of them [m, granules] conflict with an unordered earlier write, with one of the same
         instruction, and with an unordered read."""
         where = self.granules(index, width)
         written, read = self.writes[where], self.reads[where]
         racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
-        beside = self.unordered(read, lanes, where, self.readers) if read.any() else None
-        plain = np.zeros(where.shape, np.bool_) if racing is None else racing
+        racing_reads = self.unordered(read, lanes, where, self.readers) if read.any() else None
+        racing_or_none = np.zeros(where.shape, np.bool_) if racing is None else racing
         if self.strong.table:
             strong = [
-                self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, narrow=narrow) for wrote in (True, False)
+                self.strong.conflicts(where, lanes, with_writes=writes, strong=atomic, block_scope=block_scope)
+                for writes in (True, False)
             ]
-            racing, beside = _either(racing, strong[0]), _either(beside, strong[1])
+            racing, racing_reads = _either(racing, strong[0]), _either(racing_reads, strong[1])
         if atomic:
-            self.strong.note(where, lanes, True, narrow)
+            self.strong.record_access(where, lanes, True, block_scope)
             self.writes[where] = (((self.clocks.now << LANE_BITS) + lanes + (self.clocks.first_lane + 1)) | ATOMIC)[:, None]
             self.reads[where] = 0
-            return racing, None, beside
-        self.strong.take(where)
-        lost = self._record(self.writes, where, lanes, racing, written)
+            return racing, None, racing_reads
+        self.strong.drop(where)
+        overwritten = self._record(self.writes, where, lanes, racing, written)
         if self.writers is not None:
             block = SEVERAL_IN_BLOCK + self.clocks.machine.block_number[self.clocks.machine.block[lanes]][:, None]
             several = (written & LANE_MASK) == block
-            self._note(self.writers, self.writes, where, lanes, written, several & plain, plain & ~several)
+            self._record_lanes(
+                self.writers, self.writes, where, lanes, written, several & racing_or_none, racing_or_none & ~several
+            )
         self.reads[where] = 0
-        return racing, lost, beside
+        return racing, overwritten, racing_reads
 
 
 def _either(first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:

@@ -75,13 +75,13 @@ class Readers:
         """Records that each of these lanes of the wave read its granule at its time; all lanes of a granule are of one
         block."""
         thread = self.clocks.machine.thread[lanes]
-        places, which = np.unique(self._entry[granules] * np.int64(self._warps) + thread // WARP, return_inverse=True)
-        masks, latest = np.zeros(len(places), np.uint32), np.zeros(len(places), np.int64)
-        np.bitwise_or.at(masks, which, np.uint32(1) << (thread % WARP).astype(np.uint32))
-        np.maximum.at(latest, which, times)
-        stored, when = self._masks.reshape(-1), self._times.reshape(-1)
-        when[places] = np.where(stored[places] != 0, np.maximum(when[places], latest), latest)
-        stored[places] |= masks
+        slots, slot_of_read = np.unique(self._entry[granules] * np.int64(self._warps) + thread // WARP, return_inverse=True)
+        masks, latest = np.zeros(len(slots), np.uint32), np.zeros(len(slots), np.int64)
+        np.bitwise_or.at(masks, slot_of_read, np.uint32(1) << (thread % WARP).astype(np.uint32))
+        np.maximum.at(latest, slot_of_read, times)
+        stored, latest_times = self._masks.reshape(-1), self._times.reshape(-1)
+        latest_times[slots] = np.where(stored[slots] != 0, np.maximum(latest_times[slots], latest), latest)
+        stored[slots] |= masks
 
     def known(self, granules: Index, lanes: Index, blocks: Index) -> NDArray[np.bool_]:
         """Whether each lane of the wave is ordered after all readers of its granule, which belong to its entry of `blocks`
@@ -91,22 +91,22 @@ class Readers:
         inside = (blocks >= first) & (blocks < first + machine.block_count)
         entries = self._entry[granules]
         masks = np.where(inside[:, None], self._masks[entries], np.uint32(0))
-        facts = np.column_stack([lanes, np.where(inside, blocks - first, 0), self._times[entries], masks])
-        facts, which = _unique_rows(facts)
-        times, masks = facts[:, 2 : 2 + self._warps], facts[:, 2 + self._warps :]
+        queries = np.column_stack([lanes, np.where(inside, blocks - first, 0), self._times[entries], masks])
+        queries, query_of = _unique_rows(queries)
+        times, masks = queries[:, 2 : 2 + self._warps], queries[:, 2 + self._warps :]
         row, warp, bit = np.nonzero((masks[:, :, None] >> np.arange(WARP)) & 1)
-        others = facts[row, 1] * machine.threads + warp * WARP + bit
-        late = ~self.clocks.knows(facts[row, 0], others + self.clocks.first_lane, times[row, warp])
-        return inside & (np.bincount(row[late], minlength=len(facts)) == 0)[which]
+        others = queries[row, 1] * machine.threads + warp * WARP + bit
+        unordered = ~self.clocks.knows(queries[row, 0], others + self.clocks.first_lane, times[row, warp])
+        return inside & (np.bincount(row[unordered], minlength=len(queries)) == 0)[query_of]
 
 
 def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Index]:
     """The distinct rows, and the index of each row among them. Sorting one hash per row takes a tenth of the time of sorting
     rows; a collision is detected and handled."""
-    weights = np.array([pow(MIXER, place, 1 << 62) for place in range(rows.shape[1])], np.int64)
+    weights = np.array([pow(MIXER, power, 1 << 62) for power in range(rows.shape[1])], np.int64)
     numbers = rows @ weights  # modulo 2**64
-    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    _, first, row_of = np.unique(numbers, return_index=True, return_inverse=True)
     found = rows[first]
-    if not np.array_equal(found[which], rows):
-        found, which = np.unique(rows, axis=0, return_inverse=True)
-    return found, which.reshape(-1)
+    if not np.array_equal(found[row_of], rows):
+        found, row_of = np.unique(rows, axis=0, return_inverse=True)
+    return found, row_of.reshape(-1)

@@ -42,7 +42,7 @@ class Replicas:
             elif column == REPLICATED and machine.module.files.get(file) == TEXT_NAME:
                 self._operations[instruction.line] = row
 
-    def wrote(self, access: Access, instruction: Instruction, earlier: NDArray[np.bool_] | None) -> bool:
+    def record_write(self, access: Access, instruction: Instruction, earlier: NDArray[np.bool_] | None) -> bool:
         """Records a write. Returns whether it replicates and every `earlier` write [m, granules] that it conflicts with
         belongs to the same operation."""
         if not self._operations:
@@ -50,11 +50,11 @@ class Replicas:
         shadow = self.machine.shadow
         if len(self._last) < len(shadow.writes):
             self._last = np.concatenate([self._last, np.zeros(len(shadow.writes) - len(self._last), np.int32)])
-        where = shadow.granules(access.index, access.width)
+        granules = shadow.granules(access.index, access.width)
         operation = self._operations.get(instruction.line, 0)
-        known = operation != 0 and (earlier is None or bool((self._last[where][earlier] == operation).all()))
-        self._last[where] = operation
-        return known
+        same_operation = operation != 0 and (earlier is None or bool((self._last[granules][earlier] == operation).all()))
+        self._last[granules] = operation
+        return same_operation
 
 
 def same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
@@ -62,11 +62,11 @@ def same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: ND
     with an `earlier` write the bytes already there."""
     if access.width not in machine.memory.views:
         return False
-    where = access.index // access.width
-    order = np.argsort(where, kind="stable")
-    sorted_where, sorted_new = where[order], new[order]
-    repeated = np.flatnonzero(sorted_where[1:] == sorted_where[:-1])
+    slots = access.index // access.width
+    order = np.argsort(slots, kind="stable")
+    sorted_slots, sorted_new = slots[order], new[order]
+    repeated = np.flatnonzero(sorted_slots[1:] == sorted_slots[:-1])
     if sorted_new[repeated].tobytes() != sorted_new[repeated + 1].tobytes():
         return False
     rows = np.zeros(0, np.int64) if earlier is None else np.flatnonzero(earlier.any(axis=1))
-    return machine.memory.views[access.width][where[rows]].tobytes() == new[rows].tobytes()
+    return machine.memory.views[access.width][slots[rows]].tobytes() == new[rows].tobytes()

@@ -23,69 +23,72 @@ Times = dict[tuple[int, bool], int]
 
 
 class StrongAccesses:
-    """`table`: for each granule the time of the last read, and of the last write, by each lane. `on_taken` is called with
+    """`table`: for each granule the time of the last read, and of the last write, by each lane. `on_drop` is called with
     every granule whose record a plain write replaces."""
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
         self.table: dict[int, tuple[Times, Times]] = {}
-        self.on_taken: list[Callable[[int], None]] = []
-        self._held: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.on_drop: list[Callable[[int], None]] = []
+        self._recorded: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def forget(self, first: int, last: int) -> None:
         """Drops granules that get a new owner."""
         for granule in [granule for granule in self.table if first <= granule <= last]:
             del self.table[granule]
-        self._held[first : last + 1] = False
+        self._recorded[first : last + 1] = False
 
-    def note(self, where: Index, lanes: Index, is_write: bool, narrow: bool) -> None:
+    def record_access(self, where: Index, lanes: Index, is_write: bool, block_scope: bool) -> None:
         """Records accesses of granules [m, k] by lanes [m] now."""
-        most = int(where.max()) + 1 if where.size else 0
-        if most > len(self._held):
-            self._held = np.concatenate([self._held, np.zeros(max(most, 2 * len(self._held)) - len(self._held), np.bool_)])
-        self._held[where] = True
+        size = int(where.max()) + 1 if where.size else 0
+        if size > len(self._recorded):
+            self._recorded = np.concatenate(
+                [self._recorded, np.zeros(max(size, 2 * len(self._recorded)) - len(self._recorded), np.bool_)]
+            )
+        self._recorded[where] = True
         now, first = self.clocks.now, self.clocks.first_lane
         for row, lane in zip(where.tolist(), lanes.tolist(), strict=True):
             for granule in row:
-                self.table.setdefault(granule, ({}, {}))[is_write][lane + first, narrow] = now
+                self.table.setdefault(granule, ({}, {}))[is_write][lane + first, block_scope] = now
 
-    def take(self, where: Index) -> None:
+    def drop(self, where: Index) -> None:
         """Drops the records of granules that a plain write overwrites: an access ordered after that write is ordered after
         all earlier ones."""
         if self.table:
-            for granule in np.unique(where[self._holds(where)]).tolist():
+            for granule in np.unique(where[self._is_recorded(where)]).tolist():
                 del self.table[granule]
-                self._held[granule] = False
-                for action in self.on_taken:
+                self._recorded[granule] = False
+                for action in self.on_drop:
                     action(granule)
 
-    def _holds(self, where: Index) -> NDArray[np.bool_]:
-        inside = where < len(self._held)
-        return inside & self._held[np.where(inside, where, 0)]
+    def _is_recorded(self, where: Index) -> NDArray[np.bool_]:
+        inside = where < len(self._recorded)
+        return inside & self._recorded[np.where(inside, where, 0)]
 
     def conflicts(
-        self, where: Index, lanes: Index, *, with_writes: bool, strong: bool, narrow: bool = False
+        self, where: Index, lanes: Index, *, with_writes: bool, strong: bool, block_scope: bool = False
     ) -> NDArray[np.bool_] | None:
         """Which accesses of granules [m, k] by lanes [m] are not ordered after a recorded read (or write, `with_writes`). A
-        `strong` access (`narrow`: of block scope) conflicts only if one of the two lies outside the scope of the other."""
+        `strong` access (`block_scope`: of block scope) conflicts only if one of the two lies outside the scope of the other."""
         if not self.table:
             return None
-        found = self._holds(where)
-        if not found.any():
+        conflicting = self._is_recorded(where)
+        if not conflicting.any():
             return None
         clocks = self.clocks
         threads = clocks.machine.threads
-        for row, column in zip(*np.nonzero(found), strict=True):
-            mine = int(lanes[row]) + clocks.first_lane
+        for row, column in zip(*np.nonzero(conflicting), strict=True):
+            own = int(lanes[row]) + clocks.first_lane
             others = [
                 (number, time)
-                for (number, theirs), time in self.table[int(where[row, column])][with_writes].items()
-                if number != mine and not (strong and ((not theirs and not narrow) or number // threads == mine // threads))
+                for (number, their_block_scope), time in self.table[int(where[row, column])][with_writes].items()
+                if number != own
+                and not (strong and ((not their_block_scope and not block_scope) or number // threads == own // threads))
             ]
             if not others:
-                found[row, column] = False
+                conflicting[row, column] = False
                 continue
-            who, times = np.array(others, np.int64).T
-            ordered = clocks.knows(np.full(len(who), lanes[row]), who, times)
-            found[row, column] = not ordered.all()
-        return found if found.any() else None
+            writers, times = np.array(others, np.int64).T
+            ordered = clocks.knows(np.full(len(writers), lanes[row]), writers, times)
+            conflicting[row, column] = not ordered.all()
+        return conflicting if conflicting.any() else None

@@ -16,7 +16,7 @@ from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.ordering.races import Token
 
-Offers = dict[tuple[int, bool], Token]
+Tokens = dict[tuple[int, bool], Token]
 """Tokens by the writer's block and whether their scope is that block."""
 
 if TYPE_CHECKING:
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 
 class Synchronise:
-    """The tokens of a launch: `left` at each memory index; `offered` by each lane's last release fence (by whether its scope
-    is the block), for later relaxed writes; `seen` by each lane's relaxed reads, for its next acquire fence."""
+    """The tokens of a launch: `released` at each memory index; `fence_tokens` by each lane's last release fence (by whether
+    its scope is the block), for later relaxed writes; `read_tokens` by each lane's relaxed reads, for its next acquire
+    fence."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.left: dict[int, Offers] = {}
-        self.offered: dict[int, dict[bool, Token]] = {}
-        self.seen: dict[int, Offers] = {}
+        self.released: dict[int, Tokens] = {}
+        self.fence_tokens: dict[int, dict[bool, Token]] = {}
+        self.read_tokens: dict[int, Tokens] = {}
         machine.on_wave.append(self._forget)
-        machine.shadow.strong.on_taken.append(self._end)
+        machine.shadow.strong.on_drop.append(self._end)
 
     @staticmethod
     def of(machine: Machine) -> Synchronise:
@@ -45,35 +46,35 @@ class Synchronise:
 
     def _end(self, granule: int) -> None:
         """Ends the release sequence at a granule that a plain write overwrites."""
-        self.left.pop(granule << self.machine.shadow.shift, None)
+        self.released.pop(granule << self.machine.shadow.shift, None)
 
     def _forget(self) -> None:
-        self.left.clear()
-        self.offered.clear()
-        self.seen.clear()
+        self.released.clear()
+        self.fence_tokens.clear()
+        self.read_tokens.clear()
 
     def fence(self, frame: Frame, kind: str, scope: str = "gpu") -> None:
         """A fence by every lane of the frame under its mask."""
-        clocks, narrow = self.machine.clocks, scope == "cta"
+        clocks, block_scope = self.machine.clocks, scope == "cta"
         for at in frame.active():
             lane = int(frame.lanes[at])
             one = np.array([lane])
-            if kind != "release" and lane in self.seen:
-                self._learn(lane, self.seen[lane], narrow)
-                if not narrow:
-                    del self.seen[lane]
+            if kind != "release" and lane in self.read_tokens:
+                self._acquire(lane, self.read_tokens[lane], block_scope)
+                if not block_scope:
+                    del self.read_tokens[lane]
             if kind != "acquire":
                 token = clocks.rows(one)[0]
                 token[lane] = clocks.now
-                self.offered.setdefault(lane, {})[narrow] = token
+                self.fence_tokens.setdefault(lane, {})[block_scope] = token
         clocks.now += 1
 
-    def _learn(self, lane: int, offers: Offers, narrow: bool) -> None:
-        """The lane acquires the tokens of its own block and, unless a scope is the block (its own, `narrow`, or the token's),
-        those of other blocks."""
+    def _acquire(self, lane: int, published: Tokens, block_scope: bool) -> None:
+        """The lane acquires the tokens of its own block and, unless a scope is the block (its own, `block_scope`, or the
+        token's), those of other blocks."""
         block = self._block(lane)
-        for (writer, narrow_too), token in offers.items():
-            if writer == block or not (narrow or narrow_too):
+        for (writer, token_block_scope), token in published.items():
+            if writer == block or not (block_scope or token_block_scope):
                 self.machine.clocks.acquire(np.array([lane]), token)
 
     def _block(self, lane: int) -> int:
@@ -83,33 +84,33 @@ class Synchronise:
         """A strong write: stores a token if it releases, directly or after a fence. `keep`: an atomic operation, which keeps
         the tokens already there."""
         clocks = self.machine.clocks
-        narrow = scope == "cta"
+        block_scope = scope == "cta"
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
-            tokens = [(fenced or narrow, token) for fenced, token in self.offered.get(lane, {}).items()]
+            new_tokens = [(fenced or block_scope, token) for fenced, token in self.fence_tokens.get(lane, {}).items()]
             if order in ("release", "acq_rel", "sc"):
-                tokens.append((narrow, clocks.release(np.array([lane]))))
-            offers = dict(self.left.get(index, {})) if keep else {}
-            for reach, token in tokens:
-                key = self._block(lane), reach
-                offers[key] = np.maximum(offers[key], token) if key in offers else token
-            if offers:
-                self.left[index] = offers
+                new_tokens.append((block_scope, clocks.release(np.array([lane]))))
+            tokens = dict(self.released.get(index, {})) if keep else {}
+            for is_block_scope, token in new_tokens:
+                writer = self._block(lane), is_block_scope
+                tokens[writer] = np.maximum(tokens[writer], token) if writer in tokens else token
+            if tokens:
+                self.released[index] = tokens
             else:
-                self.left.pop(index, None)
+                self.released.pop(index, None)
 
     def after_read(self, found: Access, order: str, scope: str | None) -> None:
         """A strong read: acquires the location's tokens, or keeps them for the next fence."""
-        narrow = scope == "cta"
+        block_scope = scope == "cta"
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
-            offers = self.left.get(index)
-            if offers is None:
+            tokens = self.released.get(index)
+            if tokens is None:
                 continue
             if order in ("acquire", "acq_rel", "sc"):
-                self._learn(lane, offers, narrow)
+                self._acquire(lane, tokens, block_scope)
                 continue
             block = self._block(lane)
-            seen = dict(self.seen.get(lane, {}))
-            for key, token in offers.items():
-                if key[0] == block or not (narrow or key[1]):
-                    seen[key] = np.maximum(seen[key], token) if key in seen else token
-            self.seen[lane] = seen
+            acquirable = dict(self.read_tokens.get(lane, {}))
+            for key, token in tokens.items():
+                if key[0] == block or not (block_scope or key[1]):
+                    acquirable[key] = np.maximum(acquirable[key], token) if key in acquirable else token
+            self.read_tokens[lane] = acquirable

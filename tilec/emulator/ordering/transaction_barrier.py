@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-MOST_ARRIVALS: Final = (1 << 20) - 1
-MOST_BYTES: Final = (1 << 20) - 1
+MAX_ARRIVALS: Final = (1 << 20) - 1
+MAX_PENDING_BYTES: Final = (1 << 20) - 1
 
 
 class BarrierMisuse(Exception):
@@ -28,15 +28,15 @@ class TransactionBarrier:
     phase: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.expected <= MOST_ARRIVALS:
-            raise BarrierMisuse(f"is initialised with {self.expected} arrivals, not 1 to {MOST_ARRIVALS}")
+        if not 1 <= self.expected <= MAX_ARRIVALS:
+            raise BarrierMisuse(f"is initialised with {self.expected} arrivals, not 1 to {MAX_ARRIVALS}")
         self.pending = self.expected
 
     def expect(self, count: int) -> None:
         """`expect_tx`: adds `count` outstanding bytes to the current phase."""
         self.outstanding += count
-        if abs(self.outstanding) > MOST_BYTES:
-            raise BarrierMisuse(f"waits for {self.outstanding} bytes, more than {MOST_BYTES}")
+        if abs(self.outstanding) > MAX_PENDING_BYTES:
+            raise BarrierMisuse(f"waits for {self.outstanding} bytes, more than {MAX_PENDING_BYTES}")
 
     def arrive(self, count: int = 1) -> int:
         """Arrives `count` times; returns the phase of the arrival."""
@@ -44,15 +44,15 @@ class TransactionBarrier:
             raise BarrierMisuse(f"gets {count} arrivals in phase {self.phase} while it expects {self.pending} more")
         arrived = self.phase
         self.pending -= count
-        self._turn()
+        self._complete_phase()
         return arrived
 
     def complete(self, count: int) -> None:
         """`complete_tx`: `count` bytes have arrived."""
         self.outstanding -= count
-        if abs(self.outstanding) > MOST_BYTES:
+        if abs(self.outstanding) > MAX_PENDING_BYTES:
             raise BarrierMisuse(f"got {-self.outstanding} bytes that nobody expects")
-        self._turn()
+        self._complete_phase()
 
     def passed_parity(self, parity: int) -> bool:
         """`test_wait.parity`: whether the phase of this parity, the current or the preceding one, is complete."""
@@ -64,7 +64,7 @@ class TransactionBarrier:
             raise BarrierMisuse(f"is asked for phase {arrived} in phase {self.phase}; only the current and the last are known")
         return self.phase != arrived
 
-    def _turn(self) -> None:
+    def _complete_phase(self) -> None:
         if self.pending == 0 and self.outstanding == 0:
             self.phase += 1
             self.pending = self.expected

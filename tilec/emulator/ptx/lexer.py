@@ -39,11 +39,11 @@ def tokens(text: str) -> list[Token]:
         start, end = match.span()
         if start != at:
             break
-        kind, word = match.lastgroup, match[0]
+        kind, token_text = match.lastgroup, match[0]
         if kind != "space" and kind != "comment":
-            found.append(Token(str(kind), word, line, at))
+            found.append(Token(str(kind), token_text, line, at))
         if kind in _MULTILINE:
-            line += word.count("\n")
+            line += token_text.count("\n")
         at = end
     if at < len(text):
         raise UnsupportedPtx("not a PTX token", line, text[at : at + 20].split("\n")[0])

@@ -330,10 +330,10 @@ class _Parser(OperandParser):
                 names = [f"{name}{index}" for index in range(count)]
             else:
                 names = [name]
-            for each in names:
-                register = Register(each, len(function.registers), type_name)
+            for name_of in names:
+                register = Register(name_of, len(function.registers), type_name)
                 function.registers.append(register)
-                self.scopes[-1][each] = register
+                self.scopes[-1][name_of] = register
             if not self.accept(","):
                 break
         self.take(";")
