@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tests import shipped  # noqa: E402
-from tests.assemble.test_reads_behind_the_wait import early_of_what_is_late, marked  # noqa: E402
+from tests.assemble.test_reads_behind_the_wait import accesses_hoisted_above_the_wait, marked  # noqa: E402
 from tests.machine_code import listings  # noqa: E402
 from tilec.codegen import to_ptx  # noqa: E402
 from tilec.lowering import lower  # noqa: E402
@@ -58,7 +58,7 @@ def look(case: tuple[str, dict[str, Any], Target]) -> list[str] | None:
     if ptx.count(WAIT) != 1:
         return None
     (code,) = listings([marked(ptx, target)], target)
-    return early_of_what_is_late(code)
+    return accesses_hoisted_above_the_wait(code)
 
 
 def report(target: Target, found: list[tuple[str, list[str] | None]], folder: Path) -> int:

@@ -16,7 +16,7 @@ from tilec.ir.ops import Load
 from tilec.lowering import lower
 from tilec.lowering.block_places import block_dependent_values
 from tilec.lowering.context import Context
-from tilec.lowering.places import TileCoordinates
+from tilec.lowering.coordinates import TileCoordinates
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A

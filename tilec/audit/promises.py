@@ -34,7 +34,7 @@ def promises(program: Program, budget: Budget) -> Iterator[Finding]:
             subject = program.subject(op)
             verdict = _within(program, promise, op, budget) if op.unsafe is None else _unsafe()
             yield verdict.named("values", f"{subject} within `{_text(promise)}`")
-        for word in promise.said:
+        for word in promise.flags:
             for number, left in enumerate(own_stores):
                 for right in own_stores[number:] if word == "distinct" else own_stores:
                     verdict = _related(program, word, left, right, budget) if left.unsafe is right.unsafe is None else _unsafe()
@@ -51,7 +51,7 @@ def _unsafe() -> Verdict:
 def _text(promise: Promise) -> str:
     """The promise as in the manifest."""
     above = "" if not promise.above else promise.above[0] if len(promise.above) == 1 else f"({', '.join(promise.above)})"
-    words = [f", above={above}" if above else "", *(f", {word}=True" for word in promise.said)]
+    words = [f", above={above}" if above else "", *(f", {word}=True" for word in promise.flags)]
     return f"ensures({promise.tensor}, {promise.low}, {promise.high}{''.join(words)})"
 
 
@@ -108,7 +108,7 @@ def _holds_unwritten(program: Program, promise: Promise, budget: Budget) -> bool
     """Whether elements that no store writes satisfy the promise; an `Out` tensor has none, because `coverage` proves that."""
     if program.function.parameter(promise.tensor).access is Access.OUT:
         return True
-    if promise.said or promise.above not in ((), (promise.tensor,)):
+    if promise.flags or promise.above not in ((), (promise.tensor,)):
         return False
     query = Query(program)
     low, high = query.expression(promise.low), query.expression(promise.high)

@@ -29,7 +29,7 @@ from tilec.ir.types import DType, f32, i32, u32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.integers import absolute, floor_division, shift
 from tilec.lowering.narrow_floats import narrowed, widened
-from tilec.lowering.places import TileCoordinates
+from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
 from tilec.mlir.builder import FloatOp, FloatTest, IntegerOp, IntegerTest

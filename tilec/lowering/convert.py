@@ -10,7 +10,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops.staging_ops import Put, Relayout, Take
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
-from tilec.lowering.places import TileCoordinates
+from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, i1, i8, i32
 

@@ -18,7 +18,7 @@ from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.narrow_floats import narrowed, widened
-from tilec.lowering.places import TileCoordinates
+from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
 from tilec.mlir.types import SsaValue, i1, i8, i64

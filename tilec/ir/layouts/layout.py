@@ -9,7 +9,7 @@ Digits may count past the end of an axis, to less than twice its extent, so that
 threads of 8. A position past the end *wraps*: it stands for the position `extent` before it, and the registers there are
 copies. Every register thus contains an element of the tile, so a fact proven for all elements is true of all registers. Only
 three kinds of operations distinguish copies: those that write memory (one thread writes each element), those that count
-elements (sums), and those that use an element's position (`tilec.lowering.places`).
+elements (sums), and those that use an element's position (`tilec.lowering.coordinates`).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Fact:
 
 def declaration(fact: ValueFact) -> str:
     """The declaration as its author wrote it."""
-    return f"values({fact.tensor}, {fact.low}, {fact.high}{''.join(f', {name}=True' for name in fact.said)})"
+    return f"values({fact.tensor}, {fact.low}, {fact.high}{''.join(f', {name}=True' for name in fact.flags)})"
 
 
 def stored_facts(index: IndexTerms, base: list[Formula]) -> list[Fact]:

@@ -137,7 +137,7 @@ def text(promise: Promise) -> str:
     """The promise as its author wrote it."""
     names = ", ".join(promise.above)
     above = f", above={names if len(promise.above) == 1 else f'({names})'}" if promise.above else ""
-    relations = "".join(f", {name}=True" for name in promise.said)
+    relations = "".join(f", {name}=True" for name in promise.flags)
     return f"ensures({promise.tensor}, {promise.low}, {promise.high}{above}{relations})"
 
 
@@ -183,7 +183,7 @@ def _holds_unwritten(findings: Findings, promise: Promise) -> bool:
     function, index = findings.index.function, findings.index
     if function.parameter(promise.tensor).access is Access.OUT:
         return True
-    if promise.said:
+    if promise.flags:
         return False
     low, high = index.expression(promise.low), index.expression(promise.high)
     if promise.above:
