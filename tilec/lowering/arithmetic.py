@@ -27,9 +27,9 @@ from tilec.ir.ops import (
 from tilec.ir.ops.staging_ops import Part
 from tilec.ir.types import DType, f32, i32, u32
 from tilec.lowering.context import Context, literal, storage
+from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.integers import absolute, floor_division, shift
 from tilec.lowering.narrow_floats import narrowed, widened
-from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
 from tilec.mlir.builder import FloatOp, FloatTest, IntegerOp, IntegerTest

@@ -17,8 +17,8 @@ from tilec.ir.ops.staging_ops import ReducePut, ReduceTake
 from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage
-from tilec.lowering.narrow_floats import narrowed, widened
 from tilec.lowering.coordinates import TileCoordinates
+from tilec.lowering.narrow_floats import narrowed, widened
 from tilec.lowering.rules import lowers
 from tilec.mlir import types as mlir
 from tilec.mlir.types import SsaValue, i1, i8, i64
