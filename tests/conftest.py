@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.campaign import first, spread
+from tests import times
+from tests.campaign import first
 from tests.kept_workers import Kept
 from tilec import toolchain
 from tilec.workers import client, scheduler
@@ -63,20 +65,6 @@ gc.disable()  # until tests are collected: all ten thousand stay alive
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-LONGEST = (
-    "project/test_shipped_code.py", "engine/test_interpreter_backend.py", "emulator/test_every_kernel.py",
-    "bundle/test_pack.py", "audit/test_proofs.py", "lowering/test_tensor_stores.py",
-    "lowering/test_tensor_copies.py", "engine/test_short_form.py",
-    "docs/test_pages.py", "lsp/test_server.py", "project/test_farm.py", "kernels/test_against_float64.py",
-    "workers/test_paths.py", "project/test_endings.py", "programs/test_programs.py", "engine/test_batch.py",
-    "engine/test_few_tokens.py", "engine/test_verify.py", "examples/test_examples.py", "ir/test_text_form.py",
-    "lowering/test_tensor_attention.py", "test_collection.py", "passes/test_layouts.py", "passes/test_schedule_mutants.py",
-    "project/test_build.py", "project/test_keys.py", "soundness/test_random_kernels.py", "soundness/test_enumeration.py",
-    "ui/test_ui.py", "ui/test_shipped_mutations.py", "tuning/test_bench_command.py", "mutation/test_mutants.py",
-    "lowering/test_attention_results.py", "lowering/test_shipped_results.py", "lowering/test_wrapping.py",
-    "fuzz/test_model_folders.py", "fuzz/test_builds.py", "lsp/test_server_endings.py",
-)  # fmt: skip
-"""The slowest files, which start first: a worker that gets one at the end makes the others wait."""
 _TESTS = itertools.count()
 _SETTINGS = "_hypothesis_internal_use_settings"
 """The attribute in which Hypothesis stores a test's `@settings`."""
@@ -108,15 +96,32 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before a run's marks select tests
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts files of `LONGEST` first; with `--no-loadscope-reorder` xdist keeps this order instead of starting with the file of
-    most tests."""
-    folder = Path(__file__).parent
-    spread(items, folder)
-    places = {folder / name: place for place, name in enumerate(LONGEST)}
-    if gone := [path.name for path in places if not path.is_file()]:
-        raise pytest.UsageError(f"tests/conftest.py: LONGEST names files that are not there: {', '.join(gone)}")
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks and sorts by recorded times: the slowest file starts first, since a worker that gets it at the end makes the others
+    wait. With `--no-loadscope-reorder` xdist keeps this order instead of starting with the file of most tests."""
+    record = times.read_times()
+    times.mark(items, record)
+    if shard := config.getoption("--shard"):
+        index, count = (int(number) for number in str(shard).split("/"))
+        items[:] = times.in_shard(items, record, index - 1, count)
+    campaign = "campaign" in str(config.getoption("-m")).replace("not campaign", "")
+    seconds = record.of_files(campaign=campaign)
+    items.sort(key=lambda item: -seconds.get(times.function_of(item).partition("::")[0], 0.0))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that reports also records."""
+    if config.getoption("--record-times") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(times.Recorder())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Generator[None]:
+    """Times a fixture that tests share, with those that it uses; the report of the first of these tests carries it."""
+    start = time.perf_counter()
+    yield
+    if fixturedef.scope != "function" and isinstance(item := request._pyfuncitem, pytest.Function):  # pyright: ignore
+        item.user_properties.append(("fixture", (times.fixture_name(fixturedef), time.perf_counter() - start)))
 
 
 def pytest_collection_finish() -> None:
@@ -132,6 +137,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tilec")
     group.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/ui and other golden files")
     group.addoption("--soundness-kernels", type=int, default=200, help="how many random kernels to judge (default 200)")
+    group.addoption("--record-times", action="store_true", help="write tests/times.json, by which later runs choose tests")
+    group.addoption("--shard", metavar="K/N", help="run part K of N, of about the same time each")
     group.addoption("--soundness-seed", type=int, default=0, help="seed of the first random kernel (default 0)")
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import SPREAD
 from tests.files import ROOT
 
 _spec = importlib.util.spec_from_file_location("check_tests", ROOT / "ci" / "check_tests.py")
@@ -46,12 +45,6 @@ def test_the_gate_runs_the_campaigns_and_this_check() -> None:
     run = shlex.join([".venv/bin/pytest", *check_tests.CAMPAIGNS])
     assert [line for line in lines if line.startswith(run)]
     assert ".venv/bin/python ci/check_tests.py" in lines
-
-
-def test_families_that_are_spread_over_both_runs_are_there() -> None:
-    for name in SPREAD:
-        path, _, function = name.partition("::")
-        assert f"\ndef {function}(" in (ROOT / "tests" / path).read_text(encoding="utf-8"), name
 
 
 def project(root: Path, *files: str, content: str = "def test_it() -> None: ...\n") -> Path:
