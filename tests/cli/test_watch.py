@@ -115,9 +115,9 @@ def test_the_signal_that_the_library_takes_for_ctrl_c_is_told(project: Path, mon
         yield None
         raise KeyboardInterrupt
 
-    for told, wanted in (([signal.SIGTERM], Terminated), ([signal.SIGINT], KeyboardInterrupt)):
-        monkeypatch.setattr(ending, "_told", told)
-        with pytest.raises(wanted):
+    for received, expected in (([signal.SIGTERM], Terminated), ([signal.SIGINT], KeyboardInterrupt)):
+        monkeypatch.setattr(ending, "_received", received)
+        with pytest.raises(expected):
             watched(lambda: 0, Reads(None, ()), interrupted)
 
 

@@ -24,7 +24,7 @@ from tilec.project.farm import dask_scheduler, node
 from tilec.project.farm.node import Answer, Parcel
 from tilec.project.farm.tasks import Farm
 from tilec.project.read.buildfile import read_build_file
-from tilec.workers.scheduler import Standing
+from tilec.workers.scheduler import PersistentServer
 
 Tamper = Callable[[str, bytes], bytes]
 
@@ -67,7 +67,7 @@ class Client:
         self.done: list[str] = []
         self.answers: dict[bytes, bytes] = {}
         self.closed = threading.Event()
-        self.standing = Standing([fake_stages.__name__])
+        self.standing = PersistentServer([fake_stages.__name__])
 
     def scheduler_info(self, n_workers: int = -1) -> dict[str, Any]:
         if self.silent:

@@ -10,12 +10,12 @@ from collections.abc import Generator
 import pytest
 
 from tests.workers.held import hold
-from tilec.workers.scheduler import Finished, Report, Standing
+from tilec.workers.scheduler import Finished, PersistentServer, Report
 
 
 @pytest.fixture
-def standing() -> Generator[Standing]:
-    found = Standing(())
+def standing() -> Generator[PersistentServer]:
+    found = PersistentServer(())
     yield found
     found.stop()
 
@@ -28,7 +28,7 @@ def wait_for_end(pid: int) -> None:
         os.close(watched)
 
 
-def test_a_run_that_is_stopped(standing: Standing) -> None:
+def test_a_run_that_is_stopped(standing: PersistentServer) -> None:
     stop = os.eventfd(0)
     held: list[int] = []
     for event in standing.run(["wait", "wait", "wait"], hold, 2, stop):
@@ -44,7 +44,7 @@ def test_a_run_that_is_stopped(standing: Standing) -> None:
     os.close(stop)
 
 
-def test_a_run_that_is_closed(standing: Standing) -> None:
+def test_a_run_that_is_closed(standing: PersistentServer) -> None:
     with contextlib.closing(standing.run(["wait"], hold)) as events:
         event = next(events)
         assert isinstance(event, Report)

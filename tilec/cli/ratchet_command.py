@@ -42,18 +42,18 @@ def ratchet_command(project: str | None, arch: str | None, golden: str | None, j
         write(records, now)
         print(f"wrote the records of {len(now.proofs)} artifacts to {records.folder}")
         return 0
-    known = read(records)
-    for change in changes(known, now):
+    recorded = read(records)
+    for change in changes(recorded, now):
         if not change.worse:
             print(f"{change.name}: {change.text}")
-    for what, names in (
-        ("not in", now.proofs.keys() - known.proofs.keys()),
-        ("only in", known.proofs.keys() - now.proofs.keys()),
+    for relation, names in (
+        ("not in", now.proofs.keys() - recorded.proofs.keys()),
+        ("only in", recorded.proofs.keys() - now.proofs.keys()),
     ):
         if names:
-            print(f"{what} the golden files: {', '.join(sorted(names))}")
-    problems = verdict(known, now)
+            print(f"{relation} the golden files: {', '.join(sorted(names))}")
+    problems = verdict(recorded, now)
     print_diagnostics(problems)
     if not problems:
-        print(f"{len(known.proofs.keys() & now.proofs.keys())} artifacts hold")
+        print(f"{len(recorded.proofs.keys() & now.proofs.keys())} artifacts hold")
     return status_of(problems)

@@ -33,16 +33,16 @@ def run_command(
         given = given_values(dims)
     except LaunchValuesError as error:
         raise UsageError(str(error)) from None
-    where = _named_reference(reference, entry.name) if reference else own_reference(build.kernels, entry.name)
+    reference_function = _named_reference(reference, entry.name) if reference else own_reference(build.kernels, entry.name)
     (values,) = entry.specialisations()
-    question = _question(build, entry, values, where, tolerance, dims=given, seed=seed)
-    ((_, answer),) = calls([_call(entry, question)], 1, PRELOAD, say)
-    if isinstance(answer, CompileError):
-        print_diagnostics(answer.diagnostics, build.root)
+    question = _question(build, entry, values, reference_function, tolerance, dims=given, seed=seed)
+    ((_, outcome),) = calls([_call(entry, question)], 1, PRELOAD, say)
+    if isinstance(outcome, CompileError):
+        print_diagnostics(outcome.diagnostics, build.root)
         if as_json:
-            print(json.dumps({"errors": _errors(answer.diagnostics, build)}, indent=1))
-        return status_of(answer.diagnostics)
-    (found,) = answer
+            print(json.dumps({"errors": _errors(outcome.diagnostics, build)}, indent=1))
+        return status_of(outcome.diagnostics)
+    (found,) = outcome
     if found.problem and not found.blocks:
         raise UsageError(found.problem)
     if as_json:
@@ -72,30 +72,30 @@ def test_command(
     work: list[tuple[KernelEntry, Question]] = []
     missing: list[str] = []
     for entry in entries:
-        where = own_reference(build.kernels, entry.name)
-        if where is None:
+        reference_function = own_reference(build.kernels, entry.name)
+        if reference_function is None:
             missing.append(entry.name)
             continue
         for values in entry.specialisations():
-            work.append((entry, _question(build, entry, values, where, tolerance, launches=launches)))
+            work.append((entry, _question(build, entry, values, reference_function, tolerance, launches=launches)))
     if not work:
         hint = f"write `def {missing[0]}(...)` in `{build.kernels.name}/reference.py`" if missing else "name others"
         raise UsageError(f"no kernel here has a reference; {hint}")
     problems: list[Diagnostic] = []
     found: dict[int, tuple[Trial, ...]] = {}
-    for index, answer in calls([_call(*one) for one in work], jobs or cores(), PRELOAD, say):
-        if isinstance(answer, CompileError):
-            problems += [item for item in answer.diagnostics if item not in problems]
+    for index, outcome in calls([_call(*one) for one in work], jobs or cores(), PRELOAD, say):
+        if isinstance(outcome, CompileError):
+            problems += [item for item in outcome.diagnostics if item not in problems]
         else:
-            found[index] = answer
-    told = [(work[index][0].name, work[index][1], one) for index in sorted(found) for one in found[index]]
+            found[index] = outcome
+    rows = [(work[index][0].name, work[index][1], one) for index in sorted(found) for one in found[index]]
     tallies = [_tally(entry.name, question, found.get(index)) for index, (entry, question) in enumerate(work)]
     print_diagnostics(problems, build.root)
     if as_json:
         print(
             json.dumps(
                 {
-                    "launches": [_as_json(*one) for one in told],
+                    "launches": [_as_json(*one) for one in rows],
                     "without_reference": list(dict.fromkeys(missing)),
                     "errors": _errors(problems, build),
                 },
@@ -103,7 +103,7 @@ def test_command(
             )
         )
     else:
-        wrong = [line for one in told if not one[2].right for line in _lines(*one)]
+        wrong = [line for one in rows if not one[2].right for line in _lines(*one)]
         print("\n".join([*wrong, *_table(tallies)]))
         for name in dict.fromkeys(missing):
             say(f"note: `{name}` has no reference: write `def {name}(...)` in `{build.kernels.name}/reference.py`")
@@ -111,11 +111,11 @@ def test_command(
 
 
 def _question(
-    build: BuildFile, entry: KernelEntry, values: dict[str, Constant], where: tuple[Path, str] | None,
+    build: BuildFile, entry: KernelEntry, values: dict[str, Constant], reference_function: tuple[Path, str] | None,
     tolerance: tuple[float | None, float | None], *, dims: dict[str, float] | None = None, seed: int = 0, launches: int = 1,
 ) -> Question:  # fmt: skip
     path = build.kernels / f"{entry.name}.py"
-    return Question(path, build.root, values, dims or {}, seed, launches, where, tolerance, entry.limits)
+    return Question(path, build.root, values, dims or {}, seed, launches, reference_function, tolerance, entry.limits)
 
 
 def _call(entry: KernelEntry, question: Question) -> Call:
@@ -162,7 +162,7 @@ def _lines(kernel: str, question: Question, found: Trial) -> list[str]:
     constants = " ".join(f"{name}={value}" for name, value in question.constants.items())
     values = " ".join(f"{name}={value:g}" for name, value in found.values.items())
     lines = [f"{kernel}  {constants}  {values}  {found.blocks} blocks, inputs of seed {found.seed}".replace("    ", "  ")]
-    lines += [f"  {line}" for one in found.written for line in _told(one)]
+    lines += [f"  {line}" for one in found.written for line in _output_lines(one)]
     if found.problem:
         lines.append(f"  {found.problem}")
     elif question.reference is None:
@@ -170,15 +170,17 @@ def _lines(kernel: str, question: Question, found: Trial) -> list[str]:
     return lines
 
 
-def _told(one: Written) -> list[str]:
+def _output_lines(one: Written) -> list[str]:
     shape = ", ".join(map(str, one.shape))
     lines = [f"{one.name} {one.dtype}[{shape}]: {one.summary}"]
     if one.error is not None:
-        at = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
+        element = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
         if one.error <= 1:
-            lines.append(f"  as the reference; the largest difference takes {one.error:.3g} of the tolerance, at {at}")
+            lines.append(f"  as the reference; the largest difference takes {one.error:.3g} of the tolerance, at {element}")
         else:
-            lines.append(f"  WRONG: {at} is {one.found:g}, the reference says {one.expected:g}: {one.error:.3g} tolerances off")
+            lines.append(
+                f"  WRONG: {element} is {one.found:g}, the reference says {one.expected:g}: {one.error:.3g} tolerances off"
+            )
     return lines
 
 

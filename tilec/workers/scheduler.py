@@ -84,7 +84,7 @@ def run(
         server.stop()
 
 
-class Standing:
+class PersistentServer:
     """A server that serves many runs, one at a time. It ends when the thread that created it ends."""
 
     def __init__(self, preload: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from tilec.cache.contract import contract_difference
 from tilec.pipeline import ARTIFACT_PRODUCTS, artifact_fields
 from tilec.project.build.worker import CHANGED, Began, Outcome, Task
 from tilec.project.farm.node import Answer, unframed
-from tilec.workers.scheduler import Crashed, Finished, Report, Standing
+from tilec.workers.scheduler import Crashed, Finished, PersistentServer, Report
 from tilec.workers.verdict import printable
 from tilec.workers.worker import Runner
 
@@ -186,7 +186,7 @@ class Expected:
         self._runner = runner
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "tile IR")
         self._made: dict[int, concurrent.futures.Future[bytes | None]] = {}
-        self._standing: Standing | None = None
+        self._standing: PersistentServer | None = None
         self._closed, self._close = os.pipe()
         """A byte in this pipe ends the task that is running."""
 
@@ -209,7 +209,7 @@ class Expected:
 
     def _make(self, task: Task) -> bytes | None:
         if self._standing is None:
-            self._standing = Standing([self._runner.__module__, *FIRST_PRELOAD])
+            self._standing = PersistentServer([self._runner.__module__, *FIRST_PRELOAD])
         alone = replace(task, targets=task.targets[:1], keys=task.keys[:1], first=True, dump=None, stop=False, remote=None)
         found: bytes | None = None
         for event in self._standing.run([alone], self._runner, stop=self._closed):

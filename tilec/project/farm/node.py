@@ -27,7 +27,7 @@ from tilec.project.build.worker import Task
 from tilec.project.read.plan import compiler_digests
 from tilec.toolchain import fingerprint
 from tilec.untrusted.output import Output
-from tilec.workers.scheduler import Crashed, Finished, Report, Standing
+from tilec.workers.scheduler import Crashed, Finished, PersistentServer, Report
 from tilec.workers.worker import Runner
 
 LARGEST_SOURCE: Final = 1 << 24
@@ -137,9 +137,9 @@ def _sources(parcel: Parcel) -> Any:
 
 def _run(task: Task, runner: Runner, preload: Sequence[str]) -> list[Report | Finished | Crashed]:
     """Run a task on the server of this thread, which is started on first use."""
-    standing: Standing | None = getattr(_local, "standing", None)
+    standing: PersistentServer | None = getattr(_local, "standing", None)
     if standing is None:
-        standing = _local.standing = Standing([runner.__module__, *preload])
+        standing = _local.standing = PersistentServer([runner.__module__, *preload])
         atexit.register(standing.stop)
     try:
         return list(standing.run([task], runner))
