@@ -17,18 +17,20 @@ from tilec.passes.prover import prove
 from tilec.passes.prover.prove import Proofs
 from tilec.project.trial.launches import Contract, random_tensors, small_launches
 from tilec.project.trial.scaffold import FILES
-from tilec.project.trial.trial import Question, Trial, trials
+from tilec.project.trial.trial import Trial, TrialRequest, trials
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 
-def trial_request(project: Path, **changes: Any) -> Question:
+def trial_request(project: Path, **changes: Any) -> TrialRequest:
     path = project / "kernels_src/softmax.py"
-    request = Question(path, project, {"E": "bf16", "N": 40}, {"T": 3}, reference=(path.with_name("reference.py"), "softmax"))
+    request = TrialRequest(
+        path, project, {"E": "bf16", "N": 40}, {"T": 3}, reference=(path.with_name("reference.py"), "softmax")
+    )
     return replace(request, **changes)
 
 
-def tried(trial_request: Question) -> Trial:
+def tried(trial_request: TrialRequest) -> Trial:
     (found,) = trials(trial_request)
     return found
 

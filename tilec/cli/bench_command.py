@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilec.artifact.records import Manifest
-from tilec.cli.project import UsageError, chosen_targets, open_one, print_line, say
+from tilec.cli.project import UsageError, chosen_targets, notify, open_one, print_line
 from tilec.project.read.buildfile import BuildFile, KernelEntry
 from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch
 from tilec.project.trial.trial import own_reference
@@ -188,7 +188,7 @@ def _unmeasured(
     found = Compared(arch=named.arch)
     print_line("error", f"nothing was measured: {missing}; run it on a machine with a GPU and its driver")
     if plot is not None:
-        say(f"no plot was made: `{plot}` is for what was measured")
+        notify(f"no plot was made: `{plot}` is for what was measured")
     if as_json_:
         print(json.dumps(as_json(subject.manifest, found, list(zip(launches, works, strict=True)), named), indent=1))
     else:

@@ -10,11 +10,11 @@ from tilec.cli.project import (
     attach_remote,
     chosen_entries,
     chosen_targets,
+    notify,
     open_project,
     open_store,
     print_diagnostics,
     print_line,
-    say,
     status_of,
     toolchain,
 )
@@ -52,7 +52,7 @@ def build_command(
             dispatch = farm_dispatch(farm, store)
         with progress() as show:
             built = build_project(
-                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, say=say,
+                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, notify=notify,
                 dispatch=dispatch,
             )  # fmt: skip
         if store.added or any(result.status == "built" for result in built.results):

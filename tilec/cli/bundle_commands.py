@@ -9,7 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
+from tilec.cli.project import (
+    UsageError,
+    chosen_targets,
+    notify,
+    open_project,
+    open_store,
+    print_diagnostics,
+    status_of,
+    toolchain,
+)
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.diagnostics.spelling import or_mean
 from tilec.runtime import Bundle, BundleError, open_bundle
@@ -75,7 +84,7 @@ def pack_command(
     with contextlib.closing(open_store()) as store:
         with progress() as show:
             built = build_project(
-                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show, say=say
+                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show, notify=notify
             )  # fmt: skip
         print_diagnostics(built.diagnostics, build.root)
         if not built.diagnostics:

@@ -14,11 +14,11 @@ from typing import Any
 from tilec.cache import FileDigests
 from tilec.cli.project import (
     chosen_targets,
+    notify,
     open_kernels,
     open_store,
     print_diagnostics,
     print_line,
-    say,
     status_of,
     toolchain,
 )
@@ -143,7 +143,7 @@ def _prove(
 ) -> None:  # fmt: skip
     """Run the check's stages for the groups in `todo`. Outcomes go to `found`, problems of the store to `problems`."""
     tasks = [_task(groups[number], store) for number in todo]
-    with contextlib.closing(run(tasks, run_task, jobs, CHECK_PRELOAD, say)) as events:
+    with contextlib.closing(run(tasks, run_task, jobs, CHECK_PRELOAD, notify)) as events:
         for event in events:
             if isinstance(event, Report) and isinstance(event.message, Outcome):
                 raise_if_fatal(event.message)

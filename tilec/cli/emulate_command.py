@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    notify,
     open_one,
     open_store,
     print_diagnostics,
-    say,
     status_of,
     toolchain,
 )  # fmt: skip
@@ -130,7 +130,7 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
     from tilec.workers.call import call
 
     task_name = f"compiling `{entry.name}` for {target}"
-    return call(_stages, build, entry, target, what=task_name, span=entry.span, preload=BUILD_PRELOAD, say=say)
+    return call(_stages, build, entry, target, what=task_name, span=entry.span, preload=BUILD_PRELOAD, notify=notify)
 
 
 def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
@@ -200,9 +200,12 @@ def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Re
 
 def _lines(manifest: Manifest, values: dict[str, float], seed: int, report: Report, sources: Sources) -> Iterator[str]:
     launch_values = ", ".join(f"{name}={value}" for name, value in values.items())
-    statistics = report.statistics
+    counts = report.statistics
     yield f"{manifest.kernel} on {manifest.arch}, {launch_values}, schedule {seed}"
-    yield f"  {statistics['instruction_lanes']} instructions of threads in {statistics['seconds']:.2f} s, {statistics['coverage']:.0%} of the PTX executed"
+    yield (
+        f"  {counts['instruction_lanes']} instructions of threads in {counts['seconds']:.2f} s, "
+        f"{counts['coverage']:.0%} of the PTX executed"
+    )
     for fault in report.faults:
         yield f"  {fault}, {fault.count} times"
         location = sources.location_of(fault.tir_line)

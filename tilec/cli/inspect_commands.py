@@ -12,10 +12,10 @@ from typing import Final
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    notify,
     open_one,
     open_store,
     print_diagnostics,
-    say,
     status_of,
     toolchain,
 )
@@ -84,7 +84,7 @@ def dump_command(
         tasks = [
             Task(item.request, item.name, targets, (item.key,), str(store.root), (stage, folder), True) for item in planned
         ]
-        with contextlib.closing(run(tasks, run_task, 1, preload, say)) as events:
+        with contextlib.closing(run(tasks, run_task, 1, preload, notify)) as events:
             for event in events:
                 if isinstance(event, Report) and isinstance(event.message, Outcome):
                     diagnostics.extend(event.message.diagnostics)

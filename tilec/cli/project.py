@@ -180,7 +180,7 @@ def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[s
     return fingerprint(store, packages)
 
 
-def say(line: str) -> None:
+def notify(line: str) -> None:
     """Print a progress message for a person on stderr."""
     print(visible(line), file=sys.stderr, flush=True)
 

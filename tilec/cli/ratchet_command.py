@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
+from tilec.cli.project import chosen_targets, notify, open_project, open_store, print_diagnostics, status_of, toolchain
 from tilec.project.build.driver import build_project
 from tilec.project.build.report import progress
 from tilec.ship.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
@@ -29,7 +29,7 @@ def ratchet_command(project: str | None, arch: str | None, golden: str | None, j
                 toolchain(store),
                 jobs=jobs,
                 progress=show,
-                say=say,
+                notify=notify,
             )
         for result in built.results:
             entry = result.planned.products(store) if result.status != "failed" else None

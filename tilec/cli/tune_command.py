@@ -14,11 +14,11 @@ from typing import Any, Final, cast
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    notify,
     open_project,
     open_store,
     print_diagnostics,
     print_line,
-    say,
     status_of,
     toolchain,
 )
@@ -127,7 +127,7 @@ def _built(
         tools = toolchain(store)
         for output, entries in groups.items():
             result = build_project(
-                build, tuple(entries), (target,), store, tools, jobs=jobs, progress=show, output=output, say=say
+                build, tuple(entries), (target,), store, tools, jobs=jobs, progress=show, output=output, notify=notify
             )  # fmt: skip
             problems += result.diagnostics
             for one in result.results:
@@ -193,7 +193,7 @@ def _tune(
         records.times.clear()
         records.wrong.clear()
     shapes = {shape_of(one): " ".join(f"{name}={value}" for name, value in one.items()) for one in tuned.shapes}
-    artifacts, names = {one.cubin: one.path for one in built}, {one.cubin: one.words() for one in built}
+    artifacts, names = {one.cubin: one.path for one in built}, {one.cubin: one.description() for one in built}
     job = Job(artifacts, names, own_reference(build.kernels, tuned.kernel), shapes)
     progress = _measure(job, records, device, budget, built)
     try:
@@ -203,13 +203,13 @@ def _tune(
     data: dict[str, Any] = {
         "kernel": tuned.kernel, "arch": target.name, "device": records.device, "records": str(path.with_suffix(".jsonl")),
         "candidates": len(job.artifacts), "checked": progress.checked, "timed": progress.timed, "left": progress.left,
-        "wrong": {one.words(): wrong for one in built if (wrong := records.wrong.get(one.cubin, ""))},
+        "wrong": {one.description(): wrong for one in built if (wrong := records.wrong.get(one.cubin, ""))},
         "table": None, "chosen": [],
     }  # fmt: skip
     if table is not None:
         data["written"] = write_table(path, table, build.root)
         data["table"] = str(path)
-        data["words"] = table.words()
+        data["words"] = table.description()
         data["serves"] = [{**one.constants, **one.schedule} for one in table.kept]
         data["chosen"] = shape_rows(tuned, built, shapes, records, table)
     return data
@@ -243,7 +243,7 @@ def _measure(
         records.describe(one.cubin, one.facts())
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     try:
-        return Session(job, records, device, today, budget, say, CHILD, hears).run()
+        return Session(job, records, device, today, budget, notify, CHILD, hears).run()
     except NoDevice as error:
         raise UsageError(str(error)) from None
 

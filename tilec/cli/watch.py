@@ -21,7 +21,15 @@ from typing import Final
 import click
 
 from tilec.cli.ending import raised
-from tilec.cli.project import UsageError, find_project, print_diagnostics, print_line, refusals_as_json, say, status_of
+from tilec.cli.project import (
+    UsageError,
+    find_project,
+    notify,
+    print_diagnostics,
+    print_line,
+    refusals_as_json,
+    status_of,
+)
 from tilec.diagnostics.diagnostic import CompileError
 
 POLL_MILLISECONDS: Final = 1000
@@ -158,8 +166,8 @@ def watched(command: Callable[[], int], reads: Reads, wakes: Wakes = wakes) -> i
         first = False
         files = reads.files()
         before |= contents(files - before.keys())
-        say(f"watching {len(files)} files; Ctrl-C ends it")
-        say(f"changed: {', '.join(_next_change(before, reads, wakes))}")
+        notify(f"watching {len(files)} files; Ctrl-C ends it")
+        notify(f"changed: {', '.join(_next_change(before, reads, wakes))}")
 
 
 def _next_change(before: Contents, reads: Reads, wakes: Wakes) -> list[str]:

@@ -120,7 +120,7 @@ class Server(LanguageServer):
     def disk_changed(self) -> None:
         """Files on disk have changed, possibly a build file."""
         if self._checker is not None:
-            self._checker.again()
+            self._checker.queue_all()
 
     # Results from the checker
 
