@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.registry.server import BLOBS, Answer, Asked, Registry, served
+from tests.registry.server import BLOBS, Registry, Request, Response, served
 from tests.registry.shipments import shipment, sidecar
 from tests.signing import scene
 from tilec.cli.commands import run
@@ -39,7 +39,7 @@ def stocked() -> Generator[tuple[Registry, str]]:
     registry = Registry()
     with served(registry) as place:
         pushed(place)
-        registry.asked.clear()
+        registry.requests.clear()
         yield registry, place
 
 
@@ -66,7 +66,7 @@ def known(registry: Registry, folder: Path, patch: pytest.MonkeyPatch, **config:
 def test_what_is_there_is_not_sent_again(stocked: tuple[Registry, str]) -> None:
     registry, place = stocked
     assert pushed(place).sent == 0
-    assert not any(asked.method in ("POST", "PATCH") for asked in registry.asked)
+    assert not any(request.method in ("POST", "PATCH") for request in registry.requests)
     with Client(read_reference(place), push=True) as client:
         again = push(client, [shipment(salts=(1, 2, 9))], "v2")
     assert 0 < again.sent < again.blobs  # both share their CUBINs
@@ -77,17 +77,17 @@ def test_a_pull_goes_on_where_it_broke(where: int, stocked: tuple[Registry, str]
     registry, place = stocked
     cut = set[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        data = answer.body
-        fresh = asked.method == "GET" and asked.path.startswith(BLOBS) and asked.path not in cut
+    def tamper(request: Request, response: Response) -> Response:
+        data = response.body
+        fresh = request.method == "GET" and request.path.startswith(BLOBS) and request.path not in cut
         if fresh and isinstance(data, bytes) and len(data) > where:
-            cut.add(asked.path)
-            return answer.but(body=[data[:where]], headers={"Content-Length": str(len(data))})
-        return answer
+            cut.add(request.path)
+            return response.but(body=[data[:where]], headers={"Content-Length": str(len(data))})
+        return response
 
-    registry.lie = lie
+    registry.tamper = tamper
     assert pulled(place, tmp_path) == shipment().data
-    ranges = [asked.headers["range"] for asked in registry.asked if "range" in asked.headers]
+    ranges = [request.headers["range"] for request in registry.requests if "range" in request.headers]
     assert ranges == [f"bytes={where}-"] * len(cut) and cut
 
 
@@ -95,16 +95,16 @@ def test_a_pull_starts_anew_where_the_registry_knows_no_ranges(stocked: tuple[Re
     registry, place = stocked
     seen = set[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.path.startswith(BLOBS) and asked.path not in seen:
-            seen.add(asked.path)
-            data = registry.blobs[asked.path.removeprefix(BLOBS)]
-            return Answer(200, [data[: len(data) // 2]], {"Content-Length": str(len(data))})
-        if "range" in asked.headers:
-            return Answer(200, registry.blobs[asked.path.removeprefix(BLOBS)])
-        return answer
+    def tamper(request: Request, response: Response) -> Response:
+        if request.path.startswith(BLOBS) and request.path not in seen:
+            seen.add(request.path)
+            data = registry.blobs[request.path.removeprefix(BLOBS)]
+            return Response(200, [data[: len(data) // 2]], {"Content-Length": str(len(data))})
+        if "range" in request.headers:
+            return Response(200, registry.blobs[request.path.removeprefix(BLOBS)])
+        return response
 
-    registry.lie = lie
+    registry.tamper = tamper
     assert pulled(place, tmp_path) == shipment().data
 
 
@@ -114,48 +114,48 @@ def test_an_upload_goes_on_where_it_broke(kept: int) -> None:
     registry, data = Registry(), bytes(range(256)) * 20
     broken = list[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.method == "PATCH" and asked.headers["content-range"].startswith("1000-") and not broken:
-            name = asked.path.rpartition("/")[2]
+    def tamper(request: Request, response: Response) -> Response:
+        if request.method == "PATCH" and request.headers["content-range"].startswith("1000-") and not broken:
+            name = request.path.rpartition("/")[2]
             registry.uploads[name] = data[: 1000 + min(kept, 500)]
             broken.append(name)
-            return Answer(503)
-        return answer
+            return Response(503)
+        return response
 
-    registry.lie = lie
+    registry.tamper = tamper
     with served(registry) as place, Client(read_reference(place), push=True, limits=LIMITS) as client:
         wanted = oci.describe("x", data)
         assert upload(client, wanted, data, chunk=1000)
         assert registry.blobs == {wanted.digest: data}
         assert not upload(client, wanted, data, chunk=1000)
-    starts = [asked.headers["content-range"].partition("-")[0] for asked in registry.asked if asked.method == "PATCH"]
+    starts = [request.headers["content-range"].partition("-")[0] for request in registry.requests if request.method == "PATCH"]
     at = 1000 + min(kept, 500)
     assert starts == ["0", "1000", *(str(start) for start in range(at, len(data), 1000))]
-    assert sum(asked.method == "POST" for asked in registry.asked) == 1
+    assert sum(request.method == "POST" for request in registry.requests) == 1
 
 
 def test_an_upload_whose_answer_was_lost_is_done() -> None:
     registry, data = Registry(), b"blob"
     lost = list[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.method == "PUT" and not lost:
-            lost.append(asked.path)
-            return Answer(500)
-        return answer
+    def tamper(request: Request, response: Response) -> Response:
+        if request.method == "PUT" and not lost:
+            lost.append(request.path)
+            return Response(500)
+        return response
 
-    registry.lie = lie
+    registry.tamper = tamper
     with served(registry) as place, Client(read_reference(place), push=True, limits=LIMITS) as client:
         assert upload(client, oci.describe("x", data), data)
-    assert sum(asked.method == "POST" for asked in registry.asked) == 1
+    assert sum(request.method == "POST" for request in registry.requests) == 1
 
 
 def test_basic(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, place = stocked
-    registry.lie = lambda asked, answer: (
-        answer
-        if asked.headers.get("authorization") == BASIC
-        else Answer(401, b"", {"WWW-Authenticate": 'Basic realm="registry"'})
+    registry.tamper = lambda request, response: (
+        response
+        if request.headers.get("authorization") == BASIC
+        else Response(401, b"", {"WWW-Authenticate": 'Basic realm="registry"'})
     )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
     with pytest.raises(RegistryError, match="asks who you are") as caught:
@@ -163,7 +163,7 @@ def test_basic(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytes
     assert caught.value.code == "E0733" and caught.value.hint == f"`docker login {registry.host}`"
     known(registry, tmp_path, monkeypatch)
     assert pulled(place, tmp_path / "out") == shipment().data
-    assert "authorization" not in registry.asked[0].headers  # before it was requested
+    assert "authorization" not in registry.requests[0].headers  # before it was requested
 
 
 HELPER = """#!/bin/sh
@@ -176,20 +176,20 @@ read host
 def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The token service is asked with our identity and scope, whatever the challenge says."""
     registry, place = stocked
-    tokens = list[Asked]()
+    tokens = list[Request]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.path.startswith("/token"):
-            tokens.append(asked)
-            return Answer(200, b'{"token": "abc.def"}')
+    def tamper(request: Request, response: Response) -> Response:
+        if request.path.startswith("/token"):
+            tokens.append(request)
+            return Response(200, b'{"token": "abc.def"}')
         challenge = f'Bearer realm="http://{registry.host}/token?a=b&scope=repository:other:push&service=x",service="kernels",scope="repository:other:*"'
         return (
-            answer
-            if asked.headers.get("authorization") == "Bearer abc.def"
-            else Answer(401, b"", {"WWW-Authenticate": challenge})
+            response
+            if request.headers.get("authorization") == "Bearer abc.def"
+            else Response(401, b"", {"WWW-Authenticate": challenge})
         )
 
-    registry.lie = lie
+    registry.tamper = tamper
     if kind == "helper":
         helper = tmp_path / "docker-credential-shelf"
         helper.write_text(HELPER)
@@ -201,13 +201,13 @@ def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkey
     else:
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
     assert pulled(place, tmp_path / "out") == shipment().data
-    (asked,) = tokens
+    (request,) = tokens
     if kind == "helper":
-        assert (asked.method, asked.headers["content-type"]) == ("POST", "application/x-www-form-urlencoded")
-        assert asked.path == "/token?a=b"
+        assert (request.method, request.headers["content-type"]) == ("POST", "application/x-www-form-urlencoded")
+        assert request.path == "/token?a=b"
     else:
-        assert asked.path == "/token?a=b&scope=repository%3Ateam%2Fkernels%3Apull&service=kernels"
-        assert asked.headers.get("authorization") == (BASIC if kind == "password" else None)
+        assert request.path == "/token?a=b&scope=repository%3Ateam%2Fkernels%3Apull&service=kernels"
+        assert request.headers.get("authorization") == (BASIC if kind == "password" else None)
 
 
 def test_no_password_goes_along_with_a_redirect(
@@ -219,15 +219,15 @@ def test_no_password_goes_along_with_a_redirect(
     elsewhere.blobs = registry.blobs
     with served(elsewhere):
 
-        def lie(asked: Asked, answer: Answer) -> Answer:
-            if asked.headers.get("authorization") != BASIC:
-                return Answer(401, b"", {"WWW-Authenticate": "Basic realm=x"})
-            there = f"http://{elsewhere.host}/v2/team/kernels{asked.path}"
-            return Answer(307, b"", {"Location": there}) if asked.path.startswith(BLOBS) else answer
+        def tamper(request: Request, response: Response) -> Response:
+            if request.headers.get("authorization") != BASIC:
+                return Response(401, b"", {"WWW-Authenticate": "Basic realm=x"})
+            there = f"http://{elsewhere.host}/v2/team/kernels{request.path}"
+            return Response(307, b"", {"Location": there}) if request.path.startswith(BLOBS) else response
 
-        registry.lie = lie
+        registry.tamper = tamper
         assert pulled(place, tmp_path / "out") == shipment().data
-    assert elsewhere.asked and not any("authorization" in asked.headers for asked in elsewhere.asked)
+    assert elsewhere.request and not any("authorization" in request.headers for request in elsewhere.request)
 
 
 @pytest.mark.parametrize("api", [True, False])
@@ -312,7 +312,7 @@ def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
                 assert list(out.iterdir()) == []
 
 
-def signed_among(folder: Path, place: str) -> scene.Scene:
+def signed_among(folder: Path, place: str) -> scene.SignedSetup:
     """Pushes, under `v1`, the signed bundle of a scene between an unsigned one with the same dimensions and one by
     strangers."""
     folder.mkdir()
@@ -368,12 +368,12 @@ def test_a_bundle_that_is_not_what_it_must_be_hides_no_other(tmp_path: Path) -> 
                 registry.blobs[blob] = change
             refused = list[Refused]()
             with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
-                (found,) = pull(client, Wanted(), tmp_path, checked, tell=refused.append)
+                (found,) = pull(client, Wanted(), tmp_path, checked, report_refused=refused.append)
                 assert found.path.read_bytes() == shipment().data
                 ((model, error),) = [(one.model, one.error) for one in refused]
                 assert model == "tiny-0b" and isinstance(error, RegistryError) and error.code == code
                 with pytest.raises(RegistryError, match=code):
-                    pull(client, Wanted(model="tiny-0b"), tmp_path, checked, tell=refused.append)
+                    pull(client, Wanted(model="tiny-0b"), tmp_path, checked, report_refused=refused.append)
         assert os.listdir(tmp_path) == ["tiny-1b-sm_90a.bundle"]
 
 
@@ -386,7 +386,7 @@ def test_a_blob_of_an_earlier_bundle_is_taken_from_a_plain_file_alone(kind: str,
             push(client, [shipment(model="tiny-0b"), shipment()], "v1")
         swapped = list[Path]()
 
-        def swap(asked: Asked, answer: Answer) -> Answer:
+        def swap(request: Request, response: Response) -> Response:
             for path in out.glob("*.bundle") if not swapped else ():
                 swapped.append(path)
                 path.rename(tmp_path / "elsewhere")
@@ -396,13 +396,13 @@ def test_a_blob_of_an_earlier_bundle_is_taken_from_a_plain_file_alone(kind: str,
                     path.symlink_to(tmp_path / "elsewhere")
                 else:
                     path.write_bytes(bytes((tmp_path / "elsewhere").stat().st_size))
-            return answer
+            return response
 
-        registry.lie = swap
-        registry.asked.clear()
+        registry.tamper = swap
+        registry.requests.clear()
         with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
             found = pull(client, Wanted(), out, checked)
     whole = next(one.path for one in found if one.path not in swapped)
     assert whole.read_bytes() in (shipment().data, shipment(model="tiny-0b").data)
-    blobs = [asked.path for asked in registry.asked if asked.path.startswith(BLOBS)]
+    blobs = [request.path for request in registry.requests if request.path.startswith(BLOBS)]
     assert len(set(blobs)) < len(blobs)  # fetched again

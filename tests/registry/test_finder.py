@@ -147,8 +147,8 @@ def test_a_registry_is_asked_where_one_is_named(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("TILEC_REGISTRY", f"{place}:v1")
         found = place_of(NUMBERS, "sm_90a")
         assert (found, found.read_bytes()) == (bundles_folder() / NAME, samples.bundle())
-        asked = len(registry.asked)
-        assert place_of(NUMBERS, "sm_90a") == found and len(registry.asked) == asked  # it is there now
+        request = len(registry.requests)
+        assert place_of(NUMBERS, "sm_90a") == found and len(registry.requests) == request  # it is there now
         with pytest.raises(BundleError) as caught:
             find_bundle(NUMBERS | {"hidden_size": 256}, "sm_90a")
         assert caught.value.code == "E0734"

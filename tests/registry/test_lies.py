@@ -12,7 +12,7 @@ import pytest
 
 from tests.registry.changes import CHANGES, attempt, stock
 from tests.registry.lies import FAMILIES, Family
-from tests.registry.server import Answer, Asked, Registry, served
+from tests.registry.server import Registry, Request, Response, served
 from tests.registry.shipments import shipment, sidecar
 from tilec.runtime import BundleError
 from tilec.ship.finder import checked
@@ -51,8 +51,8 @@ def password(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_a_lie_is_refused(family: Family, stocked: tuple[Registry, str], tmp_path: Path) -> None:
     registry, place = stocked
-    before, asked = registry.sent, len(registry.asked)
-    registry.lie = lambda one, answer: family.lie(registry, one, answer)
+    before, request = registry.sent, len(registry.requests)
+    registry.tamper = lambda one, response: family.tamper(registry, one, response)
     folder = tmp_path / "out"
     limits = QUICK if "byte by byte" in family.name or "interim" in family.name else PATIENT
     try:
@@ -62,11 +62,11 @@ def test_a_lie_is_refused(family: Family, stocked: tuple[Registry, str], tmp_pat
         ):
             pull(client, Wanted(arch="sm_90a"), folder, checked)
     finally:
-        registry.lie = None
+        registry.tamper = None
     assert caught.value.code == family.code, caught.value
     assert not folder.exists() or list(folder.iterdir()) == []
     assert registry.sent - before <= MAX_READ
-    assert len(registry.asked) - asked < 30
+    assert len(registry.requests) - request < 30
 
 
 def test_a_bundle_that_is_not_what_its_manifest_says(stocked: tuple[Registry, str], tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_attestations_are_fetched_once_and_bounded(many: bool, tmp_path: Path) -
     with served(registry) as place, Client(read_reference(f"{place}:v1"), push=True) as client:
         push(client, [shipment()], "v1")
         attested(registry, [b"%d\n" % number for number in range(3000)] if many else [sidecar("a")] * 3000)
-        registry.asked.clear()
+        registry.requests.clear()
         if many:
             with pytest.raises(RegistryError, match="more than 16 of them") as caught:
                 pull(client, Wanted(), tmp_path, checked)
@@ -119,7 +119,7 @@ def test_attestations_are_fetched_once_and_bounded(many: bool, tmp_path: Path) -
         else:
             (found,) = pull(client, Wanted(), tmp_path, checked)
             assert (tmp_path / f"{found.path.name}.intoto.jsonl").read_bytes() == sidecar("a")
-    assert len(registry.asked) < 15
+    assert len(registry.requests) < 15
 
 
 def test_a_whole_pull_has_a_deadline(tmp_path: Path) -> None:
@@ -129,12 +129,12 @@ def test_a_whole_pull_has_a_deadline(tmp_path: Path) -> None:
         with Client(read_reference(place), push=True) as client:
             push(client, [shipment()], "v1")
 
-        def lie(asked: Asked, answer: Answer) -> Answer:
+        def tamper(request: Request, response: Response) -> Response:
             time.sleep(0.02)
-            return answer
+            return response
 
-        registry.lie = lie
-        limits = Limits(whole_seconds=0.03, least_rate=1 << 40)
+        registry.tamper = tamper
+        limits = Limits(total_seconds=0.03, least_rate=1 << 40)
         with Client(read_reference(f"{place}:v1"), limits=limits) as client, pytest.raises(RegistryError) as caught:
             pull(client, Wanted(), tmp_path / "out", checked)
     assert caught.value.code == "E0731" and "took too long" in caught.value.message

@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.registry.server import BLOBS, Answer, Registry, served
+from tests.registry.server import BLOBS, Registry, Response, served
 from tests.registry.shipments import shipment
 from tilec.ship.finder import checked
 from tilec.ship.registry.client import Client
@@ -112,7 +112,7 @@ def test_who_does_not_prove_its_name_is_refused(
     monkeypatch.delenv("SSL_CERT_FILE")
     found = refusal(stocked[1], tmp_path / "out")
     assert found.code == "E0731" and "does not prove who it is" in found.message and "SSL_CERT_FILE" in found.hint
-    assert all(asked.method != "GET" for asked in stocked[0].asked)
+    assert all(request.method != "GET" for request in stocked[0].request)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_a_proxy_that_never_ends_its_answer(tmp_path: Path, monkeypatch: pytest.
 def test_it_does_not_lead_back_to_this_machine(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     registry, place = stocked
     for there in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{NAME}/x"):
-        registry.lie = lambda asked, answer, to=there: (
-            Answer(307, b"", {"Location": to}) if asked.path.startswith(BLOBS) else answer
+        registry.tamper = lambda request, response, to=there: (
+            Response(307, b"", {"Location": to}) if request.path.startswith(BLOBS) else response
         )
         assert refusal(place, tmp_path / "out").code == "E0732"
     realm = 'Bearer realm="https://127.0.0.1:1/token"'
-    registry.lie = lambda asked, answer: Answer(401, b"", {"WWW-Authenticate": realm})
+    registry.tamper = lambda request, response: Response(401, b"", {"WWW-Authenticate": realm})
     assert refusal(place, tmp_path / "out").code == "E0733"
 
 
@@ -179,7 +179,7 @@ def test_plain_http_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("challenge", ['Basic realm="x"', f'Bearer realm="https://{NAME}/token"'])
 def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry()
-    registry.lie = lambda asked, answer: Answer(401, b"", {"WWW-Authenticate": challenge})
+    registry.tamper = lambda request, response: Response(401, b"", {"WWW-Authenticate": challenge})
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with served(registry):
         host = f"{NAME}:{registry.host.rpartition(':')[2]}"
@@ -187,4 +187,4 @@ def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkey
         (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
         found = refusal(f"oci://{host}/team/kernels:v1", tmp_path / "out", plain_http=True)
     assert found.code == "E0733" and "over plain http" in found.message and "--plain-http" in found.hint
-    assert registry.asked and not any("authorization" in asked.headers for asked in registry.asked)
+    assert registry.requests and not any("authorization" in request.headers for request in registry.requests)

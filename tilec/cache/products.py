@@ -55,11 +55,11 @@ def decode(
     try:
         seal: dict[str, Any] = json.loads(outputs[SEAL]) if len(outputs[SEAL]) <= MAX_SEAL else {}
         bound: dict[str, int | str | None] = seal["fields"]
-        said: dict[str, str] = seal["products"]
-        made: str = seal["stage"]
+        product_digests: dict[str, str] = seal["products"]
+        stage_name: str = seal["stage"]
         if seal["format"] != SEAL_FORMAT:
             raise ProductError("its seal has another format")
-        right = (made, bound) == (stage, fields) if fields is not None else key_of(made, bound) == key
+        right = (stage_name, bound) == (stage, fields) if fields is not None else key_of(stage_name, bound) == key
     except ProductError:
         raise
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
@@ -67,9 +67,9 @@ def decode(
     if not right:
         raise ProductError("its products were made for another entry")
     products = {name: data for name, data in outputs.items() if name != SEAL}
-    if said != {name: digest for name, digest in digests.items() if name != SEAL}:
+    if product_digests != {name: digest for name, digest in digests.items() if name != SEAL}:
         raise ProductError("its products are not those that were made together")
-    found = disagreement(made, bound, products, said)
+    found = disagreement(stage_name, bound, products, product_digests)
     if found:
         raise ProductError(found)
     return products
@@ -105,8 +105,8 @@ def fetch(
 
     def check(found: Received) -> None:
         products.update(decode(key, found.outputs, found.digests, stage=stage, fields=fields))
-        if stage == "artifact" and (why := contract_difference(products)):
-            raise ProductError(why)
+        if stage == "artifact" and (difference := contract_difference(products)):
+            raise ProductError(difference)
 
     found = store.remote.fetch(key, label, check, again=again)
     if found is None:

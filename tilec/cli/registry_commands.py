@@ -84,7 +84,7 @@ def pull_command(
         sweep(folder)  # removes temporary files of killed pulls
         with Client(reference, plain_http=plain_http) as client:
             check = partial(checked, trust=trust)
-            found = pull(client, wanted, folder, check, refusals=(BundleError,), tell=refused.append)
+            found = pull(client, wanted, folder, check, refusals=(BundleError,), report_refused=refused.append)
     except RegistryError as error:
         raise CompileError(Diagnostic(error.code, error.message, hint=error.hint)) from None
     except BundleError as error:
