@@ -34,8 +34,8 @@ class Family:
 
 def flipped(data: bytes) -> bytes:
     """One bit flipped, in the middle."""
-    at = len(data) // 2
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    offset = len(data) // 2
+    return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
 
 def endless() -> Iterator[bytes]:
@@ -106,8 +106,8 @@ def older_for_digest(registry: Registry, request: Request, response: Response) -
 
 def _renamed(data: Any) -> Any:
     """The bundle for another architecture under this one's name."""
-    mine, other = sorted(data["manifests"], key=lambda one: one["annotations"][oci.ARCH] != "sm_90a")
-    other["annotations"] = mine["annotations"]
+    own, other = sorted(data["manifests"], key=lambda one: one["annotations"][oci.ARCH] != "sm_90a")
+    other["annotations"] = own["annotations"]
     return data | {"manifests": [other]}
 
 
@@ -132,7 +132,7 @@ def _around(registry: Registry, request: Request, response: Response) -> Respons
     return Response(307, b"", {"Location": f"/v2/team/kernels{request.path}"})
 
 
-def _short(response: Response) -> Response:
+def _truncated(response: Response) -> Response:
     """Declares the whole length, and ends in the middle; a resumed download gets nothing."""
     data = _body(response)
     return response.but(body=[data[: len(data) // 2]], headers={"Content-Length": str(len(data))})
@@ -142,14 +142,14 @@ def _elsewhere(response: Response) -> Response:
     """Ends in the middle; a resumed download gets another range than requested."""
     if response.status == 206:
         return response.but(headers={"Content-Range": "bytes 0-9/10"})
-    return _short(response)
+    return _truncated(response)
 
 
 def _unknown_again(registry: Registry, request: Request, response: Response) -> Response:
     return Response(401, b"", {"WWW-Authenticate": f'Bearer realm="http://{registry.host}/token",service="x"'})
 
 
-def _asks(challenge: str) -> Callable[[Registry, Request, Response], Response]:
+def _challenges(challenge: str) -> Callable[[Registry, Request, Response], Response]:
     return lambda registry, request, response: Response(401, b"", {"WWW-Authenticate": challenge})
 
 
@@ -167,7 +167,7 @@ FAMILIES: Final = (
     Family("blobs swapped", REFUSED, other_blob),
     Family("an older manifest for a digest", REFUSED, older_for_digest),
     Family("another digest in the header", REFUSED, on_tag(lambda response: response.but(headers=WRONG_DIGEST))),
-    Family("a blob that ends early", BROKEN, on(BLOBS, _short)),
+    Family("a blob that ends early", BROKEN, on(BLOBS, _truncated)),
     Family("a blob that goes on elsewhere", REFUSED, on(BLOBS, _elsewhere)),
     Family("a blob of another length", REFUSED, on(BLOBS, lambda response: response.but(body=_body(response) + b"\0"))),
     Family("a blob without end", REFUSED, on(BLOBS, lambda response: response.but(body=endless()))),
@@ -205,7 +205,7 @@ FAMILIES: Final = (
     Family("a redirect around", REFUSED, _around),
     Family("no answer but 500", BROKEN, lambda registry, request, response: Response(500)),
     Family("a token that is never given", NOT_GIVEN, _unknown_again),
-    Family("a password for another host", NOT_GIVEN, _asks('Bearer realm="https://elsewhere.invalid/token"')),
-    Family("a password by http", NOT_GIVEN, _asks('Bearer realm="http://elsewhere.invalid/token"')),
-    Family("a challenge that is none", NOT_GIVEN, _asks("Bearer realm=" + '"' * 9000)),
+    Family("a password for another host", NOT_GIVEN, _challenges('Bearer realm="https://elsewhere.invalid/token"')),
+    Family("a password by http", NOT_GIVEN, _challenges('Bearer realm="http://elsewhere.invalid/token"')),
+    Family("a challenge that is none", NOT_GIVEN, _challenges("Bearer realm=" + '"' * 9000)),
 )  # fmt: skip

@@ -46,7 +46,7 @@ class Request:
     headers: dict[str, str]
 
 
-Lie = Callable[[Request, Response], Response]
+Tamper = Callable[[Request, Response], Response]
 
 
 class Registry:
@@ -57,7 +57,7 @@ class Registry:
         self.manifests: dict[str, tuple[str, bytes]] = {}
         self.uploads: dict[str, bytes] = {}
         self.api = api
-        self.tamper: Lie | None = None
+        self.tamper: Tamper | None = None
         self.requests: list[Request] = []
         self.sent = 0
         self.host = ""
@@ -100,8 +100,8 @@ class Registry:
         data = self.blobs[digest]
         wanted = request.headers.get("range", "")
         if wanted:
-            at = int(wanted.removeprefix("bytes=").rstrip("-"))
-            return Response(206, data[at:], {"Content-Range": f"bytes {at}-{len(data) - 1}/{len(data)}"})
+            offset = int(wanted.removeprefix("bytes=").rstrip("-"))
+            return Response(206, data[offset:], {"Content-Range": f"bytes {offset}-{len(data) - 1}/{len(data)}"})
         return Response(200, data)
 
     def _upload(self, request: Request, name: str, query: str, body: bytes) -> Response:
@@ -121,8 +121,8 @@ class Registry:
             self.blobs[digest] = data
             return Response(201)
         size = len(self.uploads[name])
-        place = {"Location": f"/v2/team/kernels/blobs/uploads/{name}", "Range": f"0-{max(size - 1, 0)}"}
-        return Response(204 if request.method == "GET" else 202, b"", place)
+        headers = {"Location": f"/v2/team/kernels/blobs/uploads/{name}", "Range": f"0-{max(size - 1, 0)}"}
+        return Response(204 if request.method == "GET" else 202, b"", headers)
 
 
 @contextlib.contextmanager
