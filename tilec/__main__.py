@@ -21,11 +21,11 @@ def main() -> None:
 
 
 def _run() -> int:
-    from tilec.cli.ending import Terminated, hold_standard_streams, leave_signals, status_of_end, unwind_on_signals
+    from tilec.cli.ending import Terminated, leave_signals, open_standard_streams, status_of_end, unwind_on_signals
 
     try:
         unwind_on_signals()
-        if not hold_standard_streams():
+        if not open_standard_streams():
             print("error: the output cannot be written: stdout is closed", file=sys.stderr)
             return 2
         from tilec.cli.commands import run

@@ -137,7 +137,7 @@ def note(what: str) -> None:
         _slot.note(what)
 
 
-def say(text: str) -> None:
+def notify(text: str) -> None:
     """Passes one line to the user of the command immediately."""
     if _tell is not None:
         _tell(text)

@@ -37,7 +37,7 @@ from tilec.passes.prover import prove  # noqa: E402
 from tilec.passes.schedule import prepare  # noqa: E402
 from tilec.project.build.report import diagnostic_json  # noqa: E402
 from tilec.project.trial.launches import Contract, small_launches  # noqa: E402
-from tilec.project.trial.trial import Question, own_reference, trials  # noqa: E402
+from tilec.project.trial.trial import TrialRequest, own_reference, trials  # noqa: E402
 from tilec.target.targets import SM_90A  # noqa: E402
 
 LAUNCHES: Final = 4
@@ -105,7 +105,7 @@ def _compared(path: Path, one: Broken) -> str:
     takes = Contract.of_function(mended, prove(mended))
     for seed, dims in enumerate(launches):
         whole = {name: value for name, value in dims.items() if name in takes.names}
-        question = Question(path, path.parent, one.constants, whole, seed, 1, own_reference(one.folder, one.kernel))
+        question = TrialRequest(path, path.parent, one.constants, whole, seed, 1, own_reference(one.folder, one.kernel))
         (trial,) = trials(question)
         if trial.problem and not trial.blocks:
             return "fewer launches"

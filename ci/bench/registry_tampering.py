@@ -48,7 +48,7 @@ def campaign(count: int, seed: int) -> dict[str, Any]:
                 row["wrong"].append(f"{name}, {number}: {type(error).__name__}: {error}"[:300])
                 continue
             row["refused" if code else "sound"] += Counter([code]) if code else 1
-            registry.asked.clear()
+            registry.requests.clear()
     return {"seed": seed, "memory_growth_mib": round(peak_mib() - before, 1), "changes": found}
 
 

@@ -22,10 +22,10 @@ def raw_server(respond: Respond, *, closing: bool = True) -> Generator[int]:
         def serve(connection: socket.socket) -> None:
             with contextlib.suppress(OSError), connection:
                 while data := connection.recv(1 << 16):
-                    answer = respond(data)
-                    if answer is None:
+                    reply = respond(data)
+                    if reply is None:
                         return
-                    connection.sendall(answer)
+                    connection.sendall(reply)
                     if closing:
                         connection.shutdown(socket.SHUT_WR)
                         while connection.recv(1 << 16):

@@ -44,17 +44,17 @@ def mutants(data: bytes, others: Sequence[bytes], count: int, seed: int = 0) -> 
         elif kind == "cut":
             yield kind, data[: rng.randrange(len(data))]
         elif kind == "insert":
-            at = rng.randrange(len(data))
-            yield kind, data[:at] + rng.randbytes(rng.randrange(1, 20)) + data[at:]
+            index = rng.randrange(len(data))
+            yield kind, data[:index] + rng.randbytes(rng.randrange(1, 20)) + data[index:]
         else:
-            changed, at = list(lines), rng.randrange(len(lines))
+            changed, index = list(lines), rng.randrange(len(lines))
             if kind == "double line":
-                changed.insert(at, changed[at])
+                changed.insert(index, changed[index])
             elif kind == "drop line":
-                del changed[at]
+                del changed[index]
             else:
                 other = rng.randrange(len(lines))
-                changed[at], changed[other] = changed[other], changed[at]
+                changed[index], changed[other] = changed[other], changed[index]
                 if changed == lines:
                     continue
             yield kind, b"\n".join(changed) + b"\n\n" + body

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("kept_workers")
 FIELDS = {"option path": "kernels_src/scale.py", "option target": "sm_90a", "constant N": "int 3", "source scale.py": "aa",
           "compiler link": "bb", "toolchain islpy": "2026.2"}  # fmt: skip
 KEY = key_of("artifact", FIELDS)
-OWN = hashlib.sha256(json.dumps({"link": "bb"}).encode()).hexdigest()
-TOOLCHAIN = {"islpy": "2026.2", "tilec": f"0.1.0 sha256:{OWN}"}
+TILEC_DIGEST = hashlib.sha256(json.dumps({"link": "bb"}).encode()).hexdigest()
+TOOLCHAIN = {"islpy": "2026.2", "tilec": f"0.1.0 sha256:{TILEC_DIGEST}"}
 
 
 def parts(salt: int = 1, sm: int = 90, entry: str = "scale", **changes: object) -> dict[str, bytes]:
@@ -122,8 +122,8 @@ def code(sm: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", FORGED)
 def test_products_that_do_not_agree_under_a_seal_that_fits(name: str) -> None:
-    make, words = FORGED[name]
-    assert words in refused(encode("artifact", FIELDS, make()))
+    make, message = FORGED[name]
+    assert message in refused(encode("artifact", FIELDS, make()))
 
 
 def test_stages_agree_with_their_keys() -> None:
@@ -148,20 +148,20 @@ def built(root: Path) -> dict[str, bytes]:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    made = project.make(tmp_path / "p", ("copy_a",))
-    assert project.statuses(project.build(made)) == ["built"] * 4
-    return made
+    folder = project.make(tmp_path / "p", ("copy_a",))
+    assert project.statuses(project.build(folder)) == ["built"] * 4
+    return folder
 
 
-def exchange(root: Path, names: tuple[str, ...]) -> int:
+def swap_products(root: Path, names: tuple[str, ...]) -> int:
     """Gives every artifact the products `names` of its twin, as anybody with write access to the store can; returns the number
     of changed entries."""
     with contextlib.closing(Store(store_root())) as store:
         labels = sorted((record["label"], key) for key, record in store.records() if record["label"].startswith("artifact "))
         found = [(key, store.lookup(key)) for _, key in labels]
-        for (key, mine), (_, other) in zip(found, found[2:] + found[:2], strict=True):  # the other constant, the same GPU
-            assert mine is not None and other is not None
-            store.put(key, mine.outputs | {name: other.outputs[name] for name in names or other.outputs})
+        for (key, entry), (_, other) in zip(found, found[2:] + found[:2], strict=True):  # the other constant, the same GPU
+            assert entry is not None and other is not None
+            store.put(key, entry.outputs | {name: other.outputs[name] for name in names or other.outputs})
     return len(found)
 
 
@@ -169,7 +169,7 @@ def exchange(root: Path, names: tuple[str, ...]) -> int:
 def test_a_build_serves_nothing_that_was_exchanged(root: Path, exchanged: str) -> None:
     names = tuple(exchanged.split())
     right = built(root)
-    assert exchange(root, names) == 4
+    assert swap_products(root, names) == 4
     again = project.build(root)
     assert project.statuses(again) == ["built"] * 4
     assert len(again.problems) == 4 and all("it is made again" in line for line in again.problems)
@@ -177,9 +177,9 @@ def test_a_build_serves_nothing_that_was_exchanged(root: Path, exchanged: str) -
     assert project.statuses(project.build(root)) == ["hit"] * 4
 
 
-def test_cache_verify_names_what_was_exchanged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_verify_names_swapped_products(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["cache", "verify"]) == 0
-    exchange(root, ("cubin",))
+    swap_products(root, ("cubin",))
     capsys.readouterr()
     assert commands.run(["cache", "verify"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -187,7 +187,7 @@ def test_cache_verify_names_what_was_exchanged(root: Path, capsys: pytest.Captur
     assert commands.run(["cache", "verify"]) == 0
 
 
-def test_stages_that_were_exchanged_are_made_again(root: Path) -> None:
+def test_swapped_stages_are_run_again(root: Path) -> None:
     """The CUBIN, PTX or tile IR of one stage under the key of another specialisation."""
     right = built(root)
     for stage in ("tir", "proofs", "mlir", "ptx", "cubin"):
@@ -203,7 +203,7 @@ def test_stages_that_were_exchanged_are_made_again(root: Path) -> None:
         assert built(root) == right, stage
 
 
-def test_a_store_that_keeps_lying_changes_nothing() -> None:
+def test_a_store_with_forged_entries_changes_nothing() -> None:
     class Liar:
         remote = None
 

@@ -118,8 +118,8 @@ def test_second_clone_makes_nothing(url: str, tmp_path: Path) -> None:
     for root in (first, second):  # unlike those of other tests
         for path in (root / "kernels_src").iterdir():
             path.write_text(path.read_text().replace("Copy.", f"Copy to {url}."))
-    made = build(first, tmp_path / "store1", url)
-    assert project.statuses(made) == ["built"] * 4
+    result = build(first, tmp_path / "store1", url)
+    assert project.statuses(result) == ["built"] * 4
     found = build(second, tmp_path / "store2", url)
     assert project.statuses(found) == ["hit"] * 4 and not found.problems and not found.troubles
     assert found.counts.get(Address(url).shown, "hits") == 4 and found.counts.get("local", "made") == 0
@@ -131,11 +131,11 @@ def test_second_clone_makes_nothing(url: str, tmp_path: Path) -> None:
 
 
 def test_a_later_layer_fills_an_earlier_one(tmp_path: Path) -> None:
-    near, far = f"file://{tmp_path}/near", f"file://{tmp_path}/far"
-    assert not entry(tmp_path / "store1", far)[0]
-    hit, remote = entry(tmp_path / "store2", near, far)
-    assert hit and (remote.statistics.get(far, "hits"), remote.statistics.get(near, "stored")) == (1, 1)
-    assert entry(tmp_path / "store3", near)[0]
+    first, second = f"file://{tmp_path}/near", f"file://{tmp_path}/far"
+    assert not entry(tmp_path / "store1", second)[0]
+    hit, remote = entry(tmp_path / "store2", first, second)
+    assert hit and (remote.statistics.get(second, "hits"), remote.statistics.get(first, "stored")) == (1, 1)
+    assert entry(tmp_path / "store3", first)[0]
 
 
 def test_stages_are_shared_across_edits(tmp_path: Path) -> None:
@@ -176,17 +176,17 @@ def test_a_guard_gives_up_rests_and_tries_again(monkeypatch: pytest.MonkeyPatch)
         def close(self) -> None:
             pass
 
-    def ask(layer: Layer) -> bytes | None:
+    def read(layer: Layer) -> bytes | None:
         return layer.get(KEY, 9)
 
     guarded = Guard(Address("redis://x"), lambda address: Flaky())  # pyright: ignore[reportArgumentType, reportReturnType]
     for _ in range(guard_module.FAILURES + 2):
         with pytest.raises(Unavailable):
-            guarded.call(ask)
+            guarded.call(read)
     assert len(calls) == guard_module.FAILURES * guard_module.ATTEMPTS and guarded.resting
     broken = False
     guarded._until = 0.0  # the pause is over  # pyright: ignore[reportPrivateUsage]
-    assert guarded.call(ask) == b"here" and not guarded.resting and "OSError: no" in guarded.trouble
+    assert guarded.call(read) == b"here" and not guarded.resting and "OSError: no" in guarded.trouble
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -205,7 +205,7 @@ def test_no_mutant_of_an_entry_is_used(signed: bool) -> None:
         assert not signed or mutant.partition(b"\n\n")[0] == data.partition(b"\n\n")[0], name
 
 
-def test_a_poisoned_remote_is_not_used_and_is_mended(tmp_path: Path) -> None:
+def test_a_poisoned_remote_is_not_used_and_is_repaired(tmp_path: Path) -> None:
     url, shared = f"file://{tmp_path}/shared", tmp_path / "shared"
     for value in (1, 2):
         entry(tmp_path / "store1", url, value=value)
@@ -270,11 +270,11 @@ def test_a_public_key_reads_and_writes_nothing(tmp_path: Path, monkeypatch: pyte
 
 def test_builders_that_start_together_make_each_artifact_once(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/shared"
-    mine, yours = Leases([Guard(Address(url))]), Leases([Guard(Address(url))])
-    assert mine.claim(KEY) and mine.claim(KEY) and not yours.claim(KEY) and yours.claim(OTHER)
-    mine.release(KEY)
-    assert yours.claim(KEY)
-    yours.close(time.monotonic() + 10)
+    own_leases, other_leases = Leases([Guard(Address(url))]), Leases([Guard(Address(url))])
+    assert own_leases.claim(KEY) and own_leases.claim(KEY) and not other_leases.claim(KEY) and other_leases.claim(OTHER)
+    own_leases.release(KEY)
+    assert other_leases.claim(KEY)
+    other_leases.close(time.monotonic() + 10)
     assert not list((tmp_path / "shared").iterdir())
 
 
@@ -306,7 +306,7 @@ def test_what_is_no_remote_is_refused_and_no_password_shown(text: str, monkeypat
     assert "secret" not in str(caught.value)
 
 
-def test_a_remote_of_a_build_file_needs_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_of_a_build_file_needs_the_users_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = (Address("https://cache.example/tilec/team"),)
     assert chosen((), wanted) == ((), wanted)
     assert chosen(("project",), wanted) == (wanted, ()) and chosen(("off", "project"), wanted) == ((), ())
@@ -357,7 +357,7 @@ def test_a_build_file_alone_attaches_nothing(tmp_path: Path, monkeypatch: pytest
         assert [guard.address for guard in store.remote.guards] == [Address("redis://h/0", True)]
 
 
-def test_stats_are_told_as_table_and_json(
+def test_stats_are_printed_as_table_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILEC_CACHE_DIR", "")  # which `--cache-dir` sets

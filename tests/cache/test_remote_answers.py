@@ -57,7 +57,7 @@ RESP: Final[dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("kind", RESP)
-def test_whatever_a_redis_answers_is_a_miss(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_reply_of_a_redis_is_a_miss(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_module, "PAUSE", 0.0)
     """At once, or in response to a command after a valid greeting."""
     later = commanded(dict.fromkeys(("GETRANGE", "SET", "EVAL"), RESP[kind]))
@@ -69,34 +69,34 @@ def test_whatever_a_redis_answers_is_a_miss(kind: str, tmp_path: Path, monkeypat
         assert not hit and all(line.isprintable() for line in [*remote.problems, *remote.troubles()])
 
 
-def commanded(answers: dict[str, bytes]) -> Respond:
+def commanded(replies: dict[str, bytes]) -> Respond:
     """Responses by command name; to commands with which a client may begin, those of a valid server."""
-    answers = {"HELLO": b"%1\r\n$5\r\nproto\r\n:3\r\n", **answers}
+    replies = {"HELLO": b"%1\r\n$5\r\nproto\r\n:3\r\n", **replies}
 
     def respond(data: bytes) -> bytes:
         found = b""
         for part in data.split(b"\r\n*"):
-            words = part.split(b"\r\n")
-            name = words[2 if words[0].lstrip(b"*").isdigit() else 1].decode().upper() if len(words) > 2 else ""
-            found += answers.get(name, b"+OK\r\n")
+            fields = part.split(b"\r\n")
+            name = fields[2 if fields[0].lstrip(b"*").isdigit() else 1].decode().upper() if len(fields) > 2 else ""
+            found += replies.get(name, b"+OK\r\n")
         return found
 
     return respond
 
 
 @pytest.mark.parametrize("kind", ["array", "empty array", "integer", "map", "set", "true", "double"])
-def test_a_redis_that_answers_one_command_with_nonsense(kind: str) -> None:
+def test_a_redis_with_a_malformed_reply_to_one_command(kind: str) -> None:
     names = {"GETRANGE": RESP[kind], "SET": RESP[kind], "EVAL": RESP["array"]}
     with raw_server(commanded(names), closing=False) as port, contextlib.closing(
         RedisLayer(Address(f"redis://127.0.0.1:{port}/0", False, 20.0))
     ) as layer:  # fmt: skip
-        for ask in (
+        for send_command in (
             lambda: layer.get("a" * 64, 100),
             lambda: layer.put("a" * 64, b"x", replace=True),
             lambda: layer.claim("a" * 64, "me", 1.0),
         ):
             with pytest.raises(Nonsense):
-                ask()
+                send_command()
 
 
 def test_a_value_of_another_type_is_replaced() -> None:
@@ -140,7 +140,7 @@ HTTP: Final[dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("kind", HTTP)
-def test_whatever_a_server_answers_is_a_miss(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_reply_of_a_server_is_a_miss(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_module, "PAUSE", 0.0)
     with raw_server(lambda data: HTTP[kind]) as port:
         hit, remote = entry(tmp_path / "store", f"http://127.0.0.1:{port}/cache")
@@ -188,7 +188,7 @@ def test_whatever_a_library_gives_is_a_miss(kind: str, tmp_path: Path, monkeypat
     assert remote.leases.claim("a" * 64) in (True, False)
 
 
-def test_what_a_reader_has_no_word_for_is_a_miss(tmp_path: Path) -> None:
+def test_an_unforeseen_error_of_a_reader_is_a_miss(tmp_path: Path) -> None:
     """A check that fails with an unforeseen exception counts as a refusal."""
     url = f"file://{tmp_path}/shared"
     entry(tmp_path / "store1", url)

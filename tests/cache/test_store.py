@@ -70,7 +70,7 @@ def test_error_is_not_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "grow", "remove"])
-def test_every_damage_is_a_miss_that_says_so(store: Store, damage: str) -> None:
+def test_every_damage_is_a_reported_miss(store: Store, damage: str) -> None:
     entry = store.put(KEY, {"cubin": bytes(range(200))}, "cubin of k")
     path = store.blob_path(entry.digests["cubin"])
     data = bytearray(path.read_bytes())
@@ -149,13 +149,13 @@ def test_an_entry_that_is_written_while_it_is_looked_for_is_kept(store: Store, m
     assert found is not None and found.outputs == {"a": b"1"} and not store.problems
 
 
-def _race(root: Path, number: int, made: Path) -> None:
+def _race(root: Path, number: int, marker_folder: Path) -> None:
     store = Store(root)
     for index in range(20):
         key = key_of("race", {"index": index})
 
         def run(index: int = index) -> dict[str, bytes]:
-            (made / f"{index}-{number}").touch()
+            (marker_folder / f"{index}-{number}").touch()
             time.sleep(0.005)
             return {"a": bytes([index]) * 5000}
 
@@ -163,19 +163,19 @@ def _race(root: Path, number: int, made: Path) -> None:
 
 
 def test_one_process_makes_a_key_and_all_get_it(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    made.mkdir()
+    marker_folder = tmp_path / "made"
+    marker_folder.mkdir()
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_race, args=(tmp_path / "store", n, made)) for n in range(6)]
+    processes = [context.Process(target=_race, args=(tmp_path / "store", n, marker_folder)) for n in range(6)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(600)
         assert process.exitcode == 0
-    assert len(list(made.iterdir())) == 20
+    assert len(list(marker_folder.iterdir())) == 20
 
 
-_HOLD = """
+_LOCK_HOLDER = """
 import sys, time
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,7 @@ Store(Path(sys.argv[1])).make(sys.argv[3], run)
 
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
-    process = subprocess.Popen([sys.executable, "-c", _HOLD, str(tmp_path / "store"), str(flag), KEY])
+    process = subprocess.Popen([sys.executable, "-c", _LOCK_HOLDER, str(tmp_path / "store"), str(flag), KEY])
     try:
         deadline = time.monotonic() + 600
         while not flag.exists():
@@ -231,9 +231,9 @@ def test_writer_killed_at_any_point_leaves_sound_entries(tmp_path: Path) -> None
         assert store.lookup(key) is not None
     assert store.problems == []
     (store.base / "holders").mkdir(exist_ok=True)
-    (left := store.base / "holders" / f".tmp-{'0' * 16}").touch()  # as left by a killed holder of a lock
+    (leftover := store.base / "holders" / f".tmp-{'0' * 16}").touch()  # as left by a killed holder of a lock
     prune(store, 1 << 40)
-    assert left.exists()  # it may be in use
+    assert leftover.exists()  # it may be in use
     prune(store, 1 << 40, now=time.time() + 10_000)
     assert not list(store.base.rglob(".tmp-*"))
 
@@ -276,9 +276,9 @@ def test_a_sweep_removes_what_a_killed_writer_left_and_nothing_else(tmp_path: Pa
     ended.wait()
     writers = (ended.pid, ended.pid, os.getpid())
     sidecar = tmp_path / f".tmp-{ended.pid}-{'c' * 16}.intoto.jsonl"
-    left, locked, ours = (tmp_path / f".tmp-{writer}-{'0' * 15}{k}" for k, writer in enumerate(writers))
+    leftover, locked, ours = (tmp_path / f".tmp-{writer}-{'0' * 15}{k}" for k, writer in enumerate(writers))
     odd = [tmp_path / name for name in ("k.cubin", ".tmp-1", f".tmp-{ended.pid}-{'0' * 16}.x", f".tmp--{ended.pid}-{'0' * 16}")]
-    for path in (left, locked, ours, sidecar, *odd):
+    for path in (leftover, locked, ours, sidecar, *odd):
         path.write_bytes(b"x")
     (link := tmp_path / f".tmp-{ended.pid}-{'a' * 16}").symlink_to(tmp_path / "k.cubin")
     os.mkfifo(fifo := tmp_path / f".tmp-{ended.pid}-{'b' * 16}")
@@ -409,7 +409,7 @@ def test_what_is_pruned_while_a_cache_is_verified_is_no_damage(
     assert [name for folder in (store.entries, store.blobs) for name, _ in folder.names()] == []
 
 
-def test_an_entry_whose_blob_is_gone_is_damaged_where_the_entry_is_there(store: Store) -> None:
+def test_an_entry_without_its_blob_is_damaged(store: Store) -> None:
     store.put(KEY, {"a": b"1"}, "one")
     (name,) = (name for name, _ in store.blobs.names())
     store.blobs.remove(name)

@@ -53,7 +53,7 @@ def test_the_default_store_is_not_in_the_project(tmp_path: Path, monkeypatch: py
     assert store_root() == tmp_path / "here"
 
 
-def test_cache_dir_option_goes_before_the_environment(
+def test_cache_dir_option_precedes_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "a"))
@@ -76,15 +76,15 @@ def test_a_new_store_is_for_the_user_alone(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
-@pytest.mark.parametrize("where", ["store", "store/v2", "store/v2/blobs", "store/v2/entries", "store/v2/notes", "."])
+@pytest.mark.parametrize("folder_name", ["store", "store/v2", "store/v2/blobs", "store/v2/entries", "store/v2/notes", "."])
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o702])
-def test_a_store_that_others_may_write_to_is_refused(tmp_path: Path, where: str, mode: int) -> None:
+def test_a_store_that_others_may_write_to_is_refused(tmp_path: Path, folder_name: str, mode: int) -> None:
     Store(tmp_path / "store").close()
-    (tmp_path / where).chmod(mode)
+    (tmp_path / folder_name).chmod(mode)
     code, message = code_of(lambda: Store(tmp_path / "store"))
     assert code == "E0711"
     assert "may be written by" in message
-    (tmp_path / where).chmod(0o755)
+    (tmp_path / folder_name).chmod(0o755)
     Store(tmp_path / "store").close()
 
 
@@ -95,7 +95,7 @@ def test_a_sticky_folder_above_is_accepted_and_a_sticky_store_is_not(tmp_path: P
     assert code_of(lambda: Store(tmp_path / "above"))[0] == "E0711"
 
 
-def test_a_link_on_the_way_leads_to_the_same_questions(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_checked_the_same_way(tmp_path: Path) -> None:
     (tmp_path / "open" / "store").mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to("open/../open")
@@ -107,11 +107,11 @@ def test_a_link_on_the_way_leads_to_the_same_questions(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("where", ["store", "above", "store/v2/entries"])
-def test_a_store_of_another_user_is_refused(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("folder_name", ["store", "above", "store/v2/entries"])
+def test_a_store_of_another_user_is_refused(tmp_path: Path, folder_name: str) -> None:
     root = tmp_path / "above" / "store"
     Store(root).close()
-    os.chown(tmp_path / "above" if where == "above" else tmp_path / "above" / where, 4321, 4321)
+    os.chown(tmp_path / "above" if folder_name == "above" else tmp_path / "above" / folder_name, 4321, 4321)
     code, message = code_of(lambda: Store(root))
     assert code == "E0711"
     assert "4321" in message
@@ -154,9 +154,9 @@ STRANGE = [links, loops, fifo, folder, device, sparse]
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-@pytest.mark.parametrize("what", ["blob", "entry", "note", "locks", "blobs", "entries", "notes", "v2"])
+@pytest.mark.parametrize("path_name", ["blob", "entry", "note", "locks", "blobs", "entries", "notes", "v2"])
 def test_what_is_no_file_of_the_store_is_a_miss_and_leads_nowhere(
-    tmp_path: Path, what: str, strange: Callable[[Path, Path], None]
+    tmp_path: Path, path_name: str, strange: Callable[[Path, Path], None]
 ) -> None:
     data = b"x" * 1000
     store = Store(tmp_path / "store")
@@ -169,7 +169,7 @@ def test_what_is_no_file_of_the_store_is_a_miss_and_leads_nowhere(
     path = {
         "blob": base / "blobs" / entry.digests["a"], "entry": base / "entries" / KEY, "locks": base / "locks", "v2": base,
         "note": base / "notes" / hashlib.sha256(b"n").hexdigest(),
-    }.get(what, base / what)  # fmt: skip
+    }.get(path_name, base / path_name)  # fmt: skip
     if path.exists():
         path.rename(outside)
     else:
@@ -179,9 +179,9 @@ def test_what_is_no_file_of_the_store_is_a_miss_and_leads_nowhere(
 
     def use() -> None:
         with_problems = Store(tmp_path / "store")
-        if what != "note" and what != "locks" and what != "notes":
+        if path_name != "note" and path_name != "locks" and path_name != "notes":
             assert with_problems.lookup(KEY) is None
-        if what in ("note", "notes", "v2"):
+        if path_name in ("note", "notes", "v2"):
             assert with_problems.get_text("n") is None
         verify(with_problems)
         size(with_problems)
@@ -201,8 +201,8 @@ def test_what_is_no_file_of_the_store_is_a_miss_and_leads_nowhere(
     in_time(use)
     assert done
     assert {item: item.read_bytes() for item in [outside, *outside.rglob("*")] if item.is_file()} == before
-    left = {str(item.relative_to(tmp_path / "store")) for item in (tmp_path / "store").rglob("*")}
-    assert left == ({"v2", "v2/in it"} if (what, strange) == ("v2", folder) else set())
+    remaining = {str(item.relative_to(tmp_path / "store")) for item in (tmp_path / "store").rglob("*")}
+    assert remaining == ({"v2", "v2/in it"} if (path_name, strange) == ("v2", folder) else set())
 
 
 def test_prune_and_verify_remove_no_file_that_a_forged_entry_names(tmp_path: Path) -> None:
@@ -298,12 +298,12 @@ def test_a_key_file_that_is_no_secret_is_refused(
     assert code_of(lambda: Store(tmp_path / "store"))[0] == "E0712"
 
 
-def test_an_entry_without_the_right_seal_is_a_miss_and_verify_says_so(
+def test_an_entry_without_the_right_seal_is_a_miss_and_verify_reports_it(
     tmp_path: Path, keyed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = Store(tmp_path / "store")
-    mine.put(KEY, {"a": b"proven"}, "mine")
-    mine.set_texts({"n": "mine"})
+    keyed_store = Store(tmp_path / "store")
+    keyed_store.put(KEY, {"a": b"proven"}, "mine")
+    keyed_store.set_texts({"n": "mine"})
     # An attacker who knows everything except the secret: seals with another key of his own, and without one, and writes both to
     # the user's paths.
     forgeries: list[tuple[bytes, bytes]] = []
@@ -316,15 +316,15 @@ def test_an_entry_without_the_right_seal_is_a_miss_and_verify_says_so(
         his.set_texts({"n": "his"})
         note = hashlib.sha256(b"n").hexdigest()
         forgeries.append(((his.entries.path / KEY).read_bytes(), (his.notes.path / note).read_bytes()))
-        assert mine.lookup(KEY).outputs == {"a": b"proven"}  # type: ignore[union-attr]
+        assert keyed_store.lookup(KEY).outputs == {"a": b"proven"}  # type: ignore[union-attr]
     for entry, text in forgeries:
-        (mine.entries.path / KEY).write_bytes(entry)
-        (mine.notes.path / hashlib.sha256(b"n").hexdigest()).write_bytes(text)
-        assert mine.get_text("n") is None
-        assert ["not sealed by your key" in line for line in verify(mine)] == [True]
-        (mine.entries.path / KEY).write_bytes(entry)
-        assert mine.lookup(KEY) is None
-        assert mine.make(KEY, lambda: {"a": b"proven"}).outputs == {"a": b"proven"}
+        (keyed_store.entries.path / KEY).write_bytes(entry)
+        (keyed_store.notes.path / hashlib.sha256(b"n").hexdigest()).write_bytes(text)
+        assert keyed_store.get_text("n") is None
+        assert ["not sealed by your key" in line for line in verify(keyed_store)] == [True]
+        (keyed_store.entries.path / KEY).write_bytes(entry)
+        assert keyed_store.lookup(KEY) is None
+        assert keyed_store.make(KEY, lambda: {"a": b"proven"}).outputs == {"a": b"proven"}
 
 
 def test_a_keyed_store_may_be_shared(tmp_path: Path, keyed: Path) -> None:
@@ -338,13 +338,13 @@ def test_a_keyed_store_may_be_shared(tmp_path: Path, keyed: Path) -> None:
 
 
 def test_prune_keeps_what_another_key_s_entries_name(tmp_path: Path, keyed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Store(tmp_path / "store")
-    mine.put(KEY, {"a": b"mine"})
+    keyed_store = Store(tmp_path / "store")
+    keyed_store.put(KEY, {"a": b"mine"})
     monkeypatch.delenv("TILEC_CACHE_KEY_FILE")
     plain = Store(tmp_path / "store")
     plain.put(KEY, {"a": b"plain"})
     assert prune(plain, now=time.time() + LATER) == (0, 0)
-    assert mine.lookup(KEY) is not None
+    assert keyed_store.lookup(KEY) is not None
     assert prune(plain, 0, now=time.time() + LATER) == (2, 9)
 
 

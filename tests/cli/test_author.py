@@ -17,19 +17,21 @@ from tilec.passes.prover import prove
 from tilec.passes.prover.prove import Proofs
 from tilec.project.trial.launches import Contract, random_tensors, small_launches
 from tilec.project.trial.scaffold import FILES
-from tilec.project.trial.trial import Question, Trial, trials
+from tilec.project.trial.trial import Trial, TrialRequest, trials
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 
-def question(project: Path, **changes: Any) -> Question:
+def trial_request(project: Path, **changes: Any) -> TrialRequest:
     path = project / "kernels_src/softmax.py"
-    made = Question(path, project, {"E": "bf16", "N": 40}, {"T": 3}, reference=(path.with_name("reference.py"), "softmax"))
-    return replace(made, **changes)
+    request = TrialRequest(
+        path, project, {"E": "bf16", "N": 40}, {"T": 3}, reference=(path.with_name("reference.py"), "softmax")
+    )
+    return replace(request, **changes)
 
 
-def tried(question: Question) -> Trial:
-    (found,) = trials(question)
+def tried(trial_request: TrialRequest) -> Trial:
+    (found,) = trials(trial_request)
     return found
 
 
@@ -83,8 +85,8 @@ def test_a_file_that_links_to_itself(
     Path("one.py").symlink_to("other.py")
     Path("other.py").symlink_to("one.py")
     assert commands.run([command, "one.py"]) == 2
-    assert "E0102" in (said := capsys.readouterr().err)
-    assert "Too many levels of symbolic links" in said
+    assert "E0102" in (message := capsys.readouterr().err)
+    assert "Too many levels of symbolic links" in message
 
 
 def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +110,7 @@ def test_an_empty_folder_is_filled_and_stays_the_current_one(
     assert commands.run(["new", "."]) == 2
 
 
-def test_run_tells_what_was_written_and_how_far_it_is_from_the_reference(
+def test_run_reports_what_was_written_and_its_error_against_the_reference(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.run(["run", "softmax", "-c", "E=f16,N=1000", "--dims", "T=3", "--json"]) == 0
@@ -122,12 +124,12 @@ def test_run_tells_what_was_written_and_how_far_it_is_from_the_reference(
 def test_a_kernel_that_computes_something_else_is_wrong_at_its_worst_element(project: Path) -> None:
     path = project / "kernels_src/softmax.py"
     path.write_text(path.read_text().replace("- max(v, axis=1)[:, None]", "* 2"))
-    found = tried(question(project))
+    found = tried(trial_request(project))
     assert not found.right
     (out,) = found.written
     assert out.error is not None and out.error > 1
     assert abs(out.found - out.expected) > 1.6e-2 * out.expected
-    assert tried(question(project, reference=None)).right  # nothing to compare with
+    assert tried(trial_request(project, reference=None)).right  # nothing to compare with
 
 
 def test_all_launches_of_a_specialisation_rest_on_one_proof(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +140,7 @@ def test_all_launches_of_a_specialisation_rest_on_one_proof(project: Path, monke
         return prove(function)
 
     monkeypatch.setattr("tilec.passes.prover.prove", counted)
-    found = trials(question(project, dims={}, seed=7, launches=3))
+    found = trials(trial_request(project, dims={}, seed=7, launches=3))
     assert proven == ["softmax"]
     assert all(one.right for one in found)
     assert [one.seed for one in found] == [7, 8, 9]
@@ -146,7 +148,7 @@ def test_all_launches_of_a_specialisation_rest_on_one_proof(project: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("def softmax(y):\n    return y\n", "asks for `y`; there are"),
         ("def softmax(x):\n    return x, x\n", "returns 2 arrays; the kernel writes 1"),
@@ -159,10 +161,10 @@ def test_all_launches_of_a_specialisation_rest_on_one_proof(project: Path, monke
         ("import sys\ndef softmax(x):\n    sys.exit(0)\n", "fails at line 3: SystemExit"),
     ],
 )
-def test_a_reference_that_cannot_be_used_is_told(text: str, said: str, project: Path) -> None:
+def test_a_reference_that_cannot_be_used_is_reported(text: str, message: str, project: Path) -> None:
     (project / "kernels_src/reference.py").write_text(text)
-    found = tried(question(project))
-    assert said in found.problem
+    found = tried(trial_request(project))
+    assert message in found.problem
     assert not found.right
 
 
@@ -170,11 +172,11 @@ def test_a_reference_that_cannot_be_used_is_told(text: str, said: str, project: 
 def test_a_large_element_excuses_nothing_at_the_others(large: str, project: Path) -> None:
     path = project / "kernels_src/reference.py"
     path.write_text(f"def softmax(x):\n    found = x.astype(float) * 7\n    found[0, 0] = {large}\n    return found\n")
-    (out,) = tried(question(project)).written
+    (out,) = tried(trial_request(project)).written
     assert out.error is not None and out.error > 1
     kernel = project / "kernels_src/softmax.py"
     kernel.write_text(kernel.read_text().replace("weights / sum(weights, axis=1)[:, None]", "v * 7"))
-    (again,) = tried(question(project)).written
+    (again,) = tried(trial_request(project)).written
     assert again.worst == (0, 0) and again.error is not None and again.error > 1  # all others are right
 
 
@@ -191,12 +193,12 @@ def test_what_a_reference_prints_is_no_part_of_the_json(project: Path, capfd: py
 def test_a_reference_chooses_its_tolerance(project: Path) -> None:
     path = project / "kernels_src/reference.py"
     path.write_text(path.read_text() + 'TOLERANCES = {"softmax": 1e-9}\n')
-    assert not tried(question(project)).right
-    assert tried(question(project, tolerance=(1e-2, None))).right
+    assert not tried(trial_request(project)).right
+    assert tried(trial_request(project, tolerance=(1e-2, None))).right
 
 
 @pytest.mark.parametrize(
-    ("dims", "said"),
+    ("dims", "message"),
     [
         ("T=1e400", "`T=1e400` is out of range"), ("T=nan", "`T=nan` is not NAME=NUMBER"), ("T", "`T` is not NAME=NUMBER"),
         ("T=9223372036854775808", "is out of range"), ("T=3,T=4", "`T` is given twice"),
@@ -204,9 +206,9 @@ def test_a_reference_chooses_its_tolerance(project: Path) -> None:
         ("T=1.5", "`T` is an integer, and 1.5 is none"), ("R=1", "no launch value `R`; they are T"),
     ],
 )  # fmt: skip
-def test_dims_that_no_launch_has(dims: str, said: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dims_that_no_launch_has(dims: str, message: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["run", "softmax", "--dims", dims]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_kernel_without_launch_values_runs(

@@ -100,20 +100,20 @@ def test_dump_prints_the_chosen_specialisation_only(root: Path, capfdbinary: pyt
     assert json.loads((root / "proofs.json").read_text())["obligations"]
 
 
-@pytest.mark.parametrize("place", ["-", "/dev/stdout", "pipe"])
-@pytest.mark.parametrize("words", [("dump", "add", "-c", "E=f16"), ("graph", "add", "-c", "E=f16")])
-def test_a_product_goes_into_a_pipe(
-    root: Path, capfdbinary: pytest.CaptureFixture[bytes], words: tuple[str, ...], place: str
+@pytest.mark.parametrize("pipe_path", ["-", "/dev/stdout", "pipe"])
+@pytest.mark.parametrize("command", [("dump", "add", "-c", "E=f16"), ("graph", "add", "-c", "E=f16")])
+def test_a_product_is_written_into_a_pipe(
+    root: Path, capfdbinary: pytest.CaptureFixture[bytes], command: tuple[str, ...], pipe_path: str
 ) -> None:  # fmt: skip
     """Without any other file."""
-    assert commands.run([*words, "-o", "file"]) == 0
+    assert commands.run([*command, "-o", "file"]) == 0
     capfdbinary.readouterr()
     os.mkfifo(root / "pipe")
     handle = os.open(root / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    assert commands.run([*words, "-o", place]) == 0
-    heard = os.read(handle, 1 << 16)
+    assert commands.run([*command, "-o", pipe_path]) == 0
+    piped = os.read(handle, 1 << 16)
     os.close(handle)
-    assert capfdbinary.readouterr().out + heard == (root / "file").read_bytes()
+    assert capfdbinary.readouterr().out + piped == (root / "file").read_bytes()
 
 
 @pytest.mark.parametrize("constants", ["E=f32", "F=1", "E"])
@@ -170,16 +170,16 @@ def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixt
     assert [line.split()[:2] for line in out.splitlines()] == [["product-E=bf16", "proven"], ["product-E=f8e4m3", "refused"]]
     assert err.count("error[E0506]") == 1
     assert "hint: convert the operands" in err
-    told = err.partition("\n   = ")[0]
+    message = err.partition("\n   = ")[0]
     assert commands.run(["build", "-k", "product"]) == 1
     out, err = capsys.readouterr()
     assert "3 built, 0 up to date, 3 failed" in out
-    assert told.partition("\n\n")[0] in err
+    assert message.partition("\n\n")[0] in err
     assert commands.run(["check", "product", "--json"]) == 1  # cached in the store
     assert [one["status"] for one in json.loads(capsys.readouterr().out)["kernels"]] == ["proven", "refused"]
 
 
-def test_check_says_which_architectures_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_the_architectures_that_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["check", "--arch", "sm_100,sm_120", "--json"]) == 0
     assert "refused" not in capsys.readouterr().out
     request = SimpleNamespace(kernel="k", constants={})

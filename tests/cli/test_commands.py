@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("kept_workers")
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    made = project.make(tmp_path / "p")
-    monkeypatch.chdir(made)
+    folder = project.make(tmp_path / "p")
+    monkeypatch.chdir(folder)
     defaults = dict(driver.build_project.__kwdefaults__ or {})
     monkeypatch.setattr(driver.build_project, "__kwdefaults__", defaults | {"runner": fake_stages.run, "preload": ()})
     monkeypatch.setattr(build_command, "toolchain", lambda store: project.TOOLCHAIN)
-    return made
+    return folder
 
 
 def test_build_prints_table_and_second_build_is_all_hits(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_refused_kernel_is_status_1_with_its_source(root: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["build", "--kernel", "copy_c"], "did you mean `copy_"),
         (["build", "--arch", "sm_10"], "E0603"),
@@ -75,11 +75,11 @@ def test_refused_kernel_is_status_1_with_its_source(root: Path, capsys: pytest.C
     ],
 )
 def test_wrong_usage_is_status_2(
-    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:  # fmt: skip
     assert commands.run(arguments) == 2
     out, err = capsys.readouterr()
-    assert words in err
+    assert message in err
     assert out == ""
     assert "Traceback" not in err
 

@@ -22,12 +22,12 @@ measured = "by hand"
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    made = project.make(tmp_path / "p", ("copy_a",), arch='"sm_90"')
-    monkeypatch.chdir(made)
-    kernel = made / "kernels_src/copy_a.py"  # proven, while the other kernel is only built
+    folder = project.make(tmp_path / "p", ("copy_a",), arch='"sm_90"')
+    monkeypatch.chdir(folder)
+    kernel = folder / "kernels_src/copy_a.py"  # proven, while the other kernel is only built
     text = kernel.read_text().replace("grid, load", "grid, load, requires")
     kernel.write_text(text.replace("    grid(", "    requires(N % BLOCK == 0)\n    grid("))
-    return made
+    return folder
 
 
 def refused(capsys: pytest.CaptureFixture[str], status: int, *command: str) -> str:
@@ -49,7 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], status: int, *command: str) -> s
         ("bundle", "sign", NAME, "--key", NAME), ("bundle", "pull", f"oci://host/{NAME}"), ("build", "--arch", NAME),
         ("audit", NAME), ("bench", f"{NAME}.json"), ("build", "--arch", DIGITS),
     ],
-    ids=lambda command: " ".join(word[:12] for word in command),
+    ids=lambda command: " ".join(option[:12] for option in command),
 )  # fmt: skip
 def test_of_options(root: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
     refused(capsys, 2, *command)

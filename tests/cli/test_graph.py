@@ -44,7 +44,7 @@ def test_the_picture_in_the_gallery_is_what_is_drawn(drawings: Path, bless: bool
     assert (GALLERY / "matmul.svg").read_bytes() == found
 
 
-def test_words_of_the_pipeline_fit_their_boxes() -> None:
+def test_labels_of_the_pipeline_fit_their_boxes() -> None:
     """In DejaVu Sans, the widest of the usual sans-serif fonts; each text is centered at its `x` in its box."""
     import matplotlib
     from PIL import ImageFont
@@ -52,8 +52,8 @@ def test_words_of_the_pipeline_fit_their_boxes() -> None:
     text = (GALLERY / "pipeline.svg").read_text(encoding="utf-8")
     font = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     boxes = [(float(x), float(width)) for x, width in re.findall(r'<rect x="([\d.]+)" y="34" width="([\d.]+)"', text)]
-    words = re.findall(r'<text x="([\d.]+)" y="(?:60|79)" font-size="(\d+)"[^>]*>([^<]+)<', text)
-    assert len(words) == 2 * len(boxes) == 14
-    for middle, size, word in words:
+    labels = re.findall(r'<text x="([\d.]+)" y="(?:60|79)" font-size="(\d+)"[^>]*>([^<]+)<', text)
+    assert len(labels) == 2 * len(boxes) == 14
+    for middle, size, label in labels:
         width = next(width for x, width in boxes if x + width / 2 == float(middle))
-        assert ImageFont.truetype(str(font), int(size)).getlength(word) <= width - 8, word
+        assert ImageFont.truetype(str(font), int(size)).getlength(label) <= width - 8, label

@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     """Status and document of a command, validated by the schema if it is `check`."""
     capsys.readouterr()
     status = commands.run([*arguments, "--json"])
@@ -61,22 +61,22 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, An
     return status, data
 
 
-def test_the_page_shows_what_is_printed_and_its_fix_mends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_the_printed_output_and_its_fix_works(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     Path("add.py").write_text(fenced("broken"))
     command = shlex.split(fenced("check a file"))
     assert command[0] == "tilec" and command[-1] == "--json"
-    status, data = answer(capsys, *command[1:-1])
+    status, data = run_command(capsys, *command[1:-1])
     (error,) = data["errors"]
     assert error.pop("rendered").startswith("error[E0302]: ")
     assert (status, error) == (1, json.loads(fenced("answer")))
     text = mender().edited(Path("add.py").read_text(), error["fixes"][0]["edits"])
     Path("add.py").write_text(text)
-    status, data = answer(capsys, *command[1:-1])
+    status, data = run_command(capsys, *command[1:-1])
     assert (status, data["errors"], data["kernels"][0]["status"]) == (0, [], "proven")
 
 
-def test_every_field_that_the_schema_has_is_told() -> None:
+def test_every_field_of_the_schema_is_documented() -> None:
     for name in ("diagnostic", "counterexample", "kernel", "fix", "span"):
         for field in SCHEMA["$defs"][name]["properties"]:
             assert f"`{field}`" in PAGE or f'"{field}"' in PAGE, field
@@ -84,23 +84,23 @@ def test_every_field_that_the_schema_has_is_told() -> None:
 
 def test_what_cannot_be_checked_has_errors_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.py").write_text("def")
-    status, data = answer(capsys, "check", "bad.py")
+    status, data = run_command(capsys, "check", "bad.py")
     assert (status, list(data), data["errors"][0]["code"]) == (1, ["errors"], "E0101")
-    assert answer(capsys, "check", "gone.py")[1]["errors"][0]["code"] == "E0102"
-    assert answer(capsys, "check")[0] == 2  # no project
+    assert run_command(capsys, "check", "gone.py")[1]["errors"][0]["code"] == "E0102"
+    assert run_command(capsys, "check")[0] == 2  # no project
     for command in ("run", "bench"):
-        assert answer(capsys, command, "bad.py")[1]["errors"][0]["at"]["line"] == 1
-    assert answer(capsys, "test", "bad.py")[1]["errors"][0]["code"] == "E0101"
+        assert run_command(capsys, command, "bad.py")[1]["errors"][0]["at"]["line"] == 1
+    assert run_command(capsys, "test", "bad.py")[1]["errors"][0]["code"] == "E0101"
     assert commands.run(["check", "bad.py", "bad.py", "--json"]) == 2
     assert capsys.readouterr().out == ""
 
 
-def test_run_and_test_tell_refusals_in_the_same_form(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_and_test_report_refusals_in_the_same_form(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("add.py").write_text(fenced("broken"))
     Path("reference.py").write_text("def add(x, y):\n    return x + y\n")
     item = {"$ref": "#/$defs/diagnostic", "$defs": SCHEMA["$defs"]}
     for command in ("run", "test"):
-        status, data = answer(capsys, command, "add.py", "-c", "E=bf16,BLOCK=64")
+        status, data = run_command(capsys, command, "add.py", "-c", "E=bf16,BLOCK=64")
         assert (status, data["errors"][0]["code"]) == (1, "E0302")
         jsonschema.validate(data["errors"][0], item)
 
@@ -108,7 +108,7 @@ def test_run_and_test_tell_refusals_in_the_same_form(folder: Path, capsys: pytes
 def test_proofs_schedules_and_notes_fit_the_schema(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("rms_norm.py").write_text((ROOT / "kernels_src/rms_norm.py").read_text())
     options = ("-c", "E=bf16,H=1001", "--arch", "sm_90", "--proofs", "--schedule")
-    status, data = answer(capsys, "check", "rms_norm.py", *options)
+    status, data = run_command(capsys, "check", "rms_norm.py", *options)
     assert (status, data["errors"]) == (0, [])
     assert data["notes"][0]["code"] == "N0101" and data["notes"][0]["level"] == "note"
     assert data["kernels"][0]["obligations"] and data["kernels"][0]["schedule"]
@@ -118,18 +118,20 @@ def test_proofs_schedules_and_notes_fit_the_schema(folder: Path, capsys: pytest.
 def test_every_refusal_fits_the_schema_and_certain_fixes_end_it(path: Path, tmp_path: Path) -> None:
     """Applies each certain fix alone: the file is still valid Python, and its error is gone from that location."""
     found = diagnose(path)
-    data = json.loads(json.dumps([diagnostic_json(one, path.parent) for one in found]))
+    data = json.loads(json.dumps([diagnostic_json(diagnostic, path.parent) for diagnostic in found]))
     jsonschema.validate({"errors": data}, SCHEMA)
     text, tool = path.read_text(encoding="utf-8"), mender()
-    assert all(len(one["fixes"]) >= len(item.fixes) for one, item in zip(data, found, strict=True))
-    for one, told in zip(found, data, strict=True):
-        for fix in told["fixes"]:
+    assert all(len(diagnostic["fixes"]) >= len(item.fixes) for diagnostic, item in zip(data, found, strict=True))
+    for diagnostic, record in zip(found, data, strict=True):
+        for fix in record["fixes"]:
             compile(tool.edited(text, fix["edits"]), path.name, "exec")
             if fix["certain"]:
                 (tmp_path / path.name).write_text(tool.edited(text, fix["edits"]), encoding="utf-8")
                 assert constants((tmp_path / path.name).read_text(encoding="utf-8")) == constants(text)
-                left = diagnose(tmp_path / path.name)
-                assert (one.code, one.message) not in {(other.code, other.message) for other in left}, fix["title"]
+                remaining = diagnose(tmp_path / path.name)
+                assert (diagnostic.code, diagnostic.message) not in {(other.code, other.message) for other in remaining}, fix[
+                    "title"
+                ]
 
 
 AXES = """import tilec
@@ -222,7 +224,7 @@ def test_a_fix_that_the_source_does_not_take_is_left_out(source: str) -> None:
 
 
 @pytest.mark.campaign
-def test_the_mender_mends_what_has_no_certain_fix(
+def test_the_fixer_fixes_errors_without_a_certain_fix(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = fenced("broken").replace("pad=0))", "pad=0), mask=True)").replace("grid(cdiv(N, BLOCK))", "grid(cdiv(N, BLOCK) - 1)")
@@ -237,5 +239,5 @@ def test_the_corpus_has_fifty_mistakes_that_are_in_the_kernels(monkeypatch: pyte
     monkeypatch.syspath_prepend(str(ROOT / "ci/bench"))
     broken = importlib.import_module("mender_corpus").broken()
     assert len(broken) == 50 == len({(one.kernel, one.text) for one in broken})
-    told = json.loads((ROOT / "ci/bench/results/mender.json").read_text())["corpus"]
-    assert [(one["kernel"], one["what"]) for one in told] == [(one.kernel, one.what) for one in broken]
+    recorded = json.loads((ROOT / "ci/bench/results/mender.json").read_text())["corpus"]
+    assert [(one["kernel"], one["what"]) for one in recorded] == [(one.kernel, one.what) for one in broken]

@@ -42,18 +42,23 @@ def untouched(outside: Path) -> bool:
     } == {".bashrc"}
 
 
-def put_link(root: Path, place: str, outside: Path) -> None:
+def replace_by_link(root: Path, link_path: str, outside: Path) -> None:
     """Replaces the path by a link to the outside folder, or, if it names a file, to the file in that folder."""
-    path = root / place
+    path = root / link_path
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(outside / ".bashrc" if path.suffix in (".json", ".jsonl", ".bundle", ".cubin", ".ptx") else outside)
 
 
 @pytest.mark.parametrize("budget", ["0", "60"])
-@pytest.mark.parametrize("place", [TABLES, f"{TABLES}/double-sm_90a.json", f"{TABLES}/double-sm_90a.jsonl"])
+@pytest.mark.parametrize("link_path", [TABLES, f"{TABLES}/double-sm_90a.json", f"{TABLES}/double-sm_90a.jsonl"])
 def test_tune_measures_into_the_project(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, budget: str
+    tmp_path: Path,
+    outside: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    link_path: str,
+    budget: str,
 ) -> None:
     root = tuned_project.make(tmp_path / "p")
     (tmp_path / "modes.json").write_text("{}")
@@ -63,24 +68,24 @@ def test_tune_measures_into_the_project(
         assert commands.run(command) == 0
         records = (root / TABLES / "double-sm_90a.jsonl").read_bytes()
         shutil.move(root / TABLES, tmp_path / "tables")
-        if place == TABLES:
+        if link_path == TABLES:
             (outside / "double-sm_90a.jsonl").write_bytes(records)
         else:
             shutil.copytree(tmp_path / "tables", root / TABLES)
             (root / TABLES / "double-sm_90a.json").unlink()
-    put_link(root, place, outside)
+    replace_by_link(root, link_path, outside)
     capsys.readouterr()
     status = commands.run([*command, "--budget", budget])
-    if place == TABLES and budget == "0":
+    if link_path == TABLES and budget == "0":
         (outside / "double-sm_90a.jsonl").unlink()
     assert untouched(outside)
     err = capsys.readouterr().err
-    assert status == 2 and "is a link" in err and place in err
+    assert status == 2 and "is a link" in err and link_path in err
 
 
-@pytest.mark.parametrize("place", ["artifacts", "artifacts/tune", "artifacts/tune/double", BUILT, f"{BUILT}/sources.json"])
+@pytest.mark.parametrize("link_path", ["artifacts", "artifacts/tune", "artifacts/tune/double", BUILT, f"{BUILT}/sources.json"])
 def test_tune_builds_into_the_project(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], link_path: str
 ) -> None:
     root = tuned_project.make(tmp_path / "p")
     shutil.rmtree(root / "artifacts")
@@ -88,34 +93,34 @@ def test_tune_builds_into_the_project(
     (root / "build.toml").write_text(build)
     fake = functools.partial(driver.build_project, runner=fake_stages.run, preload=())
     monkeypatch.setattr(driver, "build_project", fake)
-    put_link(root, place, outside)
+    replace_by_link(root, link_path, outside)
     assert commands.run(["tune", "--build-only", "--project", str(root), "-j", "1"]) == 2
     assert untouched(outside)
     err = capsys.readouterr().err
-    assert "error[E0702]" in err and f"{place}` is a link" in err
+    assert "error[E0702]" in err and f"{link_path}` is a link" in err
 
 
 @pytest.mark.parametrize(
-    "place", ["artifacts", "artifacts/build/sm_90a", "artifacts/build/sm_90a/copy_a-BLOCK=128.json",
+    "link_path", ["artifacts", "artifacts/build/sm_90a", "artifacts/build/sm_90a/copy_a-BLOCK=128.json",
               "artifacts/build/sm_90a/copy_a-BLOCK=128.cubin"],
 )  # fmt: skip
 def test_build_writes_into_the_project(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], link_path: str
 ) -> None:
     from tilec.cli import build_command
 
     root = small.make(tmp_path / "p", arch='"sm_90"')
     fake = functools.partial(driver.build_project, runner=fake_stages.run, preload=())
     monkeypatch.setattr(build_command, "build_project", fake)
-    put_link(root, place, outside)
+    replace_by_link(root, link_path, outside)
     assert commands.run(["build", "--project", str(root), "-j", "1"]) == 2
     assert untouched(outside)
-    assert f"{place}` is a link" in capsys.readouterr().err
+    assert f"{link_path}` is a link" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["dumped/sm_90a", "dumped/sm_90a/copy_a-BLOCK=128.ptx"])
+@pytest.mark.parametrize("link_path", ["dumped/sm_90a", "dumped/sm_90a/copy_a-BLOCK=128.ptx"])
 def test_build_dumps_into_the_folder_that_was_named(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], link_path: str
 ) -> None:
     """The user names the folder; a link inside it, in a foreign project, is not followed."""
     from tilec.cli import build_command
@@ -123,39 +128,39 @@ def test_build_dumps_into_the_folder_that_was_named(
     root = small.make(tmp_path / "p", arch='"sm_90"')
     fake = functools.partial(driver.build_project, runner=fake_stages.run, preload=())
     monkeypatch.setattr(build_command, "build_project", fake)
-    put_link(root, place, outside)
+    replace_by_link(root, link_path, outside)
     command = ["build", "--project", str(root), "-j", "1", "--dump-stage", "ptx", str(root / "dumped")]
     assert commands.run(command) == 2
     assert untouched(outside)
-    assert f"{place}` is a link" in capsys.readouterr().err
+    assert f"{link_path}` is a link" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["tests", "tests/golden", "tests/golden/proofs.json", "tests/golden/resources.json"])
+@pytest.mark.parametrize("link_path", ["tests", "tests/golden", "tests/golden/proofs.json", "tests/golden/resources.json"])
 def test_ratchet_writes_into_the_project(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], link_path: str
 ) -> None:
     root = small.make(tmp_path / "p", ("copy_a",), arch='"sm_90"')
     monkeypatch.setattr(ratchet_command, "build_project", lambda *_, **__: driver.BuildResult([], [], []))
-    put_link(root, place, outside)
+    replace_by_link(root, link_path, outside)
     assert commands.run(["ratchet", "--update", "--project", str(root)]) == 2
     assert untouched(outside)
-    assert f"{place}` is a link" in capsys.readouterr().err
+    assert f"{link_path}` is a link" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["artifacts", "artifacts/bundles"])
+@pytest.mark.parametrize("link_path", ["artifacts", "artifacts/bundles"])
 def test_pack_writes_into_the_project(
-    tmp_path: Path, outside: Path, capsys: pytest.CaptureFixture[str], place: str
+    tmp_path: Path, outside: Path, capsys: pytest.CaptureFixture[str], link_path: str
 ) -> None:  # fmt: skip
     """Before anything is built; in the user's cache, the engine would find the bundle."""
     root = tmp_path / "p"
     for name in ("kernels_src", "engine/models"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "build.toml", root)
-    put_link(root, place, outside)
+    replace_by_link(root, link_path, outside)
     assert commands.run(["bundle", "pack", "--project", str(root), "--model", "qwen3-0.6b", "--arch", "sm_90"]) == 2
     assert untouched(outside)
     err = capsys.readouterr().err
-    assert f"{place}` is a link" in err and "hint: remove the link" in err
+    assert f"{link_path}` is a link" in err and "hint: remove the link" in err
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -189,11 +194,11 @@ def test_files_in_a_folder_that_the_user_names(
     monkeypatch.chdir(tmp_path)
     Path("tiny.bundle").write_bytes(samples.bundle())
     assert commands.run(command) == 0, capsys.readouterr().err
-    made = sorted(path.name for path in Path("out").iterdir())
-    assert made
+    created = sorted(path.name for path in Path("out").iterdir())
+    assert created
     for path in Path("out").iterdir():
         path.unlink()
-    for one in made:
+    for one in created:
         (Path("out") / one).symlink_to(outside / ".bashrc")
     assert commands.run(command) == 2
     assert untouched(outside)

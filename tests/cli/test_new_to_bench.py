@@ -41,14 +41,14 @@ def test_new_to_bench(tmp_path: Path) -> None:
     assert tilec("tilec new softmax", tmp_path)[0] == 0
     project = tmp_path / "softmax"
     commands = re.findall(r"^    (tilec .*)$", (project / "README.md").read_text(), re.MULTILINE)
-    answers = {command.split()[1]: tilec(command, project) for command in commands}
-    assert list(answers) == ["check", "run", "test", "bench", "build"]
-    assert {name: status for name, (status, _) in answers.items() if status} == {"bench": NO_GPU}
-    assert answers["check"][1].count("proven") == 4
-    assert "as the reference" in answers["run"][1]
-    assert answers["test"][1].count("right") == 4
-    assert "11 built, 1 up to date" in answers["build"][1]  # the timed one exists
-    assert "no measurement: floors by published rates" in answers["bench"][1]
+    outputs = {command.split()[1]: tilec(command, project) for command in commands}
+    assert list(outputs) == ["check", "run", "test", "bench", "build"]
+    assert {name: status for name, (status, _) in outputs.items() if status} == {"bench": NO_GPU}
+    assert outputs["check"][1].count("proven") == 4
+    assert "as the reference" in outputs["run"][1]
+    assert outputs["test"][1].count("right") == 4
+    assert "11 built, 1 up to date" in outputs["build"][1]  # the timed one exists
+    assert "no measurement: floors by published rates" in outputs["bench"][1]
     spent = used() - began
     print(f"{spent:.1f} s of CPU time")
     assert spent < MOST_SECONDS, f"{spent:.0f} s of CPU time"

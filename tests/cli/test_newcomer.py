@@ -70,7 +70,7 @@ def test_colour_changes_no_word_of_a_diagnostic() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--color", "always", "build"], ["build", "--color=always"]])
-def test_the_option_stands_anywhere(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_the_option_is_accepted_at_any_position(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     path = root / "kernels_src/copy_a.py"
     path.write_text(path.read_text() + "#! refuse\n")
     assert commands.run(["build"]) == 1
@@ -143,7 +143,7 @@ def test_a_nearer_build_file_and_the_option_win(root: Path, monkeypatch: pytest.
     assert commands.run(["build", "--project", "."]) == 2
 
 
-def test_no_build_file_anywhere_says_where_it_looked(
+def test_a_missing_build_file_names_the_searched_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     with pytest.raises(CompileError, match=f"E0801: no `build.toml` in `{tmp_path}` or any folder above it"):
@@ -154,7 +154,7 @@ def test_no_build_file_anywhere_says_where_it_looked(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["buidl"], "'build'"),
         (["bundle", "pakc"], "'pack'"),
@@ -167,8 +167,8 @@ def test_no_build_file_anywhere_says_where_it_looked(
         (["explain", "302"], "no error code `302`; did you mean `E0302`?"),
     ],
 )
-def test_misspelt_words(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_misspelt_names(root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert commands.run(arguments) == 2
     err = capsys.readouterr().err
-    assert words in err
+    assert message in err
     assert len(err.splitlines()) == 1

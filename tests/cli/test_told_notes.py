@@ -45,7 +45,7 @@ def test_every_code_has_a_page() -> None:
     assert commands.run(["explain", "n0103"]) == 0
 
 
-def test_a_build_tells_what_it_made_and_denies_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_notes_new_artifacts_and_deny_covers_existing_ones(capsys: pytest.CaptureFixture[str]) -> None:
     slow = re.findall(r"```python\n(.*?)```", (PAGES / "N0101.md").read_text(), re.DOTALL)[0]
     Path("kernels_src").mkdir()
     Path("kernels_src/copy.py").write_text(slow)
@@ -75,7 +75,7 @@ def test_a_build_tells_what_it_made_and_denies_what_is_there(capsys: pytest.Capt
     ]
 
 
-def test_alike_notes_are_told_once() -> None:
+def test_equal_notes_are_printed_once() -> None:
     span = {"file": "k.py", "line": 3, "column": 4, "end_line": 3, "end_column": 9}
     record = {"code": "N0101", "message": "`x` is read 2 bytes at a time", "span": span, "hint": "widen it"}
     elsewhere = record | {"span": span | {"line": 4}}
@@ -87,7 +87,7 @@ def test_alike_notes_are_told_once() -> None:
     ]  # fmt: skip
 
 
-def test_places_in_json_count_from_one_and_end_behind() -> None:
+def test_locations_in_json_count_from_one_with_exclusive_ends() -> None:
     item = Diagnostic("E0302", "m", Label(Span("k.py", 3, 4, 3, 9), "here"), (Label(Span("k.py", 1, 0, 1, 2)),))
     data = diagnostic_json(item)
     assert data["at"] == {"file": "k.py", "line": 3, "column": 5, "end_line": 3, "end_column": 10, "text": "here"}

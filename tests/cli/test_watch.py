@@ -78,9 +78,9 @@ def test_only_another_content_runs_it_again(project: Path, capsys: pytest.Captur
         lambda: (project / "kernels_src/unread.py").write_text("x"), lambda: path.unlink(), lambda: path.write_text(text),
     )  # fmt: skip
     assert runs(Reads(None, ()), editor) == 4
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("changed")]
+    messages = [line for line in capsys.readouterr().err.splitlines() if line.startswith("changed")]
     name = "kernels_src/softmax.py"
-    assert told == [f"changed: {name}", f"changed: {name} is gone", f"changed: {name} is new"]
+    assert messages == [f"changed: {name}", f"changed: {name} is gone", f"changed: {name} is new"]
     assert Path("kernels_src") in [Path(os.path.relpath(folder)) for folder in editor.folders]
 
 
@@ -110,18 +110,20 @@ def test_check_survives_what_is_not_python_and_what_is_refused(project: Path, ca
     assert "changed: build.toml, kernels_src/softmax.py" in captured.err
 
 
-def test_the_signal_that_the_library_takes_for_ctrl_c_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signal_that_the_library_takes_for_ctrl_c_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: Sequence[Path]) -> Iterator[object]:
         yield None
         raise KeyboardInterrupt
 
-    for told, wanted in (([signal.SIGTERM], Terminated), ([signal.SIGINT], KeyboardInterrupt)):
-        monkeypatch.setattr(ending, "_told", told)
-        with pytest.raises(wanted):
+    for received, expected in (([signal.SIGTERM], Terminated), ([signal.SIGINT], KeyboardInterrupt)):
+        monkeypatch.setattr(ending, "_received", received)
+        with pytest.raises(expected):
             watched(lambda: 0, Reads(None, ()), interrupted)
 
 
-def test_wrong_usage_ends_it_at_once_and_is_told_later(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_ends_the_first_run_and_is_reported_in_later_runs(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fails() -> int:
         raise UsageError("no kernel `softmx`")
 

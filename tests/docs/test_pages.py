@@ -17,7 +17,7 @@ from tests.ops.fake_torch import FakeTorch
 from tests.runtime.fake_driver import FakeDriver
 from tilec.project.build.worker import BUILD_PRELOAD
 from tilec.runtime import Device
-from tilec.workers.scheduler import Standing
+from tilec.workers.scheduler import PersistentServer
 
 NAMES = sorted(str(path.relative_to(PAGES)) for path in PAGES.rglob("*.md"))
 
@@ -37,9 +37,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
 
 @pytest.fixture(scope="module")
-def standing() -> Iterator[Standing]:
+def standing() -> Iterator[PersistentServer]:
     """One server for the commands of all pages, so that not each starts Python and imports the compiler."""
-    standing = Standing(
+    standing = PersistentServer(
         ("tilec.interpreter", "tilec.lowering", "tilec.passes.prover", "tilec.project.trial.trial", *BUILD_PRELOAD)
     )
     yield standing
@@ -47,7 +47,7 @@ def standing() -> Iterator[Standing]:
 
 
 @pytest.fixture
-def one_server(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+def one_server(standing: PersistentServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(tasks: Sequence[Any], runner: Any, *_: Any, **__: Any) -> Any:
         return standing.run(tasks, runner) if tasks else iter(())
 

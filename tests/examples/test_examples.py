@@ -16,7 +16,7 @@ from tests.campaign import first
 from tests.files import ROOT
 from tilec.cli import commands
 from tilec.project.read.buildfile import read_build_file
-from tilec.project.trial.trial import Question, own_reference, trials
+from tilec.project.trial.trial import TrialRequest, own_reference, trials
 
 FOLDER = ROOT / "examples/kernels"
 BUILD = read_build_file(FOLDER / "build.toml")
@@ -49,7 +49,7 @@ def test_results_are_those_of_the_reference(kernel: str) -> None:
     reference = own_reference(FOLDER, kernel)
     for values in (values for entry in BUILD.entries if entry.name == kernel for values in entry.specialisations()):
         for seed, dims in enumerate(ODD_AND_EVEN[kernel]):
-            (trial,) = trials(Question(FOLDER / f"{kernel}.py", FOLDER, values, dims, seed, 1, reference))
+            (trial,) = trials(TrialRequest(FOLDER / f"{kernel}.py", FOLDER, values, dims, seed, 1, reference))
             assert trial.right, trial
             assert all(one.error is not None for one in trial.written)
 

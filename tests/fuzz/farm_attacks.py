@@ -20,8 +20,8 @@ from tests.project.fake_farm import Client, build
 from tilec.artifact.records import json_bytes
 from tilec.project.build.worker import Outcome, Task
 from tilec.project.farm import node
-from tilec.project.farm.answers import Kind, judge
-from tilec.project.farm.node import Answer
+from tilec.project.farm.answers import Kind, check_reply
+from tilec.project.farm.node import TaskReply
 from tilec.workers.scheduler import Report
 
 Attempt = Callable[[str, int, Path], str]
@@ -35,7 +35,7 @@ UNTOLD: Final = ("resources", "tensor_maps", "digests")
 """Fields of a manifest that such a worker can change undetected, because no other product repeats them."""
 
 
-def on_a_farm(kind: str, seed: int, right: tuple[Task, Answer], others: list[Answer]) -> str:
+def on_a_farm(kind: str, seed: int, right: tuple[Task, TaskReply], others: list[TaskReply]) -> str:
     """Changes a result, and its digests to match. It must be refused, or be right."""
     rng, (task, answer) = random.Random(seed), right
     outcomes = [event.message for event in answer.events if isinstance(event, Report) and isinstance(event.message, Outcome)]
@@ -47,7 +47,7 @@ def on_a_farm(kind: str, seed: int, right: tuple[Task, Answer], others: list[Ans
             found = node.unframed(changed)
         except ValueError:
             return "refused"
-        assert changed == data and isinstance(found, Answer)
+        assert changed == data and isinstance(found, TaskReply)
         return "right"
     at = rng.randrange(len(outcomes))
     one = outcomes[at]
@@ -83,12 +83,12 @@ def on_a_farm(kind: str, seed: int, right: tuple[Task, Answer], others: list[Ans
     elif kind == "no answer":
         none: list[Any] = [(), None, 5, (None,), events[::-1], (Report(0, b"x"), events[-1]), ((),), {}, "x" * 9]
         events = rng.choice(none)
-    verdict = judge(task, dataclasses.replace(answer, events=events), tile_ir)
+    verdict = check_reply(task, dataclasses.replace(answer, events=events), tile_ir)
     if verdict.kind is not Kind.GOOD:
-        assert verdict.why.isprintable() and len(verdict.why) < 1000
+        assert verdict.reason.isprintable() and len(verdict.reason) < 1000
         return "refused"
-    assert verdict.answer is not None
-    for was, now in zip(outcomes, [e.message for e in verdict.answer.events if isinstance(e, Report)], strict=True):
+    assert verdict.reply is not None
+    for was, now in zip(outcomes, [e.message for e in verdict.reply.events if isinstance(e, Report)], strict=True):
         for product, data in was.products.items():
             assert data == now.products[product] or _harmless(product, data, now.products[product], kind), (product, field)
     return "right"

@@ -37,7 +37,7 @@ from tilec.ship.registry.errors import RegistryError
 from tilec.ship.registry.pull import Wanted, pull
 from tilec.ship.registry.reference import read_reference
 
-LIMITS: Final = Limits(connect_seconds=2, stall_seconds=1, seconds=4, whole_seconds=20, attempts=2, pause_seconds=0)
+LIMITS: Final = Limits(connect_seconds=2, stall_seconds=1, seconds=4, total_seconds=20, attempts=2, pause_seconds=0)
 SECONDS: Final = 1.0
 """Time limit of one operation of a remote cache on a wire."""
 PATIENT: Final = 20.0

@@ -1,6 +1,7 @@
 """A client of the language server: the real process, connected by pipes to pygls's own client.
 
-Nothing here sleeps or has a time limit of its own: `told` waits until the server has published the expected diagnostics.
+Nothing here sleeps or has a time limit of its own: `diagnostics_of` waits until the server has published the expected
+diagnostics.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Editor(LanguageClient):
         def published(params: types.PublishDiagnosticsParams) -> None:
             self.published[params.uri] = params
             self.count += 1
-            self.tell()
+            self.notify()
 
         @self.feature(types.WINDOW_SHOW_MESSAGE)
         def shown(params: types.ShowMessageParams) -> None:
@@ -43,14 +44,14 @@ class Editor(LanguageClient):
         def registered(params: types.RegistrationParams) -> None:
             self.registered = params.registrations
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wakes all waiters."""
         self.news.set()
         self.news = asyncio.Event()
 
     async def server_exit(self, server: asyncio.subprocess.Process) -> None:
         self.ended.set()
-        self.tell()
+        self.notify()
 
     @property
     def process(self) -> asyncio.subprocess.Process:
@@ -94,7 +95,7 @@ class Editor(LanguageClient):
         self.messages.clear()
         self.count = 0
 
-    async def told(
+    async def diagnostics_of(
         self, uri: str, version: int | None, enough: Callable[[list[types.Diagnostic]], bool] = lambda found: True
     ) -> list[types.Diagnostic]:  # fmt: skip
         """The diagnostics of a version of a file, once `enough` accepts them."""
@@ -156,9 +157,9 @@ async def editor(
 
 def at(text: str, piece: str, offset: int = 0, nth: int = 0) -> tuple[int, int]:
     """Zero-based line and UTF-16 column of an occurrence of a piece of a text."""
-    place = -1
+    index = -1
     for _ in range(nth + 1):
-        place = text.index(piece, place + 1)
-    before = text[: place + offset]
+        index = text.index(piece, index + 1)
+    before = text[: index + offset]
     line = before.rpartition("\n")[2]
     return before.count("\n"), len(line.encode("utf-16-le")) // 2

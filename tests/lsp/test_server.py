@@ -102,10 +102,10 @@ def codes(found: list[types.Diagnostic]) -> list[Any]:
     return [item.code for item in found]
 
 
-def test_unsaved_text_is_judged_and_the_counterexample_told(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
+def test_unsaved_text_is_checked_and_the_counterexample_shown(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     async def test() -> None:
         uri = vi.open(project / "head_permute.py", WRONG)
-        found = await vi.told(uri, 1, lambda found: len(found) >= 3)
+        found = await vi.diagnostics_of(uri, 1, lambda found: len(found) >= 3)
         assert codes(found) == ["E0302", "E0401", "E0403"]
         first = found[0]
         assert first.severity is types.DiagnosticSeverity.Error and first.source == "tilec"
@@ -121,24 +121,24 @@ def test_unsaved_text_is_judged_and_the_counterexample_told(project: Path, vi: E
         assert isinstance(first.data, dict)
         assert first.data["counterexample"]["tensor"] == "out"
         vi.change(uri, RIGHT, 2)
-        assert await vi.told(uri, 2) == []
+        assert await vi.diagnostics_of(uri, 2) == []
         vi.change(uri, WRONG, 3)
-        assert codes(await vi.told(uri, 3, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        assert codes(await vi.diagnostics_of(uri, 3, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
         vi.close(uri)
-        assert await vi.told(uri, 3, lambda found: not found) == []
+        assert await vi.diagnostics_of(uri, 3, lambda found: not found) == []
         assert (project / "head_permute.py").read_text() == RIGHT
 
     loop.run(test())
 
 
-def test_hover_tells_ranges_proofs_words_and_codes(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
+def test_hover_shows_ranges_proofs_names_and_codes(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     text = RIGHT.replace("    v = load", "    # E0302 is what this must not be\n    v = load")
 
     async def test() -> None:
         uri = vi.open(project / "head_permute.py", text)
         early = await vi.hover(uri, *at(text, "m, h = bid"))
         assert "`i32`" in early and "`0 <= m <= 4095`" in early
-        assert await vi.told(uri, 1) == []
+        assert await vi.diagnostics_of(uri, 1) == []
         assert "`0 <= m <= 4095`" in await vi.hover(uri, *at(text, "m, h = bid"))
         both = await vi.hover(uri, *at(text, "h * M"))
         assert "With `HEADS=8`" in both and "`0 <= h <= 7`" in both
@@ -157,7 +157,7 @@ def test_hover_tells_ranges_proofs_words_and_codes(project: Path, vi: Editor, lo
         assert "tensor bf16[M, 8, 128]" in await vi.hover(uri, *at(text, "x, (m"))
         assert await vi.hover(uri, *at(text, "is what this", 0)) == ""
         vi.change(uri, WRONG, 2)
-        await vi.told(uri, 2, lambda found: len(found) >= 3)
+        await vi.diagnostics_of(uri, 2, lambda found: len(found) >= 3)
         wrong = await vi.hover(uri, *at(WRONG, "store(out"))
         assert "**E0401" in wrong and "Proven" not in wrong
 
@@ -174,7 +174,7 @@ def test_columns_count_utf16_or_what_the_client_prefers(
     async def test() -> None:
         for each, column in ((vi, 11), (particular, 14)):
             uri = each.open(project / "head_permute.py", text)
-            found = await each.told(uri, 1, lambda found: len(found) >= 3)
+            found = await each.diagnostics_of(uri, 1, lambda found: len(found) >= 3)
             line = at(text, "store(out")[0]
             assert found[0].range.start == types.Position(line, column)
             assert found[0].range.end == types.Position(line, column + 45)
@@ -200,7 +200,7 @@ def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(
 
     async def test() -> None:
         uri = vi.open(tmp_path / "scaled.py", kernel)
-        assert codes(await vi.told(uri, 1)) == []
+        assert codes(await vi.diagnostics_of(uri, 1)) == []
         found = await vi.defined(uri, *at(kernel, "double(v)"))
         assert found is not None and found.uri == (tmp_path / "helpers.py").as_uri()
         assert found.range == types.Range(types.Position(7, 4), types.Position(7, 9))
@@ -213,9 +213,9 @@ def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(
         assert "`f32[256]`" in await vi.hover(other, *at(helpers, "v) * TWO"))
         # A text typed in the file of the function is diagnosed there, because of the kernel that calls it.
         vi.change(other, helpers.replace("exp(v)", "epx(v)"), 2)
-        assert codes(await vi.told(other, 2, lambda found: bool(found))) == ["E0108"]
+        assert codes(await vi.diagnostics_of(other, 2, lambda found: bool(found))) == ["E0108"]
         vi.change(other, helpers, 3)
-        assert await vi.told(other, 3, lambda found: not found) == []
+        assert await vi.diagnostics_of(other, 3, lambda found: not found) == []
 
     loop.run(test())
 
@@ -242,14 +242,14 @@ def test_half_typed_text_and_files_that_are_no_kernels(project: Path, vi: Editor
 
     async def test() -> None:
         uri = vi.open(project / "head_permute.py", RIGHT)
-        assert await vi.told(uri, 1) == []
+        assert await vi.diagnostics_of(uri, 1) == []
         vi.change(uri, half, 2)
-        assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0101"]
+        assert codes(await vi.diagnostics_of(uri, 2, lambda found: bool(found))) == ["E0101"]
         line, column = at(half, "store(out")
         assert await vi.defined(uri, line, column + 16) is not None  # M, by the last text that could be parsed
         assert await vi.hover(uri, 10_000, 10_000) == ""
         vi.change(uri, "", 3)
-        assert await vi.told(uri, 3, lambda found: not found) == []
+        assert await vi.diagnostics_of(uri, 3, lambda found: not found) == []
         for name, text in (
             ("plain.py", "def f(:\n"),
             ("program.py", "import tilec\nfrom tilec import op, nothing\nprint(tilec.op)\n"),
@@ -261,7 +261,7 @@ def test_half_typed_text_and_files_that_are_no_kernels(project: Path, vi: Editor
             assert not any(params.diagnostics for params in vi.published.values())
         assert await vi.hover(uri.replace(".py", "%00.py"), 0, 0) == ""
         vi.change(uri, WRONG, 4)
-        await vi.told(uri, 4, lambda found: len(found) >= 3)
+        await vi.diagnostics_of(uri, 4, lambda found: len(found) >= 3)
         assert [at for at, params in vi.published.items() if params.diagnostics] == [uri]
         assert vi.messages == []
 
@@ -276,31 +276,31 @@ def test_a_file_without_a_project_takes_its_constants_from_the_editor(
 
     async def test() -> None:
         uri = vi.open(path, WRONG)  # there is no such file on disk
-        (found,) = await vi.told(uri, 1, lambda found: bool(found))
+        (found,) = await vi.diagnostics_of(uri, 1, lambda found: bool(found))
         assert found.code == "E0804" and found.severity is types.DiagnosticSeverity.Warning
         assert "no value for `HEADS`, `D` of kernel `head_permute`" in found.message
         assert found.range.start == types.Position(*at(WRONG, "head_permute("))
         particular.open(path, WRONG)
-        assert codes(await particular.told(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        assert codes(await particular.diagnostics_of(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
 
     loop.run(test())
 
 
-def test_a_broken_build_file_is_told_where_it_is_and_heard_of_when_mended(
+def test_a_broken_build_file_is_reported_in_place_and_cleared_when_fixed(
     project: Path, vi: Editor, loop: asyncio.Runner
 ) -> None:
     (project / "build.toml").write_text(BUILD.replace("arch", "arhc"))
 
     async def test() -> None:
         uri = vi.open(project / "head_permute.py", WRONG)
-        (found,) = await vi.told(uri, 1, lambda found: bool(found))
+        (found,) = await vi.diagnostics_of(uri, 1, lambda found: bool(found))
         assert "nothing is proven: `build.toml` is refused" in found.message
         build = (project / "build.toml").as_uri()
-        assert "E0802" in codes(await vi.told(build, None, lambda found: bool(found)))
+        assert "E0802" in codes(await vi.diagnostics_of(build, None, lambda found: bool(found)))
         (project / "build.toml").write_text(BUILD)
         vi.workspace_did_change_watched_files(types.DidChangeWatchedFilesParams([]))
-        assert codes(await vi.told(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
-        assert await vi.told(build, None, lambda found: not found) == []
+        assert codes(await vi.diagnostics_of(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        assert await vi.diagnostics_of(build, None, lambda found: not found) == []
 
     loop.run(test())
 
@@ -311,7 +311,7 @@ def test_only_the_last_of_many_edits_counts(project: Path, vi: Editor, loop: asy
         for version in range(2, 200):
             vi.change(uri, (WRONG if version % 2 else RIGHT) + f"# {version}\n", version)
         vi.change(uri, WRONG, 200)
-        assert codes(await vi.told(uri, 200, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        assert codes(await vi.diagnostics_of(uri, 200, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
         assert vi.count < 100  # most were never checked
 
     loop.run(test())
@@ -322,11 +322,11 @@ def test_a_very_large_file_is_refused_in_a_line(project: Path, vi: Editor, loop:
 
     async def test() -> None:
         uri = vi.open(project / "head_permute.py", RIGHT)
-        assert await vi.told(uri, 1) == []
+        assert await vi.diagnostics_of(uri, 1) == []
         vi.change(uri, large, 2)
-        assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0513"]
+        assert codes(await vi.diagnostics_of(uri, 2, lambda found: bool(found))) == ["E0513"]
         vi.change(uri, RIGHT, 3)
-        assert await vi.told(uri, 3, lambda found: not found) == []
+        assert await vi.diagnostics_of(uri, 3, lambda found: not found) == []
 
     loop.run(test())
 
@@ -345,7 +345,7 @@ def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path, vi: 
 
     async def test() -> None:
         uri = vi.open(project / "head_permute.py", misspelt)
-        (found,) = await vi.told(uri, 1, lambda found: bool(found))
+        (found,) = await vi.diagnostics_of(uri, 1, lambda found: bool(found))
         assert found.code == "E0108"
 
         async def actions(line: int) -> list[types.CodeAction]:
@@ -361,7 +361,7 @@ def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path, vi: 
         assert applied(misspelt, list(action.edit.changes[uri])) == misspelt.replace("laod", "load")
         assert await actions(0) == []
         vi.change(uri, WRONG, 2)
-        wrong = (await vi.told(uri, 2, lambda found: len(found) >= 3))[0]
+        wrong = (await vi.diagnostics_of(uri, 2, lambda found: len(found) >= 3))[0]
         mask = next(one for one in await actions(wrong.range.start.line) if "mask=True" in one.title)
         assert mask.edit is not None and mask.edit.changes is not None
         assert "v.reshape((1, D)), mask=True)" in applied(WRONG, list(mask.edit.changes[uri]))

@@ -53,7 +53,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def gone(pids: list[int]) -> None:
+async def wait_until_exited(pids: list[int]) -> None:
     """Waits until processes are gone."""
     while any(map(alive, pids)):
         await asyncio.sleep(0.01)
@@ -78,17 +78,17 @@ def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
 
 
 @pytest.mark.campaign
-def test_the_editor_ends_it_in_the_midst_of_a_proof(project: Path) -> None:
+def test_the_editor_ends_the_server_during_a_proof(project: Path) -> None:
     async def test() -> None:
         async with proving(project) as (_, _, below):
             pass  # shutdown and exit, and status 0
-        await gone(below)
+        await wait_until_exited(below)
 
     run(test)
 
 
 @pytest.mark.parametrize("how", campaign.first(1, ["it is killed", "the editor goes", "it is told to end"]))
-def test_no_process_is_left_behind(project: Path, how: str) -> None:
+def test_no_process_remains(project: Path, how: str) -> None:
     async def test() -> None:
         async with proving(project) as (vi, _, below):
             match how:
@@ -104,25 +104,25 @@ def test_no_process_is_left_behind(project: Path, how: str) -> None:
                     status = 128 + signal.SIGTERM
             await vi.ended.wait()
             assert vi.process.returncode == status
-            await gone(below)
+            await wait_until_exited(below)
 
     run(test)
 
 
 @pytest.mark.campaign
-def test_a_change_ends_the_proof_of_the_text_before(project: Path) -> None:
+def test_a_change_ends_the_proof_of_the_previous_text(project: Path) -> None:
     async def test() -> None:
         async with proving(project) as (vi, uri, below):
             vi.change(uri, WRONG, 2)
-            assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
-            await gone(below[1:])
+            assert codes(await vi.diagnostics_of(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+            await wait_until_exited(below[1:])
             assert alive(below[0])  # and its loaded modules serve the next worker
 
     run(test)
 
 
 @pytest.mark.campaign
-def test_another_file_does_not_wait_for_a_proof_that_is_taken_up_again(project: Path) -> None:
+def test_another_file_does_not_wait_for_a_resumed_proof(project: Path) -> None:
     (project / "build.toml").write_text(
         (project / "build.toml").read_text() + '\n[[kernel]]\nname = "second"\nconstants = { HEADS = 8, D = 128 }\n'
     )
@@ -132,24 +132,24 @@ def test_another_file_does_not_wait_for_a_proof_that_is_taken_up_again(project: 
     async def test() -> None:
         async with proving(project) as (vi, uri, below):
             other = vi.open(project / "second.py", text)
-            assert len(await vi.told(other, 1, lambda found: len(found) >= 3)) == 3
-            await gone(below[1:])
+            assert len(await vi.diagnostics_of(other, 1, lambda found: len(found) >= 3)) == 3
+            await wait_until_exited(below[1:])
             vi.change(uri, RIGHT, 2)
-            assert await vi.told(uri, 2) == []
+            assert await vi.diagnostics_of(uri, 2) == []
 
     run(test)
 
 
 @pytest.mark.campaign
-def test_a_worker_that_dies_is_told_and_does_not_end_the_server(project: Path) -> None:
+def test_a_worker_that_dies_is_reported_and_does_not_end_the_server(project: Path) -> None:
     async def test() -> None:
         async with proving(project) as (vi, uri, below):
             for worker in below[1:]:
                 os.kill(worker, signal.SIGKILL)
-            found = await vi.told(uri, 1, lambda found: bool(found))
+            found = await vi.diagnostics_of(uri, 1, lambda found: bool(found))
             assert codes(found)[0] == "E0813" and "was killed (SIGKILL)" in found[0].message
             vi.change(uri, WRONG, 2)
-            assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+            assert codes(await vi.diagnostics_of(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
 
     run(test)
 
@@ -159,10 +159,10 @@ def test_the_server_of_workers_that_dies_is_started_again(project: Path) -> None
     async def test() -> None:
         async with editor(project) as vi:
             uri = vi.open(project / "head_permute.py", RIGHT)
-            assert await vi.told(uri, 1) == []
+            assert await vi.diagnostics_of(uri, 1) == []
             workers, *_ = family(vi.process.pid)  # a worker below it that has reported its proof may be about to end
             os.kill(workers, signal.SIGKILL)
             vi.change(uri, WRONG, 2)
-            assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+            assert codes(await vi.diagnostics_of(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
 
     run(test)

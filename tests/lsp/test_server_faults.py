@@ -26,7 +26,7 @@ def framed(body: bytes) -> bytes:
 BEGIN = message(id=1, method="initialize", params={"capabilities": {}, "processId": None, "rootUri": None})
 BEGIN += message(method="initialized", params={})
 END = message(id=99, method="shutdown") + message(method="exit")
-PLACE = {"textDocument": {"uri": "file:///x.py"}, "position": {"line": 0, "character": 0}}
+LOCATION = {"textDocument": {"uri": "file:///x.py"}, "position": {"line": 0, "character": 0}}
 FAULTS = {
     "no JSON": framed(b"hello"),
     "no UTF-8": framed(b"\xff\xfe"),
@@ -42,7 +42,7 @@ FAULTS = {
     "a request to cancel what is answered": message(method="$/cancelRequest", params={"id": 77}),
     "an answer to no question": message(id=1234, result=None),
 }
-CANCELLED = message(id=5, method="textDocument/hover", params=PLACE) + message(method="$/cancelRequest", params={"id": 5})
+CANCELLED = message(id=5, method="textDocument/hover", params=LOCATION) + message(method="$/cancelRequest", params={"id": 5})
 
 
 def served(given: bytes, folder: Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -61,7 +61,7 @@ def test_each_fault_is_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", [b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", b"X" * 200_000 + b"\r\n"])
-def test_a_header_that_is_none_ends_it(tmp_path: Path, header: bytes) -> None:
+def test_a_malformed_header_ends_the_server(tmp_path: Path, header: bytes) -> None:
     ended = served(BEGIN + header + END, tmp_path)
     assert ended.returncode == 1 and ended.stderr.startswith(b"tilec lsp: error: the header of a message cannot be read")
     assert ended.stderr.count(b"\n") == 1
@@ -70,7 +70,7 @@ def test_a_header_that_is_none_ends_it(tmp_path: Path, header: bytes) -> None:
 def test_an_editor_that_does_not_read(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    ended = served(BEGIN + message(id=5, method="textDocument/hover", params=PLACE) + END, tmp_path, stdout=writing)
+    ended = served(BEGIN + message(id=5, method="textDocument/hover", params=LOCATION) + END, tmp_path, stdout=writing)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, b"tilec lsp: error: the editor does not read any more: Broken pipe\n")
 

@@ -21,15 +21,15 @@ from tests.project import fake_stages, project
 from tilec.cache import Store
 from tilec.project.build.driver import BuildResult, build_project
 from tilec.project.farm import dask_scheduler, node
-from tilec.project.farm.node import Answer, Parcel
+from tilec.project.farm.node import Parcel, TaskReply
 from tilec.project.farm.tasks import Farm
 from tilec.project.read.buildfile import read_build_file
-from tilec.workers.scheduler import Standing
+from tilec.workers.scheduler import PersistentServer
 
 Tamper = Callable[[str, bytes], bytes]
 
 
-GONE = b"gone"
+LOST_WORKER = b"gone"
 """The data of a worker that ends before its result is fetched."""
 
 
@@ -41,7 +41,7 @@ class Future:
         self.status = "pending" if found is None else "error" if isinstance(found, BaseException) else "finished"
 
     def result(self, timeout: float | None = None) -> Any:
-        if self.found == GONE:
+        if self.found == LOST_WORKER:
             raise TimeoutError
         return self.found
 
@@ -67,7 +67,7 @@ class Client:
         self.done: list[str] = []
         self.answers: dict[bytes, bytes] = {}
         self.closed = threading.Event()
-        self.standing = Standing([fake_stages.__name__])
+        self.standing = PersistentServer([fake_stages.__name__])
 
     def scheduler_info(self, n_workers: int = -1) -> dict[str, Any]:
         if self.silent:
@@ -89,7 +89,7 @@ class Client:
         """The result of a worker for a parcel, cached by parcel."""
         if data not in self.answers:
             parcel: Parcel = node.unframed(data)
-            self.answers[data] = node.framed(Answer(tuple(self.standing.run([parcel.task], parcel.runner))))
+            self.answers[data] = node.framed(TaskReply(tuple(self.standing.run([parcel.task], parcel.runner))))
         return self.answers[data]
 
     def close(self, timeout: float = 0) -> None:
@@ -97,15 +97,15 @@ class Client:
         self.standing.stop()
 
 
-def build(root: Path, folder: Path, client: Client, said: list[str] | None = None) -> BuildResult:
+def build(root: Path, folder: Path, client: Client, messages: list[str] | None = None) -> BuildResult:
     """Builds a project on the farm of `client`, with a store of its own."""
     file = read_build_file(root / "build.toml")
     with contextlib.closing(Store(folder)) as store, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Farm, "ask", _ask)
+        patch.setattr(Farm, "identify", _ask)
         patch.setitem(sys.modules, "distributed", types.SimpleNamespace(Client=functools.partial(_given, client)))
         return build_project(
             file, file.entries, None, store, project.TOOLCHAIN, jobs=2, runner=fake_stages.run, preload=(),
-            dispatch=dask_scheduler.dispatch("dask://127.0.0.1:1", store), say=(said if said is not None else []).append,
+            dispatch=dask_scheduler.dispatch("dask://127.0.0.1:1", store), notify=(messages or []).append,
         )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _given(client: Client, *_: Any, **__: Any) -> Client:
     return client
 
 
-_real_ask = Farm.ask
+_real_ask = Farm.identify
 
 
 def _ask(self: Any, names: list[str]) -> None:

@@ -69,9 +69,9 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
         time.sleep(1000)
     if "#! eat" in text:
         progress.note("sets without end")
-        held: list[bytes] = []
+        buffers: list[bytes] = []
         while True:
-            held.append(bytes(range(256)) * 4096)
+            buffers.append(bytes(range(256)) * 4096)
             time.sleep(0.001)
     if "#! much" in text:
         bytes(1 << 40)
@@ -91,9 +91,8 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
 
 def _proofs(work: pipeline.Work) -> dict[str, bytes]:
     lines = len(_text(work).split("\n"))
-    place = {"property": "bounds", "subject": "x", "location": f"k.py:{lines}:1", "rung": "set"}
-    one: dict[str, Any] = {**place, "facts": [], "sets": []}
-    proofs: dict[str, Any] = {"obligations": [one], **_contract(work.products["tir"].decode()), "unsafe": []}
+    obligation = {"property": "bounds", "subject": "x", "location": f"k.py:{lines}:1", "rung": "set", "facts": [], "sets": []}
+    proofs: dict[str, Any] = {"obligations": [obligation], **_contract(work.products["tir"].decode()), "unsafe": []}
     return {"proofs": json_bytes(proofs), "positive_divisions": b"[]"}
 
 
@@ -132,14 +131,14 @@ def _ptx(work: pipeline.Work) -> dict[str, bytes]:
     text = work.products["mlir"].decode()
     assert work.target is not None
     for line in text.split("\n"):
-        words = line.split()
-        if line.startswith("#! abort") and (len(words) == 2 or words[2].startswith(work.target.name)):
+        fields = line.split()
+        if line.startswith("#! abort") and (len(fields) == 2 or fields[2].startswith(work.target.name)):
             os.abort()
         if line.startswith("#! killed"):
             os.kill(os.getpid(), signal.SIGKILL)
         if line.startswith("#! sleep"):
             Path(work.request.root, f"sleeping-{os.getpid()}").touch()
-            time.sleep(float(words[2]))
+            time.sleep(float(fields[2]))
         if line.startswith("#! wait"):
             Path(work.request.root, f"sleeping-{os.getpid()}").touch()
             while not Path(work.request.root, "go").exists():

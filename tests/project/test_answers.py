@@ -20,8 +20,8 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.project.build.contract import contract_difference
 from tilec.project.build.worker import Began, Outcome, Task
 from tilec.project.farm import answers, node, tasks
-from tilec.project.farm.answers import MOST_EVENTS, Kind, judge
-from tilec.project.farm.node import Answer
+from tilec.project.farm.answers import MOST_EVENTS, Kind, check_reply
+from tilec.project.farm.node import TaskReply
 from tilec.workers.scheduler import Crashed, Finished, Report
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
@@ -29,23 +29,23 @@ PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, Answer, bytes]:
+def task_and_reply(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, TaskReply, bytes]:
     """A task, a right result of it, and the tile IR that it must have."""
     seen: list[bytes] = []
     root = project.make(tmp_path_factory.mktemp("project"), ("copy_a",))
     client = Client(["w"], lambda name, data: seen.append(data) or data)
     fake_farm.build(root, tmp_path_factory.mktemp("store"), client)
     parcel = node.unframed(next(iter(client.answers)))
-    answer: Answer = node.unframed(client.answers[next(iter(client.answers))])
+    answer: TaskReply = node.unframed(client.answers[next(iter(client.answers))])
     task = parcel.task
     return task, answer, outcomes(answer)[0].products["tir"]
 
 
-def outcomes(answer: Answer) -> list[Outcome]:
+def outcomes(answer: TaskReply) -> list[Outcome]:
     return [event.message for event in answer.events if isinstance(event, Report) and isinstance(event.message, Outcome)]
 
 
-def with_product(answer: Answer, name: str, data: bytes, *, digest: bool) -> Answer:
+def with_product(answer: TaskReply, name: str, data: bytes, *, digest: bool) -> TaskReply:
     """The result with a product of its first target changed; with `digest`, also its digests, as from a malicious worker."""
 
     def change(event: Any) -> Any:
@@ -61,27 +61,29 @@ def with_product(answer: Answer, name: str, data: bytes, *, digest: bool) -> Ans
 
 def flips(data: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
     for _ in range(count):
-        at = rng.randrange(len(data))
-        yield data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+        index = rng.randrange(len(data))
+        yield data[:index] + bytes([data[index] ^ 1 << rng.randrange(8)]) + data[index + 1 :]
 
 
-def test_a_right_answer_is_used(made: tuple[Task, Answer, bytes]) -> None:
-    task, answer, tile_ir = made
-    assert judge(task, answer, tile_ir).kind is Kind.GOOD
-    assert judge(task, answer, None).kind is Kind.CORRUPT and judge(task, answer, tile_ir + b" ").kind is Kind.CORRUPT
+def test_a_right_reply_is_used(task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    task, answer, tile_ir = task_and_reply
+    assert check_reply(task, answer, tile_ir).kind is Kind.GOOD
+    assert (
+        check_reply(task, answer, None).kind is Kind.CORRUPT and check_reply(task, answer, tile_ir + b" ").kind is Kind.CORRUPT
+    )
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_that_changed_on_its_way_is_not_used(name: str, made: tuple[Task, Answer, bytes]) -> None:
-    task, answer, tile_ir = made
+def test_a_product_that_changed_in_transit_is_not_used(name: str, task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    task, answer, tile_ir = task_and_reply
     data, rng = outcomes(answer)[0].products[name], random.Random(name)
     for changed in [*flips(data, 60, rng), b"", data[:-1], data + b" ", data + b"\n"]:
-        verdict = judge(task, with_product(answer, name, changed, digest=False), tile_ir)
-        assert verdict.kind is Kind.CORRUPT and name in verdict.why
+        verdict = check_reply(task, with_product(answer, name, changed, digest=False), tile_ir)
+        assert verdict.kind is Kind.CORRUPT and name in verdict.reason
 
 
-def test_no_bit_of_an_answer_changes_on_its_way(made: tuple[Task, Answer, bytes]) -> None:
-    data = node.framed(made[1])
+def test_no_bit_of_a_reply_changes_in_transit(task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    data = node.framed(task_and_reply[1])
     for changed in [*flips(data, 300, random.Random(2)), b"", data[:31], data[:-1], data + b"x"]:
         with pytest.raises(ValueError, match="changed on its way"):
             node.unframed(changed)
@@ -109,25 +111,25 @@ def other(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", BOUND)
-def test_a_manifest_that_a_worker_made_wrong_is_not_used(name: str, made: tuple[Task, Answer, bytes]) -> None:
-    task, answer, tile_ir = made
+def test_a_manifest_that_a_worker_made_wrong_is_not_used(name: str, task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    task, answer, tile_ir = task_and_reply
     manifest = json.loads(outcomes(answer)[0].products["json"])
     changed = json_bytes(manifest | {name: other(manifest[name])})
-    assert judge(task, with_product(answer, "json", changed, digest=True), tile_ir).kind is Kind.CORRUPT
+    assert check_reply(task, with_product(answer, "json", changed, digest=True), tile_ir).kind is Kind.CORRUPT
 
 
-def test_every_alignment_is_that_of_the_kernel(made: tuple[Task, Answer, bytes]) -> None:
-    task, answer, tile_ir = made
+def test_every_alignment_is_that_of_the_kernel(task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    task, answer, tile_ir = task_and_reply
     products = outcomes(answer)[0].products
     text = products["json"].decode()
     assert contract_difference(products) == "" and text.count('"align": 16') == 2
     changed = text.replace('"align": 16', '"align": 17', 1), text.replace('"align": 16', '"align": 8')
     for one in changed:
-        assert "tensors" in judge(task, with_product(answer, "json", one.encode(), digest=True), tile_ir).why
+        assert "tensors" in check_reply(task, with_product(answer, "json", one.encode(), digest=True), tile_ir).reason
 
 
-def test_answers_that_are_none(made: tuple[Task, Answer, bytes]) -> None:
-    task, answer, tile_ir = made
+def test_malformed_replies_are_refused(task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    task, answer, tile_ir = task_and_reply
     first, last = outcomes(answer)[0], answer.events[-1]
     moved = Report(0, dataclasses.replace(first, position=-1))
     nothing = Report(0, dataclasses.replace(first, products=3))  # pyright: ignore[reportArgumentType]
@@ -137,31 +139,31 @@ def test_answers_that_are_none(made: tuple[Task, Answer, bytes]) -> None:
         (nothing, last),
     ]  # fmt: skip
     for events in wrong:
-        assert judge(task, dataclasses.replace(answer, events=events), tile_ir).kind is Kind.CORRUPT, events
-    assert judge(task, Answer((Crashed(0, "x"),)), tile_ir).kind is Kind.FAILED
+        assert check_reply(task, dataclasses.replace(answer, events=events), tile_ir).kind is Kind.CORRUPT, events
+    assert check_reply(task, TaskReply((Crashed(0, "x"),)), tile_ir).kind is Kind.FAILED
     assert last == Finished(0)
 
 
-def with_outcome(answer: Answer, **changed: Any) -> Answer:
+def with_outcome(answer: TaskReply, **changed: Any) -> TaskReply:
     """The result with fields of its first outcome changed."""
     events = list(answer.events)
-    at = next(at for at, event in enumerate(events) if isinstance(getattr(event, "message", None), Outcome))
-    events[at] = Report(0, dataclasses.replace(outcomes(answer)[0], **changed))
+    index = next(index for index, event in enumerate(events) if isinstance(getattr(event, "message", None), Outcome))
+    events[index] = Report(0, dataclasses.replace(outcomes(answer)[0], **changed))
     return dataclasses.replace(answer, events=tuple(events))
 
 
-def test_nothing_behind_the_end_of_an_answer_is_used(made: tuple[Task, Answer, bytes]) -> None:
+def test_nothing_after_the_end_of_a_reply_is_used(task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
     """A result is checked as a whole: an outcome beyond the expected events is refused."""
-    task, answer, tile_ir = made
+    task, answer, tile_ir = task_and_reply
     began = (Report(0, Began(0)),) * (MOST_EVENTS - len(answer.events))
     forged = Report(0, dataclasses.replace(outcomes(answer)[0], products={}))
     longest = dataclasses.replace(answer, events=(*began, *answer.events))
-    assert judge(task, longest, tile_ir).kind is Kind.GOOD
+    assert check_reply(task, longest, tile_ir).kind is Kind.GOOD
     for more in ((forged,), (answer.events[-1],), (forged, answer.events[-1])):
-        assert judge(task, dataclasses.replace(longest, events=longest.events + more), tile_ir).kind is Kind.CORRUPT
+        assert check_reply(task, dataclasses.replace(longest, events=longest.events + more), tile_ir).kind is Kind.CORRUPT
 
 
-BESIDE: list[dict[str, Any]] = [
+CHANGED_FIELDS: list[dict[str, Any]] = [
     {"milliseconds": {"ptx": "long"}}, {"milliseconds": {"ptx": math.nan}}, {"milliseconds": {3: 1.0}}, {"milliseconds": None},
     {"costs": {"ptx": 1.5}}, {"costs": {"ptx": -1}}, {"costs": {"ptx": 1 << 80}}, {"costs": ()}, {"hits": {"ptx": "yes"}},
     {"problems": (3,)}, {"problems": "many"}, {"problems": ("x" * 10_000_000,)}, {"problems": ("x",) * 100_000},
@@ -171,25 +173,25 @@ BESIDE: list[dict[str, Any]] = [
 """Data of a worker other than products that has a wrong type, or is huge."""
 
 
-@pytest.mark.parametrize("changed", BESIDE, ids=lambda one: f"{one!r:.40}")
-def test_what_a_worker_says_beside_its_products_is_judged_too(
-    changed: dict[str, Any], made: tuple[Task, Answer, bytes]
+@pytest.mark.parametrize("changed", CHANGED_FIELDS, ids=lambda one: f"{one!r:.40}")
+def test_what_a_worker_reports_with_its_products_is_checked_too(
+    changed: dict[str, Any], task_and_reply: tuple[Task, TaskReply, bytes]
 ) -> None:
-    task, answer, tile_ir = made
-    assert judge(task, with_outcome(answer, **changed), tile_ir).kind is Kind.CORRUPT
+    task, answer, tile_ir = task_and_reply
+    assert check_reply(task, with_outcome(answer, **changed), tile_ir).kind is Kind.CORRUPT
 
 
 @pytest.mark.parametrize("seconds", ["x", math.inf, -1.0, None])
-def test_the_time_of_an_answer_is_a_number(seconds: Any, made: tuple[Task, Answer, bytes]) -> None:
-    task, answer, tile_ir = made
-    assert judge(task, dataclasses.replace(answer, seconds=seconds), tile_ir).kind is Kind.CORRUPT
+def test_the_time_of_a_reply_is_a_number(seconds: Any, task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    task, answer, tile_ir = task_and_reply
+    assert check_reply(task, dataclasses.replace(answer, seconds=seconds), tile_ir).kind is Kind.CORRUPT
 
 
 @pytest.mark.parametrize("position", [-1, 10**9, "x", None, 0.5])
-def test_a_worker_begins_on_targets_of_its_task(position: Any, made: tuple[Task, Answer, bytes]) -> None:
-    task, answer, tile_ir = made
+def test_a_worker_begins_on_targets_of_its_task(position: Any, task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
+    task, answer, tile_ir = task_and_reply
     events = (Report(0, Began(position)), *answer.events)
-    assert judge(task, dataclasses.replace(answer, events=events), tile_ir).kind is Kind.CORRUPT
+    assert check_reply(task, dataclasses.replace(answer, events=events), tile_ir).kind is Kind.CORRUPT
 
 
 NAMES = ("copy_a", "copy_b", "copy_c")
@@ -197,8 +199,8 @@ MOST = tasks.BROKEN + tasks.AHEAD
 """Tasks that a broken worker may get before it is excluded, and those already submitted."""
 
 
-def built(root: Path, folder: Path, client: Client, said: list[str]) -> list[str]:
-    found = fake_farm.build(root, folder, client, said)
+def built(root: Path, folder: Path, client: Client, messages: list[str]) -> list[str]:
+    found = fake_farm.build(root, folder, client, messages)
     assert {path.suffix for path in (root / "artifacts").rglob("*.*")} == {".cubin", ".json", ".ptx"}
     return project.statuses(found)
 
@@ -214,45 +216,45 @@ def flipping(bad: Callable[[str], bool]) -> fake_farm.Tamper:
 
 
 def test_a_broken_worker_is_left_out_and_its_work_done_elsewhere(tmp_path: Path) -> None:
-    root, said = project.make(tmp_path / "p", NAMES), list[str]()
+    root, messages = project.make(tmp_path / "p", NAMES), list[str]()
     client = Client(["good", "bad"], flipping(lambda name: name == "bad"))
-    assert built(root, tmp_path / "store", client, said) == ["built"] * 12
+    assert built(root, tmp_path / "store", client, messages) == ["built"] * 12
     assert client.done.count("bad") <= MOST and client.done.count("good") == 6
-    assert sum("bad is not used: it gave 3 answers" in line for line in said) == 1
-    assert not any("made here" in line for line in said)
+    assert sum("bad is not used: it gave 3 answers" in line for line in messages) == 1
+    assert not any("made here" in line for line in messages)
 
 
-def test_where_all_workers_are_broken_the_rest_is_made_here(tmp_path: Path) -> None:
-    root, said = project.make(tmp_path / "p", ("copy_a", "copy_b")), list[str]()
+def test_without_usable_workers_the_remaining_tasks_run_locally(tmp_path: Path) -> None:
+    root, messages = project.make(tmp_path / "p", ("copy_a", "copy_b")), list[str]()
     client = Client(["one", "two"], flipping(lambda name: True))
-    assert built(root, tmp_path / "store", client, said) == ["built"] * 8
-    assert len(client.done) <= 2 * MOST and "4 of 4 tasks are made here" in said[-1]
+    assert built(root, tmp_path / "store", client, messages) == ["built"] * 8
+    assert len(client.done) <= 2 * MOST and "4 of 4 tasks are made here" in messages[-1]
 
 
 def test_a_worker_that_cannot_work_is_left_out(tmp_path: Path) -> None:
     """It refuses, raises, or crashes the others' tasks."""
-    root, said = project.make(tmp_path / "p", NAMES), list[str]()
+    root, messages = project.make(tmp_path / "p", NAMES), list[str]()
 
     def tamper(name: str, data: bytes) -> bytes:
         if name == "full" and len(data) > 3000:
-            return node.framed(Answer(refused="OSError: no space left on device"))
+            return node.framed(TaskReply(refused="OSError: no space left on device"))
         if name == "raises" and len(data) > 3000:
             raise MemoryError
         return data
 
     client = Client(["full", "good", "raises"], tamper)
-    assert built(root, tmp_path / "store", client, said) == ["built"] * 12
+    assert built(root, tmp_path / "store", client, messages) == ["built"] * 12
     assert client.done.count("full") <= MOST and client.done.count("raises") <= MOST
-    assert any("no space left" in line or "MemoryError" in line for line in said)
+    assert any("no space left" in line or "MemoryError" in line for line in messages)
 
 
-def test_a_kernel_that_a_worker_refuses_is_made_sure_of_here(tmp_path: Path) -> None:
+def test_a_refusal_by_a_worker_is_confirmed_locally(tmp_path: Path) -> None:
     root = project.make(tmp_path / "p", ("copy_a", "copy_b"))
     (root / "kernels_src" / "copy_b.py").write_text(project.KERNEL.format(name="copy_b") + "#! refuse\n")
-    client, said = Client(["w"], lambda name, data: data), list[str]()
-    found = fake_farm.build(root, tmp_path / "store", client, said)
+    client, messages = Client(["w"], lambda name, data: data), list[str]()
+    found = fake_farm.build(root, tmp_path / "store", client, messages)
     assert project.statuses(found) == ["built"] * 4 + ["failed"] * 4 and {item.code for item in found.diagnostics} == {"E0301"}
-    assert "2 of 4 tasks are made here" in said[-1]
+    assert "2 of 4 tasks are made here" in messages[-1]
 
 
 def test_a_scheduler_that_falls_silent_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,19 +272,19 @@ def test_a_scheduler_that_falls_silent_is_one_error(tmp_path: Path, monkeypatch:
     assert "silent" in str(caught.value)
 
 
-def test_what_is_being_made_here_ends_with_the_build(tmp_path: Path, made: tuple[Task, Answer, bytes]) -> None:
+def test_local_tasks_end_with_the_build(tmp_path: Path, task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
     root = project.make(tmp_path, ("copy_a",))
     (root / "kernels_src" / "copy_a.py").write_text(project.KERNEL.format(name="copy_a") + "#! spin\n")
-    request = dataclasses.replace(made[0].request, root=str(root), sources={"kernels_src/copy_a.py": "0" * 64})
+    request = dataclasses.replace(task_and_reply[0].request, root=str(root), sources={"kernels_src/copy_a.py": "0" * 64})
     expected = answers.Expected(fake_stages.run)
-    expected.begin(0, dataclasses.replace(made[0], request=request))
-    expected.begin(1, made[0])
+    expected.begin(0, dataclasses.replace(task_and_reply[0], request=request))
+    expected.begin(1, task_and_reply[0])
     expected.close()
     assert expected.of(0) is None and expected.of(1) is None
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_worker_that_is_gone_before_its_answer_is_fetched(leaves: bool, tmp_path: Path) -> None:
+def test_a_worker_that_is_lost_before_its_reply_is_fetched(leaves: bool, tmp_path: Path) -> None:
     root = project.make(tmp_path / "p", ("copy_a",))
     client = Client(["good", "gone"], lambda name, data: data)
 
@@ -290,7 +292,7 @@ def test_a_worker_that_is_gone_before_its_answer_is_fetched(leaves: bool, tmp_pa
         if name == "gone" and len(data) > 3000:
             if leaves:
                 client.workers = ["good"]
-            return fake_farm.GONE
+            return fake_farm.LOST_WORKER
         return data
 
     client.tamper = tamper

@@ -69,13 +69,13 @@ def test_reasons_name_toolchain_and_missing_entries(root: Path) -> None:
     key_files = list((root.parent / "store/v2/blobs").iterdir())
     for path in key_files:
         path.unlink()
-    lost = project.build(root, toolchain=newer)
-    assert project.statuses(lost) == ["built"] * 8
-    assert lost.results[0].reasons == ["entry missing"]
+    rebuilt = project.build(root, toolchain=newer)
+    assert project.statuses(rebuilt) == ["built"] * 8
+    assert rebuilt.results[0].reasons == ["entry missing"]
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: bytes([data[0] ^ 1]) + data[1:]])
-def test_damaged_entry_is_a_miss_that_says_so(root: Path, damage: object) -> None:
+def test_a_damaged_entry_is_a_reported_miss(root: Path, damage: object) -> None:
     project.build(root, kernels=("copy_a",))
     cubin = (root / "artifacts/build/sm_90a/copy_a-BLOCK=128.cubin").read_bytes()
     for path in (root.parent / "store/v2/blobs").iterdir():
@@ -88,7 +88,7 @@ def test_damaged_entry_is_a_miss_that_says_so(root: Path, damage: object) -> Non
     assert project.statuses(project.build(root, kernels=("copy_a",))) == ["hit"] * 4
 
 
-def test_removed_or_changed_output_is_put_back(root: Path) -> None:
+def test_removed_or_changed_output_is_restored(root: Path) -> None:
     project.build(root)
     path = root / "artifacts/build/sm_100a/copy_b-BLOCK=256.cubin"
     data = path.read_bytes()
@@ -99,7 +99,7 @@ def test_removed_or_changed_output_is_put_back(root: Path) -> None:
     assert path.with_suffix(".json").exists()
 
 
-def test_artifacts_that_are_no_longer_asked_for_are_removed(root: Path) -> None:
+def test_artifacts_that_are_no_longer_requested_are_removed(root: Path) -> None:
     project.build(root)
     folder = root / "artifacts/build/sm_90a"
     (folder / "notes.json").write_text("mine")
@@ -112,14 +112,14 @@ def test_artifacts_that_are_no_longer_asked_for_are_removed(root: Path) -> None:
     assert names == {"copy_a-BLOCK=256", "copy_a-BLOCK=512", "copy_b-BLOCK=128", "copy_b-BLOCK=256", "notes"}
 
 
-def test_what_a_killed_build_left_half_written_is_removed(root: Path) -> None:
+def test_partial_files_of_a_killed_build_are_removed(root: Path) -> None:
     project.build(root)
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left = next((root / "artifacts").rglob("*.cubin")).parent / f".tmp-{ended.pid}-{'0' * 16}"
-    left.write_bytes(b"half")
+    temporary = next((root / "artifacts").rglob("*.cubin")).parent / f".tmp-{ended.pid}-{'0' * 16}"
+    temporary.write_bytes(b"half")
     project.build(root)
-    assert not left.exists()
+    assert not temporary.exists()
 
 
 def test_refused_kernel_leaves_the_others(root: Path) -> None:
@@ -139,7 +139,7 @@ def test_aborting_worker_costs_its_artifact_only(root: Path) -> None:
     assert "SIGABRT" in " ".join(result.diagnostics[0].notes)
 
 
-def test_defect_in_a_stage_is_reported_as_one(root: Path) -> None:
+def test_an_internal_error_of_a_stage_is_reported_as_one(root: Path) -> None:
     append(root, "copy_b", "#! raise\n")
     result = project.build(root, jobs=1)
     assert project.statuses(result) == ["built"] * 4 + ["failed"] * 4

@@ -28,7 +28,7 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "code", "line", "word"),
+    ("old", "new", "code", "line", "marked_text"),
     [
         ("[build]\n", "[build\n", "E0801", 1, None),
         ("arch", "arhc", "E0802", 2, "arhc"),
@@ -81,15 +81,15 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ('["sm_90"]\n', '["sm_90"]\nremote = [{ url = 3 }]\n', "E0802", 3, "url"),
     ],
 )
-def test_error_points_at_the_line(tmp_path: Path, old: str, new: str, code: str, line: int, word: str | None) -> None:
+def test_error_points_at_the_line(tmp_path: Path, old: str, new: str, code: str, line: int, marked_text: str | None) -> None:
     assert old in GOOD
     text = GOOD.replace(old, new)
     problems = [item for item in refused(tmp_path, text) if item.code == code]
     assert problems, "no such error"
     span = problems[0].primary.span  # type: ignore[union-attr]
     assert span.line == line
-    if word is not None:
-        assert text.split("\n")[line - 1][span.column : span.end_column] == word
+    if marked_text is not None:
+        assert text.split("\n")[line - 1][span.column : span.end_column] == marked_text
 
 
 def test_specialisations_are_the_product_in_order(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_old_options_are_named_anew(tmp_path: Path) -> None:
     assert problem.hint == "write `schedule = { blocks = 3 }`"
 
 
-def test_a_schedule_does_not_split_products_and_says_what_does(tmp_path: Path) -> None:
+def test_a_schedule_does_not_split_products_and_names_the_alternative(tmp_path: Path) -> None:
     (problem,) = refused(tmp_path, GOOD + "schedule = { split = 2 }\n")
     named = re.findall(r"\w+\.py", str(problem.hint))
     assert named and all((ROOT / "kernels_src" / name).is_file() for name in named)
@@ -136,8 +136,8 @@ def test_kernels_may_lie_outside_of_the_project(tmp_path: Path, named: str) -> N
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/add.py").touch()
     (tmp_path / "project").mkdir()
-    place = f"{tmp_path}{named}" if named.startswith("/") else named
-    (tmp_path / "project/build.toml").write_text(GOOD.replace("[build]\n", f'[build]\nkernels = "{place}"\n'))
+    folder = f"{tmp_path}{named}" if named.startswith("/") else named
+    (tmp_path / "project/build.toml").write_text(GOOD.replace("[build]\n", f'[build]\nkernels = "{folder}"\n'))
     build = read_build_file(tmp_path / "project/build.toml")
     assert (build.root / (build.kernels / "add.py").relative_to(build.root)).samefile(tmp_path / "elsewhere/add.py")
 

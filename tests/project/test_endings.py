@@ -45,9 +45,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextlib.contextmanager
-def slow_command(root: Path, what: str = "sleep 900") -> Generator[subprocess.Popen[str]]:
+def slow_command(root: Path, directive: str = "sleep 900") -> Generator[subprocess.Popen[str]]:
     """A build in a session of its own, once its workers sleep or wait."""
-    append(root, "copy_a", f"#! {what}\n")
+    append(root, "copy_a", f"#! {directive}\n")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND], cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -70,14 +70,14 @@ def family(session: int) -> list[int]:
     found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
-            words = path.read_text().rpartition(")")[2].split()
-            if int(words[3]) == session and words[0] != "Z":
+            command = path.read_text().rpartition(")")[2].split()
+            if int(command[3]) == session and command[0] != "Z":
                 found.append(int(path.parent.name))
     return found
 
 
 @pytest.mark.parametrize(
-    ("sent", "status", "said"),
+    ("sent", "status", "messages"),
     [
         (signal.SIGINT, 130, "interrupted\n"),
         (signal.SIGTERM, 143, "ended by SIGTERM\n"),
@@ -86,12 +86,12 @@ def family(session: int) -> list[int]:
     ],
 )
 @pytest.mark.parametrize("group", first(1, [False, True]))
-def test_processes_die_together(root: Path, sent: signal.Signals, status: int, said: str, group: bool) -> None:
+def test_processes_die_together(root: Path, sent: signal.Signals, status: int, messages: str, group: bool) -> None:
     with slow_command(root) as process:
         assert len(family(process.pid)) >= 3  # the command, the server, a worker
         (os.killpg if group else os.kill)(process.pid, sent)
         _, err = process.communicate(timeout=600)  # less than the worker would sleep
-        assert (process.returncode, err.lstrip()) == (status, said)  # click ends the line of a `^C` first
+        assert (process.returncode, err.lstrip()) == (status, messages)  # click ends the line of a `^C` first
         if sent == signal.SIGKILL:
             wait_until_dead(family(process.pid))
         assert family(process.pid) == []
@@ -148,19 +148,19 @@ def test_a_build_that_waits_says_for_whom(root: Path) -> None:
             command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as other:
             assert other.stderr is not None
-            said: list[str] = []
+            messages: list[str] = []
             for line in other.stderr:
-                said.append(line)
+                messages.append(line)
                 if line.startswith(begin):
                     assert f"`kill {process.pid}`" in line
                     (root / "go").touch()
         assert other.returncode == 0
-        assert any(line.startswith(begin) for line in said), said
+        assert any(line.startswith(begin) for line in messages), messages
 
 
 def test_workers_of_one_command_wait_without_a_word(tmp_path: Path) -> None:
-    said: list[str] = []
-    progress.attach(None, said.append)
+    messages: list[str] = []
+    progress.attach(None, messages.append)
     try:
         order: list[int] = []
 
@@ -176,12 +176,12 @@ def test_workers_of_one_command_wait_without_a_word(tmp_path: Path) -> None:
         thread.join()
     finally:
         progress.attach(None)
-    assert (order, said) == ([1, 2], [])
+    assert (order, messages) == ([1, 2], [])
 
 
 def test_a_holder_that_has_left_no_note_yet_is_not_called_another_build(tmp_path: Path) -> None:
-    said: list[str] = []
-    progress.attach(None, said.append)
+    messages: list[str] = []
+    progress.attach(None, messages.append)
     try:
         with locked(Folder.open(tmp_path), "locks", "0" * 16, "x"):
             (tmp_path / "holders" / ("0" * 15)).unlink()  # as just before it is written
@@ -191,7 +191,7 @@ def test_a_holder_that_has_left_no_note_yet_is_not_called_another_build(tmp_path
         thread.join()
     finally:
         progress.attach(None)
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize(
@@ -244,14 +244,14 @@ def _say_and_die(task: int, emit: object) -> None:
 @pytest.mark.parametrize("closed", first(1, ["<&- 2>&-", "<&-", "2>&-"]))
 def test_a_closed_stdin_or_stderr_is_no_concern(root: Path, closed: str) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
-    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-P", "-c", COMMAND]
-    ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-P", "-c", COMMAND]
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False)
     assert sorted((root / "artifacts").rglob("*.cubin"))
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "messages"),
     [
         (">&-", "error: the output cannot be written: stdout is closed\n"),
         (
@@ -261,18 +261,18 @@ def test_a_closed_stdin_or_stderr_is_no_concern(root: Path, closed: str) -> None
         (">&- 2>&-", ""),
     ],
 )
-def test_output_that_cannot_be_written(tmp_path: Path, where: str, said: str) -> None:
-    words = ["sh", "-c", f'exec "$@" {where}', "sh", sys.executable, "-P", "-m", "tilec", "explain", "E0401"]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert (ended.returncode, ended.stdout, ended.stderr.lstrip("\n")) == (2, "", said)
+def test_output_that_cannot_be_written(tmp_path: Path, where: str, messages: str) -> None:
+    command = ["sh", "-c", f'exec "$@" {where}', "sh", sys.executable, "-P", "-m", "tilec", "explain", "E0401"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, ended.stdout, ended.stderr.lstrip("\n")) == (2, "", messages)
 
 
 @pytest.mark.parametrize("most", [3, 5, 8])
 def test_no_file_can_be_opened(root: Path, most: int) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most})); main()"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
-    words = [sys.executable, "-P", "-c", COMMAND.replace("main()", limit)]
-    ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-P", "-c", COMMAND.replace("main()", limit)]
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
     assert (ended.returncode, "Traceback" in ended.stderr) in ((1, False), (2, False))
     assert ended.stderr.startswith("error: tilec cannot be loaded: Too many open files\n" if most == 3 else "error")
 
@@ -300,13 +300,13 @@ leave_signals()
     ("number", "raised"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "Terminated"), (signal.SIGHUP, "Terminated")]
 )
 def test_a_signal_while_an_object_is_finalized_is_not_lost(number: int, raised: str) -> None:
-    words = [sys.executable, "-P", "-c", FINALIZED.format(number=int(number))]
-    ended = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-P", "-c", FINALIZED.format(number=int(number))]
+    ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{raised}\n", "")
 
 
 def test_a_signal_after_the_end_ends_the_process_at_once() -> None:
     late = "\nclass Late:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\nkept = Late()"
-    words = [sys.executable, "-P", "-c", FINALIZED.partition("class")[0] + "unwind_on_signals(); leave_signals()" + late]
-    ended = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-P", "-c", FINALIZED.partition("class")[0] + "unwind_on_signals(); leave_signals()" + late]
+    ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, "", "")

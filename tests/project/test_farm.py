@@ -53,12 +53,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
             yield Cluster(found.scheduler_address.replace("tcp://", "dask://"), toolchain, found)
 
 
-def build(root: Path, cluster: Cluster, toolchain: dict[str, str] | None = None, said: list[str] | None = None) -> BuildResult:
+def build(
+    root: Path, cluster: Cluster, toolchain: dict[str, str] | None = None, messages: list[str] | None = None
+) -> BuildResult:
     file = read_build_file(root / "build.toml")
     with contextlib.closing(Store(store_root())) as store:
         return build_project(
             file, file.entries, None, store, toolchain or cluster.toolchain, jobs=2, runner=fake_stages.run, preload=(),
-            dispatch=dask_scheduler.dispatch(cluster.address, store), say=(said if said is not None else []).append,
+            dispatch=dask_scheduler.dispatch(cluster.address, store), notify=(messages if messages is not None else []).append,
         )  # fmt: skip
 
 
@@ -68,19 +70,21 @@ def written(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.campaign
-def test_a_farm_makes_the_same_bytes_and_tells_the_same_errors(cluster: Cluster, tmp_path: Path) -> None:
-    here, there = (project.make(tmp_path / name, ("copy_a", "copy_b", "copy_c")) for name in ("here", "there"))
-    for root in (here, there):
+def test_a_farm_produces_the_same_bytes_and_errors(cluster: Cluster, tmp_path: Path) -> None:
+    local_root, farm_root = (project.make(tmp_path / name, ("copy_a", "copy_b", "copy_c")) for name in ("here", "there"))
+    for root in (local_root, farm_root):
         (root / "kernels_src" / "copy_b.py").write_text(project.KERNEL.format(name="copy_b") + "#! refuse\n")
         (root / "kernels_src" / "copy_c.py").write_text(project.KERNEL.format(name="copy_c") + "#! abort sm_100a\n")
-    local = project.build(here, toolchain=cluster.toolchain)
+    local = project.build(local_root, toolchain=cluster.toolchain)
     with contextlib.closing(Store(store_root())) as store:
         store.forget([key for key, _ in store.records()])
-    far = build(there, cluster)
-    assert project.statuses(far) == project.statuses(local) == ["built"] * 4 + ["failed"] * 4 + ["built", "failed"] * 2
-    assert written(there) == written(here)
-    assert [(item.code, item.message) for item in far.diagnostics] == [(item.code, item.message) for item in local.diagnostics]
-    assert project.statuses(build(there, cluster))[:4] == ["hit"] * 4  # the farm's products are in the local store
+    farmed = build(farm_root, cluster)
+    assert project.statuses(farmed) == project.statuses(local) == ["built"] * 4 + ["failed"] * 4 + ["built", "failed"] * 2
+    assert written(farm_root) == written(local_root)
+    assert [(item.code, item.message) for item in farmed.diagnostics] == [
+        (item.code, item.message) for item in local.diagnostics
+    ]
+    assert project.statuses(build(farm_root, cluster))[:4] == ["hit"] * 4  # the farm's products are in the local store
 
 
 def test_budgets_hold_on_a_node(cluster: Cluster, tmp_path: Path) -> None:
@@ -92,20 +96,20 @@ def test_budgets_hold_on_a_node(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_another_toolchain_is_refused_by_name(cluster: Cluster, tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     other = cluster.toolchain | {"llvmlite": "1"}
     with pytest.raises(CompileError, match="E0753") as caught:
-        build(project.make(tmp_path), cluster, other, said)
-    assert len(said) == 2 and all("has another llvmlite" in line for line in said)
+        build(project.make(tmp_path), cluster, other, messages)
+    assert len(messages) == 2 and all("has another llvmlite" in line for line in messages)
     assert "no worker is left" in str(caught.value)
 
 
 def test_lost_workers_change_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    here, there = (project.make(tmp_path / name, ("copy_a", "copy_b")) for name in ("here", "there"))
-    for root in (here, there):
+    local_root, farm_root = (project.make(tmp_path / name, ("copy_a", "copy_b")) for name in ("here", "there"))
+    for root in (local_root, farm_root):
         for path in (root / "kernels_src").iterdir():
             path.write_text(path.read_text() + f"#! lost {path.name}\n")  # not cached by other tests on the nodes
-    project.build(here, toolchain=cluster.toolchain)
+    project.build(local_root, toolchain=cluster.toolchain)
     with contextlib.closing(Store(store_root())) as store:
         store.forget([key for key, _ in store.records()])
     killed: list[int] = []
@@ -115,13 +119,13 @@ def test_lost_workers_change_nothing(cluster: Cluster, tmp_path: Path) -> None:
             killed.append(cluster.processes()[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    file = read_build_file(there / "build.toml")
+    file = read_build_file(farm_root / "build.toml")
     with contextlib.closing(Store(store_root())) as store:
-        far = build_project(
+        farmed = build_project(
             file, file.entries, None, store, cluster.toolchain, jobs=2, runner=fake_stages.run, preload=(), progress=kill,
             dispatch=dask_scheduler.dispatch(cluster.address, store),
         )  # fmt: skip
-    assert killed and project.statuses(far) == ["built"] * 8 and written(there) == written(here)
+    assert killed and project.statuses(farmed) == ["built"] * 8 and written(farm_root) == written(local_root)
 
 
 def test_a_node_takes_only_what_its_task_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +147,8 @@ def test_a_node_takes_only_what_its_task_names(tmp_path: Path, monkeypatch: pyte
         parcel = node.Parcel(task, files, fake_stages.run, ())
         data = node.framed(parcel)
         assert node.unframed(node.perform(me, data)).refused.startswith("ValueError")
-        for at in range(0, len(data), 97):  # a corrupted parcel is not unpickled
-            changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        for index in range(0, len(data), 97):  # a corrupted parcel is not unpickled
+            changed = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
             assert "changed on its way" in node.unframed(node.perform(me, changed)).refused
 
 
@@ -160,7 +164,7 @@ def test_nobody_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         build(project.make(tmp_path), Cluster(f"dask://127.0.0.1:{free_port()}", project.TOOLCHAIN, None))
 
 
-def test_a_scheduler_that_never_answers_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_scheduler_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_scheduler, "CONNECT", 0.5)
     monkeypatch.setattr(dask_scheduler, "CLOSE", 0.1)
     with silent_server() as port, pytest.raises(CompileError, match="E0753") as caught:

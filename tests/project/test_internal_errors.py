@@ -26,10 +26,10 @@ def failing(error: Exception) -> Stage:
     def fail(work: Work) -> dict[str, bytes]:
         for op in work.function().body.walk():
             if op.opcode == "load":
-                at(op)
+                fail_at_load(op)
         raise AssertionError("no load")
 
-    def at(op: Op) -> None:
+    def fail_at_load(op: Op) -> None:
         raise error
 
     return dataclasses.replace(pipeline.stage_named("mlir"), run=fail)
@@ -82,5 +82,5 @@ def test_a_command_that_fails_inside_prints_no_traceback(
 
     monkeypatch.setattr("tilec.cli.commands.tilec.main", fails)
     assert run(["check"]) == 1
-    told = capsys.readouterr().err
-    assert "error[E0508]" in told and "KeyError" in told and "Traceback" not in told
+    message = capsys.readouterr().err
+    assert "error[E0508]" in message and "KeyError" in message and "Traceback" not in message

@@ -59,16 +59,16 @@ def test_it_is_what_build_makes(project: Path, monkeypatch: pytest.MonkeyPatch) 
     assert compiled(project, CONSTANTS | {"BLOCK": 2048})[0].block == 256
 
 
-def test_a_refused_kernel_is_told_as_check_tells_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_kernel_is_reported_as_by_check(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = project / "kernels_src" / "add.py"
     source.write_text(source.read_text().replace(", pad=0", ""))
     with pytest.raises(CompileError) as refused:
         compiled(project, CONSTANTS)
     assert commands.run(["check", str(source), "-c", "E=bf16,BLOCK=1024", "--arch", "sm_90"]) == 1
-    told = [line for line in capsys.readouterr().err.splitlines() if "specialised" not in line]
-    said = [line for line in str(refused.value).strip().splitlines() if "specialised" not in line]
-    assert said == told
-    assert "error[E0301]: load from `x` may read past the end of axis 0" in said
+    printed = [line for line in capsys.readouterr().err.splitlines() if "specialised" not in line]
+    raised_lines = [line for line in str(refused.value).strip().splitlines() if "specialised" not in line]
+    assert raised_lines == printed
+    assert "error[E0301]: load from `x` may read past the end of axis 0" in raised_lines
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_refused_kernel_is_told_as_check_tells_it(project: Path, capsys: pytes
         (CONSTANTS, "sm_1", "E0603"),
     ],
 )
-def test_what_is_asked_wrongly(project: Path, constants: dict[str, Any], arch: str, code: str) -> None:
+def test_wrong_requests_are_refused(project: Path, constants: dict[str, Any], arch: str, code: str) -> None:
     with pytest.raises(CompileError, match=code) as refused:
         compiled(project, constants, arch=arch)
     assert refused.value.diagnostics[0].code == code

@@ -222,10 +222,10 @@ def test_one_byte_of_every_file_of_tilec_moves_the_keys_it_must_and_no_others(pa
     passes = {"prover": {"proofs"}, "schedule": {"schedule", "mlir"}}
     checked = 0
     files_of = [sorted(folder.glob("*.py")) for folder in sorted({path.parent for path in package.rglob("*.py")})]
-    in_turn = [file for files in zip_longest(*files_of) for file in files if file is not None]
-    size = -(-len(in_turn) // 8)
+    interleaved = [file for files in zip_longest(*files_of) for file in files if file is not None]
+    size = -(-len(interleaved) // 8)
     assert size >= len(files_of)
-    for file in in_turn[part * size : (part + 1) * size]:
+    for file in interleaved[part * size : (part + 1) * size]:
         data = file.read_bytes()
         file.write_bytes(data[:-1] + b"#" if data else b"#")
         after = plan.compiler_digests(digests)
@@ -385,7 +385,7 @@ def test_a_source_that_changes_while_it_is_compiled_is_refused(tmp_path: Path) -
     raise_if_fatal(Outcome(0, caught.value.diagnostics))  # the other kernels are still built
 
 
-def test_the_manifest_says_the_same_on_every_version_of_python() -> None:
+def test_the_manifest_is_the_same_on_every_version_of_python() -> None:
     one = toolchain.stated(TOOLS | {"islpy": "2026.2 cp311 sha256:aa"})
     two = toolchain.stated(TOOLS | {"islpy": "2026.2 cp312 sha256:bb", "python": "CPython 3.12"})
     assert one == two

@@ -41,7 +41,7 @@ CASES = [*((name, SM_90A) for name in shipped.NAMES), *(case for case in shipped
 IDS = [f"{name}-{target}" for name, target in CASES]
 
 
-def here(case: tuple[str, Target]) -> bool:
+def is_current_part(case: tuple[str, Target]) -> bool:
     return case[1] == SM_90A
 
 
@@ -75,7 +75,7 @@ def table(fields: Mapping[str, Any]) -> str:
 class Products:
     """The output and products of one build: per kernel and target the manifest, and the count of each opcode in the code."""
 
-    said: str
+    output: str
     manifests: dict[tuple[str, str], Manifest]
     opcodes: dict[tuple[str, str], Counter[str]]
 
@@ -87,25 +87,25 @@ def products(
     """The products of one target's build, which runs once."""
 
     @functools.cache
-    def made(target: Target) -> Products:
-        held: set[str] = set()
+    def build_products(target: Target) -> Products:
+        packed_names: set[str] = set()
         if target == SM_90A:
             with open_bundle(request.getfixturevalue("shipped_bundle")) as bundle:
-                held = {kernel.name for kernel in bundle.kernels}
-        wanted = [first_of(name, held) for name, arch in CASES if arch == target]
+                packed_names = {kernel.name for kernel in bundle.kernels}
+        wanted = [first_of(name, packed_names) for name, arch in CASES if arch == target]
         return built(tmp_path_factory.mktemp("shipped"), shipped_store, build_file(target, wanted), target)
 
-    return made
+    return build_products
 
 
-def first_of(name: str, held: set[str]) -> tuple[KernelEntry, dict[str, Constant]]:
+def first_of(name: str, packed_names: set[str]) -> tuple[KernelEntry, dict[str, Constant]]:
     """The first specialisation of a kernel; without tensor cores, preferably one whose artifacts exist already."""
     found = [
         (entry, constants) for entry in shipped.all_entries() if entry.name == name for constants in entry.specialisations()
     ]
     if name in shipped.TENSOR_CORES:
         return found[0]
-    return next((one for one in found if artifact_name(name, one[1]) in held), found[0])
+    return next((one for one in found if artifact_name(name, one[1]) in packed_names), found[0])
 
 
 def built(root: Path, shipped_store: Path, text: str, target: Target) -> Products:
@@ -128,11 +128,11 @@ def built(root: Path, shipped_store: Path, text: str, target: Target) -> Product
 def of(products: Callable[[Target], Products], kernel: str, target: Target) -> tuple[Manifest, Counter[str]]:
     """Manifest and opcodes of a kernel; fails with the build's output if it has none."""
     found, key = products(target), (kernel, target.name)
-    assert key in found.manifests, found.said
+    assert key in found.manifests, found.output
     return found.manifests[key], found.opcodes[key]
 
 
-@pytest.mark.parametrize(("kernel", "target"), chosen(CASES, here), ids=IDS)
+@pytest.mark.parametrize(("kernel", "target"), chosen(CASES, is_current_part), ids=IDS)
 def test_nothing_spills_and_budgets_hold(kernel: str, target: Target, products: Callable[[Target], Products]) -> None:
     manifest, opcodes = of(products, kernel, target)
     assert opcodes["EXIT"] and sum(opcodes.values()) > 20
@@ -140,7 +140,7 @@ def test_nothing_spills_and_budgets_hold(kernel: str, target: Target, products: 
     assert (manifest.resources.spill_bytes, manifest.resources.stack_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize(("kernel", "target"), chosen([case for case in CASES if case[0] in WIDE], here))
+@pytest.mark.parametrize(("kernel", "target"), chosen([case for case in CASES if case[0] in WIDE], is_current_part))
 def test_memory_is_moved_16_bytes_at_once(kernel: str, target: Target, products: Callable[[Target], Products]) -> None:
     _, opcodes = of(products, kernel, target)
     assert any(opcode.startswith("LDG.E.128") for opcode in opcodes)
@@ -148,7 +148,7 @@ def test_memory_is_moved_16_bytes_at_once(kernel: str, target: Target, products:
         assert any(opcode.startswith("STG.E.128") for opcode in opcodes)
 
 
-@pytest.mark.parametrize(("kernel", "target"), chosen(PRODUCTS, here))
+@pytest.mark.parametrize(("kernel", "target"), chosen(PRODUCTS, is_current_part))
 def test_products_of_matrices_run_on_tensor_cores(kernel: str, target: Target, products: Callable[[Target], Products]) -> None:
     _, opcodes = of(products, kernel, target)
     if (kernel, target) in WARPGROUPS:  # matrices are read from shared memory by the tensor cores

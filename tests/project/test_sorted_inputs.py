@@ -69,14 +69,14 @@ def test_a_manifest_keeps_it_and_leaves_it_out_where_it_is_false() -> None:
         ("values(cu", "values(table", "E0217"),
     ],
 )
-def test_what_it_cannot_say_is_refused(tmp_path: Path, old: str, new: str, code: str) -> None:
+def test_unsupported_forms_are_refused(tmp_path: Path, old: str, new: str, code: str) -> None:
     with pytest.raises(CompileError) as caught:
         load(tmp_path, old, new)
     assert [one.code for one in caught.value.diagnostics] == [code]
 
 
 @pytest.mark.parametrize(
-    ("numbers", "words"),
+    ("numbers", "message"),
     [
         ([2, 5, 4, 7], "is not sorted"),
         ([2, 3, 4, 5], "goes from 2 to 5"),
@@ -84,12 +84,12 @@ def test_what_it_cannot_say_is_refused(tmp_path: Path, old: str, new: str, code:
         ([2, 2, 7, 7], ""),
     ],
 )
-def test_the_interpreter_checks_it(tmp_path: Path, numbers: list[int], words: str) -> None:
+def test_the_interpreter_checks_it(tmp_path: Path, numbers: list[int], message: str) -> None:
     arrays = {
         "cu": np.array(numbers, np.int32), "table": np.zeros((1, 2), np.int32), "out": np.zeros(len(numbers), np.int32)
     }  # fmt: skip
-    if words:
-        with pytest.raises(InterpreterError, match=words):
+    if message:
+        with pytest.raises(InterpreterError, match=message):
             run(load(tmp_path), arrays, {})
         return
     run(load(tmp_path), arrays, {})

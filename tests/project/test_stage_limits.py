@@ -57,7 +57,7 @@ def test_stage_that_eats_memory_is_killed_and_named(root: Path) -> None:
     assert only.notes[0] == "it was at: sets without end"
 
 
-def test_allocation_that_fails_is_told_as_memory_and_not_as_a_defect(root: Path) -> None:
+def test_a_failed_allocation_is_reported_as_memory_and_not_as_an_internal_error(root: Path) -> None:
     limit(root, "stage_memory_mb = 64")
     append(root, "copy_a", "#! much\n")
     result = project.build(root, kernels=("copy_a",))
@@ -81,7 +81,7 @@ def test_a_kernel_may_have_its_own_budget(root: Path) -> None:
         "stage_memory_mb = -1", "stage_memory_mb = 1.5", "stage_memory_mb = 99999999999",
     ],
 )  # fmt: skip
-def test_what_is_no_budget_is_an_error_at_its_line(root: Path, line: str) -> None:
+def test_an_invalid_budget_is_an_error_at_its_line(root: Path, line: str) -> None:
     limit(root, line)
     with pytest.raises(CompileError) as caught:
         read_build_file(root / "build.toml")
@@ -95,7 +95,7 @@ def test_limits_change_no_key(root: Path) -> None:
     assert project.statuses(project.build(root)) == ["hit"] * 8
 
 
-def test_worker_that_somebody_kills_is_told_as_that(root: Path) -> None:
+def test_a_worker_that_was_killed_is_reported_as_killed(root: Path) -> None:
     append(root, "copy_a", "#! killed\n")
     result = project.build(root, kernels=("copy_a",), jobs=1)
     assert {item.code for item in result.diagnostics} == {"E0813"}

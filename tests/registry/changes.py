@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.registry.lies import NOT_GIVEN, REFUSED
-from tests.registry.server import Answer, Asked, Registry
+from tests.registry.server import Registry, Request, Response
 from tests.registry.shipments import shipment, sidecar
 from tilec.runtime import BundleError
 from tilec.ship.finder import checked
@@ -24,47 +24,49 @@ from tilec.ship.registry.reference import read_reference
 CODES: Final = ("E0731", REFUSED, NOT_GIVEN, "E0734")
 LIMITS: Final = Limits(stall_seconds=2, seconds=10, attempts=3, pause_seconds=0)
 SALTS: Final = (1, 2, 1)
-Change = Callable[[Registry, Answer, random.Random], Answer]
+Change = Callable[[Registry, Response, random.Random], Response]
 
 
-def _bytes(answer: Answer) -> bytes:
-    assert isinstance(answer.body, bytes)
-    return answer.body
+def _bytes(response: Response) -> bytes:
+    assert isinstance(response.body, bytes)
+    return response.body
 
 
-def flip(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
+def flip(registry: Registry, response: Response, rng: random.Random) -> Response:
     """Some bits of the body."""
-    data = bytearray(_bytes(answer) or b"\0")
+    data = bytearray(_bytes(response) or b"\0")
     for _ in range(rng.randrange(1, 4)):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return answer.but(body=bytes(data))
+    return response.but(body=bytes(data))
 
 
-def cut(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
+def cut(registry: Registry, response: Response, rng: random.Random) -> Response:
     """A truncated body, with its original length or its new one."""
-    data = _bytes(answer)
+    data = _bytes(response)
     part = data[: rng.randrange(len(data) or 1)]
-    return answer.but(body=part) if rng.random() < 0.5 else answer.but(body=[part], headers={"Content-Length": str(len(data))})
+    return (
+        response.but(body=part) if rng.random() < 0.5 else response.but(body=[part], headers={"Content-Length": str(len(data))})
+    )
 
 
-def lengthen(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
+def lengthen(registry: Registry, response: Response, rng: random.Random) -> Response:
     """A body with additional bytes, with or without a length."""
-    data = _bytes(answer) + rng.randbytes(rng.randrange(1, 1 << 16))
-    return answer.but(body=data) if rng.random() < 0.5 else answer.but(body=[data])
+    data = _bytes(response) + rng.randbytes(rng.randrange(1, 1 << 16))
+    return response.but(body=data) if rng.random() < 0.5 else response.but(body=[data])
 
 
-def exchange(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
+def other_object(registry: Registry, response: Response, rng: random.Random) -> Response:
     """Another blob or document of the registry."""
     texts = [text for _, text in registry.manifests.values()]
-    return answer.but(body=rng.choice([*registry.blobs.values(), *texts]))
+    return response.but(body=rng.choice([*registry.blobs.values(), *texts]))
 
 
-def status(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
+def status(registry: Registry, response: Response, rng: random.Random) -> Response:
     """Another status."""
-    return answer.but(status=rng.choice([200, 201, 202, 204, 206, 301, 304, 307, 400, 401, 403, 404, 416, 429, 500, 503]))
+    return response.but(status=rng.choice([200, 201, 202, 204, 206, 301, 304, 307, 400, 401, 403, 404, 416, 429, 500, 503]))
 
 
-def header(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
+def header(registry: Registry, response: Response, rng: random.Random) -> Response:
     """Another value of a header."""
     names = (
         "Content-Type",
@@ -90,46 +92,50 @@ def header(registry: Registry, answer: Answer, rng: random.Random) -> Answer:
         "[",
         "\xff",
     )
-    return answer.but(headers={rng.choice([*names, "Transfer-Encoding", "Connection"]): rng.choice(values)})
+    return response.but(headers={rng.choice([*names, "Transfer-Encoding", "Connection"]): rng.choice(values)})
 
 
 CHANGES: Final[dict[str, Change]] = {
-    "bits of a body": flip, "a body cut": cut, "a body lengthened": lengthen, "one body for another": exchange,
+    "bits of a body": flip, "a body cut": cut, "a body lengthened": lengthen, "one body for another": other_object,
     "another status": status, "another header": header,
 }  # fmt: skip
 
 
-def stock(place: str) -> None:
+def stock(repository: str) -> None:
     """Pushes the bundle to pull, and another version of it."""
-    with Client(read_reference(place), push=True) as client:
+    with Client(read_reference(repository), push=True) as client:
         push(client, [shipment("sm_90a", (3, 4), sidecar("old"))], "older")
         push(client, [shipment("sm_90a", SALTS, sidecar("new")), shipment("sm_100a", (5,))], "v1")
 
 
-def attempt(registry: Registry, place: str, change: Change, seed: int, folder: Path) -> str:
+def attempt(registry: Registry, repository: str, change: Change, seed: int, folder: Path) -> str:
     """Pulls with one response changed, once or every time. Returns the code of the refusal, or an empty text if the bundle
     arrived; AssertionError for any other outcome."""
     rng = random.Random(seed)
     number, times = rng.randrange(12), rng.choice((1, 99))
     given = 0
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
+    def tamper(request: Request, response: Response) -> Response:
         nonlocal given
         given += 1
-        return change(registry, answer, rng) if number < given <= number + times and isinstance(answer.body, bytes) else answer
+        return (
+            change(registry, response, rng)
+            if number < given <= number + times and isinstance(response.body, bytes)
+            else response
+        )
 
-    registry.lie = lie
+    registry.tamper = tamper
     try:
-        with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+        with Client(read_reference(f"{repository}:v1"), limits=LIMITS) as client:
             (found,) = pull(client, Wanted(arch="sm_90a"), folder, checked)
         assert found.path.read_bytes() == shipment("sm_90a", SALTS).data
-        beside = {one.name: one.read_bytes() for one in folder.iterdir() if one != found.path}
-        assert beside in ({}, {f"{found.path.name}.intoto.jsonl": sidecar("new")}), sorted(beside)
+        other_files = {one.name: one.read_bytes() for one in folder.iterdir() if one != found.path}
+        assert other_files in ({}, {f"{found.path.name}.intoto.jsonl": sidecar("new")}), sorted(other_files)
     except (RegistryError, BundleError) as error:
         assert error.code in CODES and error.message.isprintable() and len(error.message) < 1000, error
         assert not folder.exists() or not list(folder.iterdir())
         return error.code
     finally:
-        registry.lie = None
+        registry.tamper = None
         shutil.rmtree(folder, ignore_errors=True)
     return ""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.registry.server import BLOBS, MANIFESTS, Answer, Asked, Registry
+from tests.registry.server import BLOBS, MANIFESTS, Registry, Request, Response
 from tilec.ship.registry import oci
 
 PIECE: Final = bytes(1 << 16)
@@ -29,13 +29,13 @@ class Family:
 
     name: str
     code: str
-    lie: Callable[[Registry, Asked, Answer], Answer]
+    tamper: Callable[[Registry, Request, Response], Response]
 
 
 def flipped(data: bytes) -> bytes:
     """One bit flipped, in the middle."""
-    at = len(data) // 2
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    offset = len(data) // 2
+    return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
 
 def endless() -> Iterator[bytes]:
@@ -50,64 +50,64 @@ def drip() -> Iterator[bytes]:
         yield b" "
 
 
-def _body(answer: Answer) -> bytes:
-    assert isinstance(answer.body, bytes)
-    return answer.body
+def _body(response: Response) -> bytes:
+    assert isinstance(response.body, bytes)
+    return response.body
 
 
-def on(kind: str, change: Callable[[Answer], Answer]) -> Callable[[Registry, Asked, Answer], Answer]:
+def on(kind: str, change: Callable[[Response], Response]) -> Callable[[Registry, Request, Response], Response]:
     """Changes the responses to reads of one kind of path, if the object exists."""
 
-    def lie(registry: Registry, asked: Asked, answer: Answer) -> Answer:
-        found = asked.method == "GET" and asked.path.startswith(kind) and answer.status in (200, 206)
-        return change(answer) if found else answer
+    def tamper(registry: Registry, request: Request, response: Response) -> Response:
+        found = request.method == "GET" and request.path.startswith(kind) and response.status in (200, 206)
+        return change(response) if found else response
 
-    return lie
+    return tamper
 
 
-def on_tag(change: Callable[[Answer], Answer]) -> Callable[[Registry, Asked, Answer], Answer]:
+def on_tag(change: Callable[[Response], Response]) -> Callable[[Registry, Request, Response], Response]:
     """Changes the index of the tag."""
     return on(f"{MANIFESTS}v1", change)
 
 
-def on_manifest(change: Callable[[Answer], Answer]) -> Callable[[Registry, Asked, Answer], Answer]:
+def on_manifest(change: Callable[[Response], Response]) -> Callable[[Registry, Request, Response], Response]:
     """Changes the manifests requested by digest."""
     return on(f"{MANIFESTS}sha256:", change)
 
 
-def edited(change: Callable[[Any], Any]) -> Callable[[Answer], Answer]:
+def edited(change: Callable[[Any], Any]) -> Callable[[Response], Response]:
     """Changes the JSON of a document, and declares its new digest."""
 
-    def edit(answer: Answer) -> Answer:
-        text = json.dumps(change(json.loads(_body(answer)))).encode()
-        return answer.but(body=text, headers={"Docker-Content-Digest": oci.describe("", text).digest})
+    def edit(response: Response) -> Response:
+        text = json.dumps(change(json.loads(_body(response)))).encode()
+        return response.but(body=text, headers={"Docker-Content-Digest": oci.describe("", text).digest})
 
     return edit
 
 
-def other_blob(registry: Registry, asked: Asked, answer: Answer) -> Answer:
+def other_blob(registry: Registry, request: Request, response: Response) -> Response:
     """Another blob of the same size if there is one, else any other."""
-    if asked.method != "GET" or not asked.path.startswith(BLOBS) or answer.status != 200:
-        return answer
-    data = _body(answer)
+    if request.method != "GET" or not request.path.startswith(BLOBS) or response.status != 200:
+        return response
+    data = _body(response)
     others = sorted((blob for blob in registry.blobs.values() if blob != data), key=lambda blob: abs(len(blob) - len(data)))
-    return answer.but(body=others[0])
+    return response.but(body=others[0])
 
 
-def older_for_digest(registry: Registry, asked: Asked, answer: Answer) -> Answer:
+def older_for_digest(registry: Registry, request: Request, response: Response) -> Response:
     """Another version's manifest under this version's digest."""
-    if asked.method != "GET" or not asked.path.startswith(f"{MANIFESTS}sha256:"):
-        return answer
+    if request.method != "GET" or not request.path.startswith(f"{MANIFESTS}sha256:"):
+        return response
     older = registry.manifests["older"]
     digest = json.loads(older[1])["manifests"][0]["digest"]
     text = registry.manifests[digest][1]
-    return answer.but(body=text, headers={"Docker-Content-Digest": asked.path.removeprefix(MANIFESTS)})
+    return response.but(body=text, headers={"Docker-Content-Digest": request.path.removeprefix(MANIFESTS)})
 
 
 def _renamed(data: Any) -> Any:
     """The bundle for another architecture under this one's name."""
-    mine, other = sorted(data["manifests"], key=lambda one: one["annotations"][oci.ARCH] != "sm_90a")
-    other["annotations"] = mine["annotations"]
+    own, other = sorted(data["manifests"], key=lambda one: one["annotations"][oci.ARCH] != "sm_90a")
+    other["annotations"] = own["annotations"]
     return data | {"manifests": [other]}
 
 
@@ -124,78 +124,78 @@ def _many(data: Any) -> Any:
     return data | {"manifests": data["manifests"] * 200}
 
 
-def _redirect(place: str) -> Callable[[Answer], Answer]:
-    return lambda answer: Answer(307, b"", {"Location": place})
+def _redirect(place: str) -> Callable[[Response], Response]:
+    return lambda response: Response(307, b"", {"Location": place})
 
 
-def _around(registry: Registry, asked: Asked, answer: Answer) -> Answer:
-    return Answer(307, b"", {"Location": f"/v2/team/kernels{asked.path}"})
+def _around(registry: Registry, request: Request, response: Response) -> Response:
+    return Response(307, b"", {"Location": f"/v2/team/kernels{request.path}"})
 
 
-def _short(answer: Answer) -> Answer:
+def _truncated(response: Response) -> Response:
     """Declares the whole length, and ends in the middle; a resumed download gets nothing."""
-    data = _body(answer)
-    return answer.but(body=[data[: len(data) // 2]], headers={"Content-Length": str(len(data))})
+    data = _body(response)
+    return response.but(body=[data[: len(data) // 2]], headers={"Content-Length": str(len(data))})
 
 
-def _elsewhere(answer: Answer) -> Answer:
+def _elsewhere(response: Response) -> Response:
     """Ends in the middle; a resumed download gets another range than requested."""
-    if answer.status == 206:
-        return answer.but(headers={"Content-Range": "bytes 0-9/10"})
-    return _short(answer)
+    if response.status == 206:
+        return response.but(headers={"Content-Range": "bytes 0-9/10"})
+    return _truncated(response)
 
 
-def _unknown_again(registry: Registry, asked: Asked, answer: Answer) -> Answer:
-    return Answer(401, b"", {"WWW-Authenticate": f'Bearer realm="http://{registry.host}/token",service="x"'})
+def _unknown_again(registry: Registry, request: Request, response: Response) -> Response:
+    return Response(401, b"", {"WWW-Authenticate": f'Bearer realm="http://{registry.host}/token",service="x"'})
 
 
-def _asks(challenge: str) -> Callable[[Registry, Asked, Answer], Answer]:
-    return lambda registry, asked, answer: Answer(401, b"", {"WWW-Authenticate": challenge})
+def _challenges(challenge: str) -> Callable[[Registry, Request, Response], Response]:
+    return lambda registry, request, response: Response(401, b"", {"WWW-Authenticate": challenge})
 
 
-def _interim(registry: Registry, asked: Asked, answer: Answer) -> Answer:
+def _interim(registry: Registry, request: Request, response: Response) -> Response:
     """Endless interim responses, and never a final one."""
-    return Answer(100, itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"))
+    return Response(100, itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"))
 
 
 WRONG_DIGEST: Final = {"Docker-Content-Digest": f"sha256:{'0' * 64}"}
 MILLION: Final = b'{"manifests":[' + b"{}," * 1_000_000 + b"{}]}"
 
 FAMILIES: Final = (
-    Family("a bit of a blob", REFUSED, on(BLOBS, lambda answer: answer.but(body=flipped(_body(answer))))),
-    Family("a bit of a manifest", REFUSED, on_manifest(lambda answer: answer.but(body=flipped(_body(answer))))),
+    Family("a bit of a blob", REFUSED, on(BLOBS, lambda response: response.but(body=flipped(_body(response))))),
+    Family("a bit of a manifest", REFUSED, on_manifest(lambda response: response.but(body=flipped(_body(response))))),
     Family("blobs swapped", REFUSED, other_blob),
     Family("an older manifest for a digest", REFUSED, older_for_digest),
-    Family("another digest in the header", REFUSED, on_tag(lambda answer: answer.but(headers=WRONG_DIGEST))),
-    Family("a blob that ends early", BROKEN, on(BLOBS, _short)),
+    Family("another digest in the header", REFUSED, on_tag(lambda response: response.but(headers=WRONG_DIGEST))),
+    Family("a blob that ends early", BROKEN, on(BLOBS, _truncated)),
     Family("a blob that goes on elsewhere", REFUSED, on(BLOBS, _elsewhere)),
-    Family("a blob of another length", REFUSED, on(BLOBS, lambda answer: answer.but(body=_body(answer) + b"\0"))),
-    Family("a blob without end", REFUSED, on(BLOBS, lambda answer: answer.but(body=endless()))),
+    Family("a blob of another length", REFUSED, on(BLOBS, lambda response: response.but(body=_body(response) + b"\0"))),
+    Family("a blob without end", REFUSED, on(BLOBS, lambda response: response.but(body=endless()))),
     Family("a blob under the length of another", REFUSED, on(BLOBS, lambda a: a.but(headers={"Content-Length": "1"}))),
     Family("a blob of the length of nothing", BROKEN, on(BLOBS, lambda a: a.but(headers={"Content-Length": "-5"}))),
-    Family("a blob byte by byte", BROKEN, on(BLOBS, lambda answer: answer.but(body=drip()))),
-    Family("an index byte by byte", BROKEN, on_tag(lambda answer: answer.but(body=drip()))),
+    Family("a blob byte by byte", BROKEN, on(BLOBS, lambda response: response.but(body=drip()))),
+    Family("an index byte by byte", BROKEN, on_tag(lambda response: response.but(body=drip()))),
     Family("interim answers without end", BROKEN, _interim),
-    Family("an index without end", REFUSED, on_tag(lambda answer: answer.but(body=endless()))),
-    Family("a manifest without end", REFUSED, on_manifest(lambda answer: answer.but(body=endless()))),
-    Family("an index of a million manifests", REFUSED, on_tag(lambda answer: answer.but(body=MILLION))),
+    Family("an index without end", REFUSED, on_tag(lambda response: response.but(body=endless()))),
+    Family("a manifest without end", REFUSED, on_manifest(lambda response: response.but(body=endless()))),
+    Family("an index of a million manifests", REFUSED, on_tag(lambda response: response.but(body=MILLION))),
     Family("an index of 400 manifests", REFUSED, on_tag(edited(_many))),
-    Family("JSON nested without end", REFUSED, on_tag(lambda answer: answer.but(body=b"[" * 1_000_000))),
-    Family("an index that is a list", REFUSED, on_tag(lambda answer: answer.but(body=b"[]"))),
-    Family("a number of 4,000 digits", REFUSED, on_tag(lambda answer: answer.but(body=b'{"a":' + b"9" * 4000 + b"}"))),
+    Family("JSON nested without end", REFUSED, on_tag(lambda response: response.but(body=b"[" * 1_000_000))),
+    Family("an index that is a list", REFUSED, on_tag(lambda response: response.but(body=b"[]"))),
+    Family("a number of 4,000 digits", REFUSED, on_tag(lambda response: response.but(body=b'{"a":' + b"9" * 4000 + b"}"))),
     Family("a bundle for another architecture", REFUSED, on_tag(edited(_renamed))),
     Family("a manifest of another size", REFUSED, on_tag(edited(_with_first(size=7)))),
     Family("a manifest of a size below nothing", REFUSED, on_tag(edited(_with_first(size=-1)))),
     Family("a manifest named by a path", REFUSED, on_tag(edited(_with_first(digest="sha256:../../../etc/passwd")))),
-    Family("HTML", REFUSED, on_tag(lambda answer: answer.but(headers={"Content-Type": "text/html"}))),
+    Family("HTML", REFUSED, on_tag(lambda response: response.but(headers={"Content-Type": "text/html"}))),
     Family("docker's media type", REFUSED, on_manifest(
         lambda a: a.but(headers={"Content-Type": "application/vnd.docker.distribution.manifest.v2+json"})
     )),
     Family("a compressed blob", REFUSED, on(
-        BLOBS, lambda answer: answer.but(body=gzip.compress(_body(answer)), headers={"Content-Encoding": "gzip"})
+        BLOBS, lambda response: response.but(body=gzip.compress(_body(response)), headers={"Content-Encoding": "gzip"})
     )),
     Family("a manifest that expands", REFUSED, on_manifest(
-        lambda answer: answer.but(body=gzip.compress(bytes(1 << 20)), headers={"Content-Encoding": "gzip"})
+        lambda response: response.but(body=gzip.compress(bytes(1 << 20)), headers={"Content-Encoding": "gzip"})
     )),
     Family("a redirect to another host by http", REFUSED, on(BLOBS, _redirect("http://blobs.invalid/x"))),
     Family("a redirect with a password", REFUSED, on(BLOBS, _redirect("https://user:password@blobs.invalid/x"))),
@@ -203,9 +203,9 @@ FAMILIES: Final = (
     Family("a redirect to a file", REFUSED, on(BLOBS, _redirect("file:///etc/passwd"))),
     Family("a redirect to nowhere", REFUSED, on(BLOBS, _redirect(""))),
     Family("a redirect around", REFUSED, _around),
-    Family("no answer but 500", BROKEN, lambda registry, asked, answer: Answer(500)),
+    Family("no answer but 500", BROKEN, lambda registry, request, response: Response(500)),
     Family("a token that is never given", NOT_GIVEN, _unknown_again),
-    Family("a password for another host", NOT_GIVEN, _asks('Bearer realm="https://elsewhere.invalid/token"')),
-    Family("a password by http", NOT_GIVEN, _asks('Bearer realm="http://elsewhere.invalid/token"')),
-    Family("a challenge that is none", NOT_GIVEN, _asks("Bearer realm=" + '"' * 9000)),
+    Family("a password for another host", NOT_GIVEN, _challenges('Bearer realm="https://elsewhere.invalid/token"')),
+    Family("a password by http", NOT_GIVEN, _challenges('Bearer realm="http://elsewhere.invalid/token"')),
+    Family("a challenge that is none", NOT_GIVEN, _challenges("Bearer realm=" + '"' * 9000)),
 )  # fmt: skip

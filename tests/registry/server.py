@@ -1,7 +1,7 @@
 """An in-memory registry on this machine that implements the distribution specification; a test may make it lie.
 
-`Registry.lie` gets each response before it is sent and returns the one to send instead. Requests are recorded in `asked`, the
-bytes of sent bodies in `sent`.
+`Registry.tamper` gets each response before it is sent and returns the one to send instead. Requests are recorded in `requests`,
+the bytes of sent bodies in `sent`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ BLOBS: Final = "/blobs/"
 
 
 @dataclass
-class Answer:
+class Response:
     """A response: a body of several pieces is sent piece by piece, without a length unless a header declares one."""
 
     status: int
     body: bytes | Iterable[bytes] = b""
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
-    def but(self, **changes: Any) -> Answer:
+    def but(self, **changes: Any) -> Response:
         """This response with other fields; `headers` are added."""
         headers = self.headers | changes.pop("headers", {})
         return replace(self, headers=headers, **changes)
 
 
 @dataclass
-class Asked:
+class Request:
     """A request: its method, its path below the repository with the query, and its headers."""
 
     method: str
@@ -46,7 +46,7 @@ class Asked:
     headers: dict[str, str]
 
 
-Lie = Callable[[Asked, Answer], Answer]
+Tamper = Callable[[Request, Response], Response]
 
 
 class Registry:
@@ -57,21 +57,21 @@ class Registry:
         self.manifests: dict[str, tuple[str, bytes]] = {}
         self.uploads: dict[str, bytes] = {}
         self.api = api
-        self.lie: Lie | None = None
-        self.asked: list[Asked] = []
+        self.tamper: Tamper | None = None
+        self.requests: list[Request] = []
         self.sent = 0
         self.host = ""
         self._numbers = itertools.count()
 
-    def answer(self, asked: Asked, body: bytes) -> Answer:
+    def response(self, request: Request, body: bytes) -> Response:
         """The honest response."""
-        path, _, query = asked.path.partition("?")
+        path, _, query = request.path.partition("?")
         if path.startswith(MANIFESTS):
-            return self._manifest(asked.method, path.removeprefix(MANIFESTS), asked.headers.get("content-type", ""), body)
+            return self._manifest(request.method, path.removeprefix(MANIFESTS), request.headers.get("content-type", ""), body)
         if path.startswith("/blobs/uploads/"):
-            return self._upload(asked, path.removeprefix("/blobs/uploads/"), query, body)
+            return self._upload(request, path.removeprefix("/blobs/uploads/"), query, body)
         if path.startswith(BLOBS):
-            return self._blob(asked, path.removeprefix(BLOBS))
+            return self._blob(request, path.removeprefix(BLOBS))
         if path.startswith("/referrers/") and self.api:
             subject = path.removeprefix("/referrers/")
             listed = [
@@ -79,50 +79,50 @@ class Registry:
                 for name, (kind, text) in sorted(self.manifests.items())
                 if name.startswith("sha256:") and b'"subject":{"digest":"' + subject.encode() in text
             ]
-            return Answer(200, oci.index(listed), {"Content-Type": oci.INDEX})
-        return Answer(404)
+            return Response(200, oci.index(listed), {"Content-Type": oci.INDEX})
+        return Response(404)
 
-    def _manifest(self, method: str, name: str, kind: str, body: bytes) -> Answer:
+    def _manifest(self, method: str, name: str, kind: str, body: bytes) -> Response:
         if method == "PUT":
             digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
             self.manifests[name] = self.manifests[digest] = (kind, body)
             lists = {"OCI-Subject": digest} if self.api and b'"subject"' in body else {}
-            return Answer(201, b"", {"Docker-Content-Digest": digest, **lists})
+            return Response(201, b"", {"Docker-Content-Digest": digest, **lists})
         if name not in self.manifests:
-            return Answer(404, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"it is not here"}]}')
+            return Response(404, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"it is not here"}]}')
         kind, text = self.manifests[name]
         digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
-        return Answer(200, text, {"Content-Type": kind, "Docker-Content-Digest": digest})
+        return Response(200, text, {"Content-Type": kind, "Docker-Content-Digest": digest})
 
-    def _blob(self, asked: Asked, digest: str) -> Answer:
+    def _blob(self, request: Request, digest: str) -> Response:
         if digest not in self.blobs:
-            return Answer(404)
+            return Response(404)
         data = self.blobs[digest]
-        wanted = asked.headers.get("range", "")
+        wanted = request.headers.get("range", "")
         if wanted:
-            at = int(wanted.removeprefix("bytes=").rstrip("-"))
-            return Answer(206, data[at:], {"Content-Range": f"bytes {at}-{len(data) - 1}/{len(data)}"})
-        return Answer(200, data)
+            offset = int(wanted.removeprefix("bytes=").rstrip("-"))
+            return Response(206, data[offset:], {"Content-Range": f"bytes {offset}-{len(data) - 1}/{len(data)}"})
+        return Response(200, data)
 
-    def _upload(self, asked: Asked, name: str, query: str, body: bytes) -> Answer:
-        if asked.method == "POST":
+    def _upload(self, request: Request, name: str, query: str, body: bytes) -> Response:
+        if request.method == "POST":
             name = f"u{next(self._numbers)}"
             self.uploads[name] = b""
-        elif asked.method == "PATCH":
-            start = int(asked.headers["content-range"].partition("-")[0])
+        elif request.method == "PATCH":
+            start = int(request.headers["content-range"].partition("-")[0])
             if start != len(self.uploads[name]):
-                return Answer(416)
+                return Response(416)
             self.uploads[name] += body
-        elif asked.method == "PUT":
+        elif request.method == "PUT":
             data = self.uploads.pop(name) + body
             digest = urllib.parse.parse_qs(query)["digest"][0]
             if digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
-                return Answer(400, b'{"errors":[{"code":"DIGEST_INVALID"}]}')
+                return Response(400, b'{"errors":[{"code":"DIGEST_INVALID"}]}')
             self.blobs[digest] = data
-            return Answer(201)
+            return Response(201)
         size = len(self.uploads[name])
-        place = {"Location": f"/v2/team/kernels/blobs/uploads/{name}", "Range": f"0-{max(size - 1, 0)}"}
-        return Answer(204 if asked.method == "GET" else 202, b"", place)
+        headers = {"Location": f"/v2/team/kernels/blobs/uploads/{name}", "Range": f"0-{max(size - 1, 0)}"}
+        return Response(204 if request.method == "GET" else 202, b"", headers)
 
 
 @contextlib.contextmanager
@@ -138,25 +138,25 @@ def served(registry: Registry, context: ssl.SSLContext | None = None) -> Generat
         def _do(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(self.command, self.path.removeprefix("/v2/team/kernels"), headers)
-            registry.asked.append(asked)
-            answer = registry.answer(asked, body)
-            if registry.lie is not None:
-                answer = registry.lie(asked, answer)
-            self._send(answer)
+            request = Request(self.command, self.path.removeprefix("/v2/team/kernels"), headers)
+            registry.requests.append(request)
+            response = registry.response(request, body)
+            if registry.tamper is not None:
+                response = registry.tamper(request, response)
+            self._send(response)
 
         do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = _do
 
-        def _send(self, answer: Answer) -> None:
-            whole = answer.body if isinstance(answer.body, bytes) else None
+        def _send(self, response: Response) -> None:
+            whole = response.body if isinstance(response.body, bytes) else None
             sized = {"Content-Length": str(len(whole))} if whole is not None else {"Connection": "close"}
-            self.close_connection = whole is None or answer.headers.get("Connection") == "close"
-            self.send_response(answer.status)
-            for name, value in (sized | answer.headers).items():
+            self.close_connection = whole is None or response.headers.get("Connection") == "close"
+            self.send_response(response.status)
+            for name, value in (sized | response.headers).items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                for piece in [answer.body] if isinstance(answer.body, bytes) else answer.body:
+                for piece in [response.body] if isinstance(response.body, bytes) else response.body:
                     self.wfile.write(piece)
                     registry.sent += len(piece)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.registry.server import BLOBS, Answer, Asked, Registry, served
+from tests.registry.server import BLOBS, Registry, Request, Response, served
 from tests.registry.shipments import shipment, sidecar
 from tests.signing import scene
 from tilec.cli.commands import run
@@ -37,20 +37,20 @@ BASIC = "Basic " + base64.b64encode(b"user:password").decode()
 @pytest.fixture
 def stocked() -> Generator[tuple[Registry, str]]:
     registry = Registry()
-    with served(registry) as place:
-        pushed(place)
-        registry.asked.clear()
-        yield registry, place
+    with served(registry) as repository:
+        pushed(repository)
+        registry.requests.clear()
+        yield registry, repository
 
 
-def pushed(place: str, attestations: bytes = b"") -> Pushed:
-    with Client(read_reference(place), push=True, limits=LIMITS) as client:
+def pushed(repository: str, attestations: bytes = b"") -> Pushed:
+    with Client(read_reference(repository), push=True, limits=LIMITS) as client:
         return push(client, [shipment(attestations=attestations)], "v1")
 
 
-def pulled(place: str, folder: Path) -> bytes:
+def pulled(repository: str, folder: Path) -> bytes:
     """The bytes of the only bundle under the tag."""
-    with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+    with Client(read_reference(f"{repository}:v1"), limits=LIMITS) as client:
         (found,) = pull(client, Wanted(), folder, checked)
     return found.path.read_bytes()
 
@@ -63,107 +63,107 @@ def known(registry: Registry, folder: Path, patch: pytest.MonkeyPatch, **config:
     patch.setenv("DOCKER_CONFIG", str(folder))
 
 
-def test_what_is_there_is_not_sent_again(stocked: tuple[Registry, str]) -> None:
-    registry, place = stocked
-    assert pushed(place).sent == 0
-    assert not any(asked.method in ("POST", "PATCH") for asked in registry.asked)
-    with Client(read_reference(place), push=True) as client:
+def test_existing_objects_are_not_sent_again(stocked: tuple[Registry, str]) -> None:
+    registry, repository = stocked
+    assert pushed(repository).sent == 0
+    assert not any(request.method in ("POST", "PATCH") for request in registry.requests)
+    with Client(read_reference(repository), push=True) as client:
         again = push(client, [shipment(salts=(1, 2, 9))], "v2")
     assert 0 < again.sent < again.blobs  # both share their CUBINs
 
 
 @pytest.mark.parametrize("where", [1, 1000, 4321])
-def test_a_pull_goes_on_where_it_broke(where: int, stocked: tuple[Registry, str], tmp_path: Path) -> None:
-    registry, place = stocked
+def test_a_pull_resumes_where_it_broke(where: int, stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    registry, repository = stocked
     cut = set[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        data = answer.body
-        fresh = asked.method == "GET" and asked.path.startswith(BLOBS) and asked.path not in cut
+    def tamper(request: Request, response: Response) -> Response:
+        data = response.body
+        fresh = request.method == "GET" and request.path.startswith(BLOBS) and request.path not in cut
         if fresh and isinstance(data, bytes) and len(data) > where:
-            cut.add(asked.path)
-            return answer.but(body=[data[:where]], headers={"Content-Length": str(len(data))})
-        return answer
+            cut.add(request.path)
+            return response.but(body=[data[:where]], headers={"Content-Length": str(len(data))})
+        return response
 
-    registry.lie = lie
-    assert pulled(place, tmp_path) == shipment().data
-    ranges = [asked.headers["range"] for asked in registry.asked if "range" in asked.headers]
+    registry.tamper = tamper
+    assert pulled(repository, tmp_path) == shipment().data
+    ranges = [request.headers["range"] for request in registry.requests if "range" in request.headers]
     assert ranges == [f"bytes={where}-"] * len(cut) and cut
 
 
 def test_a_pull_starts_anew_where_the_registry_knows_no_ranges(stocked: tuple[Registry, str], tmp_path: Path) -> None:
-    registry, place = stocked
+    registry, repository = stocked
     seen = set[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.path.startswith(BLOBS) and asked.path not in seen:
-            seen.add(asked.path)
-            data = registry.blobs[asked.path.removeprefix(BLOBS)]
-            return Answer(200, [data[: len(data) // 2]], {"Content-Length": str(len(data))})
-        if "range" in asked.headers:
-            return Answer(200, registry.blobs[asked.path.removeprefix(BLOBS)])
-        return answer
+    def tamper(request: Request, response: Response) -> Response:
+        if request.path.startswith(BLOBS) and request.path not in seen:
+            seen.add(request.path)
+            data = registry.blobs[request.path.removeprefix(BLOBS)]
+            return Response(200, [data[: len(data) // 2]], {"Content-Length": str(len(data))})
+        if "range" in request.headers:
+            return Response(200, registry.blobs[request.path.removeprefix(BLOBS)])
+        return response
 
-    registry.lie = lie
-    assert pulled(place, tmp_path) == shipment().data
+    registry.tamper = tamper
+    assert pulled(repository, tmp_path) == shipment().data
 
 
 @pytest.mark.parametrize("kept", [0, 1500])
-def test_an_upload_goes_on_where_it_broke(kept: int) -> None:
+def test_an_upload_resumes_where_it_broke(kept: int) -> None:
     """The second chunk breaks; the registry has received none of it, or a part."""
     registry, data = Registry(), bytes(range(256)) * 20
     broken = list[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.method == "PATCH" and asked.headers["content-range"].startswith("1000-") and not broken:
-            name = asked.path.rpartition("/")[2]
+    def tamper(request: Request, response: Response) -> Response:
+        if request.method == "PATCH" and request.headers["content-range"].startswith("1000-") and not broken:
+            name = request.path.rpartition("/")[2]
             registry.uploads[name] = data[: 1000 + min(kept, 500)]
             broken.append(name)
-            return Answer(503)
-        return answer
+            return Response(503)
+        return response
 
-    registry.lie = lie
-    with served(registry) as place, Client(read_reference(place), push=True, limits=LIMITS) as client:
+    registry.tamper = tamper
+    with served(registry) as repository, Client(read_reference(repository), push=True, limits=LIMITS) as client:
         wanted = oci.describe("x", data)
         assert upload(client, wanted, data, chunk=1000)
         assert registry.blobs == {wanted.digest: data}
         assert not upload(client, wanted, data, chunk=1000)
-    starts = [asked.headers["content-range"].partition("-")[0] for asked in registry.asked if asked.method == "PATCH"]
-    at = 1000 + min(kept, 500)
-    assert starts == ["0", "1000", *(str(start) for start in range(at, len(data), 1000))]
-    assert sum(asked.method == "POST" for asked in registry.asked) == 1
+    starts = [request.headers["content-range"].partition("-")[0] for request in registry.requests if request.method == "PATCH"]
+    received = 1000 + min(kept, 500)
+    assert starts == ["0", "1000", *(str(start) for start in range(received, len(data), 1000))]
+    assert sum(request.method == "POST" for request in registry.requests) == 1
 
 
-def test_an_upload_whose_answer_was_lost_is_done() -> None:
+def test_an_upload_whose_response_was_lost_is_complete() -> None:
     registry, data = Registry(), b"blob"
-    lost = list[str]()
+    dropped = list[str]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.method == "PUT" and not lost:
-            lost.append(asked.path)
-            return Answer(500)
-        return answer
+    def tamper(request: Request, response: Response) -> Response:
+        if request.method == "PUT" and not dropped:
+            dropped.append(request.path)
+            return Response(500)
+        return response
 
-    registry.lie = lie
-    with served(registry) as place, Client(read_reference(place), push=True, limits=LIMITS) as client:
+    registry.tamper = tamper
+    with served(registry) as repository, Client(read_reference(repository), push=True, limits=LIMITS) as client:
         assert upload(client, oci.describe("x", data), data)
-    assert sum(asked.method == "POST" for asked in registry.asked) == 1
+    assert sum(request.method == "POST" for request in registry.requests) == 1
 
 
 def test_basic(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry, place = stocked
-    registry.lie = lambda asked, answer: (
-        answer
-        if asked.headers.get("authorization") == BASIC
-        else Answer(401, b"", {"WWW-Authenticate": 'Basic realm="registry"'})
+    registry, repository = stocked
+    registry.tamper = lambda request, response: (
+        response
+        if request.headers.get("authorization") == BASIC
+        else Response(401, b"", {"WWW-Authenticate": 'Basic realm="registry"'})
     )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
     with pytest.raises(RegistryError, match="asks who you are") as caught:
-        pulled(place, tmp_path / "out")
+        pulled(repository, tmp_path / "out")
     assert caught.value.code == "E0733" and caught.value.hint == f"`docker login {registry.host}`"
     known(registry, tmp_path, monkeypatch)
-    assert pulled(place, tmp_path / "out") == shipment().data
-    assert "authorization" not in registry.asked[0].headers  # before it was requested
+    assert pulled(repository, tmp_path / "out") == shipment().data
+    assert "authorization" not in registry.requests[0].headers  # before it was requested
 
 
 HELPER = """#!/bin/sh
@@ -175,21 +175,21 @@ read host
 @pytest.mark.parametrize("kind", ["password", "helper", "nobody"])
 def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The token service is asked with our identity and scope, whatever the challenge says."""
-    registry, place = stocked
-    tokens = list[Asked]()
+    registry, repository = stocked
+    tokens = list[Request]()
 
-    def lie(asked: Asked, answer: Answer) -> Answer:
-        if asked.path.startswith("/token"):
-            tokens.append(asked)
-            return Answer(200, b'{"token": "abc.def"}')
+    def tamper(request: Request, response: Response) -> Response:
+        if request.path.startswith("/token"):
+            tokens.append(request)
+            return Response(200, b'{"token": "abc.def"}')
         challenge = f'Bearer realm="http://{registry.host}/token?a=b&scope=repository:other:push&service=x",service="kernels",scope="repository:other:*"'
         return (
-            answer
-            if asked.headers.get("authorization") == "Bearer abc.def"
-            else Answer(401, b"", {"WWW-Authenticate": challenge})
+            response
+            if request.headers.get("authorization") == "Bearer abc.def"
+            else Response(401, b"", {"WWW-Authenticate": challenge})
         )
 
-    registry.lie = lie
+    registry.tamper = tamper
     if kind == "helper":
         helper = tmp_path / "docker-credential-shelf"
         helper.write_text(HELPER)
@@ -200,43 +200,43 @@ def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkey
         known(registry, tmp_path, monkeypatch)
     else:
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
-    assert pulled(place, tmp_path / "out") == shipment().data
-    (asked,) = tokens
+    assert pulled(repository, tmp_path / "out") == shipment().data
+    (request,) = tokens
     if kind == "helper":
-        assert (asked.method, asked.headers["content-type"]) == ("POST", "application/x-www-form-urlencoded")
-        assert asked.path == "/token?a=b"
+        assert (request.method, request.headers["content-type"]) == ("POST", "application/x-www-form-urlencoded")
+        assert request.path == "/token?a=b"
     else:
-        assert asked.path == "/token?a=b&scope=repository%3Ateam%2Fkernels%3Apull&service=kernels"
-        assert asked.headers.get("authorization") == (BASIC if kind == "password" else None)
+        assert request.path == "/token?a=b&scope=repository%3Ateam%2Fkernels%3Apull&service=kernels"
+        assert request.headers.get("authorization") == (BASIC if kind == "password" else None)
 
 
-def test_no_password_goes_along_with_a_redirect(
+def test_no_password_is_sent_with_a_redirect(
     stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, place = stocked
+    registry, repository = stocked
     known(registry, tmp_path, monkeypatch)
     elsewhere = Registry()
     elsewhere.blobs = registry.blobs
     with served(elsewhere):
 
-        def lie(asked: Asked, answer: Answer) -> Answer:
-            if asked.headers.get("authorization") != BASIC:
-                return Answer(401, b"", {"WWW-Authenticate": "Basic realm=x"})
-            there = f"http://{elsewhere.host}/v2/team/kernels{asked.path}"
-            return Answer(307, b"", {"Location": there}) if asked.path.startswith(BLOBS) else answer
+        def tamper(request: Request, response: Response) -> Response:
+            if request.headers.get("authorization") != BASIC:
+                return Response(401, b"", {"WWW-Authenticate": "Basic realm=x"})
+            elsewhere_url = f"http://{elsewhere.host}/v2/team/kernels{request.path}"
+            return Response(307, b"", {"Location": elsewhere_url}) if request.path.startswith(BLOBS) else response
 
-        registry.lie = lie
-        assert pulled(place, tmp_path / "out") == shipment().data
-    assert elsewhere.asked and not any("authorization" in asked.headers for asked in elsewhere.asked)
+        registry.tamper = tamper
+        assert pulled(repository, tmp_path / "out") == shipment().data
+    assert elsewhere.request and not any("authorization" in request.headers for request in elsewhere.request)
 
 
 @pytest.mark.parametrize("api", [True, False])
 def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) -> None:
     """By the registry's own referrers list or by the fallback tag; and in cosign's layout."""
     registry = Registry(api=api)
-    with served(registry) as place:
-        subjects = {pushed(place, sidecar(*names)).manifests for names in (("a", "b"), ("b", "c"))}
-        assert pulled(place, tmp_path) == shipment().data
+    with served(registry) as repository:
+        subjects = {pushed(repository, sidecar(*names)).manifests for names in (("a", "b"), ("b", "c"))}
+        assert pulled(repository, tmp_path) == shipment().data
     found = (tmp_path / "tiny-1b-sm_90a.bundle.intoto.jsonl").read_bytes()
     assert sorted(found.splitlines()) == sidecar("a", "b", "c").splitlines()
     ((subject,),) = subjects
@@ -253,20 +253,20 @@ def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) 
 
 def test_what_killed_pulls_left_is_swept_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a pull by the command; and never the files that another pull, maybe on another machine, is about to name."""
-    left = [tmp_path / f".tmp-7-{'0' * 16}{end}" for end in ("", ".intoto.jsonl")]
-    for path in left:
+    leftovers = [tmp_path / f".tmp-7-{'0' * 16}{end}" for end in ("", ".intoto.jsonl")]
+    for path in leftovers:
         path.touch()
 
     def lives(process: int) -> bool:
         return False
 
     monkeypatch.setattr("tilec.untrusted.temporary_files._lives", lives)
-    with served(Registry()) as place:
-        pushed(place, sidecar("a"))
-        assert run(["bundle", "pull", f"{place}:v1", "-o", str(tmp_path), "--trust", "none"]) == 0
+    with served(Registry()) as repository:
+        pushed(repository, sidecar("a"))
+        assert run(["bundle", "pull", f"{repository}:v1", "-o", str(tmp_path), "--trust", "none"]) == 0
         names = set(os.listdir(tmp_path))
         assert names == {"tiny-1b-sm_90a.bundle", "tiny-1b-sm_90a.bundle.intoto.jsonl"}
-        with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+        with Client(read_reference(f"{repository}:v1"), limits=LIMITS) as client:
             (found,) = pull(client, Wanted(), tmp_path / "out", lambda path, arch: sweep(path.parent))
     assert found.attested and set(os.listdir(tmp_path / "out")) == names
 
@@ -276,87 +276,89 @@ def test_what_cannot_be_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path = tmp_path / "one.bundle"
     path.write_bytes(shipment().data)
     nowhere = "oci://127.0.0.1:1/team/kernels"
-    for words, said in (
+    for arguments, message in (
         ([str(path), str(path), f"{nowhere}:v1"], "two bundles are for `tiny-1b` and `sm_90a`"),
         ([str(path), nowhere], "has no tag to push to"),
         ([str(path), f"{nowhere}@sha256:{'0' * 64}"], "has no tag to push to"),
         ([str(path), "v1"], "does not begin with `oci://`"),
         ([str(path), f"{nowhere}:v1"], "error[E0731]: `127.0.0.1:1` cannot be reached"),
     ):
-        assert run(["bundle", "push", *words]) == 2
-        assert said in capsys.readouterr().err
+        assert run(["bundle", "push", *arguments]) == 2
+        assert message in capsys.readouterr().err
 
 
-def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
+def test_signatures_are_pulled_and_checked_by_a_policy(tmp_path: Path) -> None:
     """A signed bundle opens under the policy after the pull; an unsigned one, or one signed by others, is not even stored."""
     folder = tmp_path / "scene"
     folder.mkdir()
-    made = scene.make(folder.resolve())
-    data, judged = made.sound[scene.NAME], partial(checked, trust=made.policy)
+    setup = scene.make(folder.resolve())
+    data, check = setup.sound[scene.NAME], partial(checked, trust=setup.policy)
     for tag, attestations in (
-        ("signed", made.sound[scene.SIDECAR]),
-        ("strangers", made.others["strangers"][1]),
+        ("signed", setup.sound[scene.SIDECAR]),
+        ("strangers", setup.others["strangers"][1]),
         ("bare", b""),
     ):
         one, out = Shipment(data, "tiny-1b", "sm_90a", hashlib.sha256(data).hexdigest(), attestations), tmp_path / tag
-        with served(Registry()) as place, Client(read_reference(f"{place}:{tag}"), push=True) as client:
+        with served(Registry()) as repository, Client(read_reference(f"{repository}:{tag}"), push=True) as client:
             push(client, [one], tag)
             if tag == "signed":
-                (found,) = pull(client, Wanted(), out, judged)
-                with open_bundle(found.path, trust=made.policy) as bundle:
+                (found,) = pull(client, Wanted(), out, check)
+                with open_bundle(found.path, trust=setup.policy) as bundle:
                     assert bundle.signed is not None and bundle.signed.release == scene.RELEASE
             else:
                 with pytest.raises(BundleError) as caught:
-                    pull(client, Wanted(), out, judged)
+                    pull(client, Wanted(), out, check)
                 assert caught.value.code == "E0714" and ".tmp-" not in caught.value.message
                 assert list(out.iterdir()) == []
 
 
-def signed_among(folder: Path, place: str) -> scene.Scene:
+def signed_among(folder: Path, repository: str) -> scene.SignedSetup:
     """Pushes, under `v1`, the signed bundle of a scene between an unsigned one with the same dimensions and one by
     strangers."""
     folder.mkdir()
-    made = scene.make(folder.resolve())
-    data = made.sound[scene.NAME]
-    ours = Shipment(data, "tiny-1b", "sm_90a", hashlib.sha256(data).hexdigest(), made.sound[scene.SIDECAR])
-    others = (shipment(model="tiny-0b"), shipment(model="tiny-9b", attestations=made.others["strangers"][1]))
-    with Client(read_reference(f"{place}:v1"), push=True) as client:
+    setup = scene.make(folder.resolve())
+    data = setup.sound[scene.NAME]
+    ours = Shipment(data, "tiny-1b", "sm_90a", hashlib.sha256(data).hexdigest(), setup.sound[scene.SIDECAR])
+    others = (shipment(model="tiny-0b"), shipment(model="tiny-9b", attestations=setup.others["strangers"][1]))
+    with Client(read_reference(f"{repository}:v1"), push=True) as client:
         push(client, [others[0], ours, others[1]], "v1")
-    return made
+    return setup
 
 
 def test_what_a_policy_refuses_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the engine's search, and in the command, which names the bundles it skipped and exits with status 1."""
-    with served(Registry()) as place:
-        made = signed_among(tmp_path / "scene", place)
-        monkeypatch.setenv("TILEC_REGISTRY", f"{place}:v1")
-        with find_bundle({"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16"}, "sm_90a", str(made.policy)) as found:
+    with served(Registry()) as repository:
+        setup = signed_among(tmp_path / "scene", repository)
+        monkeypatch.setenv("TILEC_REGISTRY", f"{repository}:v1")
+        with find_bundle(
+            {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16"}, "sm_90a", str(setup.policy)
+        ) as found:
             assert found.model == "tiny-1b" and found.signed is not None
         names = sorted(os.listdir(found.path.parent))
         assert names == [scene.NAME, scene.SIDECAR]
         assert len(caplog.messages) == 2
-        assert all(f"`{one}` for `sm_90a` of `{place}:v1`" in caplog.text for one in ("tiny-0b", "tiny-9b"))
-        words = ["bundle", "pull", f"{place}:v1", "-o", str(tmp_path / "out"), "--trust", str(made.policy)]
-        assert run(words) == 1
+        assert all(f"`{one}` for `sm_90a` of `{repository}:v1`" in caplog.text for one in ("tiny-0b", "tiny-9b"))
+        arguments = ["bundle", "pull", f"{repository}:v1", "-o", str(tmp_path / "out"), "--trust", str(setup.policy)]
+        assert run(arguments) == 1
         out, err = capsys.readouterr()
         assert out.count("\n") == 1 and "tiny-1b-sm_90a.bundle: intact" in out
         assert err.count("warning: a bundle is passed over: ") == 2 and "`tiny-0b`" in err and "(E0714)" in err
         assert sorted(os.listdir(tmp_path / "out")) == names
-        assert run([*words, "--json"]) == 1
-        told = json.loads(capsys.readouterr().out)
-        assert [one["model"] for one in told["bundles"]] == ["tiny-1b"]
-        assert sorted((one["model"], one["code"]) for one in told["refused"]) == [("tiny-0b", "E0714"), ("tiny-9b", "E0714")]
-        assert run([*words, "--model", "tiny-0b"]) == 1
+        assert run([*arguments, "--json"]) == 1
+        report = json.loads(capsys.readouterr().out)
+        assert [one["model"] for one in report["bundles"]] == ["tiny-1b"]
+        assert sorted((one["model"], one["code"]) for one in report["refused"]) == [("tiny-0b", "E0714"), ("tiny-9b", "E0714")]
+        assert run([*arguments, "--model", "tiny-0b"]) == 1
         assert "error[E0714]" in capsys.readouterr().err and sorted(os.listdir(tmp_path / "out")) == names
 
 
 def test_a_bundle_that_is_not_what_it_must_be_hides_no_other(tmp_path: Path) -> None:
     """Its manifest's blob is missing, or another; if nothing else was requested, that is the error."""
     registry = Registry()
-    with served(registry) as place:
-        with Client(read_reference(f"{place}:v1"), push=True) as client:
+    with served(registry) as repository:
+        with Client(read_reference(f"{repository}:v1"), push=True) as client:
             push(client, [shipment(model="tiny-0b", salts=(7, 8)), shipment()], "v1")
         index = json.loads(registry.manifests["v1"][1])["manifests"]
         first = next(one["digest"] for one in index if one["annotations"][oci.MODEL] == "tiny-0b")
@@ -367,13 +369,13 @@ def test_a_bundle_that_is_not_what_it_must_be_hides_no_other(tmp_path: Path) -> 
             if change is not None:
                 registry.blobs[blob] = change
             refused = list[Refused]()
-            with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
-                (found,) = pull(client, Wanted(), tmp_path, checked, tell=refused.append)
+            with Client(read_reference(f"{repository}:v1"), limits=LIMITS) as client:
+                (found,) = pull(client, Wanted(), tmp_path, checked, report_refused=refused.append)
                 assert found.path.read_bytes() == shipment().data
                 ((model, error),) = [(one.model, one.error) for one in refused]
                 assert model == "tiny-0b" and isinstance(error, RegistryError) and error.code == code
                 with pytest.raises(RegistryError, match=code):
-                    pull(client, Wanted(model="tiny-0b"), tmp_path, checked, tell=refused.append)
+                    pull(client, Wanted(model="tiny-0b"), tmp_path, checked, report_refused=refused.append)
         assert os.listdir(tmp_path) == ["tiny-1b-sm_90a.bundle"]
 
 
@@ -381,12 +383,12 @@ def test_a_bundle_that_is_not_what_it_must_be_hides_no_other(tmp_path: Path) -> 
 def test_a_blob_of_an_earlier_bundle_is_taken_from_a_plain_file_alone(kind: str, tmp_path: Path) -> None:
     """If that path has anything else, the blob is fetched again, without blocking and without following links."""
     registry, out = Registry(), tmp_path / "out"
-    with served(registry) as place:
-        with Client(read_reference(f"{place}:v1"), push=True) as client:
+    with served(registry) as repository:
+        with Client(read_reference(f"{repository}:v1"), push=True) as client:
             push(client, [shipment(model="tiny-0b"), shipment()], "v1")
         swapped = list[Path]()
 
-        def swap(asked: Asked, answer: Answer) -> Answer:
+        def swap(request: Request, response: Response) -> Response:
             for path in out.glob("*.bundle") if not swapped else ():
                 swapped.append(path)
                 path.rename(tmp_path / "elsewhere")
@@ -396,13 +398,13 @@ def test_a_blob_of_an_earlier_bundle_is_taken_from_a_plain_file_alone(kind: str,
                     path.symlink_to(tmp_path / "elsewhere")
                 else:
                     path.write_bytes(bytes((tmp_path / "elsewhere").stat().st_size))
-            return answer
+            return response
 
-        registry.lie = swap
-        registry.asked.clear()
-        with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+        registry.tamper = swap
+        registry.requests.clear()
+        with Client(read_reference(f"{repository}:v1"), limits=LIMITS) as client:
             found = pull(client, Wanted(), out, checked)
-    whole = next(one.path for one in found if one.path not in swapped)
-    assert whole.read_bytes() in (shipment().data, shipment(model="tiny-0b").data)
-    blobs = [asked.path for asked in registry.asked if asked.path.startswith(BLOBS)]
+    unswapped = next(one.path for one in found if one.path not in swapped)
+    assert unswapped.read_bytes() in (shipment().data, shipment(model="tiny-0b").data)
+    blobs = [request.path for request in registry.requests if request.path.startswith(BLOBS)]
     assert len(set(blobs)) < len(blobs)  # fetched again

@@ -59,13 +59,13 @@ def keep(data: bytes, name: str = NAME) -> Path:
     return path
 
 
-def place_of(numbers: dict[str, object], arch: str, trust: str | None = None) -> Path:
+def path_of(numbers: dict[str, object], arch: str, trust: str | None = None) -> Path:
     """The path of the bundle that is found."""
     with find_bundle(numbers, arch, trust) as bundle:
         return bundle.path
 
 
-def kernel_place(kernel: str, constants: dict[str, Any], arch: str) -> Path:
+def kernel_path(kernel: str, constants: dict[str, Any], arch: str) -> Path:
     """The path of the bundle that is found for a kernel."""
     with find_kernel(kernel, constants, arch) as bundle:
         return bundle.path
@@ -77,20 +77,20 @@ def refusal(arch: str = "sm_90a") -> BundleError:
     return caught.value
 
 
-def test_nothing_is_found_and_nothing_is_asked() -> None:
+def test_nothing_is_found_and_no_registry_is_contacted() -> None:
     found = refusal()
     assert found.code == "E0735" and str(bundles_folder()) in found.message
 
 
 def test_a_package_comes_before_what_was_pulled(install: Callable[..., Path]) -> None:
     pulled = keep(samples.bundle())
-    assert place_of(NUMBERS, "sm_90a") == pulled
+    assert path_of(NUMBERS, "sm_90a") == pulled
     installed = install()
-    assert place_of(NUMBERS, "sm_90a") == installed
+    assert path_of(NUMBERS, "sm_90a") == installed
     assert "tilec_kernels_tiny_1b_sm_90a" not in sys.modules  # none of its code was run
     install(arch="sm_100a")
-    assert place_of(NUMBERS, "sm_90a") == installed
-    assert place_of(NUMBERS, "sm_100a").name == "tiny-1b-sm_100a.bundle"
+    assert path_of(NUMBERS, "sm_90a") == installed
+    assert path_of(NUMBERS, "sm_100a").name == "tiny-1b-sm_100a.bundle"
     assert refusal("sm_120a").code == "E0735"
 
 
@@ -100,7 +100,7 @@ def test_a_package_with_a_malformed_list_hides_no_other(install: Callable[..., P
     broken.mkdir()
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (broken / "entry_points.txt").write_text("[tilec.kernels]\nno value\n")
-    assert place_of(NUMBERS, "sm_90a") == installed
+    assert path_of(NUMBERS, "sm_90a") == installed
 
 
 def test_two_packages_are_none(install: Callable[..., Path]) -> None:
@@ -111,7 +111,7 @@ def test_two_packages_are_none(install: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("numbers", [{}, NUMBERS | {"hidden_size": 256}, {"hidden_size": 128}])
-def test_another_model_is_not_taken(numbers: dict[str, object]) -> None:
+def test_another_model_is_not_used(numbers: dict[str, object]) -> None:
     keep(samples.bundle())
     with pytest.raises(BundleError, match="no bundle for this model"):
         find_bundle(numbers, "sm_90a")
@@ -129,7 +129,7 @@ def test_what_cannot_be_used_is_named() -> None:
     os.mkfifo(path)
     assert "is not a file" in refusal().message
     other = keep(samples.bundle(), "tiny-2b-sm_90a.bundle")
-    assert place_of(NUMBERS, "sm_90a") == other
+    assert path_of(NUMBERS, "sm_90a") == other
 
 
 def test_a_folder_of_everybody_is_not_believed() -> None:
@@ -139,16 +139,16 @@ def test_a_folder_of_everybody_is_not_believed() -> None:
     assert "is not yours alone" in found.message and str(path.parent) in found.message
 
 
-def test_a_registry_is_asked_where_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_is_contacted_if_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry()
-    with served(registry) as place:
-        with Client(read_reference(place), push=True) as client:
+    with served(registry) as find:
+        with Client(read_reference(find), push=True) as client:
             push(client, [shipment("sm_90a"), shipment("sm_100a", (5,))], "v1")
-        monkeypatch.setenv("TILEC_REGISTRY", f"{place}:v1")
-        found = place_of(NUMBERS, "sm_90a")
+        monkeypatch.setenv("TILEC_REGISTRY", f"{find}:v1")
+        found = path_of(NUMBERS, "sm_90a")
         assert (found, found.read_bytes()) == (bundles_folder() / NAME, samples.bundle())
-        asked = len(registry.asked)
-        assert place_of(NUMBERS, "sm_90a") == found and len(registry.asked) == asked  # it is there now
+        request = len(registry.requests)
+        assert path_of(NUMBERS, "sm_90a") == found and len(registry.requests) == request  # it is there now
         with pytest.raises(BundleError) as caught:
             find_bundle(NUMBERS | {"hidden_size": 256}, "sm_90a")
         assert caught.value.code == "E0734"
@@ -167,14 +167,14 @@ def test_a_wheel_is_as_wheels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / NAME
     path.write_bytes(samples.bundle())
     (tmp_path / f"{NAME}.intoto.jsonl").write_bytes(b"{}\n")
-    wheel, made = tmp_path / "tilec_kernels_tiny_1b_sm_90a-1.2.post3-py3-none-any.whl", list[bytes]()
+    wheel, contents = tmp_path / "tilec_kernels_tiny_1b_sm_90a-1.2.post3-py3-none-any.whl", list[bytes]()
     for epoch in ("0", "2000000000"):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
         assert run(["bundle", "wheel", str(path), "--version", "1.2.post3", "-o", str(tmp_path)]) == 0
-        made.append(wheel.read_bytes())
-        sha256 = hashlib.sha256(made[-1]).hexdigest()
-        assert capsys.readouterr() == (f"{wheel}  {len(made[-1])} bytes  sha256 {sha256}\n", "")
-    assert made[0] == made[1]
+        contents.append(wheel.read_bytes())
+        sha256 = hashlib.sha256(contents[-1]).hexdigest()
+        assert capsys.readouterr() == (f"{wheel}  {len(contents[-1])} bytes  sha256 {sha256}\n", "")
+    assert contents[0] == contents[1]
     archive = zipfile.ZipFile(wheel)
     assert archive.read(f"tilec_kernels_tiny_1b_sm_90a/{NAME}") == samples.bundle()
     assert archive.read(f"tilec_kernels_tiny_1b_sm_90a/{NAME}.intoto.jsonl") == b"{}\n"
@@ -196,7 +196,7 @@ def test_a_wheel_is_as_wheels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME).read_bytes() == samples.bundle()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert place_of(NUMBERS, "sm_90a") == tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME
+    assert path_of(NUMBERS, "sm_90a") == tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME
 
 
 @pytest.mark.parametrize("version", ["", "v1", "1.0-1", "1!1.0", "01.0", "1.0+", "1.0/..", "1.0\n"])
@@ -212,10 +212,10 @@ def test_a_kernel_is_found_by_its_constants(install: Callable[..., Path]) -> Non
     constants = {"E": "bf16", "N": 1, "F": 0.5, "G": True}
     pulled = keep(samples.bundle())
     keep(b"nothing", "other-sm_90a.bundle")
-    assert kernel_place("scale", constants, "sm_90a") == pulled
+    assert kernel_path("scale", constants, "sm_90a") == pulled
     installed = install(model="other")
     install(model="tiny-1b")
-    assert kernel_place("scale", constants, "sm_90a") == installed
+    assert kernel_path("scale", constants, "sm_90a") == installed
     for kernel, wanted, arch in (
         ("scale", constants | {"N": 9}, "sm_90a"), ("scales", constants, "sm_90a"), ("scale", constants, "sm_100a")
     ):  # fmt: skip
@@ -250,21 +250,21 @@ def test_what_a_policy_refuses_hides_nothing(
         assert found.message.endswith("; 2 more that were found are refused too") and not caplog.messages
     payloads = scene.payloads_of(signed, signed.read_bytes(), 1).values()
     sidecar_path(signed).write_bytes(encode_sidecar(scene.signed(payloads, [signer])))
-    for place in (lambda: place_of(NUMBERS, "sm_90a"), lambda: kernel_place("scale", constants, "sm_90a")):
+    for find in (lambda: path_of(NUMBERS, "sm_90a"), lambda: kernel_path("scale", constants, "sm_90a")):
         caplog.clear()
-        assert place() == signed
+        assert find() == signed
         assert len(caplog.messages) == 2 and all(f"`{path}` is not signed" in caplog.text for path in unsigned)
 
 
-def test_a_damaged_bundle_hides_no_whole_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_bundle_hides_no_intact_one(caplog: pytest.LogCaptureFixture) -> None:
     damaged = keep(samples.bundle()[:-1] + b"x", "a-sm_90a.bundle")
     assert refusal().code == "E0705"
-    whole = keep(samples.bundle())
-    assert place_of(NUMBERS, "sm_90a") == whole
+    intact = keep(samples.bundle())
+    assert path_of(NUMBERS, "sm_90a") == intact
     assert f"`{damaged}` is damaged" in caplog.text
 
 
-def test_a_bundle_says_every_number_that_decides() -> None:
+def test_a_bundle_states_every_number_that_decides() -> None:
     keep(samples.bundle())
     find_bundle(NUMBERS, "sm_90a", deciding=("hidden_size", "tied")).close()
     with pytest.raises(BundleError, match="no bundle for this model"):

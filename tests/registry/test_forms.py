@@ -109,10 +109,10 @@ def test_forms_of_challenges(header: str, found: dict[str, dict[str, str]]) -> N
 class Counted(str):
     """A text that counts accesses to its characters."""
 
-    asked = 0
+    request = 0
 
     def __getitem__(self, at: Any) -> str:
-        Counted.asked += 1
+        Counted.request += 1
         return super().__getitem__(at)
 
 
@@ -127,22 +127,22 @@ HOSTILE: Final = (
 def test_challenges_are_read_in_linear_time(unit: str, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(challenges, "MAX_CHALLENGE", 1 << 30)
     for size in (1 << 10, 1 << 13):
-        Counted.asked = 0
+        Counted.request = 0
         text = Counted((start + unit * size)[:size])
         read_challenges([text])
-        assert 0 < Counted.asked <= 6 * size
+        assert 0 < Counted.request <= 6 * size
 
 
 def test_a_challenge_of_a_million_characters_is_not_read() -> None:
     for unit in HOSTILE:
-        Counted.asked = 0
-        assert read_challenges([Counted((unit * 1_000_000)[:1_000_000])] * 3) == {} and Counted.asked == 0
+        Counted.request = 0
+        assert read_challenges([Counted((unit * 1_000_000)[:1_000_000])] * 3) == {} and Counted.request == 0
     rng = random.Random(1)
     for _ in range(300):  # many headers, in total within the limit
         headers = [Counted("".join(rng.choices(HOSTILE, k=rng.randrange(200)))) for _ in range(rng.randrange(60))]
-        Counted.asked = 0
+        Counted.request = 0
         assert read_challenges([*headers, Counted("Basic")]).keys() <= set(SCHEMES)
-        assert Counted.asked <= 6 * MAX_CHALLENGE
+        assert Counted.request <= 6 * MAX_CHALLENGE
 
 
 def test_this_machine() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.registry.changes import CHANGES, attempt, stock
 from tests.registry.lies import FAMILIES, Family
-from tests.registry.server import Answer, Asked, Registry, served
+from tests.registry.server import Registry, Request, Response, served
 from tests.registry.shipments import shipment, sidecar
 from tilec.runtime import BundleError
 from tilec.ship.finder import checked
@@ -34,9 +34,9 @@ MAX_READ = 8 * oci.MAX_DOCUMENT
 def stocked() -> Generator[tuple[Registry, str]]:
     """A registry with two versions, and its reference without tag."""
     registry = Registry()
-    with served(registry) as place:
-        stock(place)
-        yield registry, place
+    with served(registry) as repository:
+        stock(repository)
+        yield registry, repository
 
 
 @pytest.fixture
@@ -49,33 +49,33 @@ def password(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("password")
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_lie_is_refused(family: Family, stocked: tuple[Registry, str], tmp_path: Path) -> None:
-    registry, place = stocked
-    before, asked = registry.sent, len(registry.asked)
-    registry.lie = lambda one, answer: family.lie(registry, one, answer)
+def test_a_tampered_response_is_refused(family: Family, stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    registry, repository = stocked
+    before, request = registry.sent, len(registry.requests)
+    registry.tamper = lambda one, response: family.tamper(registry, one, response)
     folder = tmp_path / "out"
     limits = QUICK if "byte by byte" in family.name or "interim" in family.name else PATIENT
     try:
         with (
-            Client(read_reference(f"{place}:v1"), limits=limits) as client,
+            Client(read_reference(f"{repository}:v1"), limits=limits) as client,
             pytest.raises((RegistryError, BundleError)) as caught,
         ):
             pull(client, Wanted(arch="sm_90a"), folder, checked)
     finally:
-        registry.lie = None
+        registry.tamper = None
     assert caught.value.code == family.code, caught.value
     assert not folder.exists() or list(folder.iterdir()) == []
     assert registry.sent - before <= MAX_READ
-    assert len(registry.asked) - asked < 30
+    assert len(registry.requests) - request < 30
 
 
-def test_a_bundle_that_is_not_what_its_manifest_says(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+def test_a_bundle_that_differs_from_its_manifest(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     """Index and manifest tell the same lie: the bundle itself is of another architecture."""
-    _, place = stocked
+    _, repository = stocked
     other = shipment("sm_100a", (5,))
-    with Client(read_reference(place), push=True) as client:
+    with Client(read_reference(repository), push=True) as client:
         push(client, [type(other)(other.data, other.model, "sm_90a", other.sha256)], "renamed")
-    with Client(read_reference(f"{place}:renamed")) as client, pytest.raises(BundleError) as caught:
+    with Client(read_reference(f"{repository}:renamed")) as client, pytest.raises(BundleError) as caught:
         pull(client, Wanted(arch="sm_90a"), tmp_path / "out", checked)
     assert caught.value.code == "E0706"
     assert "what was pulled" in caught.value.message
@@ -85,8 +85,8 @@ def test_a_bundle_that_is_not_what_its_manifest_says(stocked: tuple[Registry, st
 @pytest.mark.campaign
 def test_a_change_gives_the_bundle_or_nothing(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     """A part of the campaign of `ci/bench/registry_tampering.py`."""
-    registry, place = stocked
-    found = [attempt(registry, place, change, seed, tmp_path / "out") for change in CHANGES.values() for seed in range(8)]
+    registry, repository = stocked
+    found = [attempt(registry, repository, change, seed, tmp_path / "out") for change in CHANGES.values() for seed in range(8)]
     assert any(found) and not all(found)
 
 
@@ -108,10 +108,10 @@ def attested(registry: Registry, layers: list[bytes]) -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_attestations_are_fetched_once_and_bounded(many: bool, tmp_path: Path) -> None:
     registry = Registry()
-    with served(registry) as place, Client(read_reference(f"{place}:v1"), push=True) as client:
+    with served(registry) as repository, Client(read_reference(f"{repository}:v1"), push=True) as client:
         push(client, [shipment()], "v1")
         attested(registry, [b"%d\n" % number for number in range(3000)] if many else [sidecar("a")] * 3000)
-        registry.asked.clear()
+        registry.requests.clear()
         if many:
             with pytest.raises(RegistryError, match="more than 16 of them") as caught:
                 pull(client, Wanted(), tmp_path, checked)
@@ -119,32 +119,32 @@ def test_attestations_are_fetched_once_and_bounded(many: bool, tmp_path: Path) -
         else:
             (found,) = pull(client, Wanted(), tmp_path, checked)
             assert (tmp_path / f"{found.path.name}.intoto.jsonl").read_bytes() == sidecar("a")
-    assert len(registry.asked) < 15
+    assert len(registry.requests) < 15
 
 
 def test_a_whole_pull_has_a_deadline(tmp_path: Path) -> None:
     """Each exchange is within its time limit, but their sum is not."""
     registry = Registry()
-    with served(registry) as place:
-        with Client(read_reference(place), push=True) as client:
+    with served(registry) as repository:
+        with Client(read_reference(repository), push=True) as client:
             push(client, [shipment()], "v1")
 
-        def lie(asked: Asked, answer: Answer) -> Answer:
+        def tamper(request: Request, response: Response) -> Response:
             time.sleep(0.02)
-            return answer
+            return response
 
-        registry.lie = lie
-        limits = Limits(whole_seconds=0.03, least_rate=1 << 40)
-        with Client(read_reference(f"{place}:v1"), limits=limits) as client, pytest.raises(RegistryError) as caught:
+        registry.tamper = tamper
+        limits = Limits(total_seconds=0.03, least_rate=1 << 40)
+        with Client(read_reference(f"{repository}:v1"), limits=limits) as client, pytest.raises(RegistryError) as caught:
             pull(client, Wanted(), tmp_path / "out", checked)
     assert caught.value.code == "E0731" and "took too long" in caught.value.message
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
-def test_an_honest_registry_is_pulled_from(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+def test_an_unmodified_registry_works(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     """This shows that the lies cause the refusals."""
-    _, place = stocked
-    with Client(read_reference(f"{place}:v1")) as client:
+    _, repository = stocked
+    with Client(read_reference(f"{repository}:v1")) as client:
         found = pull(client, Wanted(), tmp_path, checked)
     assert [one.arch for one in found] == ["sm_100a", "sm_90a"]
     assert [one.attested for one in found] == [False, True]

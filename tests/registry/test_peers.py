@@ -30,8 +30,8 @@ def host() -> Generator[str]:
         yield found
 
 
-def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    status = run(["bundle", *words])
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = run(["bundle", *arguments])
     return status, *capsys.readouterr()
 
 
@@ -43,17 +43,17 @@ def test_there_and_back(host: str, tmp_path: Path, capsys: pytest.CaptureFixture
         path.write_bytes(samples.bundle(arch, salts))
         Path(f"{path}.intoto.jsonl").write_bytes(sidecar(arch))
         files.append(str(path))
-    place = f"oci://{host}/team/kernels"
-    status, out, err = command(capsys, "push", "--json", *files, f"{place}:v1")
+    repository = f"oci://{host}/team/kernels"
+    status, out, err = command(capsys, "push", "--json", *files, f"{repository}:v1")
     assert (status, err) == (0, "")
     pushed = json.loads(out)
     assert pushed["sent"] == pushed["blobs"] > 0
-    status, out, _ = command(capsys, "push", *files, f"{place}:v1")
+    status, out, _ = command(capsys, "push", *files, f"{repository}:v1")
     assert status == 0 and f"index {pushed['index']}, 0 of" in out
     for source, options, names in (
-        (f"{place}:v1", (), files),
-        (f"{place}@{pushed['index']}", ("--arch", "sm_90", "--model", "tiny-1b"), files[:1]),
-        (f"{place}@{pushed['manifests'][1]}", (), files[1:]),
+        (f"{repository}:v1", (), files),
+        (f"{repository}@{pushed['index']}", ("--arch", "sm_90", "--model", "tiny-1b"), files[:1]),
+        (f"{repository}@{pushed['manifests'][1]}", (), files[1:]),
     ):
         folder = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         status, out, err = command(capsys, "pull", source, *options, "--output", str(folder))
@@ -63,9 +63,9 @@ def test_there_and_back(host: str, tmp_path: Path, capsys: pytest.CaptureFixture
         )
         for one in folder.iterdir():
             assert one.read_bytes() == (tmp_path / one.name).read_bytes()
-    status, _, err = command(capsys, "pull", f"{place}:v1", "--arch", "sm_120", "-o", str(tmp_path / "none"))
+    status, _, err = command(capsys, "pull", f"{repository}:v1", "--arch", "sm_120", "-o", str(tmp_path / "none"))
     assert status == 2 and "error[E0734]" in err and "it has tiny-1b for sm_100a, tiny-1b for sm_90a" in err
-    status, _, err = command(capsys, "pull", f"{place}:v9", "-o", str(tmp_path / "none"))
+    status, _, err = command(capsys, "pull", f"{repository}:v9", "-o", str(tmp_path / "none"))
     assert status == 2 and "error[E0734]" in err and "MANIFEST_UNKNOWN" in err
     assert not (tmp_path / "none").exists()
 
@@ -82,9 +82,9 @@ def test_through_skopeo(host: str, tmp_path: Path, capsys: pytest.CaptureFixture
     subject = index["manifests"][0]["digest"]
     assert f"{path}: manifest {subject}\n" in out
     for tag in ("v1", referrers_tag(subject)):
-        there, back = f"oci:{tmp_path}/layout:{tag}", f"docker://{host}/two/deep:{tag}"
-        skopeo("copy", "--all", "--src-tls-verify=false", f"docker://{host}/one:{tag}", there)
-        skopeo("copy", "--all", "--dest-tls-verify=false", there, back)
+        layout, back = f"oci:{tmp_path}/layout:{tag}", f"docker://{host}/two/deep:{tag}"
+        skopeo("copy", "--all", "--src-tls-verify=false", f"docker://{host}/one:{tag}", layout)
+        skopeo("copy", "--all", "--dest-tls-verify=false", layout, back)
     assert command(capsys, "pull", f"oci://{host}/two/deep:v1", "-o", str(tmp_path / "out"))[::2] == (0, "")
     for one in (path, Path(f"{path}.intoto.jsonl")):
         assert (tmp_path / "out" / one.name).read_bytes() == one.read_bytes()

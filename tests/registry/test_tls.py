@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.registry.server import BLOBS, Answer, Registry, served
+from tests.registry.server import BLOBS, Registry, Response, served
 from tests.registry.shipments import shipment
 from tilec.ship.finder import checked
 from tilec.ship.registry.client import Client
@@ -38,7 +38,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -50,7 +50,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, Path]:
         .sign(key, hashes.SHA256())
     )
     path, private = folder / f"{name}.pem", folder / f"{name}.key"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     form = serialization.PrivateFormat.PKCS8
     private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -63,11 +63,11 @@ def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every host name resolves to this machine, so that nothing leaves it; no proxy is used."""
     resolve = socket.getaddrinfo
 
-    def here(host: str, *arguments: Any, **options: Any) -> Any:
+    def resolve_locally(host: str, *arguments: Any, **options: Any) -> Any:
         assert host.endswith(".invalid") or ipaddress.ip_address(host).is_loopback, host
         return resolve("127.0.0.1", *arguments, **options)
 
-    monkeypatch.setattr(socket, "getaddrinfo", here)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_locally)
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -79,26 +79,26 @@ def stocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[tuple[
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
     registry = Registry()
     with served(registry, context):
-        place = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels"
-        with Client(read_reference(place), push=True, limits=LIMITS) as client:
+        repository = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels"
+        with Client(read_reference(repository), push=True, limits=LIMITS) as client:
             push(client, [shipment()], "v1")
-        yield registry, f"{place}:v1"
+        yield registry, f"{repository}:v1"
 
 
-def pulled(place: str, folder: Path, **options: Any) -> bytes:
-    with Client(read_reference(place), limits=LIMITS, **options) as client:
+def pulled(repository: str, folder: Path, **options: Any) -> bytes:
+    with Client(read_reference(repository), limits=LIMITS, **options) as client:
         (found,) = pull(client, Wanted(), folder, checked)
     return found.path.read_bytes()
 
 
-def refusal(place: str, folder: Path, **options: Any) -> RegistryError:
+def refusal(repository: str, folder: Path, **options: Any) -> RegistryError:
     with pytest.raises(RegistryError) as caught:
-        pulled(place, folder, **options)
+        pulled(repository, folder, **options)
     assert not folder.exists() or not list(folder.iterdir())
     return caught.value
 
 
-def test_it_is_spoken_with_other_machines(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+def test_tls_is_used_with_other_machines(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     assert pulled(stocked[1], tmp_path / "out") == shipment().data
 
 
@@ -112,7 +112,7 @@ def test_who_does_not_prove_its_name_is_refused(
     monkeypatch.delenv("SSL_CERT_FILE")
     found = refusal(stocked[1], tmp_path / "out")
     assert found.code == "E0731" and "does not prove who it is" in found.message and "SSL_CERT_FILE" in found.hint
-    assert all(asked.method != "GET" for asked in stocked[0].asked)
+    assert all(request.method != "GET" for request in stocked[0].request)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_proxy_that_is_none(proxy: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
 
 
-def test_a_proxy_that_never_ends_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_never_ends_its_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line from time to time satisfies every read timeout; the deadline of the exchange applies to the proxy too."""
     hung_up = threading.Event()
 
@@ -155,31 +155,31 @@ def test_a_proxy_that_never_ends_its_answer(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_it_does_not_lead_back_to_this_machine(stocked: tuple[Registry, str], tmp_path: Path) -> None:
-    registry, place = stocked
-    for there in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{NAME}/x"):
-        registry.lie = lambda asked, answer, to=there: (
-            Answer(307, b"", {"Location": to}) if asked.path.startswith(BLOBS) else answer
+    registry, repository = stocked
+    for target in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{NAME}/x"):
+        registry.tamper = lambda request, response, to=target: (
+            Response(307, b"", {"Location": to}) if request.path.startswith(BLOBS) else response
         )
-        assert refusal(place, tmp_path / "out").code == "E0732"
+        assert refusal(repository, tmp_path / "out").code == "E0732"
     realm = 'Bearer realm="https://127.0.0.1:1/token"'
-    registry.lie = lambda asked, answer: Answer(401, b"", {"WWW-Authenticate": realm})
-    assert refusal(place, tmp_path / "out").code == "E0733"
+    registry.tamper = lambda request, response: Response(401, b"", {"WWW-Authenticate": realm})
+    assert refusal(repository, tmp_path / "out").code == "E0733"
 
 
-def test_plain_http_is_asked_for(tmp_path: Path) -> None:
+def test_plain_http_must_be_requested(tmp_path: Path) -> None:
     registry = Registry()
-    with served(registry) as here:
-        with Client(read_reference(here), push=True) as client:
+    with served(registry) as resolve_locally:
+        with Client(read_reference(resolve_locally), push=True) as client:
             push(client, [shipment()], "v1")
-        place = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels:v1"
-        assert refusal(place, tmp_path / "out").code == "E0731"
-        assert pulled(place, tmp_path / "out", plain_http=True) == shipment().data
+        repository = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels:v1"
+        assert refusal(repository, tmp_path / "out").code == "E0731"
+        assert pulled(repository, tmp_path / "out", plain_http=True) == shipment().data
 
 
 @pytest.mark.parametrize("challenge", ['Basic realm="x"', f'Bearer realm="https://{NAME}/token"'])
 def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry()
-    registry.lie = lambda asked, answer: Answer(401, b"", {"WWW-Authenticate": challenge})
+    registry.tamper = lambda request, response: Response(401, b"", {"WWW-Authenticate": challenge})
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with served(registry):
         host = f"{NAME}:{registry.host.rpartition(':')[2]}"
@@ -187,4 +187,4 @@ def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkey
         (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
         found = refusal(f"oci://{host}/team/kernels:v1", tmp_path / "out", plain_http=True)
     assert found.code == "E0733" and "over plain http" in found.message and "--plain-http" in found.hint
-    assert registry.asked and not any("authorization" in asked.headers for asked in registry.asked)
+    assert registry.requests and not any("authorization" in request.headers for request in registry.requests)

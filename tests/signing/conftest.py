@@ -10,7 +10,7 @@ from tests.signing import scene
 
 
 @pytest.fixture
-def signed_scene(tmp_path: Path) -> scene.Scene:
+def signed_setup(tmp_path: Path) -> scene.SignedSetup:
     """A bundle signed with two keys, and a policy that requires both."""
     folder = tmp_path / "scene"
     folder.mkdir()

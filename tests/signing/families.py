@@ -19,37 +19,37 @@ from tests.bundle import mutants, samples
 from tests.signing import identity_changes, sidecar_changes, statement_changes
 from tests.signing.campaign import Family
 from tests.signing.loading import changed_after_loading, changed_while_loading
-from tests.signing.scene import DIGEST, NAME, POLICY, Scene
+from tests.signing.scene import DIGEST, NAME, POLICY, SignedSetup
 from tilec.runtime import BundleError
 
 CODES = ("E0703", "E0704", "E0705", "E0714", "E0715", "E0735")
-Change = Callable[[Scene, random.Random], Callable[[], None] | None]
+Change = Callable[[SignedSetup, random.Random], Callable[[], None] | None]
 
 
-def bundle_bytes(scene: Scene, rng: random.Random) -> None:
+def bundle_bytes(setup: SignedSetup, rng: random.Random) -> None:
     """Damage of the bundle, or a false header, under an inner digest that may match again."""
     kinds = [kind for name, kind in mutants.KINDS.items() if name != "truncation"]
-    scene.bundle.write_bytes(rng.choice(kinds)(scene.sound[NAME], rng))
+    setup.bundle.write_bytes(rng.choice(kinds)(setup.sound[NAME], rng))
 
 
-def bundle_cut(scene: Scene, rng: random.Random) -> None:
+def bundle_cut(setup: SignedSetup, rng: random.Random) -> None:
     """The bundle truncated, or extended."""
-    data = scene.sound[NAME]
-    scene.bundle.write_bytes(
+    data = setup.sound[NAME]
+    setup.bundle.write_bytes(
         data[: rng.randrange(len(data))] if rng.random() < 0.5 else data + rng.randbytes(rng.randrange(1, 999))
     )
 
 
-def bundle_repacked(scene: Scene, rng: random.Random) -> None:
+def bundle_repacked(setup: SignedSetup, rng: random.Random) -> None:
     """A sound bundle that is not the signed one: a slightly different contract or resource, or other code."""
     if rng.random() < 0.5:
-        scene.bundle.write_bytes(samples.bundle(salts=(rng.randrange(10, 99), 2, 1)))
+        setup.bundle.write_bytes(samples.bundle(salts=(rng.randrange(10, 99), 2, 1)))
     else:
         field, value = rng.choice((("block", 256), ("grid", [1, 1]), ("launch_checks", []), ("no_alias", [])))
-        scene.bundle.write_bytes(samples.bundle(**{field: value}))
+        setup.bundle.write_bytes(samples.bundle(**{field: value}))
 
 
-def blobs_of_another(scene: Scene, rng: random.Random) -> None:
+def blobs_of_another(setup: SignedSetup, rng: random.Random) -> None:
     """The machine code of a kernel replaced by that of another bundle, all digests recomputed."""
     description, blobs = samples.parts()
     other = samples.cubin("scale", rng.randrange(100, 10_000))
@@ -58,29 +58,29 @@ def blobs_of_another(scene: Scene, rng: random.Random) -> None:
     kernel["blob"] = kernel["manifest"]["digests"]["cubin"] = digest
     blobs[digest] = other
     used = {one["blob"] for one in description["kernels"]}
-    scene.bundle.write_bytes(samples.encode(description, {name: code for name, code in blobs.items() if name in used}))
+    setup.bundle.write_bytes(samples.encode(description, {name: code for name, code in blobs.items() if name in used}))
 
 
-def another_pair(scene: Scene, rng: random.Random) -> None:
+def another_pair(setup: SignedSetup, rng: random.Random) -> None:
     """Bundle and sidecar of something else, each sound: another model by the right keys, an older release, a stranger's."""
-    data, sidecar = scene.others[rng.choice(("another model", "older", "strangers", "another of the model"))]
-    scene.bundle.write_bytes(data)
-    scene.sidecar.write_bytes(sidecar)
+    data, sidecar = setup.others[rng.choice(("another model", "older", "strangers", "another of the model"))]
+    setup.bundle.write_bytes(data)
+    setup.sidecar.write_bytes(sidecar)
 
 
-def another_sidecar(scene: Scene, rng: random.Random) -> None:
+def another_sidecar(setup: SignedSetup, rng: random.Random) -> None:
     """The sidecar of another bundle next to this one, or of this one next to another."""
-    data, sidecar = rng.choice(list(scene.others.values()))
-    if data != scene.sound[NAME] and rng.random() < 0.5:
-        scene.bundle.write_bytes(data)
+    data, sidecar = rng.choice(list(setup.others.values()))
+    if data != setup.sound[NAME] and rng.random() < 0.5:
+        setup.bundle.write_bytes(data)
     else:
-        scene.sidecar.write_bytes(sidecar)
+        setup.sidecar.write_bytes(sidecar)
 
 
-def places(scene: Scene, rng: random.Random) -> None:
+def special_files(setup: SignedSetup, rng: random.Random) -> None:
     """Links, pipes, folders, devices and sparse files instead of bundle, sidecar or policy."""
-    path = rng.choice((scene.bundle, scene.sidecar))
-    real = scene.folder / f"{path.name}.real"
+    path = rng.choice((setup.bundle, setup.sidecar))
+    real = setup.folder / f"{path.name}.real"
     path.rename(real)
     kind = rng.randrange(6)
     if kind == 0:
@@ -97,12 +97,12 @@ def places(scene: Scene, rng: random.Random) -> None:
             file.truncate(1 << 38)
 
 
-ASKED, MINIMUM = "threshold = 2", "minimum = 7"
+THRESHOLD, MINIMUM = "threshold = 2", "minimum = 7"
 ANOTHER = f'[[trust.models]]\nname = "large-1b"\ndigests = ["{"1" * 64}"]\n\n'
 EDITS = (
     ("threshold", "treshold"), ("minimum", "minimun"), ("models", "model"), ("builders", "builder"), ("[trust]", "[Trust]"),
-    (ASKED, "threshold = 0"), (ASKED, "threshold = 3"), (ASKED, "threshold = -2"), (ASKED, "threshold = true"),
-    (ASKED, 'threshold = "1"'), (ASKED, "threshold = 1e0"), (ASKED, "threshold = " + "1" * 5000),
+    (THRESHOLD, "threshold = 0"), (THRESHOLD, "threshold = 3"), (THRESHOLD, "threshold = -2"), (THRESHOLD, "threshold = true"),
+    (THRESHOLD, 'threshold = "1"'), (THRESHOLD, "threshold = 1e0"), (THRESHOLD, "threshold = " + "1" * 5000),
     ("format = 2", ""), ("format = 2", "format = 1"), ("format = 2", "format = 3"), ("format = 2", "format = true"),
     ("format = 2", "format = 2.0"),
     (MINIMUM, "minimum = 8"), (MINIMUM, 'minimum = "0"'), (MINIMUM, "minimum = []"), (MINIMUM, "minimum = -1"),
@@ -122,35 +122,35 @@ TEXTS = (
 )  # fmt: skip
 
 
-def policies(scene: Scene, rng: random.Random) -> None:
+def policies(setup: SignedSetup, rng: random.Random) -> None:
     """A policy that is incomplete or not understood: it must not silently become weaker."""
-    key_as_text = ('"second.pub"', json.dumps(scene.signers[0].public_key.pem().decode()))  # the first key once more
+    key_as_text = ('"second.pub"', json.dumps(setup.signers[0].public_key.pem().decode()))  # the first key once more
     texts = [POLICY.replace(old, new, 1) for old, new in (*EDITS, key_as_text)] + list(TEXTS)
     kind = rng.randrange(len(texts) + 6)
     if kind < len(texts):
-        scene.policy.write_bytes(texts[kind].encode())
+        setup.policy.write_bytes(texts[kind].encode())
     elif kind == len(texts):
-        scene.policy.chmod(rng.choice((0o666, 0o664, 0o646)))
+        setup.policy.chmod(rng.choice((0o666, 0o664, 0o646)))
     elif kind == len(texts) + 1:
-        (scene.folder / rng.choice(("first.pub", "second.pub"))).chmod(0o666)
+        (setup.folder / rng.choice(("first.pub", "second.pub"))).chmod(0o666)
     elif kind == len(texts) + 2:
-        scene.policy.unlink()
+        setup.policy.unlink()
     elif kind == len(texts) + 3:
-        scene.policy.unlink()
-        os.mkfifo(scene.policy)
+        setup.policy.unlink()
+        os.mkfifo(setup.policy)
     elif kind == len(texts) + 4:
-        scene.policy.write_bytes(b"\xff\xfe" + rng.randbytes(100))
+        setup.policy.write_bytes(b"\xff\xfe" + rng.randbytes(100))
     else:
-        _public_key(scene, rng)
+        _public_key(setup, rng)
 
 
-def _public_key(scene: Scene, rng: random.Random) -> None:
+def _public_key(setup: SignedSetup, rng: random.Random) -> None:
     """The bytes of a trusted key changed, or the key replaced by another file."""
-    path = scene.folder / rng.choice(("first.pub", "second.pub"))
+    path = setup.folder / rng.choice(("first.pub", "second.pub"))
     body = bytearray(base64.b64decode(b"".join(path.read_bytes().splitlines()[1:-1])))
     body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
     pem = b"-----BEGIN PUBLIC KEY-----\n" + base64.encodebytes(bytes(body)) + b"-----END PUBLIC KEY-----\n"
-    private = scene.signers[0].pem()
+    private = setup.signers[0].pem()
     path.write_bytes(rng.choice((pem, pem, pem, b"", b"x" * (1 << 17), private, struct.pack("<Q", 5), path.read_bytes()[:40])))
 
 
@@ -179,7 +179,7 @@ def _families() -> dict[str, Family]:
         "signed: another provenance": statement_changes.signed_provenance,
         "signed: in parts": statement_changes.signed_by_parts,
         "signed: bombs": statement_changes.signed_bombs,
-        "places: links, pipes, holes": places,
+        "places: links, pipes, holes": special_files,
         "policy": policies,
         "policy: of before": identity_changes.policy_of_before,
         "model: a toy's key signs other numbers": identity_changes.toy_key,
@@ -187,7 +187,7 @@ def _families() -> dict[str, Family]:
         "prebuilt: a folder, under a policy": identity_changes.prebuilt_folder,
     }
     found = {name: Family(change, BundleError, CODES) for name, change in changes.items()}
-    found["search: unsigned beside signed"] = Family(identity_changes.unsigned_beside, BundleError, CODES, harmless=True)
+    found["search: unsigned beside signed"] = Family(identity_changes.unsigned_next_to_it, BundleError, CODES, harmless=True)
     found["changed while loading"] = Family(changed_while_loading, BundleError, CODES, harmless=True)
     found["changed after loading"] = Family(changed_after_loading, BundleError, CODES, harmless=True)
     return found

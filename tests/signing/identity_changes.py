@@ -17,7 +17,7 @@ from unittest.mock import patch
 from tests.bundle import samples
 from tests.ops import prebuilt
 from tests.runtime.fake_driver import FakeDriver
-from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, Scene, payloads_of, signed
+from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, SignedSetup, payloads_of, signed
 from tilec.artifact.bundle_format import model_digest
 from tilec.artifact.signature_format import encode_sidecar, sidecar_path
 from tilec.artifact.signing_keys import FileSigner
@@ -69,34 +69,34 @@ def _bundle(model: str, config: dict[str, Any], step: Any = STEP, salts: tuple[i
     return samples.encode(description | {"model": model, "config": config, "step": step}, blobs)
 
 
-def _put(path: Path, data: bytes, signers: tuple[FileSigner, ...], release: int = RELEASE) -> None:
+def _write_signed(path: Path, data: bytes, signers: tuple[FileSigner, ...], release: int = RELEASE) -> None:
     """Writes a bundle and its signatures."""
     payloads = payloads_of(path, data, release)
     if signers:
         sidecar_path(path).write_bytes(encode_sidecar(signed(payloads.values(), signers)))
 
 
-def _searched(scene: Scene, check: Callable[[Bundle], None]) -> Use:
+def _searched(setup: SignedSetup, check: Callable[[Bundle], None]) -> Use:
     """The engine's search among the files of the scene, without packages of this machine."""
 
     def use() -> None:
         with (
-            patch("tilec.ship.finder.bundles_folder", lambda: scene.folder),
+            patch("tilec.ship.finder.bundles_folder", lambda: setup.folder),
             patch("tilec.ship.finder._entry_points", list),
-            find_bundle(NUMBERS, "sm_90a", scene.policy, deciding=SIZES) as bundle,
+            find_bundle(NUMBERS, "sm_90a", setup.policy, deciding=SIZES) as bundle,
         ):
             check(bundle)
 
-    scene.folder.chmod(0o700)
+    setup.folder.chmod(0o700)
     return use
 
 
-def toy_key(scene: Scene, rng: random.Random) -> Use | None:
+def toy_key(setup: SignedSetup, rng: random.Random) -> Use | None:
     """The toy's key signs a bundle that an engine would use for `tiny-1b`: with its dimensions, or another step, under any
     name."""
-    scene.policy.write_text(ROLES)
-    scene.sidecar.unlink()
-    toy = scene.signers[1:]
+    setup.policy.write_text(ROLES)
+    setup.sidecar.unlink()
+    toy = setup.signers[1:]
     numbers: dict[str, Any] = samples.parts()[0]["config"]
     fewer = {name: value for name, value in numbers.items() if name != rng.choice(("tied", "eps", "dtype"))}
     name, config, step = rng.choice(
@@ -106,13 +106,13 @@ def toy_key(scene: Scene, rng: random.Random) -> Use | None:
             ("tiny-1b", fewer, STEP), ("toy-1m", numbers, OTHER_STEP), ("toy-1m", VAGUE, STEP),
         )
     )  # fmt: skip
-    _put(scene.bundle, _bundle(name, config, step), toy)
+    _write_signed(setup.bundle, _bundle(name, config, step), toy)
     if config is VAGUE or rng.random() < 0.5:
-        return _searched(scene, lambda _: None)
+        return _searched(setup, lambda _: None)
     return None
 
 
-def older_release(scene: Scene, rng: random.Random) -> None:
+def older_release(setup: SignedSetup, rng: random.Random) -> None:
     """The right keys signed a superseded release, when the model had another name, step, or list of dimensions."""
     numbers: dict[str, Any] = samples.parts()[0]["config"]
     name, config, step = rng.choice(
@@ -122,51 +122,53 @@ def older_release(scene: Scene, rng: random.Random) -> None:
             ("tiny-1b", numbers, STEP),
         )
     )  # fmt: skip
-    _put(scene.bundle, _bundle(name, config, step, (3, 9)), scene.signers, rng.randrange(RELEASE))
+    _write_signed(setup.bundle, _bundle(name, config, step, (3, 9)), setup.signers, rng.randrange(RELEASE))
 
 
-def policy_of_before(scene: Scene, rng: random.Random) -> None:
+def policy_of_before(setup: SignedSetup, rng: random.Random) -> None:
     """A policy whose rules use names only, next to bundles that it would have accepted."""
     rules = POLICY[POLICY.index("[[trust.keys]]") :]
-    scene.policy.write_text(rng.choice(BEFORE).format(keys=rules))
+    setup.policy.write_text(rng.choice(BEFORE).format(keys=rules))
     if rng.random() < 0.5:
-        _put(scene.bundle, _bundle(rng.choice(("tiny-1b", "tiny-2b")), TOY), scene.signers)
+        _write_signed(setup.bundle, _bundle(rng.choice(("tiny-1b", "tiny-2b")), TOY), setup.signers)
 
 
-def unsigned_beside(scene: Scene, rng: random.Random) -> Use:
+def unsigned_next_to_it(setup: SignedSetup, rng: random.Random) -> Use:
     """Bundles with the same dimensions that precede the signed one in the engine's search: unsigned, signed by others,
     superseded, damaged. The signed one must still be found."""
     numbers: dict[str, Any] = samples.parts()[0]["config"]
-    for place in range(rng.randrange(1, 4)):
-        path = scene.folder / f"a{place}-sm_90a.bundle"
+    for number in range(rng.randrange(1, 4)):
+        path = setup.folder / f"a{number}-sm_90a.bundle"
         kind = rng.randrange(5)
         if kind == 4:
-            path.write_bytes(scene.sound[NAME][:-1] + b"x")
+            path.write_bytes(setup.sound[NAME][:-1] + b"x")
         else:
-            signers = ((), scene.strangers, scene.signers, scene.signers[:1])[kind]
-            _put(path, _bundle("tiny-1b", numbers, salts=(4, 5)), signers, RELEASE - 1)
-    told = _Told()
+            signers = ((), setup.strangers, setup.signers, setup.signers[:1])[kind]
+            _write_signed(path, _bundle("tiny-1b", numbers, salts=(4, 5)), signers, RELEASE - 1)
+    recorder = _LogRecorder()
 
     def check(bundle: Bundle) -> None:
-        scene.check(bundle)
-        assert all("is passed over" in text for text in told.texts) and told.texts, "nothing was said of what was passed over"
+        setup.check(bundle)
+        assert all("is passed over" in text for text in recorder.texts) and recorder.texts, (
+            "nothing was said of what was passed over"
+        )
 
-    search = _searched(scene, check)
+    search = _searched(setup, check)
 
     def use() -> None:
         logger = logging.getLogger("tilec.ship.finder")
-        logger.addHandler(told)
+        logger.addHandler(recorder)
         try:
             search()
         except BundleError as error:
             raise AssertionError(f"the signed bundle was hidden: {error}") from None
         finally:
-            logger.removeHandler(told)
+            logger.removeHandler(recorder)
 
     return use
 
 
-class _Told(logging.Handler):
+class _LogRecorder(logging.Handler):
     """Records log messages."""
 
     def __init__(self) -> None:
@@ -180,15 +182,15 @@ class _Told(logging.Handler):
 ADD = prebuilt.KERNELS / "add.py"
 
 
-def prebuilt_folder(scene: Scene, rng: random.Random) -> Use:
+def prebuilt_folder(setup: SignedSetup, rng: random.Random) -> Use:
     """An unsigned folder of artifacts for an op, next to the scene's own signatures."""
-    folder = prebuilt.write(scene.folder / "build", prebuilt.add("bf16"))
-    place = rng.choice((folder, folder / "sm_90a"))
-    (place / f"{place.name}.intoto.jsonl").write_bytes(scene.sound[SIDECAR])
-    kernels = Kernels(_interface(), ADD, place)
+    folder = prebuilt.write(setup.folder / "build", prebuilt.add("bf16"))
+    number = rng.choice((folder, folder / "sm_90a"))
+    (number / f"{number.name}.intoto.jsonl").write_bytes(setup.sound[SIDECAR])
+    kernels = Kernels(_interface(), ADD, number)
 
     def use() -> None:
-        with patch("tilec.ops.kernels.find_trust", functools.partial(find_trust, scene.policy)):
+        with patch("tilec.ops.kernels.find_trust", functools.partial(find_trust, setup.policy)):
             kernels.get({"E": "bf16", "BLOCK": 2048}, Device(FakeDriver()))
 
     return use

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.signing.scene import NAME, SIDECAR, Scene
+from tests.signing.scene import NAME, SIDECAR, SignedSetup
 from tilec.runtime import open_bundle
 from tilec.untrusted import regular_file
 
@@ -39,21 +39,21 @@ class Interrupted:
         return call
 
 
-def _acts(scene: Scene, path: Path, rng: random.Random) -> Callable[[], None]:
+def _acts(setup: SignedSetup, path: Path, rng: random.Random) -> Callable[[], None]:
     """A change of a file, in place or by renaming another one to its path."""
-    data = scene.sound[path.name]
-    other_bundle, other_sidecar = scene.others[rng.choice(list(scene.others))]
+    data = setup.sound[path.name]
+    other_bundle, other_sidecar = setup.others[rng.choice(list(setup.others))]
     other = other_bundle if path.name == NAME else other_sidecar
-    at = rng.randrange(len(data))
+    offset = rng.randrange(len(data))
     kind = rng.randrange(7)
 
     def act() -> None:
         if kind == 0:
-            os.truncate(path, at)
+            os.truncate(path, offset)
         elif kind == 1:
             with path.open("r+b") as file:
-                file.seek(at)
-                file.write(bytes([data[at] ^ 1]))
+                file.seek(offset)
+                file.write(bytes([data[offset] ^ 1]))
         elif kind == 2:
             path.write_bytes(other)
         elif kind == 3:
@@ -67,38 +67,38 @@ def _acts(scene: Scene, path: Path, rng: random.Random) -> Callable[[], None]:
             os.mkfifo(path)
         else:
             path.unlink()
-            path.symlink_to(scene.folder / "first.pub")
+            path.symlink_to(setup.folder / "first.pub")
 
     return act
 
 
-def changed_while_loading(scene: Scene, rng: random.Random) -> Callable[[], None]:
+def changed_while_loading(setup: SignedSetup, rng: random.Random) -> Callable[[], None]:
     """Changes bundle or sidecar at one moment of opening."""
-    path = scene.folder / rng.choice((NAME, SIDECAR))
-    whole = Interrupted()
-    _used(scene, whole)
-    moment = Interrupted(rng.randrange(1, whole.calls + 1), _acts(scene, path, rng))
-    return lambda: _used(scene, moment)
+    path = setup.folder / rng.choice((NAME, SIDECAR))
+    all_calls = Interrupted()
+    _used(setup, all_calls)
+    moment = Interrupted(rng.randrange(1, all_calls.calls + 1), _acts(setup, path, rng))
+    return lambda: _used(setup, moment)
 
 
-def _used(scene: Scene, system: Interrupted) -> None:
+def _used(setup: SignedSetup, system: Interrupted) -> None:
     """The scene opened, with `system` for the operating system."""
     regular_file.os = system  # pyright: ignore[reportAttributeAccessIssue]
     try:
-        scene.use()
+        setup.use()
     finally:
         regular_file.os = os
 
 
-def changed_after_loading(scene: Scene, rng: random.Random) -> Callable[[], None]:
+def changed_after_loading(setup: SignedSetup, rng: random.Random) -> Callable[[], None]:
     """Changes everything once the bundle is open: the open bundle stays the same."""
-    acts = [_acts(scene, scene.folder / name, rng) for name in (NAME, SIDECAR)]
+    acts = [_acts(setup, setup.folder / name, rng) for name in (NAME, SIDECAR)]
 
     def use() -> None:
-        with open_bundle(scene.bundle, trust=scene.policy) as bundle:
-            scene.check(bundle)
+        with open_bundle(setup.bundle, trust=setup.policy) as bundle:
+            setup.check(bundle)
             for act in acts:
                 act()
-            scene.check(bundle)
+            setup.check(bundle)
 
     return use

@@ -68,13 +68,13 @@ def signed(payloads: Iterable[bytes], signers: Iterable[FileSigner]) -> list[Env
     found: list[Envelope] = []
     for payload in payloads:
         bare = Envelope(payload, PAYLOAD_TYPE, ())
-        marks = tuple(Signature(one.public_key.id, one.sign(bare.signed_bytes())) for one in signers)
-        found.append(Envelope(payload, PAYLOAD_TYPE, marks))
+        signatures = tuple(Signature(one.public_key.id, one.sign(bare.signed_bytes())) for one in signers)
+        found.append(Envelope(payload, PAYLOAD_TYPE, signatures))
     return found
 
 
 @dataclass
-class Scene:
+class SignedSetup:
     """The right files by name, below `folder`; the signed statements and their signers; and the same of strangers."""
 
     folder: Path
@@ -153,7 +153,7 @@ def keys() -> tuple[FileSigner, FileSigner, FileSigner, FileSigner]:
     return generate("ed25519"), generate("ecdsa-p256"), generate("ed25519"), generate("ecdsa-p256")
 
 
-def make(folder: Path) -> Scene:
+def make(folder: Path) -> SignedSetup:
     """A scene in an empty folder."""
     first, second, *rest = keys()
     trusted, strangers = (first, second), (rest[0], rest[1])
@@ -176,6 +176,6 @@ def make(folder: Path) -> Scene:
         NAME: bundle_bytes(), SIDECAR: encode_sidecar(envelopes), "trust.toml": POLICY.encode(),
         "first.pub": first.public_key.pem(), "second.pub": second.public_key.pem(),
     }  # fmt: skip
-    made = Scene(folder, sound, trusted, strangers, payloads, others)
-    made.restore()
-    return made
+    setup = SignedSetup(folder, sound, trusted, strangers, payloads, others)
+    setup.restore()
+    return setup

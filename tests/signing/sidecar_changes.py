@@ -12,48 +12,48 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from tests.bundle import mutants
-from tests.signing.scene import SIDECAR, Scene, signed
+from tests.signing.scene import SIDECAR, SignedSetup, signed
 from tilec.artifact.bundle_format import canonical
 from tilec.artifact.signature_format import MAX_SIDECAR, PAYLOAD_TYPE, Envelope, Signature
 from tilec.artifact.signing_keys import P256_ORDER
 
 
-def sidecar_bits(scene: Scene, rng: random.Random) -> None:
+def sidecar_bits(setup: SignedSetup, rng: random.Random) -> None:
     """Flips one to three bits of the sidecar, anywhere."""
-    data = scene.sound[SIDECAR]
-    made = data
-    while made == data:
+    data = setup.sound[SIDECAR]
+    changed = data
+    while changed == data:
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
-            made = mutants.bit_flip(made, rng)
-    scene.sidecar.write_bytes(made)
+            changed = mutants.bit_flip(changed, rng)
+    setup.sidecar.write_bytes(changed)
 
 
-def sidecar_cut(scene: Scene, rng: random.Random) -> None:
+def sidecar_cut(setup: SignedSetup, rng: random.Random) -> None:
     """Truncates or empties the sidecar, or appends bytes."""
-    data = scene.sound[SIDECAR]
+    data = setup.sound[SIDECAR]
     lines = data.splitlines(keepends=True)
     kind = rng.randrange(7)
     if kind == 0:
-        scene.sidecar.unlink()
+        setup.sidecar.unlink()
     else:
-        made = (
+        changed = (
             data[: rng.randrange(len(data))], b"", data + rng.choice((b"\n", b"\0", b"{}\n", b"x", lines[0])),
             rng.choice(lines), lines[0] + b"\n" + lines[1], b"\xef\xbb\xbf" + data,
         )  # fmt: skip
-        scene.sidecar.write_bytes(made[kind - 1])
+        setup.sidecar.write_bytes(changed[kind - 1])
 
 
-def _with_line(scene: Scene, rng: random.Random, text: Callable[[dict[str, Any]], bytes]) -> None:
+def _with_line(setup: SignedSetup, rng: random.Random, text: Callable[[dict[str, Any]], bytes]) -> None:
     """Formats one line of the sidecar with `text`, and leaves the other unchanged."""
-    lines = scene.lines()
-    at = rng.randrange(len(lines))
-    made = [canonical(one) for one in lines]
-    before, made[at] = made[at], text(lines[at])
-    assert made[at] != before
-    scene.sidecar.write_bytes(b"".join(line + b"\n" for line in made))
+    lines = setup.lines()
+    index = rng.randrange(len(lines))
+    changed = [canonical(one) for one in lines]
+    before, changed[index] = changed[index], text(lines[index])
+    assert changed[index] != before
+    setup.sidecar.write_bytes(b"".join(line + b"\n" for line in changed))
 
 
-def json_members(scene: Scene, rng: random.Random) -> None:
+def json_members(setup: SignedSetup, rng: random.Random) -> None:
     """Members of an envelope reordered, duplicated, missing, too many, of another type."""
 
     def text(line: dict[str, Any]) -> bytes:
@@ -80,10 +80,10 @@ def json_members(scene: Scene, rng: random.Random) -> None:
             line["signatures"] = rng.choice(([], None, line["signatures"][0], [line["signatures"]], [None, None]))
         return json.dumps(line, sort_keys=True, separators=(",", ":")).encode()
 
-    _with_line(scene, rng, text)
+    _with_line(setup, rng, text)
 
 
-def base64_spellings(scene: Scene, rng: random.Random) -> None:
+def base64_spellings(setup: SignedSetup, rng: random.Random) -> None:
     """The same payload or signature in another encoding: URL-safe, without padding, with spaces, with other unused bits."""
 
     def text(line: dict[str, Any]) -> bytes:
@@ -100,89 +100,101 @@ def base64_spellings(scene: Scene, rng: random.Random) -> None:
         different = [one for one in spellings if one != old]
         if old.endswith("="):
             letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-            at = len(old.rstrip("=")) - 1
-            different.append(old[:at] + letters[letters.index(old[at]) ^ 1] + old[at + 1 :])  # decodes to the same bytes
+            index = len(old.rstrip("=")) - 1
+            different.append(
+                old[:index] + letters[letters.index(old[index]) ^ 1] + old[index + 1 :]
+            )  # decodes to the same bytes
         target[name] = rng.choice(different)
         return canonical(line)
 
-    _with_line(scene, rng, text)
+    _with_line(setup, rng, text)
 
 
-def other_payload_type(scene: Scene, rng: random.Random) -> None:
+def other_payload_type(setup: SignedSetup, rng: random.Random) -> None:
     """Another payload type, with the signatures for the right one, or signed as that type, which is not a statement's."""
-    envelopes = scene.envelopes()
-    at = rng.randrange(len(envelopes))
+    envelopes = setup.envelopes()
+    index = rng.randrange(len(envelopes))
     kind = rng.choice(
         ("", "application/json", PAYLOAD_TYPE + " ", PAYLOAD_TYPE.upper(), "application/vnd.in-toto+dsse", "x" * 500)
     )
-    bare = Envelope(envelopes[at].payload, kind, envelopes[at].signatures)
+    bare = Envelope(envelopes[index].payload, kind, envelopes[index].signatures)
     if rng.random() < 0.5:
-        marks = tuple(Signature(one.public_key.id, one.sign(bare.signed_bytes())) for one in scene.signers)
-        bare = replace(bare, signatures=marks)
-    envelopes[at] = bare
-    scene.write_envelopes(envelopes)
+        signatures = tuple(Signature(one.public_key.id, one.sign(bare.signed_bytes())) for one in setup.signers)
+        bare = replace(bare, signatures=signatures)
+    envelopes[index] = bare
+    setup.write_envelopes(envelopes)
 
 
-def payload_changed(scene: Scene, rng: random.Random) -> None:
+def payload_changed(setup: SignedSetup, rng: random.Random) -> None:
     """A statement in another text, or with other content, under the signatures for the right one."""
-    envelopes = scene.envelopes()
-    at = rng.randrange(len(envelopes))
-    payload = envelopes[at].payload
+    envelopes = setup.envelopes()
+    index = rng.randrange(len(envelopes))
+    payload = envelopes[index].payload
     data = json.loads(payload)
-    made = rng.choice(
+    changed = rng.choice(
         (
             json.dumps(data).encode(), json.dumps(data, sort_keys=True, indent=1).encode(), payload + b"\n", b" " + payload,
             payload.replace(b'"release":7', b'"release":8').replace(b"CycloneDX", b"cycloneDX"), canonical(dict(data, extra=1)),
             canonical(dict(data, subject=[])), mutants.bit_flip(payload, rng),
         )
     )  # fmt: skip
-    envelopes[at] = replace(envelopes[at], payload=made)
-    scene.write_envelopes(envelopes)
+    envelopes[index] = replace(envelopes[index], payload=changed)
+    setup.write_envelopes(envelopes)
 
 
-def signatures_missing(scene: Scene, rng: random.Random) -> None:
+def signatures_missing(setup: SignedSetup, rng: random.Random) -> None:
     """One key's signature missing or duplicated, or the threshold met by one key under two names."""
-    lines = scene.lines()
+    lines = setup.lines()
     line = rng.choice(lines)
     first, second = line["signatures"]
-    alone, at = rng.choice(((first, second), (second, first)))
+    alone, index = rng.choice(((first, second), (second, first)))
     line["signatures"] = rng.choice(
         (
-            [alone], [alone, alone], [alone, dict(at, sig=alone["sig"])], [dict(at, sig=alone["sig"])],
+            [alone], [alone, alone], [alone, dict(index, sig=alone["sig"])], [dict(index, sig=alone["sig"])],
             [alone, dict(alone, keyid=alone["keyid"].upper())], [alone, dict(alone, keyid="0" * 64)],
         )
     )  # fmt: skip
     if len(line["signatures"]) == 1 and rng.random() < 0.3:
         lines.append(dict(line, signatures=[dict(alone)]))  # the same key, in an envelope of its own
-    scene.sidecar.write_bytes(b"".join(canonical(one) + b"\n" for one in lines))
+    setup.sidecar.write_bytes(b"".join(canonical(one) + b"\n" for one in lines))
 
 
-def lying_key_ids(scene: Scene, rng: random.Random) -> None:
+def lying_key_ids(setup: SignedSetup, rng: random.Random) -> None:
     """Key ids swapped, unknown, truncated, re-encoded; a stranger's signature under a trusted id."""
-    envelopes = scene.envelopes()
-    at = rng.randrange(len(envelopes))
-    marks = list(envelopes[at].signatures)
-    where = rng.randrange(2)
-    ids = [one.public_key.id for one in (*scene.signers, *scene.strangers)]
+    envelopes = setup.envelopes()
+    index = rng.randrange(len(envelopes))
+    signatures = list(envelopes[index].signatures)
+    signature_index = rng.randrange(2)
+    ids = [one.public_key.id for one in (*setup.signers, *setup.strangers)]
     kind = rng.randrange(4)
     if kind == 0:
-        marks = [Signature(marks[1].key_id, marks[0].value), Signature(marks[0].key_id, marks[1].value)]
+        signatures = [
+            Signature(signatures[1].key_id, signatures[0].value),
+            Signature(signatures[0].key_id, signatures[1].value),
+        ]
     elif kind == 1:
-        marks[where] = replace(marks[where], key_id=rng.choice((ids[2], ids[3], "f" * 64, marks[where].key_id[:-1] + "g", "")))
+        signatures[signature_index] = replace(
+            signatures[signature_index],
+            key_id=rng.choice((ids[2], ids[3], "f" * 64, signatures[signature_index].key_id[:-1] + "g", "")),
+        )
     elif kind == 2:
-        stranger = rng.choice(scene.strangers)
-        marks[where] = Signature(marks[where].key_id, stranger.sign(envelopes[at].signed_bytes()))
+        stranger = rng.choice(setup.strangers)
+        signatures[signature_index] = Signature(
+            signatures[signature_index].key_id, stranger.sign(envelopes[index].signed_bytes())
+        )
     else:
-        marks[where] = replace(marks[where], key_id=marks[where].key_id.upper() + rng.choice(("", " ", "\n")))
-    envelopes[at] = replace(envelopes[at], signatures=tuple(marks))
-    scene.write_envelopes(envelopes)
+        signatures[signature_index] = replace(
+            signatures[signature_index], key_id=signatures[signature_index].key_id.upper() + rng.choice(("", " ", "\n"))
+        )
+    envelopes[index] = replace(envelopes[index], signatures=tuple(signatures))
+    setup.write_envelopes(envelopes)
 
 
-def ecdsa_forms(scene: Scene, rng: random.Random) -> None:
+def ecdsa_forms(setup: SignedSetup, rng: random.Random) -> None:
     """The ECDSA signature in other forms: raw r and s, s in the upper half, lax DER, numbers out of range."""
-    envelopes = scene.envelopes()
-    at = rng.randrange(len(envelopes))
-    one, two = envelopes[at].signatures
+    envelopes = setup.envelopes()
+    index = rng.randrange(len(envelopes))
+    one, two = envelopes[index].signatures
     r, s = decode_dss_signature(two.value)
     strict = two.value
     forms = (
@@ -193,51 +205,56 @@ def ecdsa_forms(scene: Scene, rng: random.Random) -> None:
         encode_dss_signature(1, 1), encode_dss_signature(r, P256_ORDER), encode_dss_signature(s, r),
         strict[:-1], bytes(64), b"\x30\x00",
     )  # fmt: skip
-    envelopes[at] = replace(envelopes[at], signatures=(one, replace(two, value=rng.choice(forms))))
-    scene.write_envelopes(envelopes)
+    envelopes[index] = replace(envelopes[index], signatures=(one, replace(two, value=rng.choice(forms))))
+    setup.write_envelopes(envelopes)
 
 
-def algorithm_confusion(scene: Scene, rng: random.Random) -> None:
+def algorithm_confusion(setup: SignedSetup, rng: random.Random) -> None:
     """A signature of one algorithm for a key of the other, or a public key of another kind under a trusted one's name."""
-    envelopes = scene.envelopes()
+    envelopes = setup.envelopes()
     kind = rng.randrange(3)
     if kind == 2:
         name = rng.choice(("first.pub", "second.pub"))
         other = "second.pub" if name == "first.pub" else "first.pub"
-        key = scene.sound[other] if rng.random() < 0.5 else rng.choice(scene.strangers).public_key.pem()
-        (scene.folder / name).write_bytes(key)
+        key = setup.sound[other] if rng.random() < 0.5 else rng.choice(setup.strangers).public_key.pem()
+        (setup.folder / name).write_bytes(key)
         return
-    at = rng.randrange(len(envelopes))
-    one, two = envelopes[at].signatures
-    marks = (one, replace(two, value=one.value)) if kind else (replace(one, value=two.value), two)
-    envelopes[at] = replace(envelopes[at], signatures=marks)
-    scene.write_envelopes(envelopes)
+    index = rng.randrange(len(envelopes))
+    one, two = envelopes[index].signatures
+    signatures = (one, replace(two, value=one.value)) if kind else (replace(one, value=two.value), two)
+    envelopes[index] = replace(envelopes[index], signatures=signatures)
+    setup.write_envelopes(envelopes)
 
 
-def sidecar_of_strangers(scene: Scene, rng: random.Random) -> None:
+def sidecar_of_strangers(setup: SignedSetup, rng: random.Random) -> None:
     """The right statements, signed by untrusted keys, under their own ids or those of the trusted ones."""
-    envelopes = signed(scene.payloads.values(), scene.strangers)
+    envelopes = signed(setup.payloads.values(), setup.strangers)
     if rng.random() < 0.5:
-        names = [one.public_key.id for one in scene.signers]
+        names = [one.public_key.id for one in setup.signers]
         envelopes = [
-            replace(one, signatures=tuple(replace(mark, key_id=name) for mark, name in zip(one.signatures, names, strict=True)))
+            replace(
+                one,
+                signatures=tuple(
+                    replace(signature, key_id=name) for signature, name in zip(one.signatures, names, strict=True)
+                ),
+            )
             for one in envelopes
         ]
-    scene.write_envelopes(envelopes)
+    setup.write_envelopes(envelopes)
 
 
-def bombs(scene: Scene, rng: random.Random) -> None:
+def bombs(setup: SignedSetup, rng: random.Random) -> None:
     """A sidecar that exhausts time or memory: huge or many lines, signatures or digits, nesting, a sparse file of a
     terabyte."""
-    line = canonical(scene.lines()[0])
-    many = canonical(dict(scene.lines()[0], signatures=[{"keyid": f"{n:064x}", "sig": "AA=="} for n in range(5000)]))
+    line = canonical(setup.lines()[0])
+    many = canonical(dict(setup.lines()[0], signatures=[{"keyid": f"{n:064x}", "sig": "AA=="} for n in range(5000)]))
     kind = rng.randrange(9)
     if kind == 8:
-        with scene.sidecar.open("wb") as file:
+        with setup.sidecar.open("wb") as file:
             file.truncate(rng.choice((1 << 40, MAX_SIDECAR + 1, MAX_SIDECAR)))
         return
     depth = rng.choice((300, 3000, 1_000_000))
-    scene.sidecar.write_bytes(
+    setup.sidecar.write_bytes(
         (
             line[:-1] + b" " * (4 << 20) + b"}\n", line.replace(b'"payload":"', b'"payload":"' + b"A" * (8 << 20), 1) + b"\n",
             b"[" * depth + b"\n", b'{"a":' * depth + b"\n", b"\n" * (1 << 20), (line + b"\n") * 60, many + b"\n",

@@ -8,23 +8,25 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
-from tests.signing.scene import BUILDER, NAME, RELEASE, Scene, payloads_of, signed
+from tests.signing.scene import BUILDER, NAME, RELEASE, SignedSetup, payloads_of, signed
 from tilec.artifact.bundle_format import canonical
 
 
-def _resigned(scene: Scene, rng: random.Random, change: Callable[[dict[str, Any]], None], which: str | None = None) -> None:
-    """Both statements signed by both trusted keys, after changing one of them (`which`)."""
-    chosen = which or rng.choice(list(scene.payloads))
-    payloads = dict(scene.payloads)
+def _resigned(
+    setup: SignedSetup, rng: random.Random, change: Callable[[dict[str, Any]], None], statement_name: str | None = None
+) -> None:
+    """Both statements signed by both trusted keys, after changing one of them (`statement_name`)."""
+    chosen = statement_name or rng.choice(list(setup.payloads))
+    payloads = dict(setup.payloads)
     data = json.loads(payloads[chosen])
     change(data)
     payloads[chosen] = canonical(data)
-    scene.write_envelopes(signed(payloads.values(), scene.signers))
+    setup.write_envelopes(signed(payloads.values(), setup.signers))
 
 
-def signed_subject(scene: Scene, rng: random.Random) -> None:
+def signed_subject(setup: SignedSetup, rng: random.Random) -> None:
     """The right keys signed a statement about something else."""
-    right = sha256(scene.sound[NAME]).hexdigest()
+    right = sha256(setup.sound[NAME]).hexdigest()
     digests = (
         {"sha256": "0" * 64},
         {"sha512": right * 2},
@@ -41,20 +43,20 @@ def signed_subject(scene: Scene, rng: random.Random) -> None:
     def change(data: dict[str, Any]) -> None:
         data["subject"] = rng.choice(others)
 
-    _resigned(scene, rng, change)
+    _resigned(setup, rng, change)
 
 
-def signed_kind(scene: Scene, rng: random.Random) -> None:
+def signed_kind(setup: SignedSetup, rng: random.Random) -> None:
     """The right keys signed another kind of statement."""
     kinds = ("", "https://slsa.dev/provenance/v0.2", "https://spdx.dev/Document", "https://in-toto.io/Statement/v0.1", 1, None)
 
     def change(data: dict[str, Any]) -> None:
         data[rng.choice(("_type", "predicateType"))] = rng.choice(kinds)
 
-    _resigned(scene, rng, change)
+    _resigned(setup, rng, change)
 
 
-def signed_provenance(scene: Scene, rng: random.Random) -> None:
+def signed_provenance(setup: SignedSetup, rng: random.Random) -> None:
     """The right keys signed it as another model, for another architecture, by another builder, as an older release."""
     release = rng.choice((0, RELEASE - 1, -1, True, str(RELEASE), None, float(RELEASE) + 0.5, 1 << 63))
     changes: tuple[Callable[[dict[str, Any], dict[str, Any]], None], ...] = (
@@ -68,29 +70,29 @@ def signed_provenance(scene: Scene, rng: random.Random) -> None:
     )
     change = rng.choice(changes)
     _resigned(
-        scene, rng, lambda data: change(data["predicate"]["buildDefinition"], data["predicate"]["runDetails"]), "provenance"
+        setup, rng, lambda data: change(data["predicate"]["buildDefinition"], data["predicate"]["runDetails"]), "provenance"
     )
 
 
-def signed_by_parts(scene: Scene, rng: random.Random) -> None:
+def signed_by_parts(setup: SignedSetup, rng: random.Random) -> None:
     """The right keys signed, but one of them an older release or only one of the two statements."""
-    first, second = scene.signers
-    older = list(payloads_of(scene.bundle, scene.sound[NAME], RELEASE - 1).values())
-    now = list(scene.payloads.values())
-    scene.write_envelopes(
+    first, second = setup.signers
+    older = list(payloads_of(setup.bundle, setup.sound[NAME], RELEASE - 1).values())
+    now = list(setup.payloads.values())
+    setup.write_envelopes(
         rng.choice(
             (
                 [*signed(now, [first]), *signed(older, [second])],
                 [*signed(now, [second]), *signed(older[:1], [first]), *signed(now[1:], [first])],
                 [*signed(now[:1], [first, second]), *signed(now[1:], [first])],
-                [*signed(now[:1], [first, second]), *signed(now[:1], scene.strangers)],
+                [*signed(now[:1], [first, second]), *signed(now[:1], setup.strangers)],
                 [*signed(now[:1], [first]), *signed(now[1:], [second])],
             )
         )
     )
 
 
-def signed_bombs(scene: Scene, rng: random.Random) -> None:
+def signed_bombs(setup: SignedSetup, rng: random.Random) -> None:
     """The right keys signed statements that are too expensive for a reader."""
     payload = rng.choice(
         (
@@ -98,6 +100,6 @@ def signed_bombs(scene: Scene, rng: random.Random) -> None:
             b'{"_type":NaN}', b'{"subject":1e999}', b'"' + b"\\u0041" * 200_000 + b'"', b"null", b"[]", b"{}",
         )
     )  # fmt: skip
-    payloads = dict(scene.payloads)
+    payloads = dict(setup.payloads)
     payloads[rng.choice(list(payloads))] = payload
-    scene.write_envelopes(signed(payloads.values(), scene.signers))
+    setup.write_envelopes(signed(payloads.values(), setup.signers))

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from securesystemslib.dsse import Envelope as OtherEnvelope
 from securesystemslib.signer import SSlibKey
 
-from tests.signing.scene import NAME, SIDECAR, Scene, keys
+from tests.signing.scene import NAME, SIDECAR, SignedSetup, keys
 from tilec.artifact import signing_keys
 from tilec.artifact.bundle_format import canonical
 from tilec.artifact.signature_format import (
@@ -56,10 +56,10 @@ def test_the_published_vector_is_accepted() -> None:
     assert pae("é", "ü\n".encode()) == "DSSEv1 2 é 3 ü\n".encode()
 
 
-def test_securesystemslib_verifies_ours(signed_scene: Scene) -> None:
+def test_securesystemslib_verifies_ours(signed_setup: SignedSetup) -> None:
     known: list[Any] = []
     for signer, kind, scheme in zip(
-        signed_scene.signers, ("ed25519", "ecdsa"), ("ed25519", "ecdsa-sha2-nistp256"), strict=True
+        signed_setup.signers, ("ed25519", "ecdsa"), ("ed25519", "ecdsa-sha2-nistp256"), strict=True
     ):  # fmt: skip
         key = serialization.load_pem_public_key(signer.public_key.pem())
         if kind == "ed25519":
@@ -68,7 +68,7 @@ def test_securesystemslib_verifies_ours(signed_scene: Scene) -> None:
         else:
             public = signer.public_key.pem().decode()
         known.append(SSlibKey(signer.public_key.id, kind, scheme, {"public": public}))
-    for line in signed_scene.lines():
+    for line in signed_setup.lines():
         assert len(OtherEnvelope.from_dict(copy.deepcopy(line)).verify(known, 2)) == 2
         line["payload"] = base64.b64encode(base64.b64decode(line["payload"]) + b" ").decode()
         with pytest.raises(Exception, match="do not match threshold"):
@@ -76,12 +76,12 @@ def test_securesystemslib_verifies_ours(signed_scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_openssl_verifies_ours(signed_scene: Scene, number: int) -> None:
-    openssl = shutil.which("openssl")
+def test_openssl_verifies_ours(signed_setup: SignedSetup, number: int) -> None:
+    openssl = shutil.statement_name("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed")
-    folder = signed_scene.folder
-    envelope = signed_scene.envelopes()[0]
+    folder = signed_setup.folder
+    envelope = signed_setup.envelopes()[0]
     (folder / "message").write_bytes(envelope.signed_bytes())
     (folder / "signature").write_bytes(envelope.signatures[number].value)
     command = [openssl, "pkeyutl", "-verify", "-pubin", "-inkey", str(folder / ("first.pub", "second.pub")[number])]
@@ -93,8 +93,8 @@ def test_openssl_verifies_ours(signed_scene: Scene, number: int) -> None:
     assert subprocess.run(command, capture_output=True, check=False).returncode != 0
 
 
-def test_a_key_of_openssl_signs(signed_scene: Scene, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
+def test_a_key_of_openssl_signs(signed_setup: SignedSetup, tmp_path: Path) -> None:
+    if shutil.statement_name("openssl") is None:
         pytest.skip("openssl is not installed")
     for arguments in (["ed25519"], ["EC", "-pkeyopt", "ec_paramgen_curve:P-256"]):
         path = tmp_path / "key"
@@ -144,33 +144,37 @@ def test_a_file_of_two_keys_is_none() -> None:
             read_private_key(text if b"PRIVATE" not in text else b"")
 
 
-def test_one_sidecar_has_one_spelling(signed_scene: Scene) -> None:
-    data = signed_scene.sound[SIDECAR]
+def test_one_sidecar_has_one_spelling(signed_setup: SignedSetup) -> None:
+    data = signed_setup.sound[SIDECAR]
     envelopes = decode_sidecar(data)
     assert encode_sidecar(envelopes) == data
     assert {decode_statement(one.payload).predicate_type for one in envelopes} == {
         "https://slsa.dev/provenance/v1",
         "https://cyclonedx.org/bom",
     }
-    signed_scene.sidecar.write_bytes(b"".join(reversed(data.splitlines(keepends=True))))
-    signed_scene.use()  # the order of lines is irrelevant
+    signed_setup.sidecar.write_bytes(b"".join(reversed(data.splitlines(keepends=True))))
+    signed_setup.use()  # the order of lines is irrelevant
 
 
-def test_what_strangers_add_changes_nothing(signed_scene: Scene) -> None:
+def test_what_strangers_add_changes_nothing(signed_setup: SignedSetup) -> None:
     """As in-toto requires of readers: other types, keys, subjects and predicates are ignored."""
-    stranger = signed_scene.strangers[0]
+    stranger = signed_setup.strangers[0]
 
-    def made(signer: FileSigner, payload: bytes, kind: str = PAYLOAD_TYPE) -> Envelope:
+    def envelope_of(signer: FileSigner, payload: bytes, kind: str = PAYLOAD_TYPE) -> Envelope:
         return Envelope(payload, kind, (Signature(signer.public_key.id, signer.sign(pae(kind, payload))),))
 
-    statement = json.loads(signed_scene.payloads["sbom"])
+    statement = json.loads(signed_setup.payloads["sbom"])
     test_result = canonical(dict(statement, predicateType="https://in-toto.io/attestation/test-result/v0.1"))
     elsewhere = canonical(dict(statement, subject=[{"name": NAME, "digest": {"sha256": "0" * 64}}]))
-    sound = decode_sidecar(signed_scene.sound[SIDECAR])
-    extra = [made(stranger, b"not even JSON"), made(stranger, b"x", "text/plain"), made(signed_scene.signers[0], test_result)]
-    extra += [made(signed_scene.signers[0], elsewhere), made(signed_scene.signers[0], b"x", "text/plain")]
-    signed_scene.write_envelopes([*extra, *sound])
-    signed_scene.use()
+    sound = decode_sidecar(signed_setup.sound[SIDECAR])
+    extra = [
+        envelope_of(stranger, b"not even JSON"),
+        envelope_of(stranger, b"x", "text/plain"),
+        envelope_of(signed_setup.signers[0], test_result),
+    ]
+    extra += [envelope_of(signed_setup.signers[0], elsewhere), envelope_of(signed_setup.signers[0], b"x", "text/plain")]
+    signed_setup.write_envelopes([*extra, *sound])
+    signed_setup.use()
 
 
 def test_bounds_of_a_sidecar() -> None:
@@ -179,7 +183,7 @@ def test_bounds_of_a_sidecar() -> None:
     assert len(decode_sidecar(encode_sidecar(many[:-1]))) == MAX_LINES
     with pytest.raises(ValueError, match="more than a sidecar may have"):
         encode_sidecar(many)
-    for data, words in (
+    for data, message in (
         (b"\n" * (MAX_LINES + 1), "more than 64 lines"),
         (b"x" * (MAX_SIDECAR + 1), "more than the"),
         (b"", "its last line"),
@@ -187,5 +191,5 @@ def test_bounds_of_a_sidecar() -> None:
         (encode_sidecar([one]) * 2, "are the same"),
         (b"[]\n", "line 1: it is not an object"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             decode_sidecar(data)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.signing.scene import NAME, SIDECAR, Scene, bundle_bytes
+from tests.signing.scene import NAME, SIDECAR, SignedSetup, bundle_bytes
 from tilec.cli import commands
 
 
@@ -41,7 +41,7 @@ def test_from_a_key_to_a_verified_bundle(folder: Path, capsys: pytest.CaptureFix
     assert (folder / NAME).read_bytes() == before
 
 
-def test_what_is_refused_and_how(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_the_commands(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TILEC_KEY_PASSPHRASE", raising=False)
     monkeypatch.setattr("sys.stdin", None)
     (folder / "open").write_bytes((folder / "key").read_bytes())
@@ -49,7 +49,7 @@ def test_what_is_refused_and_how(folder: Path, capsys: pytest.CaptureFixture[str
     (folder / "bad.toml").write_text("[trust]\nformat = 2\n")
     (folder / "broken.bundle").write_bytes(bundle_bytes()[:-1])
     private = (folder / "key").read_bytes()
-    for arguments, status, words in (
+    for arguments, status, message in (
         (["keygen", "key"], 2, "never overwritten"),
         (["keygen", "absent/key"], 2, "error[E0702]"),
         (["keygen", "more", "--encrypt"], 2, "needs a passphrase"),
@@ -69,7 +69,7 @@ def test_what_is_refused_and_how(folder: Path, capsys: pytest.CaptureFixture[str
     ):
         assert commands.run(["bundle", *arguments]) == status, arguments
         err = capsys.readouterr().err
-        assert words in err and "Traceback" not in err, arguments
+        assert message in err and "Traceback" not in err, arguments
     assert (folder / "key").read_bytes() == private
     assert not (folder / SIDECAR).exists() and not (folder / "more").exists() and not (folder / "more.pub").exists()
     (folder / SIDECAR).write_bytes(b"damaged")
@@ -108,17 +108,17 @@ def test_what_would_be_signed(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert not (folder / SIDECAR).exists()
 
 
-def test_a_policy_of_the_environment_holds_for_every_command(
-    signed_scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_policy_of_the_environment_applies_to_every_command(
+    signed_setup: SignedSetup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TILEC_TRUST", str(signed_scene.policy))
-    path = str(signed_scene.bundle)
+    monkeypatch.setenv("TILEC_TRUST", str(signed_setup.policy))
+    path = str(signed_setup.bundle)
     kernel = "scale-E=bf16-N=1"
     for _ in range(2):
-        status = 0 if signed_scene.sidecar.exists() else 1
+        status = 0 if signed_setup.sidecar.exists() else 1
         for arguments in (["verify", path], ["list", path], ["show", path, kernel], ["diff", path, path], ["sbom", path]):
             assert commands.run(["bundle", *arguments]) == status, arguments
             assert ("error[E0714]" in capsys.readouterr().err) == bool(status)
             assert commands.run(["bundle", *arguments, "--trust", "none"]) == 0
         capsys.readouterr()
-        signed_scene.sidecar.unlink(missing_ok=True)
+        signed_setup.sidecar.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from referencing import Registry, Resource
 
 from tests.bundle import samples
 from tests.bundle.mutants import split
-from tests.signing.scene import BUILDER, NAME, RELEASE, Scene, bundle_bytes, payloads_of
+from tests.signing.scene import BUILDER, NAME, RELEASE, SignedSetup, bundle_bytes, payloads_of
 from tilec.artifact.bundle_format import canonical
 from tilec.artifact.signature_format import decode_sidecar, decode_statement, encode_sidecar, read_provenance
 from tilec.artifact.signing_keys import generate
@@ -45,7 +45,7 @@ def bill(tmp_path: Path) -> dict[str, Any]:
         return bill_of_materials(bundle, NAME)
 
 
-def test_the_bill_of_materials_is_what_cyclonedx_says(tmp_path: Path) -> None:
+def test_the_bill_of_materials_conforms_to_cyclonedx(tmp_path: Path) -> None:
     data, validator = bill(tmp_path), schema()
     assert [error.message for error in validator.iter_errors(data)] == []
     for wrong in (
@@ -87,7 +87,7 @@ def test_statements_are_about_the_whole_file_and_its_manifest(tmp_path: Path) ->
     assert (found.model, found.arch, found.release, found.builder) == ("tiny-1b", "sm_90a", RELEASE, BUILDER)
 
 
-def test_provenance_has_what_slsa_asks_for(tmp_path: Path) -> None:
+def test_provenance_has_the_fields_that_slsa_requires(tmp_path: Path) -> None:
     """The fields that SLSA v1 requires, and its types: https://slsa.dev/spec/v1.0/provenance."""
     predicate = json.loads(payloads_of(tmp_path / NAME, bundle_bytes())["provenance"])["predicate"]
     definition, details = predicate["buildDefinition"], predicate["runDetails"]
@@ -101,7 +101,7 @@ def test_provenance_has_what_slsa_asks_for(tmp_path: Path) -> None:
     assert details["builder"] == {"id": BUILDER, "version": {"tilec": "unknown"}}
 
 
-def test_two_honest_builds_say_the_same(tmp_path: Path) -> None:
+def test_two_honest_builds_make_the_same_statements(tmp_path: Path) -> None:
     signer, sidecars = generate("ed25519"), list[bytes]()
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
@@ -111,12 +111,12 @@ def test_two_honest_builds_say_the_same(tmp_path: Path) -> None:
     assert sidecars[0] == sidecars[1]
 
 
-def test_a_key_says_one_thing_of_a_bundle(signed_scene: Scene) -> None:
+def test_a_key_makes_one_statement_about_a_bundle(signed_setup: SignedSetup) -> None:
     """Signing again replaces the key's earlier statement; other keys' stay, and statements about another bundle are removed."""
-    first, second = signed_scene.signers
-    with open_bundle(signed_scene.bundle) as bundle:
-        before = decode_sidecar(signed_scene.sidecar.read_bytes())
-        again = signed_envelopes(bundle.digest, signed_scene.payloads.values(), first, before)
+    first, second = signed_setup.signers
+    with open_bundle(signed_setup.bundle) as bundle:
+        before = decode_sidecar(signed_setup.sidecar.read_bytes())
+        again = signed_envelopes(bundle.digest, signed_setup.payloads.values(), first, before)
         assert {frozenset(sign.key_id for sign in one.signatures) for one in again} == {
             frozenset({first.public_key.id, second.public_key.id})
         }
@@ -129,7 +129,7 @@ def test_a_key_says_one_thing_of_a_bundle(signed_scene: Scene) -> None:
         if (statement := decode_statement(one.payload)).predicate_type.startswith("https://slsa")
     }
     assert releases == {first.public_key.id: RELEASE + 1, second.public_key.id: RELEASE}
-    elsewhere = decode_sidecar(signed_scene.others["another model"][1])
+    elsewhere = decode_sidecar(signed_setup.others["another model"][1])
     assert len(signed_envelopes(bundle.digest, newer.values(), first, elsewhere)) == 2
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from tests.signing.campaign import Family, run
 from tests.signing.families import CODES, FAMILIES
-from tests.signing.scene import Scene
+from tests.signing.scene import SignedSetup
 from tilec.runtime import BundleError, open_bundle
 
 LIMIT_MIB = 128.0
 
 
-def test_no_change_is_used(signed_scene: Scene) -> None:
-    found = run(signed_scene, FAMILIES, 3 * len(FAMILIES), seed=20261122)
+def test_no_change_is_used(signed_setup: SignedSetup) -> None:
+    found = run(signed_setup, FAMILIES, 3 * len(FAMILIES), seed=20261122)
     assert not [line for one in found.values() for line in one.wrong]
     assert all(one.tried == 3 for one in found.values())
     assert all(sum(one.refused.values()) == 3 for name, one in found.items() if not FAMILIES[name].harmless)
@@ -25,26 +25,28 @@ def test_no_change_is_used(signed_scene: Scene) -> None:
     assert max(one.worst_mib for one in found.values()) < LIMIT_MIB
 
 
-def unpoliced(change: Callable[[Scene, random.Random], object]) -> Family:
+def unpoliced(change: Callable[[SignedSetup, random.Random], object]) -> Family:
     """The family, against a loader that checks no signature."""
 
-    def changed(scene: Scene, rng: random.Random) -> Callable[[], None]:
-        change(scene, rng)
-        return lambda: open_bundle(scene.bundle, trust="none").close()
+    def changed(setup: SignedSetup, rng: random.Random) -> Callable[[], None]:
+        change(setup, rng)
+        return lambda: open_bundle(setup.bundle, trust="none").close()
 
     return Family(changed, BundleError, CODES)
 
 
-def test_the_campaign_sees_a_loader_that_checks_no_signature(signed_scene: Scene) -> None:
+def test_the_campaign_sees_a_loader_that_checks_no_signature(signed_setup: SignedSetup) -> None:
     weak = {
         name: unpoliced(family.change) for name, family in FAMILIES.items() if name.startswith(("sidecar", "signed", "pair"))
     }
-    found = run(signed_scene, weak, len(weak), seed=1, memory=False)
+    found = run(signed_setup, weak, len(weak), seed=1, memory=False)
     assert all(len(one.wrong) == 1 and "it was used" in one.wrong[0] for one in found.values())
 
 
 @pytest.mark.parametrize("dropped", ["the wrong one", "high s", "the key", "the numbers", "the search", "the folder"])
-def test_the_campaign_sees_a_verifier_that_is_lax(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch, dropped: str) -> None:
+def test_the_campaign_sees_a_verifier_that_is_lax(
+    signed_setup: SignedSetup, monkeypatch: pytest.MonkeyPatch, dropped: str
+) -> None:
     """Known mistakes of verifiers: any signature is accepted, ECDSA with s in either half, any key that is named; names that
     match any dimensions, a search that ends at the first refusal, a folder without a policy check."""
     from tilec.artifact import signing_keys
@@ -74,5 +76,5 @@ def test_the_campaign_sees_a_verifier_that_is_lax(signed_scene: Scene, monkeypat
         monkeypatch.setattr(TrustedKey, "signs_for", lambda *_: True)
         monkeypatch.setattr(TrustedKey, "signs_of", lambda *_: True)
         names = ("signed: another provenance", "policy")
-    found = run(signed_scene, {name: FAMILIES[name] for name in names}, 100 * len(names), seed=3, memory=False)
+    found = run(signed_setup, {name: FAMILIES[name] for name in names}, 100 * len(names), seed=3, memory=False)
     assert all(one.wrong for one in found.values())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, Scene, keys, signed
+from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, SignedSetup, keys, signed
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
 from tilec.runtime.trust import Trust, TrustedKey, TrustedModel, read_trust, trust_keys
@@ -20,40 +20,40 @@ from tilec.runtime.trust_place import find_trust
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def refusal(scene: Scene, trust: Trust | Path | str | None = None) -> BundleError:
+def refusal(setup: SignedSetup, trust: Trust | Path | str | None = None) -> BundleError:
     """The refusal of the scene's bundle: one line that names the bundle or the policy, with a remedy."""
     with pytest.raises(BundleError) as caught:
-        open_bundle(scene.bundle, trust=scene.policy if trust is None else trust)
+        open_bundle(setup.bundle, trust=setup.policy if trust is None else trust)
     text = str(caught.value)
     assert "\n" not in text and len(text) < 1200 and caught.value.hint
-    assert str(scene.folder) in text
+    assert str(setup.folder) in text
     return caught.value
 
 
-def test_who_signed_is_told(signed_scene: Scene) -> None:
-    with open_bundle(signed_scene.bundle, trust=signed_scene.policy) as bundle:
+def test_the_signers_are_reported(signed_setup: SignedSetup) -> None:
+    with open_bundle(signed_setup.bundle, trust=signed_setup.policy) as bundle:
         assert bundle.signed is not None
-        ids = {signer.public_key.id for signer in signed_scene.signers}
+        ids = {signer.public_key.id for signer in signed_setup.signers}
         assert {key for key, _ in bundle.signed.keys} == ids
         assert {name for _, name in bundle.signed.keys} == {"first.pub", "the second"}
         assert (bundle.signed.release, bundle.signed.builder) == (RELEASE, "urn:example:builder")
-    with open_bundle(signed_scene.bundle) as bundle:
+    with open_bundle(signed_setup.bundle) as bundle:
         assert bundle.signed is None
 
 
-def test_the_error_names_bundle_key_and_fix(signed_scene: Scene) -> None:
-    first, second = (signer.public_key.id for signer in signed_scene.signers)
-    signed_scene.sidecar.unlink()
-    text = str(refusal(signed_scene))
-    assert f"`{signed_scene.bundle}` is not signed" in text and first in text and "tilec bundle sign" in text
-    signed_scene.write_envelopes(signed(signed_scene.payloads.values(), signed_scene.strangers))
-    stranger = min(signer.public_key.id for signer in signed_scene.strangers)
-    assert f"the key {stranger} is not trusted" in str(refusal(signed_scene))
-    signed_scene.write_envelopes(signed(signed_scene.payloads.values(), signed_scene.signers[:1]))
-    assert "its provenance is signed by 1 of the 2 keys" in str(refusal(signed_scene))
-    signed_scene.restore()
-    signed_scene.bundle.write_bytes(signed_scene.others["another of the model"][0])
-    text = str(refusal(signed_scene))
+def test_the_error_names_bundle_key_and_fix(signed_setup: SignedSetup) -> None:
+    first, second = (signer.public_key.id for signer in signed_setup.signers)
+    signed_setup.sidecar.unlink()
+    text = str(refusal(signed_setup))
+    assert f"`{signed_setup.bundle}` is not signed" in text and first in text and "tilec bundle sign" in text
+    signed_setup.write_envelopes(signed(signed_setup.payloads.values(), signed_setup.strangers))
+    stranger = min(signer.public_key.id for signer in signed_setup.strangers)
+    assert f"the key {stranger} is not trusted" in str(refusal(signed_setup))
+    signed_setup.write_envelopes(signed(signed_setup.payloads.values(), signed_setup.signers[:1]))
+    assert "its provenance is signed by 1 of the 2 keys" in str(refusal(signed_setup))
+    signed_setup.restore()
+    signed_setup.bundle.write_bytes(signed_setup.others["another of the model"][0])
+    text = str(refusal(signed_setup))
     assert "is not the file that its signatures are of" in text and (first in text or second in text)
 
 
@@ -65,16 +65,16 @@ def test_the_error_names_bundle_key_and_fix(signed_scene: Scene) -> None:
         ("urn:example:*", "urn:other:*", "may not sign for the builder 'urn:example:builder'"),
     ],
 )
-def test_what_a_key_may_not_sign(signed_scene: Scene, old: str, new: str, words: str) -> None:
+def test_what_a_key_may_not_sign(signed_setup: SignedSetup, old: str, new: str, words: str) -> None:
     another = f'[[trust.models]]\nname = "large-1b"\ndigests = ["{"1" * 64}"]\n'
-    signed_scene.policy.write_text(POLICY.replace(old, new) + another)
-    found = refusal(signed_scene)
+    signed_setup.policy.write_text(POLICY.replace(old, new) + another)
+    found = refusal(signed_setup)
     assert found.code == "E0714" and words in found.message
-    assert any(signer.public_key.id in found.message for signer in signed_scene.signers)
+    assert any(signer.public_key.id in found.message for signer in signed_setup.signers)
 
 
-def test_policies_that_let_it_in(signed_scene: Scene) -> None:
-    pem = signed_scene.signers[1].public_key.pem().decode()
+def test_policies_that_let_it_in(signed_setup: SignedSetup) -> None:
+    pem = signed_setup.signers[1].public_key.pem().decode()
     for text in (
         'trust = { format = 2, keys = ["first.pub"] }',
         'trust = { format = 2, keys = ["second.pub", "first.pub"], threshold = 2, minimum = 7 }',
@@ -83,9 +83,9 @@ def test_policies_that_let_it_in(signed_scene: Scene) -> None:
         f'[[trust.models]]\nname = "x-1b"\ndigests = ["{"1" * 64}"]\n'
         f'[[trust.models]]\nname = "tiny-1b"\ndigests = ["{"2" * 64}", "{DIGEST}"]\nminimum = 7\n',
     ):
-        signed_scene.policy.write_text(text)
-        signed_scene.policy.chmod(0o600)
-        open_bundle(signed_scene.bundle, trust=str(signed_scene.policy)).close()
+        signed_setup.policy.write_text(text)
+        signed_setup.policy.chmod(0o600)
+        open_bundle(signed_setup.bundle, trust=str(signed_setup.policy)).close()
 
 
 @pytest.mark.parametrize(
@@ -115,34 +115,34 @@ def test_policies_that_let_it_in(signed_scene: Scene) -> None:
         ("", "has no table where `[trust]` is expected"),
     ],
 )
-def test_policies_that_are_refused(signed_scene: Scene, text: str, words: str) -> None:
-    signed_scene.policy.write_text(text)
-    found = refusal(signed_scene)
+def test_policies_that_are_refused(signed_setup: SignedSetup, text: str, words: str) -> None:
+    signed_setup.policy.write_text(text)
+    found = refusal(signed_setup)
     assert found.code == "E0715" and words in found.message
 
 
-def test_where_a_policy_is_found(signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_policy_is_found(signed_setup: SignedSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
     (config / "tilec").mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
     monkeypatch.delenv("TILEC_TRUST")
     assert find_trust() is None
     for name in ("trust.toml", "first.pub", "second.pub"):  # the user's own folder may consist of links
-        (config / "tilec" / name).symlink_to(signed_scene.folder / name)
+        (config / "tilec" / name).symlink_to(signed_setup.folder / name)
     found = find_trust()
     assert found is not None and found.threshold == 2 and found.source == str(config / "tilec" / "trust.toml")
-    signed_scene.sidecar.unlink()
+    signed_setup.sidecar.unlink()
     with pytest.raises(BundleError, match="is not signed"):
-        open_bundle(signed_scene.bundle)
+        open_bundle(signed_setup.bundle)
     monkeypatch.setenv("TILEC_TRUST", "none")
-    open_bundle(signed_scene.bundle).close()
+    open_bundle(signed_setup.bundle).close()
     monkeypatch.setenv("TILEC_TRUST", str(tmp_path / "absent.toml"))
     with pytest.raises(BundleError, match="cannot be read") as caught:
-        open_bundle(signed_scene.bundle)
+        open_bundle(signed_setup.bundle)
     assert caught.value.code == "E0715"
-    open_bundle(signed_scene.bundle, trust="none").close()
+    open_bundle(signed_setup.bundle, trust="none").close()
     monkeypatch.setenv("TILEC_TRUST", "")
-    signed_scene.policy.unlink()
+    signed_setup.policy.unlink()
     with pytest.raises(BundleError, match="cannot be read"):  # the link exists, but is dangling
         find_trust()
     for other in ("relative", ""):
@@ -152,8 +152,8 @@ def test_where_a_policy_is_found(signed_scene: Scene, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("link", "target"), [("tilec", "absent"), ("tilec", "tilec"), ("", "absent"), ("tilec", "a file")])
-def test_a_policy_that_cannot_be_seen_still_holds(
-    link: str, target: str, signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_policy_that_cannot_be_read_still_applies(
+    link: str, target: str, signed_setup: SignedSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config"
     (tmp_path / "a file").touch()
@@ -162,14 +162,14 @@ def test_a_policy_that_cannot_be_seen_still_holds(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
     monkeypatch.delenv("TILEC_TRUST")
     with pytest.raises(BundleError, match="cannot be read") as caught:
-        open_bundle(signed_scene.bundle)
+        open_bundle(signed_setup.bundle)
     assert caught.value.code == "E0715" and str(config / "tilec" / "trust.toml") in caught.value.message
     (config / link).unlink()
-    open_bundle(signed_scene.bundle).close()
+    open_bundle(signed_setup.bundle).close()
 
 
-def test_a_policy_that_goes_away_while_it_is_looked_for(
-    signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_policy_that_disappears_during_the_search(
+    signed_setup: SignedSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, seen = tmp_path / "tilec" / "trust.toml", os.lstat
     policy.parent.mkdir()
@@ -185,42 +185,42 @@ def test_a_policy_that_goes_away_while_it_is_looked_for(
     monkeypatch.delenv("TILEC_TRUST")
     monkeypatch.setattr(os, "lstat", lstat)
     with pytest.raises(BundleError, match="cannot be read"):
-        open_bundle(signed_scene.bundle)
+        open_bundle(signed_setup.bundle)
 
 
-def test_no_folder_of_the_user_is_known(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_of_the_user_is_known(signed_setup: SignedSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"XDG_CONFIG_HOME": "", "HOME": "relative", "TILEC_TRUST": ""}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BundleError, match="the home folder is 'relative'") as caught:
-        open_bundle(signed_scene.bundle)
+        open_bundle(signed_setup.bundle)
     assert caught.value.code == "E0715" and "TILEC_TRUST" in (caught.value.hint or "")
-    open_bundle(signed_scene.bundle, trust="none").close()
+    open_bundle(signed_setup.bundle, trust="none").close()
 
 
 @pytest.mark.parametrize("name", ["trust.toml", "first.pub"])
-def test_a_policy_that_others_may_write(signed_scene: Scene, name: str) -> None:
-    (signed_scene.folder / name).chmod(0o664)
-    assert "may be written by others (mode 0664); run `chmod go-w` on it" in refusal(signed_scene).message
+def test_a_policy_that_others_may_write(signed_setup: SignedSetup, name: str) -> None:
+    (signed_setup.folder / name).chmod(0o664)
+    assert "may be written by others (mode 0664); run `chmod go-w` on it" in refusal(signed_setup).message
 
 
-def test_keys_that_must_all_have_signed(signed_scene: Scene, tmp_path: Path) -> None:
+def test_keys_that_must_all_have_signed(signed_setup: SignedSetup, tmp_path: Path) -> None:
     stranger = tmp_path / "stranger.pub"
-    stranger.write_bytes(signed_scene.strangers[0].public_key.pem())
-    both = [str(signed_scene.folder / name) for name in ("first.pub", "second.pub")]
-    open_bundle(signed_scene.bundle, trust=trust_keys(both)).close()
-    assert "signed by 2 of the 3 keys" in refusal(signed_scene, trust_keys([*both, str(stranger)])).message
+    stranger.write_bytes(signed_setup.strangers[0].public_key.pem())
+    both = [str(signed_setup.folder / name) for name in ("first.pub", "second.pub")]
+    open_bundle(signed_setup.bundle, trust=trust_keys(both)).close()
+    assert "signed by 2 of the 3 keys" in refusal(signed_setup, trust_keys([*both, str(stranger)])).message
     with pytest.raises(BundleError, match="twice"):
         trust_keys([both[0], both[0]])
 
 
-def test_a_policy_made_by_a_program(signed_scene: Scene) -> None:
-    key = TrustedKey(signed_scene.signers[0].public_key, "mine", ("tiny-1b",))
+def test_a_policy_made_by_a_program(signed_setup: SignedSetup) -> None:
+    key = TrustedKey(signed_setup.signers[0].public_key, "mine", ("tiny-1b",))
     for oldest in (7, 8):
         policy = Trust({key.key.id: key}, 1, {"tiny-1b": TrustedModel(frozenset({DIGEST}), oldest)}, "a program")
         if oldest == 7:
-            open_bundle(signed_scene.bundle, trust=policy).close()
+            open_bundle(signed_setup.bundle, trust=policy).close()
         else:
-            assert "8 is the oldest" in refusal(signed_scene, policy).message
+            assert "8 is the oldest" in refusal(signed_setup, policy).message
     with pytest.raises(ValueError, match="none of that name"):
         Trust({key.key.id: key}, 1, {}, "a program")
 
@@ -251,16 +251,16 @@ if sys.argv[2] == "absent":
 """
 
 
-def test_without_a_policy_nothing_is_loaded_for_signatures(signed_scene: Scene) -> None:
+def test_without_a_policy_nothing_is_loaded_for_signatures(signed_setup: SignedSetup) -> None:
     environment = dict(os.environ, TILEC_TRUST="none")
-    command = [sys.executable, "-c", _WITHOUT, str(signed_scene.bundle), "absent", str(signed_scene.policy)]
+    command = [sys.executable, "-c", _WITHOUT, str(signed_setup.bundle), "absent", str(signed_setup.policy)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert "error[E0717]" in done.stdout and "pip install 'tilec[signing]'" in done.stdout
 
 
-def test_the_scene_has_what_it_says(signed_scene: Scene) -> None:
-    assert {path.name for path in signed_scene.folder.iterdir()} == {NAME, SIDECAR, "trust.toml", "first.pub", "second.pub"}
+def test_the_setup_has_the_documented_files(signed_setup: SignedSetup) -> None:
+    assert {path.name for path in signed_setup.folder.iterdir()} == {NAME, SIDECAR, "trust.toml", "first.pub", "second.pub"}
 
 
 def toml_blocks(name: str) -> list[str]:
@@ -282,11 +282,11 @@ def test_policies_that_are_shown_are_right(tmp_path: Path) -> None:
     assert len(right) == 2 and len(toml_blocks("artifacts/SIGNING.md")) == 1
 
 
-def test_commands_that_are_shown_work(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_are_shown_work(signed_setup: SignedSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "artifacts/SIGNING.md").read_text(encoding="utf-8")
-    (signed_scene.folder / "qwen3-4b-sm_90a.bundle").write_bytes(signed_scene.sound[NAME])
-    monkeypatch.chdir(signed_scene.folder)
+    (signed_setup.folder / "qwen3-4b-sm_90a.bundle").write_bytes(signed_setup.sound[NAME])
+    monkeypatch.chdir(signed_setup.folder)
     lines = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0].splitlines()
-    words = [shlex.split(line, comments=True) for line in lines]
-    assert [line[2] for line in words] == ["keygen", "sign", "verify"]
-    assert [commands.run(line[1:]) for line in words] == [0, 0, 0]
+    shown_commands = [shlex.split(line, comments=True) for line in lines]
+    assert [line[2] for line in shown_commands] == ["keygen", "sign", "verify"]
+    assert [commands.run(line[1:]) for line in shown_commands] == [0, 0, 0]

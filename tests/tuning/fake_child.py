@@ -19,14 +19,14 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def say(line: dict[str, Any]) -> None:
+def send(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
 if "greeting" in modes:
-    say(modes["greeting"])
+    send(modes["greeting"])
     sys.exit(1)
-say({"device": "Fake H200", "driver": "1.2.3", "arch": "sm_90a", "multiprocessors": 132})
+send({"device": "Fake H200", "driver": "1.2.3", "arch": "sm_90a", "multiprocessors": 132})
 text = sys.stdin.readline()
 if not text:
     sys.exit(0)
@@ -37,7 +37,7 @@ with open(folder / "jobs", "a") as file:
     file.write(json.dumps({"check": [blocks[name] for name in job["check"]], "time": asked}) + "\n")
 out = set[str]()
 for name in job["check"]:
-    say({"at": name})
+    send({"at": name})
     mode = modes.get(f"check {blocks[name]}", "")
     if mode == "hangs":
         (folder / "hung").touch()
@@ -45,12 +45,12 @@ for name in job["check"]:
     if mode == "dies":
         sys.exit(9)
     out |= {name} if mode else set()
-    say({"checked": name, "wrong": mode})
+    send({"checked": name, "wrong": mode})
 for shape, names in job["time"]:
     n = dict(shape)["N"]
     if modes.get(f"shape {n}") == "dies":
-        say({"at": ""})
+        send({"at": ""})
         sys.exit(9)
     turns = {name: cdiv(cdiv(n, blocks[name]), 132) for name in names if name not in out}
     us = {name: 2.0 + turn * (0.3 + blocks[name] * 0.01) for name, turn in turns.items()}
-    say({"shape": shape, "us": {name: [taken] * 3 for name, taken in us.items()}, "wrong": {}})
+    send({"shape": shape, "us": {name: [taken] * 3 for name, taken in us.items()}, "wrong": {}})

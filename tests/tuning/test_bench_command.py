@@ -174,7 +174,7 @@ def test_a_baseline_is_compared_and_timed(text: str, told: str, tmp_path: Path, 
     assert ("baseline" in row["us"]) == (told in ("", "where the baseline has"))
 
 
-def test_the_table_and_the_json_say_what_was_measured(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_and_the_json_report_what_was_measured(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["bench", str(kernel)]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("double  BLOCK=64  sm_90a  32 registers, 0 spilled bytes")
@@ -212,7 +212,7 @@ def test_a_figure_is_drawn_and_is_the_same_bytes(kernel: Path, tmp_path: Path) -
         ([LINES[0]], 9, 1, "the process that measures ended with status 9"),
     ],
 )
-def test_what_goes_wrong_is_told_by_the_status(
+def test_failures_are_reported_by_the_status(
     kernel: Path, capsys: pytest.CaptureFixture[str], lines: list[dict[str, Any]], child: int, status: int, told: str
 ) -> None:
     says(Path.cwd(), lines=lines, status=child)
@@ -220,7 +220,7 @@ def test_what_goes_wrong_is_told_by_the_status(
     assert told in capsys.readouterr().err
 
 
-def test_without_a_gpu_it_says_so_and_tells_a_floor(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_reports_that_and_a_floor(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     says(Path.cwd(), {"failed": "no NVIDIA driver on this machine"})
     assert commands.run(["bench", str(kernel), "--dims", "N=1000000", "--plot", "a.svg"]) == 3
     out, err = capsys.readouterr()
@@ -243,7 +243,7 @@ def test_without_a_gpu_it_says_so_and_tells_a_floor(kernel: Path, capsys: pytest
         (["--dims", "N"], "`N` is not NAME=NUMBER"),
     ],
 )
-def test_what_cannot_be_asked_for(kernel: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+def test_unsupported_requests_are_refused(kernel: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
     assert commands.run(["bench", str(kernel), *arguments]) == 2
     assert told in capsys.readouterr().err
     assert commands.run(["bench", "other.json"]) == 2
@@ -291,8 +291,8 @@ def test_a_large_launch_is_not_of_one_long_extent_and_a_short_one() -> None:
     assert large_launch(Contract.of_function(function, prove(function)), {}) == {"T": 8192, "V": 8192}
 
 
-def test_the_process_says_why_there_is_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilec.tuning.child.greet", lambda say, about: say({"failed": "no driver"}))
+def test_the_process_reports_why_there_is_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilec.tuning.child.greet", lambda notify, about: notify({"failed": "no driver"}))
     assert bench_child.main() == 1
     assert "failed" in json.loads(capsys.readouterr().out)
 
@@ -307,7 +307,7 @@ def test_the_process_says_why_there_is_no_device(capsys: pytest.CaptureFixture[s
         ("[build]\nkernels = 3\n", "kernels_src"),
     ],
 )
-def test_what_an_artifact_is_held_against_is_beside_its_kernel(tmp_path: Path, text: str, folder: str) -> None:
+def test_the_reference_of_an_artifact_is_next_to_its_kernel(tmp_path: Path, text: str, folder: str) -> None:
     artifact = tmp_path / "artifacts/build/sm_90a/one.json"
     assert bench_command._kernels(artifact) is None  # pyright: ignore[reportPrivateUsage]
     (tmp_path / "build.toml").write_text(text)

@@ -28,7 +28,7 @@ def bench(root: Path, driver: HostGpu) -> Bench:
     return Bench(Device(driver), tuned_project.artifacts(root), (root / "kernels_src/reference.py", "double"))
 
 
-def test_times_are_those_of_the_device_and_taken_in_turns(root: Path) -> None:
+def test_times_are_measured_on_the_device_alternately(root: Path) -> None:
     driver = HostGpu()
     names = list(tuned_project.artifacts(root))
     started: list[str] = []
@@ -68,34 +68,34 @@ def test_a_wrong_candidate_is_named_by_the_reference_and_by_the_others(root: Pat
     assert "not that of the others" in wrong[names[1]]
 
 
-def test_what_it_does_is_said_line_by_line(root: Path) -> None:
+def test_each_step_is_reported_as_a_line(root: Path) -> None:
     names = list(tuned_project.artifacts(root))
-    said: list[dict[str, Any]] = []
-    device = child.greet(said.append, HostGpu(wrong=(64,)))
+    sent: list[dict[str, Any]] = []
+    device = child.greet(sent.append, HostGpu(wrong=(64,)))
     assert device is not None
     job = {
         "artifacts": {name: str(path) for name, path in tuned_project.artifacts(root).items()},
         "reference": [str(root / "kernels_src/reference.py"), "double"], "check": names,
         "time": [[list(map(list, SHAPE)), names]],
     }  # fmt: skip
-    child.work(job, device, said.append)
-    assert said[0]["arch"] == "sm_90a"
-    assert [line["wrong"] == "" for line in said if "checked" in line] == [False, True, True]
-    assert said[-1]["us"].keys() == set(names[1:])
+    child.work(job, device, sent.append)
+    assert sent[0]["arch"] == "sm_90a"
+    assert [line["wrong"] == "" for line in sent if "checked" in line] == [False, True, True]
+    assert sent[-1]["us"].keys() == set(names[1:])
 
 
-def test_a_fault_ends_the_process_behind_the_name_of_who_did_it(root: Path) -> None:
+def test_a_fault_ends_the_process_after_the_name_of_the_candidate(root: Path) -> None:
     names = list(tuned_project.artifacts(root))
-    said: list[dict[str, Any]] = []
-    device = child.greet(said.append, HostGpu(faulty=(256,)))
+    sent: list[dict[str, Any]] = []
+    device = child.greet(sent.append, HostGpu(faulty=(256,)))
     assert device is not None
     artifacts = {name: str(path) for name, path in tuned_project.artifacts(root).items()}
     with pytest.raises(DriverError):
-        child.work({"artifacts": artifacts, "reference": None, "check": [], "time": [[SHAPE, names]]}, device, said.append)
-    assert said[-1] == {"at": names[2]}
+        child.work({"artifacts": artifacts, "reference": None, "check": [], "time": [[SHAPE, names]]}, device, sent.append)
+    assert sent[-1] == {"at": names[2]}
 
 
-def test_a_shape_must_say_every_extent(root: Path) -> None:
+def test_a_shape_must_give_every_extent(root: Path) -> None:
     with pytest.raises(LaunchError, match="gives no `N`"):
         bench(root, HostGpu()).times(list(tuned_project.artifacts(root)), shape_of({"M": 3}), lambda _: None)
 

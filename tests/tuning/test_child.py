@@ -12,12 +12,12 @@ import pytest
 from tilec.tuning import child
 
 
-def test_what_a_reference_or_a_baseline_prints_is_no_answer(
+def test_output_of_a_reference_or_a_baseline_is_no_reply(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(job: dict[str, Any], device: Any, say: child.Say) -> None:
+    def work(job: dict[str, Any], device: Any, send: child.Send) -> None:
         print("warming up")
-        say({"launch": job["launches"]})
+        send({"launch": job["launches"]})
 
     monkeypatch.setattr(child, "greet", lambda *_, **__: object())
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"launches": [3]}\n'))

@@ -78,8 +78,8 @@ def test_a_choice_is_one_where_its_kernel_is_built(tmp_path: Path) -> None:
     path = tuned_project.make(tmp_path) / "build.toml"
     text = path.read_text().replace('arch = ["sm_90"]', 'arch = ["sm_90", "sm_100"]').replace(", schedule = { warps = 2 }", "")
     one = '[[kernel]]\nname = "double"\n'
-    few, large = one + "constants = { BLOCK = [64, 128] }\n\n", one + 'constants = { BLOCK = 256 }\narch = ["sm_90"]\n'
-    path.write_text(text.replace(one, few + large))
+    small, large = one + "constants = { BLOCK = [64, 128] }\n\n", one + 'constants = { BLOCK = 256 }\narch = ["sm_90"]\n'
+    path.write_text(text.replace(one, small + large))
     served = {one.target.name: [c.constants["BLOCK"] for c in one.candidates] for one in read_build_file(path).served}
     assert served["sm_90a"] == [64, 128, 256]
     assert served["sm_100a"] == [64, 128]
@@ -98,7 +98,7 @@ def prefill():
 """
 
 
-def test_a_bundle_says_which_artifact_serves_which_lengths(tmp_path: Path) -> None:
+def test_a_bundle_lists_which_artifact_serves_which_lengths(tmp_path: Path) -> None:
     choices: list[dict[str, Any]] = [{"N": 1, "turn": 1.0, "start": 0.0}, {"N": 2, "turn": 0.5, "start": 100.0}]
     table = {"kernel": "scale", "cost": "start + turn * x[0]", "measured": "on a GPU", "choices": choices}
     path = tmp_path / "b.bundle"

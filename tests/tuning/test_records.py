@@ -11,21 +11,21 @@ import pytest
 from tilec.tuning.records import Place, read_records, shape_of
 from tilec.tuning.table import Kept, Table, read_table, stale
 
-HERE = Place("H", "1", 132, "2026-11-22")
+THIS_PLACE = Place("H", "1", 132, "2026-11-22")
 
 
-def test_a_line_for_each_answer_and_a_cut_off_one_costs_itself(tmp_path: Path) -> None:
+def test_a_line_for_each_result_and_a_truncated_line_loses_only_itself(tmp_path: Path) -> None:
     path = tmp_path / "tuning" / "k-sm_90a.jsonl"
     records = read_records(path, "H")
     records.describe("c1", {"constants": {"B": 1}})
     records.describe("c1", {"constants": {"B": 1}})
-    records.checked("c1", "", HERE)
+    records.checked("c1", "", THIS_PLACE)
     shape = shape_of({"N": 5, "M": 2})
-    records.timed(shape, {"c1": (3.0, 2.0, 4.0)}, HERE)
+    records.timed(shape, {"c1": (3.0, 2.0, 4.0)}, THIS_PLACE)
     path.write_bytes(path.read_bytes() + b'{"shape":{"N":')
     again = read_records(path, "H")
     assert (again.wrong, again.times, again.lost) == ({"c1": ""}, {shape: {"c1": (3.0, 2.0, 4.0)}}, 1)
-    again.timed(shape_of({"N": 6}), {"c1": (1.0, 1.0, 1.0)}, HERE)
+    again.timed(shape_of({"N": 6}), {"c1": (1.0, 1.0, 1.0)}, THIS_PLACE)
     assert len(read_records(path, "H").times) == 2
     assert read_records(path).device == "H"
     assert read_records(path, "another").times == {}
@@ -81,7 +81,7 @@ def test_a_table_is_stale_where_its_sources_or_packages_are_others(tmp_path: Pat
     (tmp_path / "k.py").write_text("a")
     digest = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
 
-    def why(sources: dict[str, str], toolchain: dict[str, str] | None = None) -> str:
+    def stale_reason(sources: dict[str, str], toolchain: dict[str, str] | None = None) -> str:
         data = TABLE.to_json() | {"sources": sources, "toolchain": toolchain or {}}
         path = tmp_path / "k.json"
         path.write_text(json.dumps(data))
@@ -89,10 +89,10 @@ def test_a_table_is_stale_where_its_sources_or_packages_are_others(tmp_path: Pat
         assert table is not None
         return stale(table, tmp_path)
 
-    assert why({"k.py": digest}) == ""
-    assert "names no sources" in why({})
-    assert why({"k.py": "00"}) == "`k.py` is not what was measured"
+    assert stale_reason({"k.py": digest}) == ""
+    assert "names no sources" in stale_reason({})
+    assert stale_reason({"k.py": "00"}) == "`k.py` is not what was measured"
     for elsewhere in ("/etc/passwd", "../k.py", "absent.py", ""):
-        assert "is not what was measured" in why({elsewhere: digest}), elsewhere
-    assert "it was measured with numpy 0.1" in why({"k.py": digest}, {"numpy": "0.1 sha256:ab"})
-    assert why({"k.py": digest}, {"no-such-package": "1"}) == ""
+        assert "is not what was measured" in stale_reason({elsewhere: digest}), elsewhere
+    assert "it was measured with numpy 0.1" in stale_reason({"k.py": digest}, {"numpy": "0.1 sha256:ab"})
+    assert stale_reason({"k.py": digest}, {"no-such-package": "1"}) == ""

@@ -33,22 +33,22 @@ def choice(cost: str, rows: list[dict[str, int]]) -> Choice:
     return read_tuning([table]).choices["k"]
 
 
-def cheapest(made: Choice, shape: list[int]) -> dict[str, int]:
+def cheapest(tuned_choice: Choice, shape: list[int]) -> dict[str, int]:
     """The cheapest candidate at these extents, with each row's cost computed at exactly these."""
     extents = {f"out[{axis}]": extent for axis, extent in enumerate(shape)}
-    return min(made.of, key=lambda row: made.cost.value({**extents, **row[0], **row[1]}))[0]  # pyright: ignore[reportReturnType]
+    return min(tuned_choice.of, key=lambda row: tuned_choice.cost.value({**extents, **row[0], **row[1]}))[0]  # pyright: ignore[reportReturnType]
 
 
 @given(st.sampled_from(COSTS), st.sampled_from(AXES), st.lists(ROWS, min_size=1, max_size=5), st.integers(1, 5))
 def test_each_length_of_a_span_costs_what_its_first_does(cost: str, axis: str, rows: list[dict[str, int]], first: int) -> None:
     lengths = range(first, 100)
-    made, shapes = choice(cost, rows), {"out": [parse(axis), parse("24")]}
-    spans = list(_spans(made, shapes, lengths))
+    tuned_choice, shapes = choice(cost, rows), {"out": [parse(axis), parse("24")]}
+    spans = list(_spans(tuned_choice, shapes, lengths))
     assert [length for begin, end in spans for length in range(begin, end + 1)] == list(lengths)
     for begin, end in spans:
-        least = made.least({"out": [shapes["out"][0].value({"tokens": begin}), 24]})
+        least = tuned_choice.least({"out": [shapes["out"][0].value({"tokens": begin}), 24]})
         for length in range(begin, end + 1):
-            assert cheapest(made, [shapes["out"][0].value({"tokens": length}), 24]) is least
+            assert cheapest(tuned_choice, [shapes["out"][0].value({"tokens": length}), 24]) is least
 
 
 @given(
@@ -58,9 +58,9 @@ def test_each_length_of_a_span_costs_what_its_first_does(cost: str, axis: str, r
 def test_the_choice_for_any_extents_is_the_cheapest(
     cost: str, rows: list[dict[str, int]], shapes: list[tuple[int, int]]
 ) -> None:
-    made = choice(cost, rows)
+    tuned_choice = choice(cost, rows)
     for shape in shapes:
-        assert made.least({"out": list(shape)}) is cheapest(made, list(shape))
+        assert tuned_choice.least({"out": list(shape)}) is cheapest(tuned_choice, list(shape))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_divisors(cost: str, found: set[str] | None) -> None:
     assert divisors(parse(cost).node, "out[0]") == found
 
 
-def test_few_lengths_are_looked_at_where_the_cost_counts_tiles() -> None:
-    made = choice(TILES, [{"BM": size, "BN": 128, "at_once": 132, "time": size} for size in (64, 128, 256)])
-    assert len(list(_spans(made, {"out": [parse("tokens"), parse("4096")]}, range(1, 2049)))) == 32
-    assert list(_spans(made, {"out": [parse("tokens"), parse("4096")]}, (2, 4, 8))) == [(2, 2), (4, 4), (8, 8)]  # pyright: ignore[reportArgumentType]
+def test_few_lengths_are_evaluated_where_the_cost_counts_tiles() -> None:
+    tuned_choice = choice(TILES, [{"BM": size, "BN": 128, "at_once": 132, "time": size} for size in (64, 128, 256)])
+    assert len(list(_spans(tuned_choice, {"out": [parse("tokens"), parse("4096")]}, range(1, 2049)))) == 32
+    assert list(_spans(tuned_choice, {"out": [parse("tokens"), parse("4096")]}, (2, 4, 8))) == [(2, 2), (4, 4), (8, 8)]  # pyright: ignore[reportArgumentType]

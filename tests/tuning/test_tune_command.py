@@ -22,11 +22,11 @@ TABLE = Path("kernels_src/tuning/double-sm_90a.json")
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    made = tuned_project.make(tmp_path / "p")
-    monkeypatch.chdir(made)
+    folder = tuned_project.make(tmp_path / "p")
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(tune_command, "CHILD", (sys.executable, str(CHILD), str(tmp_path)))
-    modes(made)
-    return made
+    modes(folder)
+    return folder
 
 
 def modes(root: Path, **given: Any) -> None:
@@ -80,7 +80,7 @@ def test_the_declared_cost_decides_where_nothing_was_measured(root: Path, capsys
     assert "double for sm_90a: 3 choices; measured: nothing" in capsys.readouterr().out
 
 
-def test_a_run_goes_on_where_the_last_one_ended(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_continues_where_the_last_one_ended(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("--budget", "0") == 1
     assert jobs(root) == []
     assert "nothing was measured yet" in capsys.readouterr().out
@@ -108,7 +108,7 @@ def test_other_machine_code_is_measured_and_the_rest_is_not(root: Path) -> None:
     assert jobs(root) == [{"check": [256], "time": [[n, [256]] for n in (1000, 20000, 400000, 17000)]}]
 
 
-def test_wrong_candidates_are_named_and_left_out(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_candidates_are_named_and_excluded(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     modes(root, **{"check 64": "it is off by one", "check 128": "dies"})
     assert tune() == 1
     captured = capsys.readouterr()
@@ -127,8 +127,8 @@ def test_a_hanging_candidate_is_ended_and_named(
 ) -> None:
     hung = root.parent / "hung"
 
-    def hears(heard: threading.Event) -> bool:
-        while not heard.wait(0.01):
+    def hears(stopped: threading.Event) -> bool:
+        while not stopped.wait(0.01):
             if hung.exists():
                 hung.unlink()
                 return False
@@ -155,7 +155,7 @@ def test_without_a_gpu_what_is_recorded_is_enough(root: Path, capsys: pytest.Cap
     assert TABLE.read_bytes() == table
 
 
-def test_stale_measurements_are_told_and_left_aside(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stale_measurements_are_reported_and_ignored(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune() == 0
     before = (root / "build.toml").read_text()
     source = root / "kernels_src/double.py"
@@ -163,7 +163,7 @@ def test_stale_measurements_are_told_and_left_aside(root: Path, capsys: pytest.C
     def told() -> list[str]:
         build = read_build_file(root / "build.toml")
         assert bool(build.notes) == all(not one.cubins for one in build.served)
-        return [note.message for note in build.notes]
+        return [note.notes_printed for note in build.notes]
 
     assert told() == []
     source.write_text(tuned_project.KERNEL + "\n")
@@ -192,7 +192,7 @@ def test_stale_measurements_are_told_and_left_aside(root: Path, capsys: pytest.C
         ("[[tuning]]", "[[model]]", 2, "error[E0802]"),
     ],
 )
-def test_what_cannot_be_tuned_is_said(
+def test_what_cannot_be_tuned_is_reported(
     root: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, status: int, text: str
 ) -> None:
     path = root / "build.toml"

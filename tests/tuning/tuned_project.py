@@ -92,8 +92,8 @@ COPY_MICROSECONDS = 125.0
 
 def microseconds(block: int, elements: int) -> float:
     """The duration of a launch on the fake device."""
-    turns = math.ceil(math.ceil(elements / block) / 132)
-    return 2.0 + turns * (0.3 + block * 0.01)
+    waves = math.ceil(math.ceil(elements / block) / 132)
+    return 2.0 + waves * (0.3 + block * 0.01)
 
 
 @dataclass
@@ -133,7 +133,7 @@ class HostGpu(FakeDriver):
 
     def launch_graph(self, graph: Any, stream: int) -> None:
         self.runs.append(graph[0][0])
-        self.now += sum(taken for _, taken in graph)
+        self.now += sum(duration for _, duration in graph)
 
     def record_event(self, event: Any, stream: int) -> None:
         event[:] = [self.now + 1]

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 
-def hold(task: str, emit: Callable[[object], None]) -> None:
+def report_and_wait(task: str, emit: Callable[[object], None]) -> None:
     """Reports the process id, and with `wait` never ends."""
     emit(os.getpid())
     if task == "wait":

@@ -96,14 +96,14 @@ LIKE_OTHERS = ("emulate", "graph", "dump", "audit")
 """Commands that start their workers as `check` and `build` do; excluded from the default run."""
 
 
-@pytest.mark.parametrize("words", chosen(COMMANDS, lambda words: words.split()[0] not in LIKE_OTHERS))
-def test_no_command_runs_what_lies_in_the_folder(folder: Path, words: str) -> None:
-    assert run(folder, script(folder), *words.split())
+@pytest.mark.parametrize("command", chosen(COMMANDS, lambda command: command.split()[0] not in LIKE_OTHERS))
+def test_no_command_runs_what_lies_in_the_folder(folder: Path, command: str) -> None:
+    assert run(folder, script(folder), *command.split())
 
 
-@pytest.mark.parametrize("words", ["check --json -j 2", "explain E0301"])
-def test_python_m_tilec(folder: Path, words: str) -> None:
-    assert run(folder, "-m", "tilec", *words.split())
+@pytest.mark.parametrize("command", ["check --json -j 2", "explain E0301"])
+def test_python_m_tilec(folder: Path, command: str) -> None:
+    assert run(folder, "-m", "tilec", *command.split())
 
 
 def test_python_m_engine(folder: Path) -> None:
@@ -143,7 +143,7 @@ print(os.getcwd() in sys.path, sys.path[0])
 
 @pytest.mark.parametrize("python", others())
 @pytest.mark.parametrize(
-    ("words", "given", "clean"),
+    ("command", "given", "clean"),
     [
         (("-m", "prog"), "{good}", True),
         (("-mprog",), "{good}", True),
@@ -155,10 +155,10 @@ print(os.getcwd() in sys.path, sys.path[0])
         (("-m", "other"), "{good}", False),  # a third-party program, which only imports this one
     ],
 )
-def test_how_a_program_forgets_the_folder(tmp_path: Path, python: str, words: tuple[str, ...], given: str, clean: bool) -> None:
-    good, here = tmp_path / "good", tmp_path / "here"
+def test_how_a_program_forgets_the_folder(tmp_path: Path, python: str, command: tuple[str, ...], given: str, clean: bool) -> None:
+    good, folder_here = tmp_path / "good", tmp_path / "here"
     (good / "prog").mkdir(parents=True)
-    here.mkdir()
+    folder_here.mkdir()
     shutil.copy(ROOT / "tilec" / "startup.py", good / "prog")
     (good / "prog" / "__init__.py").write_text("from prog import startup\nstartup.forget_current_folder('prog')\n")
     (good / "prog" / "__main__.py").write_text(ASK)
@@ -166,8 +166,8 @@ def test_how_a_program_forgets_the_folder(tmp_path: Path, python: str, words: tu
     (good / "other" / "__init__.py").write_text("import prog\n")
     (good / "other" / "__main__.py").write_text(ASK)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    environment["PYTHONPATH"] = given.format(good=good, here=here)
-    done = subprocess.run([python, *words], cwd=here, env=environment, capture_output=True, text=True)
+    environment["PYTHONPATH"] = given.format(good=good, here=folder_here)
+    done = subprocess.run([python, *command], cwd=folder_here, env=environment, capture_output=True, text=True)
     assert done.stdout.split()[:1] == [str(not clean)], done.stderr
 
 
@@ -181,5 +181,5 @@ print(call(os.getppid, what="x") != os.getpid(), call(sys.path.copy, what="x").c
 @pytest.mark.parametrize("python", others())
 def test_workers_of_every_python(folder: Path, tmp_path: Path, python: str) -> None:
     (tmp_path / "ask.py").write_text(WORKERS)
-    said = run(folder, str(tmp_path / "ask.py"), python=python)
-    assert said.split() == ["True", "0", str(folder)]
+    printed = run(folder, str(tmp_path / "ask.py"), python=python)
+    assert printed.split() == ["True", "0", str(folder)]

@@ -22,7 +22,7 @@ def slot() -> Generator[Slot]:
 
 def test_nobody_watches() -> None:
     progress.note("x")
-    progress.say("x")
+    progress.notify("x")
     with progress.stage("s", Limits()), progress.scratch("/tmp/x"):
         pass
 

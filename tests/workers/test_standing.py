@@ -9,13 +9,13 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.workers.held import hold
-from tilec.workers.scheduler import Finished, Report, Standing
+from tests.workers.held import report_and_wait
+from tilec.workers.scheduler import Finished, PersistentServer, Report
 
 
 @pytest.fixture
-def standing() -> Generator[Standing]:
-    found = Standing(())
+def worker_server() -> Generator[PersistentServer]:
+    found = PersistentServer(())
     yield found
     found.stop()
 
@@ -28,25 +28,25 @@ def wait_for_end(pid: int) -> None:
         os.close(watched)
 
 
-def test_a_run_that_is_stopped(standing: Standing) -> None:
+def test_a_run_that_is_stopped(worker_server: PersistentServer) -> None:
     stop = os.eventfd(0)
-    held: list[int] = []
-    for event in standing.run(["wait", "wait", "wait"], hold, 2, stop):
+    pids: list[int] = []
+    for event in worker_server.run(["wait", "wait", "wait"], report_and_wait, 2, stop):
         assert isinstance(event, Report)
-        held.append(event.message)
-        if len(held) == 2:
+        pids.append(event.message)
+        if len(pids) == 2:
             os.eventfd_write(stop, 1)
-    for pid in held:
+    for pid in pids:
         wait_for_end(pid)
     os.eventfd_read(stop)
-    again = list(standing.run(["go", "go", "go"], hold, 2, stop))
-    assert sum(isinstance(event, Finished) for event in again) == 3
+    second_run = list(worker_server.run(["go", "go", "go"], report_and_wait, 2, stop))
+    assert sum(isinstance(event, Finished) for event in second_run) == 3
     os.close(stop)
 
 
-def test_a_run_that_is_closed(standing: Standing) -> None:
-    with contextlib.closing(standing.run(["wait"], hold)) as events:
+def test_a_run_that_is_closed(worker_server: PersistentServer) -> None:
+    with contextlib.closing(worker_server.run(["wait"], report_and_wait)) as events:
         event = next(events)
         assert isinstance(event, Report)
     wait_for_end(event.message)
-    assert [type(event) for event in standing.run(["go"], hold)] == [Report, Finished]
+    assert [type(event) for event in worker_server.run(["go"], report_and_wait)] == [Report, Finished]

@@ -92,17 +92,17 @@ def model_digest(config: Mapping[str, Any], step: Any) -> str:
 def layout(manifest_size: int, sizes: Iterable[int], texts: int = 0) -> tuple[Header, list[int]]:
     """The header of a bundle with blobs of these sizes and `texts` bytes of compressed texts; the offset of each blob, and last
     the offset of the texts."""
-    start = at = aligned(HEADER.size + manifest_size)
+    start = offset = aligned(HEADER.size + manifest_size)
     end = HEADER.size + manifest_size
     offsets: list[int] = []
     for size in sizes:
-        offsets.append(at)
-        end = at + size
-        at = aligned(end)
+        offsets.append(offset)
+        end = offset + size
+        offset = aligned(end)
     blobs = len(offsets)
-    offsets.append(at)
+    offsets.append(offset)
     if texts:
-        end = at + texts
+        end = offset + texts
     return Header(FORMAT, HEADER.size, end + TRAILER, HEADER.size, manifest_size, start, blobs), offsets
 
 
@@ -110,8 +110,8 @@ def compress(texts: Mapping[str, bytes]) -> bytes:
     """Texts by hex sha256 as one stream in the order of their digests; empty for no texts."""
     if not texts:
         return b""
-    whole = b"".join(texts[digest] for digest in sorted(texts))
-    return lzma.compress(whole, format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE, filters=FILTERS)
+    joined = b"".join(texts[digest] for digest in sorted(texts))
+    return lzma.compress(joined, format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE, filters=FILTERS)
 
 
 def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes]:
@@ -126,15 +126,15 @@ def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes
         rest = stream
         for digest, length in known:  # text by text, so that memory use stops at the first wrong one
             parts: list[bytes] = []
-            left = length
-            while left and not reader.eof:
-                part = reader.decompress(rest, max_length=left)
+            remaining = length
+            while remaining and not reader.eof:
+                part = reader.decompress(rest, max_length=remaining)
                 if not part and not reader.eof:
                     break
                 rest = b""
                 parts.append(part)
-                left -= len(part)
-            if left:
+                remaining -= len(part)
+            if remaining:
                 raise ValueError("its texts are not as long as its manifest says")
             found[digest] = b"".join(parts)
             if hashlib.sha256(found[digest]).hexdigest() != digest:

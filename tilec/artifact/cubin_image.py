@@ -43,11 +43,11 @@ def read_image(image: bytes | memoryview) -> Image:
         raise ValueError("is no CUBIN")
     flags: int = struct.unpack_from("<I", head, 48)[0]
     arch = flags >> 8 & 0xFF if head[8] >= ABI_SM_IN_BYTE_1 else flags & 0xFF
-    (at,) = struct.unpack_from("<Q", head, 40)
+    (table_offset,) = struct.unpack_from("<Q", head, 40)
     size, count, strings = struct.unpack_from("<HHH", head, 58)
-    if size != SECTION.size or not strings < count <= MAX_SECTIONS or at + count * size > len(image):
+    if size != SECTION.size or not strings < count <= MAX_SECTIONS or table_offset + count * size > len(image):
         raise ValueError("is a CUBIN without a table of sections")
-    sections = list(SECTION.iter_unpack(image[at : at + count * size]))
+    sections = list(SECTION.iter_unpack(image[table_offset : table_offset + count * size]))
     names = _inside(image, sections[strings], SECTION_STRINGS)
     if len(names) > MAX_NAMES:
         raise ValueError("is a CUBIN whose sections have too long names")

@@ -109,59 +109,59 @@ def _manifest(record: dict[str, Any]) -> Manifest:
     )
 
 
-def _record(data: Any, kind: type[Any], where: str) -> dict[str, Any]:
+def _record(data: Any, kind: type[Any], location: str) -> dict[str, Any]:
     wanted = list(kind.__dataclass_fields__)
     if not isinstance(data, dict):
-        raise ValueError(f"{where}: not an object")
+        raise ValueError(f"{location}: not an object")
     record: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
     for name in wanted:
         if name not in record and name not in OPTIONAL.get(kind, ()):
-            raise ValueError(f"{where}: `{name}` is missing")
+            raise ValueError(f"{location}: `{name}` is missing")
     for name in record:
         if name not in wanted:
-            raise ValueError(f"{where}: unknown field {name!r:.80}")
+            raise ValueError(f"{location}: unknown field {name!r:.80}")
     return record
 
 
-def _list(data: Any, where: str, most: int = MAX_ITEMS) -> list[Any]:
+def _list(data: Any, location: str, most: int = MAX_ITEMS) -> list[Any]:
     if not isinstance(data, list) or len(data) > most:  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(f"{where}: not a list of at most {most} items")
+        raise ValueError(f"{location}: not a list of at most {most} items")
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
-def _text(data: Any, where: str) -> str:
+def _text(data: Any, location: str) -> str:
     if not isinstance(data, str):
-        raise ValueError(f"{where}: not a string")
+        raise ValueError(f"{location}: not a string")
     return data
 
 
-def _name(data: Any, where: str) -> str:
+def _name(data: Any, location: str) -> str:
     if not (isinstance(data, str) and len(data) <= MAX_NAME and data.isidentifier()):
-        raise ValueError(f"{where}: not a name")
+        raise ValueError(f"{location}: not a name")
     return data
 
 
-def _integer(data: Any, where: str, low: int, high: int) -> int:
+def _integer(data: Any, location: str, low: int, high: int) -> int:
     if not isinstance(data, int) or isinstance(data, bool) or not low <= data <= high:
-        raise ValueError(f"{where}: not an integer from {low} to {high}")
+        raise ValueError(f"{location}: not an integer from {low} to {high}")
     return data
 
 
-def _flag(data: Any, where: str) -> bool:
+def _flag(data: Any, location: str) -> bool:
     if not isinstance(data, bool):
-        raise ValueError(f"{where}: not true or false")
+        raise ValueError(f"{location}: not true or false")
     return data
 
 
-def _texts(data: Any, where: str) -> tuple[str, ...]:
-    return tuple(_text(item, where) for item in _list(data, where))
+def _texts(data: Any, location: str) -> tuple[str, ...]:
+    return tuple(_text(item, location) for item in _list(data, location))
 
 
-def _text_map(data: Any, where: str) -> dict[str, str]:
+def _text_map(data: Any, location: str) -> dict[str, str]:
     if not isinstance(data, dict):
-        raise ValueError(f"{where}: not an object")
+        raise ValueError(f"{location}: not an object")
     items: dict[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
-    return {_text(key, where): _text(value, where) for key, value in items.items()}
+    return {_text(key, location): _text(value, location) for key, value in items.items()}
 
 
 def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
@@ -193,9 +193,9 @@ def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
     return record
 
 
-def _object(data: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
+def _object(data: Any, location: str, names: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(data, dict) or sorted(data, key=str) != sorted(names):  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(f"{where}: not an object of {', '.join(names)}")
+        raise ValueError(f"{location}: not an object of {', '.join(names)}")
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -212,120 +212,122 @@ def _constants(data: Any) -> dict[str, int | float | bool | str]:
     return items
 
 
-def _expression(data: Any, where: str) -> Expr:
+def _expression(data: Any, location: str) -> Expr:
     try:
         return from_json(data)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{location}: {error}") from None
 
 
-def _expressions(data: Any, where: str) -> tuple[Expr, ...]:
-    return tuple(_expression(item, where) for item in _list(data, where, MAX_RANK))
+def _expressions(data: Any, location: str) -> tuple[Expr, ...]:
+    return tuple(_expression(item, location) for item in _list(data, location, MAX_RANK))
 
 
-def _dtype(data: Any, where: str) -> str:
+def _dtype(data: Any, location: str) -> str:
     if not isinstance(data, str) or data not in DTYPES:
-        raise ValueError(f"{where}: not a dtype")
+        raise ValueError(f"{location}: not a dtype")
     return data
 
 
-def _tensor(data: Any, where: str) -> TensorSpec:
-    record = _record(data, TensorSpec, where)
+def _tensor(data: Any, location: str) -> TensorSpec:
+    record = _record(data, TensorSpec, location)
     if not isinstance(record["access"], str) or record["access"] not in ACCESSES:
-        raise ValueError(f"{where}: access is not one of {', '.join(ACCESSES)}")
-    dims = _expressions(record["dims"], f"{where}.dims")
-    strides = None if record["strides"] is None else _expressions(record["strides"], f"{where}.strides")
+        raise ValueError(f"{location}: access is not one of {', '.join(ACCESSES)}")
+    dims = _expressions(record["dims"], f"{location}.dims")
+    strides = None if record["strides"] is None else _expressions(record["strides"], f"{location}.strides")
     if strides is not None and len(strides) != len(dims):
-        raise ValueError(f"{where}: {len(strides)} strides for {len(dims)} dims")
-    align = _integer(record["align"], f"{where}.align", 1, 1 << 20)
+        raise ValueError(f"{location}: {len(strides)} strides for {len(dims)} dims")
+    align = _integer(record["align"], f"{location}.align", 1, 1 << 20)
     if align & (align - 1):
-        raise ValueError(f"{where}.align: not a power of two")
-    if _flag(record["resident"], f"{where}.resident") and record["access"] not in ("in", "inout"):
-        raise ValueError(f"{where}: resident, and holds nothing before the launch")
+        raise ValueError(f"{location}.align: not a power of two")
+    if _flag(record["resident"], f"{location}.resident") and record["access"] not in ("in", "inout"):
+        raise ValueError(f"{location}: resident, and holds nothing before the launch")
     return TensorSpec(
-        _name(record["name"], f"{where}.name"),
+        _name(record["name"], f"{location}.name"),
         record["access"],
-        _dtype(record["dtype"], f"{where}.dtype"),
+        _dtype(record["dtype"], f"{location}.dtype"),
         dims,
         strides,
         align,
         record["resident"],
-        None if record["row"] is None else _integer(record["row"], f"{where}.row", 0, 2),
+        None if record["row"] is None else _integer(record["row"], f"{location}.row", 0, 2),
     )
 
 
-def _scalar(data: Any, where: str) -> ScalarSpec:
-    record = _record(data, ScalarSpec, where)
-    dtype = _dtype(record["dtype"], f"{where}.dtype")
+def _scalar(data: Any, location: str) -> ScalarSpec:
+    record = _record(data, ScalarSpec, location)
+    dtype = _dtype(record["dtype"], f"{location}.dtype")
     if dtype in NO_SCALARS:
-        raise ValueError(f"{where}: a scalar of `{dtype}` has no calling convention")
-    return ScalarSpec(_name(record["name"], f"{where}.name"), dtype)
+        raise ValueError(f"{location}: a scalar of `{dtype}` has no calling convention")
+    return ScalarSpec(_name(record["name"], f"{location}.name"), dtype)
 
 
-def _slot(data: Any, by_kind: dict[str, set[str]], where: str) -> AbiSlot:
-    record = _record(data, AbiSlot, where)
-    kind, name = record["kind"], _name(record["name"], f"{where}.name")
+def _slot(data: Any, by_kind: dict[str, set[str]], location: str) -> AbiSlot:
+    record = _record(data, AbiSlot, location)
+    kind, name = record["kind"], _name(record["name"], f"{location}.name")
     if kind not in ("pointer", "dim", "stride", "scalar", "tensor_map"):
-        raise ValueError(f"{where}: unknown kind {kind!r:.80}")
+        raise ValueError(f"{location}: unknown kind {kind!r:.80}")
     if kind == "tensor_map":
         return AbiSlot(kind, name)  # checked against the maps by `_manifest`
     if kind in by_kind and name not in by_kind[kind]:
-        raise ValueError(f"{where}: no parameter `{name}`")
+        raise ValueError(f"{location}: no parameter `{name}`")
     if kind not in by_kind and any(name in known for known in by_kind.values()):
-        raise ValueError(f"{where}: `{name}` is a parameter, not a {kind}")  # a parameter may have any value, a slot few bits
+        raise ValueError(
+            f"{location}: `{name}` is a parameter, not a {kind}"
+        )  # a parameter may have any value, a slot few bits
     return AbiSlot(kind, name)
 
 
-def _tensor_map(data: Any, tensors: dict[str, TensorSpec], where: str) -> TensorMapSpec:
-    record = _record(data, TensorMapSpec, where)
-    tensor = tensors.get(_name(record["tensor"], f"{where}.tensor"))
+def _tensor_map(data: Any, tensors: dict[str, TensorSpec], location: str) -> TensorMapSpec:
+    record = _record(data, TensorMapSpec, location)
+    tensor = tensors.get(_name(record["tensor"], f"{location}.tensor"))
     if tensor is None or tensor.access not in ("in", "out") or tensor.dtype not in MAP_ELEMENTS:
-        raise ValueError(f"{where}: no tensor `{record['tensor']}` that is `In` or `Out` and that a map can be of")
-    box = _list(record["box"], f"{where}.box", MAX_MAP_RANK)
-    extents = tuple(_integer(extent, f"{where}.box", 1, MAX_BOX) for extent in box)
+        raise ValueError(f"{location}: no tensor `{record['tensor']}` that is `In` or `Out` and that a map can be of")
+    box = _list(record["box"], f"{location}.box", MAX_MAP_RANK)
+    extents = tuple(_integer(extent, f"{location}.box", 1, MAX_BOX) for extent in box)
     if not 2 <= len(extents) == len(tensor.dims):
-        raise ValueError(f"{where}.box: {len(extents)} extents for a tensor of rank {len(tensor.dims)}")
+        raise ValueError(f"{location}.box: {len(extents)} extents for a tensor of rank {len(tensor.dims)}")
     row_bytes = extents[-1] * DTYPES[tensor.dtype].bytes
-    if record["swizzle"] not in MAP_SWIZZLES or _integer(record["swizzle"], f"{where}.swizzle", 1, 128) != row_bytes:
-        raise ValueError(f"{where}.swizzle: not the {row_bytes} bytes of a box's row, or no swizzle")
+    if record["swizzle"] not in MAP_SWIZZLES or _integer(record["swizzle"], f"{location}.swizzle", 1, 128) != row_bytes:
+        raise ValueError(f"{location}.swizzle: not the {row_bytes} bytes of a box's row, or no swizzle")
     return TensorMapSpec(tensor.name, extents, row_bytes)
 
 
-def _launch_check(data: Any, where: str) -> LaunchCheck:
-    record = _record(data, LaunchCheck, where)
-    return LaunchCheck(_expression(record["condition"], where), _text(record["text"], where))
+def _launch_check(data: Any, location: str) -> LaunchCheck:
+    record = _record(data, LaunchCheck, location)
+    return LaunchCheck(_expression(record["condition"], location), _text(record["text"], location))
 
 
-def _value_check(data: Any, tensors: set[str], where: str) -> ValueCheck:
-    record = _record(data, ValueCheck, where)
-    if _name(record["tensor"], f"{where}.tensor") not in tensors:
-        raise ValueError(f"{where}: no tensor `{record['tensor']}`")
-    said = _flags(record, ("distinct", "sorted", "ends"), where)
-    return ValueCheck(record["tensor"], _expression(record["low"], where), _expression(record["high"], where), **said)
+def _value_check(data: Any, tensors: set[str], location: str) -> ValueCheck:
+    record = _record(data, ValueCheck, location)
+    if _name(record["tensor"], f"{location}.tensor") not in tensors:
+        raise ValueError(f"{location}: no tensor `{record['tensor']}`")
+    flags = _flags(record, ("distinct", "sorted", "ends"), location)
+    return ValueCheck(record["tensor"], _expression(record["low"], location), _expression(record["high"], location), **flags)
 
 
-def _promise(data: Any, tensors: tuple[TensorSpec, ...], where: str) -> ValuePromise:
-    record = _record(data, ValuePromise, where)
+def _promise(data: Any, tensors: tuple[TensorSpec, ...], location: str) -> ValuePromise:
+    record = _record(data, ValuePromise, location)
     specs = {spec.name: spec for spec in tensors}
-    tensor = specs.get(_name(record["tensor"], f"{where}.tensor"))
+    tensor = specs.get(_name(record["tensor"], f"{location}.tensor"))
     if tensor is None or tensor.access not in ("out", "inout"):
-        raise ValueError(f"{where}: no tensor `{record['tensor']}` that is written")
-    above = _texts(record.get("above", []), f"{where}.above")
+        raise ValueError(f"{location}: no tensor `{record['tensor']}` that is written")
+    above = _texts(record.get("above", []), f"{location}.above")
     for name in above:
         if name not in specs or specs[name].access not in ("in", "inout") or specs[name].dims != tensor.dims:
-            raise ValueError(f"{where}.above: no tensor {name!r:.80} that is read and has the same extents")
-    said = _flags(record, ("distinct", "sorted"), where)
+            raise ValueError(f"{location}.above: no tensor {name!r:.80} that is read and has the same extents")
+    flags = _flags(record, ("distinct", "sorted"), location)
     return ValuePromise(
-        tensor.name, _expression(record["low"], where), _expression(record["high"], where), above, **said
+        tensor.name, _expression(record["low"], location), _expression(record["high"], location), above, **flags
     )  # fmt: skip
 
 
-def _flags(record: dict[str, Any], names: tuple[str, ...], where: str) -> dict[str, bool]:
+def _flags(record: dict[str, Any], names: tuple[str, ...], location: str) -> dict[str, bool]:
     """Fields that default to false."""
     found = {name: record.get(name, False) for name in names}
     for name, value in found.items():
         if not isinstance(value, bool):
-            raise ValueError(f"{where}.{name}: not a bool")
+            raise ValueError(f"{location}.{name}: not a bool")
     return found
 
 
@@ -341,7 +343,9 @@ def _resources(data: Any) -> Resources:
     return Resources(**{name: _integer(value, f"resources.{name}", 0, 1 << 30) for name, value in record.items()})
 
 
-def _obligation(data: Any, where: str) -> Obligation:
-    record = _record(data, Obligation, where)
-    words = {name: _text(record[name], f"{where}.{name}") for name in ("property", "subject", "location", "rung")}
-    return Obligation(**words, facts=_texts(record["facts"], f"{where}.facts"), sets=_texts(record["sets"], f"{where}.sets"))
+def _obligation(data: Any, location: str) -> Obligation:
+    record = _record(data, Obligation, location)
+    texts = {name: _text(record[name], f"{location}.{name}") for name in ("property", "subject", "location", "rung")}
+    return Obligation(
+        **texts, facts=_texts(record["facts"], f"{location}.facts"), sets=_texts(record["sets"], f"{location}.sets")
+    )

@@ -90,8 +90,8 @@ class ValueCheck:
     @property
     def words(self) -> str:
         """The properties beyond the range, as text to append to it; empty if there are none."""
-        said = {"all distinct": self.distinct, "none below the one before": self.sorted, "both ends reached": self.ends}
-        return "".join(f", {text}" for text, holds in said.items() if holds)
+        properties = {"all distinct": self.distinct, "none below the one before": self.sorted, "both ends reached": self.ends}
+        return "".join(f", {text}" for text, is_set in properties.items() if is_set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class ValuePromise:
     sorted: bool = False
 
     def __str__(self) -> str:
-        said = {"all distinct": self.distinct, "none below the one before": self.sorted}
+        properties = {"all distinct": self.distinct, "none below the one before": self.sorted}
         above = f" - {' - '.join(f'{name} before' for name in self.above)}" if self.above else ""
-        words = "".join(f", {text}" for text, holds in said.items() if holds)
-        return f"{self.low} <= values of {self.tensor}{above} < {self.high}{words}"
+        suffix = "".join(f", {text}" for text, is_set in properties.items() if is_set)
+        return f"{self.low} <= values of {self.tensor}{above} < {self.high}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,19 +190,19 @@ def _signature(data: Any) -> Signature:
     return Signature(record["keyid"], value)
 
 
-def _fields(data: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
+def _fields(data: Any, names: tuple[str, ...], name: str) -> dict[str, Any]:
     if not isinstance(data, dict) or set(data) != set(names):  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(f"{what} is not an object with {', '.join(names)}")
+        raise ValueError(f"{name} is not an object with {', '.join(names)}")
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
-def _bytes(text: Any, what: str) -> bytes:
+def _bytes(text: Any, name: str) -> bytes:
     try:
         value = base64.b64decode(text.encode("ascii"), validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):
         value = b""
     if not value or base64.b64encode(value).decode("ascii") != text:
-        raise ValueError(f"the {what} is not in base64, or not in its one spelling")
+        raise ValueError(f"the {name} is not in base64, or not in its one spelling")
     return value
 
 

@@ -97,8 +97,8 @@ class FileSigner:
 
     def pem(self, passphrase: bytes | None = None) -> bytes:
         """The private key in PEM, encrypted if there is a passphrase."""
-        how = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
-        return self._key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+        encryption = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+        return self._key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
 def generate(kind: str) -> FileSigner:
@@ -129,8 +129,10 @@ def read_private_key(pem: bytes, passphrase: bytes | None = None) -> FileSigner:
     try:
         key = serialization.load_pem_private_key(pem, passphrase if encrypted else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        what = "cannot be decrypted: the passphrase is wrong, or the file damaged" if encrypted else "is no private key in PEM"
-        raise ValueError(what) from None
+        problem = (
+            "cannot be decrypted: the passphrase is wrong, or the file damaged" if encrypted else "is no private key in PEM"
+        )
+        raise ValueError(problem) from None
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return FileSigner(key)
     if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):

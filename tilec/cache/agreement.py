@@ -125,12 +125,12 @@ PLAIN_PARTS: Final = ("blocks", "persistent", "cluster", "order", "early", "next
 
 def _scheduled(found: dict[str, Any], fields: Fields) -> bool:
     """Whether the manifest's schedule has every override in the key."""
-    told = {name: typed(found[name]) for name in PLAIN_PARTS if name in found}
-    told["warps"] = typed(sum(role["warps"] for role in found["roles"]))
-    told["consumers"] = typed(sum(role["warps"] for role in found["roles"] if role["name"] != PRODUCER) // 4)
+    parts = {name: typed(found[name]) for name in PLAIN_PARTS if name in found}
+    parts["warps"] = typed(sum(role["warps"] for role in found["roles"]))
+    parts["consumers"] = typed(sum(role["warps"] for role in found["roles"] if role["name"] != PRODUCER) // 4)
     loops = {(part, typed(loop[part])) for loop in found["pipelines"] for part in ("stages", "copy", "mma")}
     wanted = _named("schedule", fields).items()
-    return all(told.get(name) == value or {v for n, v in loops if n == name} == {value} for name, value in wanted)
+    return all(parts.get(name) == value or {v for n, v in loops if n == name} == {value} for name, value in wanted)
 
 
 def _digest(kind: str, fields: Fields) -> str:
@@ -140,8 +140,8 @@ def _digest(kind: str, fields: Fields) -> str:
 def _toolchain(found: dict[str, str], fields: Fields) -> bool:
     """Whether a manifest names the key's distributions (as `stated` formats them) and the digest of tilec's own source."""
     named = {name: str(text) for name, text in _named("toolchain", fields).items()}
-    own = found.get("tilec", "").partition(" sha256:")[2]
-    return found == stated(named) | {"tilec": found.get("tilec")} and own == _digest("compiler", fields)
+    tilec_digest = found.get("tilec", "").partition(" sha256:")[2]
+    return found == stated(named) | {"tilec": found.get("tilec")} and tilec_digest == _digest("compiler", fields)
 
 
 CHECKS: Final[dict[str, Callable[[Fields, Mapping[str, bytes], Mapping[str, str]], str]]] = {

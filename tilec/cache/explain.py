@@ -22,8 +22,8 @@ def _phrase(kind: str, name: str, before: str | None, after: str | None) -> str:
     if kind == "source":
         return f"source {name} is new" if before is None else f"source of {name} changed"
     if kind == "toolchain":
-        left, right = _short(before, after)
-        return f"toolchain changed: {name} {left} -> {right}"
+        old, new = _brief(before, after)
+        return f"toolchain changed: {name} {old} -> {new}"
     if kind == "compiler":
         return f"tilec's {name} stage changed"
     if kind == "constant":  # `typed` writes the type before the value
@@ -31,8 +31,8 @@ def _phrase(kind: str, name: str, before: str | None, after: str | None) -> str:
     return f"{kind} {name} changed: {before or 'none'} -> {after or 'none'}"
 
 
-def _short(before: str | None, after: str | None) -> tuple[str, str]:
-    left, right = before or "none", after or "none"
-    if left.split()[0] != right.split()[0]:
-        return left.split()[0], right.split()[0]
-    return f"{left.split()[0]} (other binary)", right.split()[0]
+def _brief(before: str | None, after: str | None) -> tuple[str, str]:
+    old, new = before or "none", after or "none"
+    if old.split()[0] != new.split()[0]:
+        return old.split()[0], new.split()[0]
+    return f"{old.split()[0]} (other binary)", new.split()[0]

@@ -69,29 +69,29 @@ def _writers(mode: int) -> str:
 def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Every folder and link on the path to `root`. Links are resolved here, so that each of them is checked."""
     pending = list(reversed(root.absolute().parts[1:]))
-    here, links = Path("/"), 0
-    yield here, os.lstat(here)
+    current, links = Path("/"), 0
+    yield current, os.lstat(current)
     while pending:
         name = pending.pop()
         if name == "..":
-            here = here.parent
+            current = current.parent
             continue
-        path = here / name
+        path = current / name
         status = os.lstat(path)
         yield path, status
         if not stat.S_ISLNK(status.st_mode):
-            here = path
+            current = path
             continue
         links += 1
         if links > MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(root))
         target = Path(os.readlink(path))
         pending.extend(reversed(target.parts[1:] if target.is_absolute() else target.parts))
-        here = Path("/") if target.is_absolute() else here
+        current = Path("/") if target.is_absolute() else current
 
 
-def _refused(root: Path, path: Path, why: str, hint: str) -> CompileError:
-    what = "it" if path == root else f"`{path}`"
-    message = f"the cache at `{root}` is not yours alone: {what} {why}"
+def _refused(root: Path, path: Path, reason: str, hint: str) -> CompileError:
+    subject = "it" if path == root else f"`{path}`"
+    message = f"the cache at `{root}` is not yours alone: {subject} {reason}"
     more = f"{hint}, set `{CACHE_DIR}` to one, or share this one under a key (`tilec explain E0711`)"
     return CompileError(Diagnostic("E0711", message, hint=more))

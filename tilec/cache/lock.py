@@ -48,7 +48,7 @@ def locked(folder: Folder, name: str, key: str, what: str = "") -> Generator[Non
             if not _came_free(handle, request, folder, note):
                 holder = _read(folder, note)
                 if holder.get("command") != progress.command():  # no message for this command's own workers
-                    progress.say(waiting(holder, what))
+                    progress.notify(waiting(holder, what))
                 fcntl.fcntl(handle, fcntl.F_OFD_SETLKW, request)
         _write(folder, note, what)
         yield

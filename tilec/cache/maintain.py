@@ -26,7 +26,7 @@ DEFAULT_CAP = 4 << 30  # bytes
 GRACE = 600.0  # seconds for which an unreferenced file may belong to an entry that is still being written
 NOTE_AGE = 90 * 86400.0  # seconds after which an unused note is dropped
 FORMATS = ("v1", "v2")
-_OWN = re.compile(r"(entries|notes)(-[0-9a-f]{16})?|blobs|holders", re.ASCII)
+_STORE_FILES = re.compile(r"(entries|notes)(-[0-9a-f]{16})?|blobs|holders", re.ASCII)
 _V1 = re.compile(r"index|blobs|locks|files\.json|toolchain\.json|damaged-.*")
 
 
@@ -53,7 +53,7 @@ def verify(store: Store) -> list[str]:
             if record is not None:
                 store.lookup(key, record.label)
             elif store.entries.has(key) and _record(store, key) is None and store.entries.has(key):  # unless just rewritten
-                store.problems.append(f"entry {key[:12]} is damaged, or not sealed {_by(store)}")
+                store.problems.append(f"entry {key[:12]} is damaged, or not sealed {_sealing_key_text(store)}")
                 store.entries.discard(key)
     for folder in (store.blobs, store.entries, store.notes):
         for name, _ in folder.names():
@@ -67,7 +67,7 @@ def _record(store: Store, key: str) -> Record | None:
     return None if found is None else parse_entry(store.sealer, key, found[0])
 
 
-def _by(store: Store) -> str:
+def _sealing_key_text(store: Store) -> str:
     return "by your key" if store.sealer.keyed else "by this cache"
 
 
@@ -86,7 +86,7 @@ def _every_record(store: Store) -> Iterator[tuple[Folder, str, float, Record]]:
     """Entries of all secrets, with their folder, key and time of last use. The seal of another secret cannot be checked, so
     such an entry only keeps its blobs."""
     for name, status in list(store.folder.names()):
-        if name.startswith("entries") and _OWN.fullmatch(name) and stat.S_ISDIR(status.st_mode):
+        if name.startswith("entries") and _STORE_FILES.fullmatch(name) and stat.S_ISDIR(status.st_mode):
             with contextlib.suppress(OSError):
                 folder = store.folder.sub(name, create=False)
                 for key, times in folder.names():
@@ -170,7 +170,7 @@ def _clean_format(top: Folder, name: str) -> None:
         raise
     with contextlib.closing(base):
         for item, _ in list(base.names()):
-            known = _OWN.fullmatch(item) or item in (LOCKS, STATISTICS, TAG) or TEMPORARY_NAME.fullmatch(item)
+            known = _STORE_FILES.fullmatch(item) or item in (LOCKS, STATISTICS, TAG) or TEMPORARY_NAME.fullmatch(item)
             if (known or (name == "v1" and _V1.fullmatch(item))) and not base.remove_tree(item):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(base.path / item))
     with contextlib.suppress(OSError):

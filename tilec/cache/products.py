@@ -57,11 +57,11 @@ def decode(
     try:
         seal: dict[str, Any] = json.loads(outputs[SEAL]) if len(outputs[SEAL]) <= MAX_SEAL else {}
         bound: dict[str, int | str | None] = seal["fields"]
-        said: dict[str, str] = seal["products"]
-        made: str = seal["stage"]
+        product_digests: dict[str, str] = seal["products"]
+        stage_name: str = seal["stage"]
         if seal["format"] != SEAL_FORMAT:
             raise ProductError("its seal has another format")
-        right = (made, bound) == (stage, fields) if fields is not None else key_of(made, bound) == key
+        right = (stage_name, bound) == (stage, fields) if fields is not None else key_of(stage_name, bound) == key
     except ProductError:
         raise
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
@@ -69,9 +69,9 @@ def decode(
     if not right:
         raise ProductError("its products were made for another entry")
     products = {name: data for name, data in outputs.items() if name != SEAL}
-    if said != {name: digest for name, digest in digests.items() if name != SEAL}:
+    if product_digests != {name: digest for name, digest in digests.items() if name != SEAL}:
         raise ProductError("its products are not those that were made together")
-    found = disagreement(made, bound, products, said)
+    found = disagreement(stage_name, bound, products, product_digests)
     if found:
         raise ProductError(found)
     return products
@@ -104,8 +104,8 @@ def fetch(
         return None
 
     def check(found: Received) -> None:
-        if why := difference(decode(key, found.outputs, found.digests, stage=stage, fields=fields)):
-            raise ProductError(why)
+        if reason := difference(decode(key, found.outputs, found.digests, stage=stage, fields=fields)):
+            raise ProductError(reason)
 
     found = store.remote.fetch(key, label, check, again=again)
     if found is None:

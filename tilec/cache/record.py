@@ -57,9 +57,9 @@ def entry_text(
 
 def parse_entry(sealer: Sealer | None, key: str, data: bytes) -> Record | None:
     """The record of `key`; None if the bytes are malformed or not sealed by `sealer` (None: the seal is not checked)."""
-    body, mark, end = data.rpartition(b"seal ")
+    body, marker, end = data.rpartition(b"seal ")
     seal = end[:-1].decode("ascii", "replace")
-    if not mark or end[-1:] != b"\n" or (sealer is not None and not sealer.holds(seal, "entry", key, body)):
+    if not marker or end[-1:] != b"\n" or (sealer is not None and not sealer.holds(seal, "entry", key, body)):
         return None
     try:
         lines = body.decode("utf-8").split("\n")

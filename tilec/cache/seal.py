@@ -83,6 +83,6 @@ def _read(path: Path) -> bytes:
     return secret
 
 
-def _refused(path: Path, why: str) -> CompileError:
+def _refused(path: Path, reason: str) -> CompileError:
     hint = f"name a file of your own outside the store in `{KEY_FILE}`, or one that does not exist yet"
-    return CompileError(Diagnostic("E0712", f"the key file `{path}` {why}", hint=hint))
+    return CompileError(Diagnostic("E0712", f"the key file `{path}` {reason}", hint=hint))

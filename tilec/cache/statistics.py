@@ -59,7 +59,7 @@ class Statistics:
         """The sum over all layers."""
         return sum(found.get(name, 0) for found in self.counts.values())
 
-    def take(self) -> dict[str, dict[str, int]]:
+    def drain(self) -> dict[str, dict[str, int]]:
         """Return all counts and reset them."""
         found, self.counts = self.counts, {}
         return found
@@ -72,8 +72,8 @@ class Statistics:
 
 def encoded(statistics: Statistics) -> bytes:
     """The bytes of the file, with the `MOST_LAYERS` layers of the largest totals."""
-    asked = sorted(statistics.counts, key=lambda layer: -sum(statistics.counts[layer].values()))[:MOST_LAYERS]
-    return json.dumps({layer: statistics.counts[layer] for layer in asked}, indent=1, sort_keys=True).encode() + b"\n"
+    largest = sorted(statistics.counts, key=lambda layer: -sum(statistics.counts[layer].values()))[:MOST_LAYERS]
+    return json.dumps({layer: statistics.counts[layer] for layer in largest}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def decoded(data: bytes) -> Statistics:

@@ -135,13 +135,13 @@ class Store:
         return Entry(outputs, record.outputs, True, record.cost)
 
     def _damaged(self, key: str, label: str, digest: str, name: str) -> None:
-        gone = not self.blobs.has(digest)
-        if gone and not self.entries.has(key):  # pruned meanwhile: prune removes entries before their blobs
+        missing = not self.blobs.has(digest)
+        if missing and not self.entries.has(key):  # pruned meanwhile: prune removes entries before their blobs
             return
         self.blobs.discard(digest)
         self.entries.remove(key)
-        what = f"{name} is {'missing' if gone else 'corrupt'}"
-        self.problems.append(f"cache entry {label or key[:12]}: {what}; it is made again")
+        problem = f"{name} is {'missing' if missing else 'corrupt'}"
+        self.problems.append(f"cache entry {label or key[:12]}: {problem}; it is made again")
 
     def digests(self, key: str) -> dict[str, str] | None:
         """Digests of the outputs of `key` by name, without reading the blobs; None if the store has no entry for it."""
@@ -150,12 +150,12 @@ class Store:
 
     def _record(self, key: str) -> Record | None:
         found = self.entries.read(key, LONGEST_ENTRY)
-        there = found is not None or self.entries.has(key)
-        if there and found is None:  # another process has just written it, or it cannot be read
+        exists = found is not None or self.entries.has(key)
+        if exists and found is None:  # another process has just written it, or it cannot be read
             found = self.entries.read(key, LONGEST_ENTRY)
         record = None if found is None else parse_entry(self.sealer, key, found[0])
         if record is None:
-            if there:
+            if exists:
                 self.problems.append("an entry of the cache's index was damaged")
                 self.entries.discard(key)
             return None

@@ -39,15 +39,15 @@ def audit_command(
     with contextlib.ExitStack() as stack:
         bundle = stack.enter_context(opened(path, digest=digest, trust=trust))
         store = stack.enter_context(contextlib.closing(open_store())) if use_cache else None
-        there = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
+        kernel_names = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
         for name in kernels:
-            if name not in there:
+            if name not in kernel_names:
                 raise CompileError(Diagnostic("E0707", f"`{path}` has no kernel `{name:.80}`"))
         options = Options(jobs, kernels, launches, seeds, time_limit)
         show = _progress() if sys.stderr.isatty() else None
         try:
-            known = Verdicts(store) if store is not None else None
-            report = audit(bundle, options, known, assembler(store) if rebuild else None, show)
+            verdicts = Verdicts(store) if store is not None else None
+            report = audit(bundle, options, verdicts, assembler(store) if rebuild else None, show)
         except BundleError as error:
             raise CompileError(Diagnostic(error.code, error.message)) from None
     print("\n".join(lines(report)))

@@ -66,10 +66,10 @@ def run(
       tilec run softmax.py -c E=bf16 -c N=1024 --reference check.py:softmax
     """
     from tilec.cli.run_command import run_command
-    from tilec.cli.watch import Reads, answered
+    from tilec.cli.watch import Reads, run_or_watch
 
     besides = (Path(reference.partition(":")[0]),) if reference else ()
-    return answered(
+    return run_or_watch(
         lambda: run_command(project, kernel, constants, dims, seed, reference, (rtol, atol), as_json=as_json),
         Reads(project, (kernel,), besides, references=not reference), as_json=as_json, watch=watch,
     )  # fmt: skip
@@ -97,9 +97,9 @@ def test(
       tilec test rms_norm --launches 10
     """
     from tilec.cli.run_command import test_command
-    from tilec.cli.watch import Reads, answered
+    from tilec.cli.watch import Reads, run_or_watch
 
-    return answered(
+    return run_or_watch(
         lambda: test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json),
         Reads(project, kernels, references=True), as_json=as_json, watch=watch,
     )  # fmt: skip
@@ -172,9 +172,9 @@ def bench(
       tilec bench artifacts/build/sm_90a/add-E=bf16-BLOCK=2048.json
     """
     from tilec.cli.bench_command import bench_command
-    from tilec.cli.watch import Reads, answered
+    from tilec.cli.watch import Reads, run_or_watch
 
-    return answered(
+    return run_or_watch(
         lambda: bench_command(project, kernel, constants, dims, arch, gpu, plot, as_json_=as_json),
         Reads(project, (kernel.partition(":")[0],)), as_json=as_json, watch=False,
     )  # fmt: skip

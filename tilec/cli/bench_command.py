@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilec.artifact.records import Manifest
-from tilec.cli.project import UsageError, chosen_targets, open_one, print_line, say
+from tilec.cli.project import UsageError, chosen_targets, notify, open_one, print_line
 from tilec.project.read.buildfile import BuildFile, KernelEntry
 from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch
 from tilec.project.trial.trial import own_reference
@@ -73,14 +73,14 @@ def bench_command(
         order = Order(
             subject.path,
             _copy(target, Path(folder), subject),
-            _own(subject, "reference*.py"),
-            _own(subject, BASELINES),
+            _reference(subject, "reference*.py"),
+            _reference(subject, BASELINES),
             launches,
         )
         found = _compared(order)
     if order.baseline is None:
         found.notes.append(_no_baseline(subject))
-    return _answer(subject, found, works, plot, as_json_=as_json_)
+    return _print_result(subject, found, works, plot, as_json_=as_json_)
 
 
 def _named(gpu: str | None, arch: str | None) -> Rates:
@@ -152,24 +152,24 @@ def _copy(target: Target, folder: Path, subject: Subject) -> Path | None:
 
 def _launches(contract: Contract, dims: tuple[str, ...], subject: Subject) -> tuple[dict[str, float], ...]:
     """The launches of `dims`, else the shapes of `[[tuning]]`, else one launch; missing values are large."""
-    given: list[dict[str, float]]
+    launch_dims: list[dict[str, float]]
     try:
-        given = [given_values(text) for text in dims]
-        if not given and subject.build is not None:
+        launch_dims = [given_values(text) for text in dims]
+        if not launch_dims and subject.build is not None:
             tuned = [one.tuned for one in subject.build.served if one.tuned.kernel == subject.manifest.kernel]
-            given = [dict(shape) for shape in tuned[0].shapes] if tuned else []
-        return tuple(large_launch(contract, one) for one in given or [{}])
+            launch_dims = [dict(shape) for shape in tuned[0].shapes] if tuned else []
+        return tuple(large_launch(contract, one) for one in launch_dims or [{}])
     except LaunchValuesError as error:
         raise UsageError(str(error)) from None
 
 
-def _own(subject: Subject, files: str) -> tuple[Path, str] | None:
+def _reference(subject: Subject, files: str) -> tuple[Path, str] | None:
     return None if subject.kernels is None else own_reference(subject.kernels, subject.manifest.kernel, files)
 
 
 def _no_baseline(subject: Subject) -> str:
-    where = f"{subject.kernels.name}/" if subject.kernels is not None else ""
-    return f"no baseline: write `def {subject.manifest.kernel}(...)`, of torch tensors, in `{where}baseline.py`"
+    folder = f"{subject.kernels.name}/" if subject.kernels is not None else ""
+    return f"no baseline: write `def {subject.manifest.kernel}(...)`, of torch tensors, in `{folder}baseline.py`"
 
 
 def _compared(order: Order) -> Compared:
@@ -188,7 +188,7 @@ def _unmeasured(
     found = Compared(arch=named.arch)
     print_line("error", f"nothing was measured: {missing}; run it on a machine with a GPU and its driver")
     if plot is not None:
-        say(f"no plot was made: `{plot}` is for what was measured")
+        notify(f"no plot was made: `{plot}` is for what was measured")
     if as_json_:
         print(json.dumps(as_json(subject.manifest, found, list(zip(launches, works, strict=True)), named), indent=1))
     else:
@@ -197,7 +197,7 @@ def _unmeasured(
     return NOT_MEASURED
 
 
-def _answer(subject: Subject, found: Compared, works: list[Work], plot: str | None, *, as_json_: bool) -> int:
+def _print_result(subject: Subject, found: Compared, works: list[Work], plot: str | None, *, as_json_: bool) -> int:
     pairs = [(row.launch, one) for row, one in zip(found.rows, works, strict=False)]
     if as_json_:
         print(json.dumps(as_json(subject.manifest, found, pairs, None), indent=1))

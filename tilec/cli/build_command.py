@@ -10,11 +10,11 @@ from tilec.cli.project import (
     attach_remote,
     chosen_entries,
     chosen_targets,
+    notify,
     open_project,
     open_store,
     print_diagnostics,
     print_line,
-    say,
     status_of,
     toolchain,
 )
@@ -52,7 +52,7 @@ def build_command(
             dispatch = farm_dispatch(farm, store)
         with progress() as show:
             built = build_project(
-                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, say=say,
+                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, notify=notify,
                 dispatch=dispatch,
             )  # fmt: skip
         if store.added or any(result.status == "built" for result in built.results):
@@ -75,10 +75,10 @@ def build_command(
         for result in built.results:
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
-    told = notes(named_notes(result for result in built.results if deny or result.status == "built"))
+    note_diagnostics = notes(named_notes(result for result in built.results if deny or result.status == "built"))
     if deny or any(result.status == "built" for result in built.results):
-        told += other_code(build.served, output_folder(build.root))
-    print_diagnostics(told, build.root)
+        note_diagnostics += other_code(build.served, output_folder(build.root))
+    print_diagnostics(note_diagnostics, build.root)
     if as_json:
         print(json.dumps(to_json(built, seconds, build.root), indent=1))
     else:
@@ -86,7 +86,7 @@ def build_command(
         if shown:
             table(shown)
         print(summary_line(built, seconds))
-    return status_of(built.diagnostics) or int(bool(deny and (told or build.notes)))
+    return status_of(built.diagnostics) or int(bool(deny and (note_diagnostics or build.notes)))
 
 
 def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:

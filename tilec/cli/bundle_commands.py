@@ -9,7 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
+from tilec.cli.project import (
+    UsageError,
+    chosen_targets,
+    notify,
+    open_project,
+    open_store,
+    print_diagnostics,
+    status_of,
+    toolchain,
+)
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.diagnostics.spelling import or_mean
 from tilec.runtime import Bundle, BundleError, open_bundle
@@ -69,19 +78,19 @@ def pack_command(
     world = enumerate_world(build, targets, chosen)
     if world.problems:
         raise CompileError(world.problems)
-    place = Output(Path(output), None) if output is not None else Output(build.root / "artifacts" / "bundles", build.root)
-    place.check()
+    destination = Output(Path(output), None) if output is not None else Output(build.root / "artifacts" / "bundles", build.root)
+    destination.check()
     rows: list[dict[str, Any]] = []
     with contextlib.closing(open_store()) as store:
         with progress() as show:
             built = build_project(
-                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show, say=say
+                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show, notify=notify
             )  # fmt: skip
         print_diagnostics(built.diagnostics, build.root)
         if not built.diagnostics:
             for model in build.models:
                 for target in targets if model.name in chosen else ():
-                    with pack(model, build.families[model.family], target, world, built, store, place) as bundle:
+                    with pack(model, build.families[model.family], target, world, built, store, destination) as bundle:
                         rows.append({"file": str(bundle.path), **summary(bundle)})
     if as_json:
         errors = [diagnostic_json(item, build.root) for item in built.diagnostics]
@@ -190,9 +199,9 @@ def diff_command(
         if same:
             print("the bundles are the same")
             return 0
-        for what, left, right in (("model", old.model, new.model), ("architecture", old.arch, new.arch)):
-            if left != right:
-                print(f"{what} {left} -> {right}")
+        for property_name, old_value, new_value in (("model", old.model, new.model), ("architecture", old.arch, new.arch)):
+            if old_value != new_value:
+                print(f"{property_name} {old_value} -> {new_value}")
         name = ""
         for change in changes:
             if change.kind in ("added", "removed"):

@@ -26,7 +26,7 @@ _RELEASE: Final = click.option(
     help="Number of this release; a policy can refuse older ones.",
 )  # fmt: skip
 _BUILDER: Final = click.option("--builder", metavar="URI", help="Who built it. Default: urn:tilec:builder:local.")
-_FROM: Final = click.option(
+_SOURCE_PROJECT: Final = click.option(
     "--project", metavar="PATH", help="Folder with the build.toml it was packed from: its files are compared, and named too."
 )
 
@@ -95,8 +95,8 @@ def bundle_verify(
     """
     from tilec.cli.verify_command import policy_of, verify_command
 
-    where = (project, jobs or cores()) if rebuild else None
-    return verify_command(files, arch, digest, policy_of(trust, keys), where, as_json=as_json)
+    rebuild_from = (project, jobs or cores()) if rebuild else None
+    return verify_command(files, arch, digest, policy_of(trust, keys), rebuild_from, as_json=as_json)
 
 
 @bundle.command("show", epilog=BUNDLE_EPILOG)
@@ -157,7 +157,7 @@ def bundle_keygen(output: str, kind: str, encrypt: bool, as_json: bool) -> int:
 @click.option("--key", required=True, metavar="FILE", help="Private key, as `tilec bundle keygen` or openssl makes it.")
 @_RELEASE
 @_BUILDER
-@_FROM
+@_SOURCE_PROJECT
 @JSON
 def bundle_sign(
     files: tuple[str, ...], key: str, release: int, builder: str | None, project: str | None, as_json: bool
@@ -179,7 +179,7 @@ def bundle_sign(
 @BUNDLE
 @_RELEASE
 @_BUILDER
-@_FROM
+@_SOURCE_PROJECT
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write statements and signed bytes to.")
 def bundle_attest(file: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
     """Print what `sign` would sign of a bundle, unsigned: the statements, and the sha256 of the bytes under each signature."""

@@ -14,11 +14,11 @@ from typing import Any
 from tilec.cache import FileDigests
 from tilec.cli.project import (
     chosen_targets,
+    notify,
     open_kernels,
     open_store,
     print_diagnostics,
     print_line,
-    say,
     status_of,
     toolchain,
 )
@@ -49,8 +49,8 @@ def check_command(
     found: dict[tuple[int, int], Outcome] = {}
     todo: list[int] = []
     for number, group in enumerate(groups):
-        known = [look_up(item.request, item.target, store, CHECK_STAGES) for item in group]
-        for position, work in enumerate(known):
+        cached = [look_up(item.request, item.target, store, CHECK_STAGES) for item in group]
+        for position, work in enumerate(cached):
             if work is None:
                 todo.append(number)
                 break
@@ -66,17 +66,17 @@ def check_command(
     results: list[dict[str, Any]] = []
     for number, group in enumerate(groups):
         outcomes = [found[number, position] for position in range(len(group)) if (number, position) in found]
-        for one in (one for outcome in outcomes for one in outcome.diagnostics):
-            mark = (one.code, one.message, str(one.primary))
-            if mark not in seen:
-                seen.add(mark)
-                diagnostics.append(one)
+        for diagnostic in (diagnostic for outcome in outcomes for diagnostic in outcome.diagnostics):
+            key = (diagnostic.code, diagnostic.message, str(diagnostic.primary))
+            if key not in seen:
+                seen.add(key)
+                diagnostics.append(diagnostic)
         results.append(record_of(group, outcomes, proofs=proofs, schedule=schedule))
-    told = notes(_named_notes(groups, found))
-    print_diagnostics([*diagnostics, *told], build.root)
+    note_diagnostics = notes(_named_notes(groups, found))
+    print_diagnostics([*diagnostics, *note_diagnostics], build.root)
     if as_json:
-        errors, slow = ([diagnostic_json(item, build.root) for item in items] for items in (diagnostics, told))
-        decided = [one.table | {"arch": one.target.name} for one in build.served] if schedule else []
+        errors, slow = ([diagnostic_json(item, build.root) for item in items] for items in (diagnostics, note_diagnostics))
+        decided = [diagnostic.table | {"arch": diagnostic.target.name} for diagnostic in build.served] if schedule else []
         tuned = {"tuning": decided} if schedule else {}
         print(json.dumps({"kernels": results, **tuned, "errors": errors, "notes": slow}, indent=1))
     else:
@@ -84,7 +84,7 @@ def check_command(
         for line in _decided(build, {entry.name for entry in entries}) if schedule else ():
             print(line)
     sys.stdout.flush()
-    return status_of(diagnostics) or int(bool(deny and told))
+    return status_of(diagnostics) or int(bool(deny and note_diagnostics))
 
 
 def _decided(build: BuildFile, kernels: set[str]) -> list[str]:
@@ -128,8 +128,8 @@ def record_of(group: list[Planned], outcomes: list[Outcome], *, proofs: bool, sc
             record["obligations"] = obligations
             record["launch_checks"] = [one["text"] for one in data["launch_checks"]]
     if schedule:
-        made = [one for one in outcomes if not one.diagnostics]
-        record["schedule"] = {group[one.position].target.name: json.loads(one.products["schedule"]) for one in made}
+        accepted = [one for one in outcomes if not one.diagnostics]
+        record["schedule"] = {group[one.position].target.name: json.loads(one.products["schedule"]) for one in accepted}
     return record
 
 
@@ -143,7 +143,7 @@ def _prove(
 ) -> None:  # fmt: skip
     """Run the check's stages for the groups in `todo`. Outcomes go to `found`, problems of the store to `problems`."""
     tasks = [_task(groups[number], store) for number in todo]
-    with contextlib.closing(run(tasks, run_task, jobs, CHECK_PRELOAD, say)) as events:
+    with contextlib.closing(run(tasks, run_task, jobs, CHECK_PRELOAD, notify)) as events:
         for event in events:
             if isinstance(event, Report) and isinstance(event.message, Outcome):
                 raise_if_fatal(event.message)
@@ -159,9 +159,9 @@ def _print(results: list[dict[str, Any]], *, proofs: bool) -> None:
     width = max((len(record["name"]) for record in results), default=0)
     for record in results:
         counts = record.get("proofs", {})
-        words = " ".join(f"{rung}:{count}" for rung, count in counts.items() if count)
+        rung_counts = " ".join(f"{rung}:{count}" for rung, count in counts.items() if count)
         status = record["status"] + (f" for {', '.join(record['refused_for'])}" if "refused_for" in record else "")
-        print(f"{record['name']:<{width}}  {status}  {words}".rstrip())
+        print(f"{record['name']:<{width}}  {status}  {rung_counts}".rstrip())
         for arch, schedule in record.get("schedule", {}).items():
             print(f"  {arch}: {Schedule.from_json(schedule)}")
         if proofs:

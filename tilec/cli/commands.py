@@ -88,19 +88,19 @@ def build(
       tilec build --remote redis://cache:6379/0
     """
     from tilec.cli.build_command import build_command, plan_command
-    from tilec.cli.watch import Reads, answered
+    from tilec.cli.watch import Reads, run_or_watch
 
     if plan and watch:
         raise UsageError("`--plan` builds nothing that `--watch` could build again; leave one out")
     reads = Reads(project, kernels)
     if plan:
-        return answered(lambda: plan_command(project, arch, kernels, as_json=as_json), reads, as_json=as_json, watch=False)
+        return run_or_watch(lambda: plan_command(project, arch, kernels, as_json=as_json), reads, as_json=as_json, watch=False)
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
     if farm is not None and dump_stage is not None:
         raise UsageError("`--dump-stage` writes here and `--on` runs elsewhere; leave one out")
     workers = jobs or _cores()
-    return answered(
+    return run_or_watch(
         lambda: build_command(
             project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
             remotes=remotes, farm=farm,
@@ -133,9 +133,9 @@ def check(
       tilec check softmax.py -c E=bf16 -c N=1024    a file, without a project
     """
     from tilec.cli.check_command import check_command
-    from tilec.cli.watch import Reads, answered
+    from tilec.cli.watch import Reads, run_or_watch
 
-    return answered(
+    return run_or_watch(
         lambda: check_command(
             project, arch, kernels, constants, jobs or _cores(), proofs=proofs, schedule=schedule, as_json=as_json, deny=deny
         ),

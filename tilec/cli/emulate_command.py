@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    notify,
     open_one,
     open_store,
     print_diagnostics,
-    say,
     status_of,
     toolchain,
 )  # fmt: skip
@@ -44,29 +44,39 @@ def emulate_command(
     found = 0
     results: list[dict[str, Any]] = []
     for target in chosen_targets(arch) or entry.targets[:1]:
-        what = f"the emulation of kernel `{entry.name}`"
+        task_name = f"the emulation of kernel `{entry.name}`"
         try:
             ptx, manifest, spans, tir = _built(build, entry, target)
-            answers: list[Answer] = call(
-                _emulated, ptx, manifest, spans, tir, build.root, dims, seed, what=what, limits=entry.limits, span=entry.span
+            launch_reports: list[LaunchReport] = call(
+                _emulated,
+                ptx,
+                manifest,
+                spans,
+                tir,
+                build.root,
+                dims,
+                seed,
+                what=task_name,
+                limits=entry.limits,
+                span=entry.span,
             )
         except CompileError as error:
             print_diagnostics(error.diagnostics, build.root)
             return status_of(error.diagnostics)
-        for answer in answers:
-            if answer.usage:
-                raise UsageError(answer.usage)
-            found += not answer.clean
-            results.append(answer.data)
+        for launch_report in launch_reports:
+            if launch_report.usage:
+                raise UsageError(launch_report.usage)
+            found += not launch_report.clean
+            results.append(launch_report.data)
             if not as_json:
-                print("\n".join(answer.lines))
+                print("\n".join(launch_report.lines))
     if as_json:
         print(json.dumps(results, indent=1))
     return int(found > 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LaunchReport:
     """The report of one launch as plain data and as printed lines; or in `usage` an error in the user's request."""
 
     clean: bool = True
@@ -77,25 +87,25 @@ class Answer:
 
 def _emulated(
     ptx: str, manifest: Manifest, spans: bytes, tir: str, root: Path, dims: str | None, seed: int
-) -> list[Answer]:  # fmt: skip
+) -> list[LaunchReport]:  # fmt: skip
     """Emulate the launches, in a worker. Launch `i` has the seed `seed + i` for its inputs and for the order of threads, which
     also determines the scheduling of persistent blocks."""
     from tilec.emulator import UnsupportedPtx, emulate, parse
 
     contract = Contract.of_manifest(manifest)
-    found: list[Answer] = []
+    found: list[LaunchReport] = []
     try:
         module = parse(ptx)
         launches = small_launches(contract, given_values(dims))[:1]
         launches += _edges(manifest, tir, launches[0]) if not dims else []
-        for turn, values in enumerate(launches, seed):
-            report = emulate(module, manifest, random_tensors(contract, values, turn), values, seed=turn)
-            lines = _lines(manifest, values, turn, report, Sources(root, spans))
-            found.append(Answer(report.clean, _as_json(manifest, values, turn, report, spans), tuple(lines)))
+        for launch_seed, values in enumerate(launches, seed):
+            report = emulate(module, manifest, random_tensors(contract, values, launch_seed), values, seed=launch_seed)
+            lines = _lines(manifest, values, launch_seed, report, Sources(root, spans))
+            found.append(LaunchReport(report.clean, _as_json(manifest, values, launch_seed, report, spans), tuple(lines)))
     except LaunchValuesError as error:
-        return [Answer(usage=str(error))]
+        return [LaunchReport(usage=str(error))]
     except UnsupportedPtx as error:
-        return [Answer(usage=f"the emulator does not know this PTX: {error}")]
+        return [LaunchReport(usage=f"the emulator does not know this PTX: {error}")]
     return found
 
 
@@ -119,8 +129,8 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
     from tilec.project.build.worker import BUILD_PRELOAD
     from tilec.workers.call import call
 
-    what = f"compiling `{entry.name}` for {target}"
-    return call(_stages, build, entry, target, what=what, span=entry.span, preload=BUILD_PRELOAD, say=say)
+    task_name = f"compiling `{entry.name}` for {target}"
+    return call(_stages, build, entry, target, what=task_name, span=entry.span, preload=BUILD_PRELOAD, notify=notify)
 
 
 def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
@@ -153,7 +163,7 @@ class Sources:
     def __init__(self, root: Path, spans: bytes) -> None:
         self.root, self.spans = root, spans
 
-    def at(self, tir_line: int) -> str:
+    def location_of(self, tir_line: int) -> str:
         """`file:line:column` and the source line; empty if the line of the tile IR has no source location."""
         from tilec.ir.text.lines import source_of
 
@@ -161,10 +171,10 @@ class Sources:
         if span is None:
             return ""
         try:
-            text = (self.root / span.file).read_text(encoding="utf-8").split("\n")[span.line - 1].strip()
+            line = (self.root / span.file).read_text(encoding="utf-8").split("\n")[span.line - 1].strip()
         except (OSError, IndexError):
             return str(span)
-        return f"{span}: {text}"
+        return f"{span}: {line}"
 
 
 def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Report, spans: bytes) -> dict[str, Any]:
@@ -173,7 +183,7 @@ def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Re
     from tilec.ir.text.lines import source_of
 
     statistics = {key: report.statistics[key] for key in ("steps", "instruction_lanes", "seconds", "coverage")}
-    places = [source_of(spans, fault.tir_line) for fault in report.faults]
+    source_spans = [source_of(spans, fault.tir_line) for fault in report.faults]
     return {
         "kernel": manifest.kernel,
         "arch": manifest.arch,
@@ -181,21 +191,24 @@ def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Re
         "values": values,
         "seed": seed,
         "faults": [
-            {**asdict(fault), "source": None if place is None else str(place)}
-            for fault, place in zip(report.faults, places, strict=True)
+            {**asdict(fault), "source": None if source_span is None else str(source_span)}
+            for fault, source_span in zip(report.faults, source_spans, strict=True)
         ],
         "statistics": statistics,
     }
 
 
 def _lines(manifest: Manifest, values: dict[str, float], seed: int, report: Report, sources: Sources) -> Iterator[str]:
-    named = ", ".join(f"{name}={value}" for name, value in values.items())
-    s = report.statistics
-    yield f"{manifest.kernel} on {manifest.arch}, {named}, schedule {seed}"
-    yield f"  {s['instruction_lanes']} instructions of threads in {s['seconds']:.2f} s, {s['coverage']:.0%} of the PTX executed"
+    launch_values = ", ".join(f"{name}={value}" for name, value in values.items())
+    counts = report.statistics
+    yield f"{manifest.kernel} on {manifest.arch}, {launch_values}, schedule {seed}"
+    yield (
+        f"  {counts['instruction_lanes']} instructions of threads in {counts['seconds']:.2f} s, "
+        f"{counts['coverage']:.0%} of the PTX executed"
+    )
     for fault in report.faults:
         yield f"  {fault}, {fault.count} times"
-        place = sources.at(fault.tir_line)
-        if place:
-            yield f"    {place}"
+        location = sources.location_of(fault.tir_line)
+        if location:
+            yield f"    {location}"
     yield "  nothing found" if report.clean else "  FAULTS"

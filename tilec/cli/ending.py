@@ -17,7 +17,7 @@ SOON: Final = 0.01
 """Seconds after which a signal is raised again if it arrived while exceptions are swallowed."""
 
 
-_told: list[int] = []
+_received: list[int] = []
 """Received signals, in order."""
 
 
@@ -29,7 +29,7 @@ class Terminated(BaseException):
         self.number = number
 
 
-def hold_standard_streams() -> bool:
+def open_standard_streams() -> bool:
     """Open the null device for each closed standard stream, so that no file or socket gets its descriptor, here or in a child.
     Returns whether there was a stdout."""
     has_stdout = sys.stdout is not None  # pyright: ignore[reportUnnecessaryComparison]
@@ -46,34 +46,34 @@ def hold_standard_streams() -> bool:
 
 def unwind_on_signals() -> None:
     """Make SIGTERM and SIGHUP raise `Terminated` in the main thread, and SIGINT KeyboardInterrupt, unless they are ignored."""
-    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(known) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(known, _raise)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signal_number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(signal_number, _raise)
 
 
 def leave_signals() -> None:
     """Restore the default handlers: after the work is done, a signal ends the process without an exception during shutdown."""
-    for known in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(known) is _raise:
-            signal.signal(known, signal.SIG_DFL)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signal_number) is _raise:
+            signal.signal(signal_number, signal.SIG_DFL)
 
 
 def raised() -> BaseException:
     """The exception of the last signal, for callers of a library that swallowed it."""
-    others = [number for number in _told if number != signal.SIGINT]
+    others = [number for number in _received if number != signal.SIGINT]
     return Terminated(others[-1]) if others else KeyboardInterrupt()
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    _told.append(number)
+    _received.append(number)
     if _finalizes(frame):
         signal.signal(signal.SIGALRM, lambda _, now: _raise(number, now))
         signal.setitimer(signal.ITIMER_REAL, SOON)
         return
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    for known in (signal.SIGTERM, signal.SIGHUP):  # a second exception would interrupt the cleanup of workers
-        signal.signal(known, signal.SIG_IGN)
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):  # a second exception would interrupt the cleanup of workers
+        signal.signal(signal_number, signal.SIG_IGN)
     raise Terminated(number)
 
 

@@ -12,10 +12,10 @@ from typing import Final
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    notify,
     open_one,
     open_store,
     print_diagnostics,
-    say,
     status_of,
     toolchain,
 )
@@ -34,7 +34,7 @@ def explain_command(code: str) -> int:
     page = pages / f"{code.upper()}.md"
     if not (code.isalnum() and len(code) <= LONGEST_CODE and page.is_file()):
         known = sorted(item.name.removesuffix(".md") for item in pages.iterdir() if item.name.endswith(".md"))
-        raise UsageError(f"no error code `{code:.40}`; {_near(code.upper(), known)}")
+        raise UsageError(f"no error code `{code:.40}`; {_similar_codes(code.upper(), known)}")
     text = page.read_text(encoding="utf-8")
     if sys.stdout.isatty() and wants_colour(sys.stdout):
         from rich.console import Console
@@ -46,7 +46,7 @@ def explain_command(code: str) -> int:
     return 0
 
 
-def _near(code: str, known: list[str]) -> str:
+def _similar_codes(code: str, known: list[str]) -> str:
     """The codes that the user may have meant: those with the same digits, else those of the same hundred, else all."""
     digits = "".join(character for character in code if character.isdigit())
     alike = [name for name in known if digits and name[1:].lstrip("0") == digits.lstrip("0")]
@@ -84,7 +84,7 @@ def dump_command(
         tasks = [
             Task(item.request, item.name, targets, (item.key,), str(store.root), (stage, folder), True) for item in planned
         ]
-        with contextlib.closing(run(tasks, run_task, 1, preload, say)) as events:
+        with contextlib.closing(run(tasks, run_task, 1, preload, notify)) as events:
             for event in events:
                 if isinstance(event, Report) and isinstance(event.message, Outcome):
                     diagnostics.extend(event.message.diagnostics)
@@ -112,10 +112,10 @@ def graph_command(project: str | None, kernel: str, constants: tuple[str, ...], 
 
     build, entry = open_one(project, kernel, constants)
     (values,) = entry.specialisations()
-    what = f"the drawing of kernel `{entry.name}`"
+    task_name = f"the drawing of kernel `{entry.name}`"
     try:
         path = build.kernels / f"{entry.name}.py"
-        text = call(_drawn, path, values, build.root, what=what, limits=entry.limits, span=entry.span)
+        text = call(_drawn, path, values, build.root, what=task_name, limits=entry.limits, span=entry.span)
     except CompileError as error:
         print_diagnostics(error.diagnostics, build.root)
         return 1

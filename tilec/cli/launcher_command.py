@@ -23,23 +23,23 @@ def launcher_command(
     if prefix is not None and not re.fullmatch(r"[A-Za-z]\w{0,63}", prefix, re.ASCII):
         raise UsageError(f"`{prefix:.80}` is no name in C")
     with opened(path, digest=digest, trust=trust) as bundle:
-        known = {name for kernel in bundle.kernels for name in (kernel.name, kernel.manifest.kernel)}
+        kernel_names = {name for kernel in bundle.kernels for name in (kernel.name, kernel.manifest.kernel)}
         for name in wanted:
-            if name not in known:
-                raise UsageError(f"no kernel `{name:.80}` in `{path}`{or_mean(name, known)}")
+            if name not in kernel_names:
+                raise UsageError(f"no kernel `{name:.80}` in `{path}`{or_mean(name, kernel_names)}")
         chosen = [one for one in bundle.kernels if not wanted or one.name in wanted or one.manifest.kernel in wanted]
-        made = make_launcher(bundle, chosen, prefix)
-    for name, why in made.left_out.items():
-        print_line("warning", f"`{name}` has no function: it {why}")
-    if not made.functions:
+        launcher = make_launcher(bundle, chosen, prefix)
+    for name, reason in launcher.left_out.items():
+        print_line("warning", f"`{name}` has no function: it {reason}")
+    if not launcher.functions:
         raise UsageError(f"no kernel of `{path}` can have a function in C")
     folder = Path(output or ".")
-    for name, text in ((made.header_name, made.header), (made.source_name, made.source)):
+    for name, text in ((launcher.header_name, launcher.header), (launcher.source_name, launcher.source)):
         Output(folder, None).write(name, text.encode())
     if as_json:
-        files = {"header": str(folder / made.header_name), "source": str(folder / made.source_name)}
-        print(json.dumps({**files, "functions": made.functions, "left_out": made.left_out}, indent=1))
+        files = {"header": str(folder / launcher.header_name), "source": str(folder / launcher.source_name)}
+        print(json.dumps({**files, "functions": launcher.functions, "left_out": launcher.left_out}, indent=1))
     else:
-        print(f"{folder / made.header_name}, {folder / made.source_name}")
-        print("\n".join(f"  {function}" for function in made.functions.values()))
+        print(f"{folder / launcher.header_name}, {folder / launcher.source_name}")
+        print("\n".join(f"  {function}" for function in launcher.functions.values()))
     return 0

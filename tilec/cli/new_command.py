@@ -15,16 +15,16 @@ def new_command(folder: Path, name: str | None, *, shipped: bool) -> int:
     """Write the project and print the next steps."""
     if shipped and name is not None:
         raise UsageError("`--name` is of a new kernel, and `--shipped` writes those that there are; leave one out")
-    place = Path(os.path.realpath(folder))  # `Path.resolve` raises for a cycle of links
-    kernel = "" if shipped else _checked(place.name if name is None else name)
+    real_folder = Path(os.path.realpath(folder))  # `Path.resolve` raises for a cycle of links
+    kernel = "" if shipped else _checked(real_folder.name if name is None else name)
     try:
         written = copy_shipped(folder) if shipped else scaffold(folder, kernel)
     except OSError as error:
         hint = "name a folder that is not there, or is empty"
         raise UsageError(f"cannot make the project `{folder}`: {error.strerror}; {hint}") from None
     print("\n".join(str(folder / file) for file in written))
-    go = "" if place == Path.cwd() else f"cd {folder} && "
-    print(f"next: {go}tilec {'build' if shipped else 'test'}")
+    cd_prefix = "" if real_folder == Path.cwd() else f"cd {folder} && "
+    print(f"next: {cd_prefix}tilec {'build' if shipped else 'test'}")
     return 0
 
 
@@ -32,11 +32,11 @@ def _checked(kernel: str) -> str:
     """`kernel` if it is a valid name; UsageError if no kernel can have it."""
     if not (kernel.isascii() and kernel.isidentifier()):
         raise UsageError(f"`{kernel}` is no name for a kernel; write --name with letters, digits and `_`")
-    words = {
+    reserved_names = {
         "the language": language.__all__,
         "Python": keyword.kwlist,
         "the project that is written": (*names_used(), "tilec"),
     }
-    for of in (one for one, names in words.items() if kernel in names):
-        raise UsageError(f"`{kernel}` is a word of {of}; write --name with another, such as `my_{kernel}`")
+    for owner in (owner for owner, names in reserved_names.items() if kernel in names):
+        raise UsageError(f"`{kernel}` is a word of {owner}; write --name with another, such as `my_{kernel}`")
     return kernel

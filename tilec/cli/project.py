@@ -33,12 +33,14 @@ class UsageError(Exception):
 
 def find_project(start: Path) -> str:
     """The nearest folder with a build file, from `start` upward, as a path relative to `start`. CompileError E0801 if none."""
-    here = start.absolute()
-    for folder in (here, *here.parents):
+    start_folder = start.absolute()
+    for folder in (start_folder, *start_folder.parents):
         if (folder / BUILD_FILE).exists():
-            return os.path.relpath(folder, here)
+            return os.path.relpath(folder, start_folder)
     hint = "run in a folder of a project, or name one with `--project`"
-    message = f"no `{BUILD_FILE}` in `{here}`" + (" or any folder above it" if here != here.parent else "")
+    message = f"no `{BUILD_FILE}` in `{start_folder}`" + (
+        " or any folder above it" if start_folder != start_folder.parent else ""
+    )
     raise CompileError(Diagnostic("E0801", message, hint=hint))
 
 
@@ -178,7 +180,7 @@ def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[s
     return fingerprint(store, packages)
 
 
-def say(line: str) -> None:
+def notify(line: str) -> None:
     """Print a progress message for a person on stderr."""
     print(visible(line), file=sys.stderr, flush=True)
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from tilec.artifact.manifest_reader import manifest_from_json
-from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
+from tilec.cli.project import chosen_targets, notify, open_project, open_store, print_diagnostics, status_of, toolchain
 from tilec.project.build.driver import build_project
 from tilec.project.build.report import progress
 from tilec.ship.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
@@ -29,7 +29,7 @@ def ratchet_command(project: str | None, arch: str | None, golden: str | None, j
                 toolchain(store),
                 jobs=jobs,
                 progress=show,
-                say=say,
+                notify=notify,
             )
         for result in built.results:
             entry = result.planned.products(store) if result.status != "failed" else None
@@ -42,18 +42,18 @@ def ratchet_command(project: str | None, arch: str | None, golden: str | None, j
         write(records, now)
         print(f"wrote the records of {len(now.proofs)} artifacts to {records.folder}")
         return 0
-    known = read(records)
-    for change in changes(known, now):
+    recorded = read(records)
+    for change in changes(recorded, now):
         if not change.worse:
             print(f"{change.name}: {change.text}")
-    for what, names in (
-        ("not in", now.proofs.keys() - known.proofs.keys()),
-        ("only in", known.proofs.keys() - now.proofs.keys()),
+    for relation, names in (
+        ("not in", now.proofs.keys() - recorded.proofs.keys()),
+        ("only in", recorded.proofs.keys() - now.proofs.keys()),
     ):
         if names:
-            print(f"{what} the golden files: {', '.join(sorted(names))}")
-    problems = verdict(known, now)
+            print(f"{relation} the golden files: {', '.join(sorted(names))}")
+    problems = verdict(recorded, now)
     print_diagnostics(problems)
     if not problems:
-        print(f"{len(known.proofs.keys() & now.proofs.keys())} artifacts hold")
+        print(f"{len(recorded.proofs.keys() & now.proofs.keys())} artifacts hold")
     return status_of(problems)

@@ -84,7 +84,7 @@ def pull_command(
         sweep(folder)  # removes temporary files of killed pulls
         with Client(reference, plain_http=plain_http) as client:
             check = partial(checked, trust=trust)
-            found = pull(client, wanted, folder, check, refusals=(BundleError,), tell=refused.append)
+            found = pull(client, wanted, folder, check, refusals=(BundleError,), report_refused=refused.append)
     except RegistryError as error:
         raise CompileError(Diagnostic(error.code, error.message, hint=error.hint)) from None
     except BundleError as error:
@@ -94,16 +94,16 @@ def pull_command(
         message = f"`{error.filename or output}` cannot be written: {error.strerror}"
         raise CompileError(Diagnostic("E0702", message, hint=hint)) from None
     rows: list[dict[str, Any]] = [{**dataclasses.asdict(one), "path": str(one.path)} for one in found]
-    why = [refusal_of(one, str(reference)) for one in refused]
+    errors = [refusal_of(one, str(reference)) for one in refused]
     if as_json:
-        left = [
+        refused_rows = [
             {"model": one.model, "arch": one.arch, "manifest": one.manifest, "code": error.code, "message": error.message}
-            for one, error in zip(refused, why, strict=True)
+            for one, error in zip(refused, errors, strict=True)
         ]
-        print(json.dumps({"reference": str(reference), "bundles": rows, "refused": left}, indent=1))
+        print(json.dumps({"reference": str(reference), "bundles": rows, "refused": refused_rows}, indent=1))
     for one in () if as_json else found:
         end = "with attestations" if one.attested else "without attestations"
         print(f"{one.path}: intact, {one.model} for {one.arch}, {end}, sha256 {one.sha256}")
-    for error in why:
+    for error in errors:
         print_line("warning", f"a bundle is passed over: {error.message} ({error.code})")
     return int(bool(refused))

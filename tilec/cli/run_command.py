@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tilec.cli.options import cores
-from tilec.cli.project import UsageError, open_kernels, open_one, print_diagnostics, say, status_of
+from tilec.cli.project import UsageError, notify, open_kernels, open_one, print_diagnostics, status_of
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.project.build.report import diagnostic_json
 from tilec.project.read.buildfile import BuildFile, KernelEntry
 from tilec.project.read.models import Constant
 from tilec.project.trial.launches import LaunchValuesError, given_values
-from tilec.project.trial.trial import Question, Trial, Written, own_reference, trials
+from tilec.project.trial.trial import Trial, TrialRequest, Written, own_reference, trials
 from tilec.workers.call import Call, calls
 
 PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial.trial")
@@ -33,22 +33,22 @@ def run_command(
         given = given_values(dims)
     except LaunchValuesError as error:
         raise UsageError(str(error)) from None
-    where = _named_reference(reference, entry.name) if reference else own_reference(build.kernels, entry.name)
+    reference_function = _named_reference(reference, entry.name) if reference else own_reference(build.kernels, entry.name)
     (values,) = entry.specialisations()
-    question = _question(build, entry, values, where, tolerance, dims=given, seed=seed)
-    ((_, answer),) = calls([_call(entry, question)], 1, PRELOAD, say)
-    if isinstance(answer, CompileError):
-        print_diagnostics(answer.diagnostics, build.root)
+    request = _trial_request(build, entry, values, reference_function, tolerance, dims=given, seed=seed)
+    ((_, outcome),) = calls([_call(entry, request)], 1, PRELOAD, notify)
+    if isinstance(outcome, CompileError):
+        print_diagnostics(outcome.diagnostics, build.root)
         if as_json:
-            print(json.dumps({"errors": _errors(answer.diagnostics, build)}, indent=1))
-        return status_of(answer.diagnostics)
-    (found,) = answer
+            print(json.dumps({"errors": _errors(outcome.diagnostics, build)}, indent=1))
+        return status_of(outcome.diagnostics)
+    (found,) = outcome
     if found.problem and not found.blocks:
         raise UsageError(found.problem)
     if as_json:
-        print(json.dumps(_as_json(entry.name, question, found), indent=1))
+        print(json.dumps(_as_json(entry.name, request, found), indent=1))
     else:
-        print("\n".join(_lines(entry.name, question, found)))
+        print("\n".join(_lines(entry.name, request, found)))
     return int(not found.right)
 
 
@@ -69,33 +69,33 @@ def test_command(
 ) -> int:  # fmt: skip
     """Run several launches of every specialisation with a reference. Returns 1 if one differs or is refused."""
     build, entries = open_kernels(project, kernels, constants)
-    work: list[tuple[KernelEntry, Question]] = []
+    work: list[tuple[KernelEntry, TrialRequest]] = []
     missing: list[str] = []
     for entry in entries:
-        where = own_reference(build.kernels, entry.name)
-        if where is None:
+        reference_function = own_reference(build.kernels, entry.name)
+        if reference_function is None:
             missing.append(entry.name)
             continue
         for values in entry.specialisations():
-            work.append((entry, _question(build, entry, values, where, tolerance, launches=launches)))
+            work.append((entry, _trial_request(build, entry, values, reference_function, tolerance, launches=launches)))
     if not work:
         hint = f"write `def {missing[0]}(...)` in `{build.kernels.name}/reference.py`" if missing else "name others"
         raise UsageError(f"no kernel here has a reference; {hint}")
     problems: list[Diagnostic] = []
     found: dict[int, tuple[Trial, ...]] = {}
-    for index, answer in calls([_call(*one) for one in work], jobs or cores(), PRELOAD, say):
-        if isinstance(answer, CompileError):
-            problems += [item for item in answer.diagnostics if item not in problems]
+    for index, outcome in calls([_call(*one) for one in work], jobs or cores(), PRELOAD, notify):
+        if isinstance(outcome, CompileError):
+            problems += [item for item in outcome.diagnostics if item not in problems]
         else:
-            found[index] = answer
-    told = [(work[index][0].name, work[index][1], one) for index in sorted(found) for one in found[index]]
-    tallies = [_tally(entry.name, question, found.get(index)) for index, (entry, question) in enumerate(work)]
+            found[index] = outcome
+    rows = [(work[index][0].name, work[index][1], one) for index in sorted(found) for one in found[index]]
+    tallies = [_tally(entry.name, request, found.get(index)) for index, (entry, request) in enumerate(work)]
     print_diagnostics(problems, build.root)
     if as_json:
         print(
             json.dumps(
                 {
-                    "launches": [_as_json(*one) for one in told],
+                    "launches": [_as_json(*one) for one in rows],
                     "without_reference": list(dict.fromkeys(missing)),
                     "errors": _errors(problems, build),
                 },
@@ -103,28 +103,28 @@ def test_command(
             )
         )
     else:
-        wrong = [line for one in told if not one[2].right for line in _lines(*one)]
+        wrong = [line for one in rows if not one[2].right for line in _lines(*one)]
         print("\n".join([*wrong, *_table(tallies)]))
         for name in dict.fromkeys(missing):
-            say(f"note: `{name}` has no reference: write `def {name}(...)` in `{build.kernels.name}/reference.py`")
+            notify(f"note: `{name}` has no reference: write `def {name}(...)` in `{build.kernels.name}/reference.py`")
     return status_of(problems) or int(any(tally.status != "right" for tally in tallies))
 
 
-def _question(
-    build: BuildFile, entry: KernelEntry, values: dict[str, Constant], where: tuple[Path, str] | None,
+def _trial_request(
+    build: BuildFile, entry: KernelEntry, values: dict[str, Constant], reference_function: tuple[Path, str] | None,
     tolerance: tuple[float | None, float | None], *, dims: dict[str, float] | None = None, seed: int = 0, launches: int = 1,
-) -> Question:  # fmt: skip
+) -> TrialRequest:  # fmt: skip
     path = build.kernels / f"{entry.name}.py"
-    return Question(path, build.root, values, dims or {}, seed, launches, where, tolerance, entry.limits)
+    return TrialRequest(path, build.root, values, dims or {}, seed, launches, reference_function, tolerance, entry.limits)
 
 
-def _call(entry: KernelEntry, question: Question) -> Call:
-    return Call(trials, (question,), f"launching kernel `{entry.name}`", span=entry.span)
+def _call(entry: KernelEntry, request: TrialRequest) -> Call:
+    return Call(trials, (request,), f"launching kernel `{entry.name}`", span=entry.span)
 
 
-def _tally(kernel: str, question: Question, found: tuple[Trial, ...] | None) -> _Tally:
+def _tally(kernel: str, request: TrialRequest, found: tuple[Trial, ...] | None) -> _Tally:
     """Summarize the launches of a specialisation; `found` is None if it was refused."""
-    shown = " ".join(f"{name}={value}" for name, value in question.constants.items())
+    shown = " ".join(f"{name}={value}" for name, value in request.constants.items())
     if found is None:
         return _Tally(kernel, shown, 0, 0.0, "refused")
     wrong = any(not one.right and not one.problem for one in found)
@@ -141,10 +141,10 @@ def _named_reference(text: str, kernel: str) -> tuple[Path, str]:
     return Path(file).resolve(), name if colon else kernel
 
 
-def _as_json(kernel: str, question: Question, found: Trial) -> dict[str, Any]:
+def _as_json(kernel: str, request: TrialRequest, found: Trial) -> dict[str, Any]:
     return {
-        "kernel": kernel, "constants": dict(question.constants), "values": dict(found.values), "seed": found.seed,
-        "blocks": found.blocks, "right": found.right, "compared": question.reference is not None, "problem": found.problem,
+        "kernel": kernel, "constants": dict(request.constants), "values": dict(found.values), "seed": found.seed,
+        "blocks": found.blocks, "right": found.right, "compared": request.reference is not None, "problem": found.problem,
         "written": [{name: _number(value) for name, value in asdict(one).items()} for one in found.written],
     }  # fmt: skip
 
@@ -158,27 +158,29 @@ def _number(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _lines(kernel: str, question: Question, found: Trial) -> list[str]:
-    constants = " ".join(f"{name}={value}" for name, value in question.constants.items())
+def _lines(kernel: str, request: TrialRequest, found: Trial) -> list[str]:
+    constants = " ".join(f"{name}={value}" for name, value in request.constants.items())
     values = " ".join(f"{name}={value:g}" for name, value in found.values.items())
     lines = [f"{kernel}  {constants}  {values}  {found.blocks} blocks, inputs of seed {found.seed}".replace("    ", "  ")]
-    lines += [f"  {line}" for one in found.written for line in _told(one)]
+    lines += [f"  {line}" for one in found.written for line in _output_lines(one)]
     if found.problem:
         lines.append(f"  {found.problem}")
-    elif question.reference is None:
+    elif request.reference is None:
         lines.append("  nothing to compare with")
     return lines
 
 
-def _told(one: Written) -> list[str]:
+def _output_lines(one: Written) -> list[str]:
     shape = ", ".join(map(str, one.shape))
     lines = [f"{one.name} {one.dtype}[{shape}]: {one.summary}"]
     if one.error is not None:
-        at = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
+        element = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
         if one.error <= 1:
-            lines.append(f"  as the reference; the largest difference takes {one.error:.3g} of the tolerance, at {at}")
+            lines.append(f"  as the reference; the largest difference takes {one.error:.3g} of the tolerance, at {element}")
         else:
-            lines.append(f"  WRONG: {at} is {one.found:g}, the reference says {one.expected:g}: {one.error:.3g} tolerances off")
+            lines.append(
+                f"  WRONG: {element} is {one.found:g}, the reference says {one.expected:g}: {one.error:.3g} tolerances off"
+            )
     return lines
 
 

@@ -72,25 +72,25 @@ def sign_command(
     from tilec.ship.signing.sign import signed_envelopes, statements
 
     signer = _signer(Path(key))
-    made: list[tuple[Path, bytes, Bundle]] = []
+    envelopes: list[tuple[Path, bytes, Bundle]] = []
     for path in paths:
         with opened(path, trust=NO_POLICY) as bundle:
             payloads = statements(bundle, release, _builder(builder), _files(bundle, project))
-            place = sidecar_path(bundle.path)
+            sidecar = sidecar_path(bundle.path)
             try:
-                data = encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer, _before(place)))
+                data = encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer, _existing_envelopes(sidecar)))
             except ValueError as error:
-                raise CompileError(Diagnostic("E0714", f"the file of signatures `{place}` {error}")) from None
-            made.append((place, data, bundle))
+                raise CompileError(Diagnostic("E0714", f"the file of signatures `{sidecar}` {error}")) from None
+            envelopes.append((sidecar, data, bundle))
     rows: list[dict[str, Any]] = []
-    for place, data, bundle in made:
-        output, name = Output.file(place)
+    for sidecar, data, bundle in envelopes:
+        output, name = Output.file(sidecar)
         output.write(name, data)
         _check(bundle, signer)
-        rows.append({"file": str(bundle.path), "signatures": str(place), "sha256": bundle.digest, "release": release})
+        rows.append({"file": str(bundle.path), "signatures": str(sidecar), "sha256": bundle.digest, "release": release})
         rows[-1] |= {"builder": _builder(builder), "keyid": signer.public_key.id}
         if not as_json:
-            print(f"{place}: {' and '.join(PREDICATES)} of release {release} signed by key {signer.public_key.id}")
+            print(f"{sidecar}: {' and '.join(PREDICATES)} of release {release} signed by key {signer.public_key.id}")
     if as_json:
         print(json.dumps({"bundles": rows}, indent=1))
     return 0
@@ -145,27 +145,27 @@ def _files(bundle: Bundle, project: str | None) -> dict[str, str]:
     return project_files(bundle, open_project(project)) if project is not None else {}
 
 
-def _before(place: Path) -> list[Envelope]:
+def _existing_envelopes(sidecar: Path) -> list[Envelope]:
     """The envelopes of an existing attestation file; CompileError E0714 if it is malformed."""
     from tilec.artifact.signature_format import MAX_SIDECAR
     from tilec.untrusted.regular_file import read_regular
 
     hint = "move it away to sign the bundle anew"
     try:
-        return decode_sidecar(read_regular(place, MAX_SIDECAR))
+        return decode_sidecar(read_regular(sidecar, MAX_SIDECAR))
     except FileNotFoundError:
         return []
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
-        raise CompileError(Diagnostic("E0714", f"the file of signatures `{place}` {reason}", hint=hint)) from None
+        raise CompileError(Diagnostic("E0714", f"the file of signatures `{sidecar}` {reason}", hint=hint)) from None
     except ValueError as error:
-        raise CompileError(Diagnostic("E0714", f"the file of signatures `{place}` {error}", hint=hint)) from None
+        raise CompileError(Diagnostic("E0714", f"the file of signatures `{sidecar}` {error}", hint=hint)) from None
 
 
 def _check(bundle: Bundle, signer: FileSigner) -> None:
     """Verify the signed bundle as a user would; CompileError if that fails."""
-    mine = TrustedKey(signer.public_key, "the key that signed")
-    with opened(str(bundle.path), digest=bundle.digest, trust=Trust({mine.key.id: mine}, 1, {}, "--key")):
+    signing_key = TrustedKey(signer.public_key, "the key that signed")
+    with opened(str(bundle.path), digest=bundle.digest, trust=Trust({signing_key.key.id: signing_key}, 1, {}, "--key")):
         pass
 
 
@@ -182,8 +182,8 @@ def _signer(path: Path) -> FileSigner:
 
     keys = _keys_module()
 
-    def refused(why: str, hint: str = "`tilec bundle keygen` makes a key") -> CompileError:
-        return CompileError(Diagnostic("E0716", f"the private key `{path}` {why}", hint=hint))
+    def refused(reason: str, hint: str = "`tilec bundle keygen` makes a key") -> CompileError:
+        return CompileError(Diagnostic("E0716", f"the private key `{path}` {reason}", hint=hint))
 
     try:
         pem = read_regular(path, keys.MAX_PEM, forbidden_mode=USED_BY_OTHERS)
@@ -208,16 +208,16 @@ def _decrypted(pem: bytes, passphrase: bytes, refused: Callable[[str], CompileEr
 
 def _passphrase(path: Path, *, again: bool = False) -> bytes:
     """The passphrase from the environment, or from a prompt on a terminal; CompileError E0716 without either."""
-    given = os.environ.get(PASSPHRASE)
-    if given is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+    passphrase = os.environ.get(PASSPHRASE)
+    if passphrase is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         import click
 
-        given = click.prompt(f"Passphrase of {path}", hide_input=True, confirmation_prompt=again, err=True)
-    if not given:
+        passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, confirmation_prompt=again, err=True)
+    if not passphrase:
         hint = f"set `{PASSPHRASE}`, or run the command at a terminal"
         raise CompileError(Diagnostic("E0716", f"the private key `{path}` needs a passphrase, and there is none", hint=hint))
-    return os.fsencode(given)
+    return os.fsencode(passphrase)
 
 
-def _unwritable(path: Path, why: str) -> CompileError:
-    return CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {why}", hint="name another place"))
+def _unwritable(path: Path, reason: str) -> CompileError:
+    return CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {reason}", hint="name another place"))

@@ -14,11 +14,11 @@ from typing import Any, Final, cast
 from tilec.cli.project import (
     UsageError,
     chosen_targets,
+    notify,
     open_project,
     open_store,
     print_diagnostics,
     print_line,
-    say,
     status_of,
     toolchain,
 )
@@ -49,7 +49,7 @@ def tune_command(
     build = open_project(project)
     chosen = _chosen(build, kernels)
     device = None if build_only else _device()
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     problems: list[Diagnostic] = []
     for tuned in chosen:
         for target in _targets(build, arch, device):
@@ -57,28 +57,30 @@ def tune_command(
             problems += wrong
             if build_only or not built:
                 continue
-            told.append(_tune(build, tuned, target, built, device, budget, again=again))
+            reports.append(_tune(build, tuned, target, built, device, budget, again=again))
     print_diagnostics(problems, build.root)
     if as_json:
-        print(json.dumps({"tuned": told}, indent=1))
+        print(json.dumps({"tuned": reports}, indent=1))
     else:
-        for one in told:
+        for one in reports:
             _print(one)
     sys.stdout.flush()
-    return status_of(problems) or int(any(one["wrong"] or one["left"] for one in told))
+    return status_of(problems) or int(any(one["wrong"] or one["left"] for one in reports))
 
 
 def _chosen(build: BuildFile, names: tuple[str, ...]) -> list[Tuned]:
-    every = {one.tuned.kernel: one.tuned for one in build.served}
-    wanted = [name for text in names for name in text.split(",") if name] or list(every)
-    if not every:
+    tuned_by_kernel = {one.tuned.kernel: one.tuned for one in build.served}
+    wanted = [name for text in names for name in text.split(",") if name] or list(tuned_by_kernel)
+    if not tuned_by_kernel:
         raise UsageError(f"`{build.path.name}` has no `[[tuning]]` of a kernel; `tilec explain E0810` shows one")
     for name in wanted:
-        if name not in every:
-            raise UsageError(f"no `[[tuning]]` of kernel `{name}` in `{build.path.name}`; there are {', '.join(every)}")
-        if not every[name].shapes:
+        if name not in tuned_by_kernel:
+            raise UsageError(
+                f"no `[[tuning]]` of kernel `{name}` in `{build.path.name}`; there are {', '.join(tuned_by_kernel)}"
+            )
+        if not tuned_by_kernel[name].shapes:
             raise UsageError(f"the `[[tuning]]` of `{name}` has no `shapes` to measure at")
-    return [every[name] for name in wanted]
+    return [tuned_by_kernel[name] for name in wanted]
 
 
 def _device() -> Device | str:
@@ -92,19 +94,19 @@ def _device() -> Device | str:
 def _targets(build: BuildFile, arch: str | None, device: Device | str | None) -> tuple[Target, ...]:
     given = chosen_targets(arch)
     if isinstance(device, Device):
-        here = Target.parse(device.arch)
-        if given is not None and given != (here,):
+        device_target = Target.parse(device.arch)
+        if given is not None and given != (device_target,):
             raise UsageError(
                 f"this machine has {device.name} ({device.arch}); measure other architectures on their own machines"
             )
-        return (here,)
+        return (device_target,)
     return given or build.targets
 
 
 def _output(build: BuildFile, tuned: Tuned, fixed: Mapping[str, object]) -> Output:
     """The output folder for candidates with one schedule: artifact names contain only constants."""
-    words = "_".join(f"{name}={value}" for name, value in fixed.items()) or "own"
-    return Output(build.root / "artifacts" / "tune" / tuned.kernel / words, build.root)
+    folder_name = "_".join(f"{name}={value}" for name, value in fixed.items()) or "own"
+    return Output(build.root / "artifacts" / "tune" / tuned.kernel / folder_name, build.root)
 
 
 def _built(
@@ -125,7 +127,7 @@ def _built(
         tools = toolchain(store)
         for output, entries in groups.items():
             result = build_project(
-                build, tuple(entries), (target,), store, tools, jobs=jobs, progress=show, output=output, say=say
+                build, tuple(entries), (target,), store, tools, jobs=jobs, progress=show, output=output, notify=notify
             )  # fmt: skip
             problems += result.diagnostics
             for one in result.results:
@@ -144,13 +146,15 @@ def _entries(
         if not tuned.serves(candidate, build.declared, target):
             continue
         if entry is None:
-            words = ", ".join(f"{name} = {value}" for name, value in {**candidate.constants, **tuned.constants}.items())
-            raise UsageError(f"no `[[kernel]]` of `{tuned.kernel}` takes {words}")
-        one = as_entry(candidate, entry, tuned.constants, (target,))
-        open_ = [name for name, values in one.constants.items() if len(values) > 1]
-        if open_:
-            raise UsageError(f"the `[[tuning]]` of `{tuned.kernel}` does not say at which `{open_[0]}` to measure: `constants`")
-        yield candidate, tuned.fixed(candidate, build.declared, target), replace(one, budget={})
+            values_text = ", ".join(f"{name} = {value}" for name, value in {**candidate.constants, **tuned.constants}.items())
+            raise UsageError(f"no `[[kernel]]` of `{tuned.kernel}` takes {values_text}")
+        candidate_entry = as_entry(candidate, entry, tuned.constants, (target,))
+        open_constants = [name for name, values in candidate_entry.constants.items() if len(values) > 1]
+        if open_constants:
+            raise UsageError(
+                f"the `[[tuning]]` of `{tuned.kernel}` does not say at which `{open_constants[0]}` to measure: `constants`"
+            )
+        yield candidate, tuned.fixed(candidate, build.declared, target), replace(candidate_entry, budget={})
 
 
 def _prebuilt(build: BuildFile, tuned: Tuned, target: Target, *, strict: bool = True) -> list[Built]:
@@ -189,7 +193,7 @@ def _tune(
         records.times.clear()
         records.wrong.clear()
     shapes = {shape_of(one): " ".join(f"{name}={value}" for name, value in one.items()) for one in tuned.shapes}
-    artifacts, names = {one.cubin: one.path for one in built}, {one.cubin: one.words() for one in built}
+    artifacts, names = {one.cubin: one.path for one in built}, {one.cubin: one.description() for one in built}
     job = Job(artifacts, names, own_reference(build.kernels, tuned.kernel), shapes)
     progress = _measure(job, records, device, budget, built)
     try:
@@ -199,13 +203,13 @@ def _tune(
     data: dict[str, Any] = {
         "kernel": tuned.kernel, "arch": target.name, "device": records.device, "records": str(path.with_suffix(".jsonl")),
         "candidates": len(job.artifacts), "checked": progress.checked, "timed": progress.timed, "left": progress.left,
-        "wrong": {one.words(): wrong for one in built if (wrong := records.wrong.get(one.cubin, ""))},
+        "wrong": {one.description(): wrong for one in built if (wrong := records.wrong.get(one.cubin, ""))},
         "table": None, "chosen": [],
     }  # fmt: skip
     if table is not None:
         data["written"] = write_table(path, table, build.root)
         data["table"] = str(path)
-        data["words"] = table.words()
+        data["words"] = table.description()
         data["serves"] = [{**one.constants, **one.schedule} for one in table.kept]
         data["chosen"] = shape_rows(tuned, built, shapes, records, table)
     return data
@@ -239,7 +243,7 @@ def _measure(
         records.describe(one.cubin, one.facts())
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     try:
-        return Session(job, records, device, today, budget, say, CHILD, hears).run()
+        return Session(job, records, device, today, budget, notify, CHILD, hears).run()
     except NoDevice as error:
         raise UsageError(str(error)) from None
 

@@ -138,5 +138,5 @@ def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:
             data = bundle_bytes(model, build.families[model.family], target, world.artifacts(model.name, target), built, store)
         path = folder / "again.bundle"
         Output(folder, None).write(path.name, data, durable=False)
-        with open_bundle(path, trust=NO_POLICY) as again:
-            return differences(bundle, again)
+        with open_bundle(path, trust=NO_POLICY) as rebuilt:
+            return differences(bundle, rebuilt)

@@ -21,10 +21,18 @@ from typing import Final
 import click
 
 from tilec.cli.ending import raised
-from tilec.cli.project import UsageError, find_project, print_diagnostics, print_line, refusals_as_json, say, status_of
+from tilec.cli.project import (
+    UsageError,
+    find_project,
+    notify,
+    print_diagnostics,
+    print_line,
+    refusals_as_json,
+    status_of,
+)
 from tilec.diagnostics.diagnostic import CompileError
 
-LOOK_AGAIN: Final = 1000
+POLL_MILLISECONDS: Final = 1000
 """Milliseconds after which files are checked without an event, for example on a network file system."""
 SETTLED: Final = 50
 """Milliseconds without an event after which an editor is assumed to have finished writing."""
@@ -42,7 +50,7 @@ class Reads:
     kernels: tuple[str, ...]
     besides: tuple[Path, ...] = ()
     references: bool = False
-    known: set[Path] = field(default_factory=set[Path])
+    last_found: set[Path] = field(default_factory=set[Path])
 
     def root(self) -> Path | None:
         """The folder to which file names in diagnostics are relative; None if it is unknown."""
@@ -55,13 +63,13 @@ class Reads:
 
     def files(self) -> set[Path]:
         """The paths of the files, including files that are missing now."""
-        found, whole = {*self.besides}, True
+        found, complete = {*self.besides}, True
         try:
-            whole = self._collect(found)
+            complete = self._collect(found)
         except (CompileError, OSError):
-            whole = False
-        self.known = found if whole else found | self.known
-        return self.known
+            complete = False
+        self.last_found = found if complete else found | self.last_found
+        return self.last_found
 
     def _collect(self, found: set[Path]) -> bool:
         """Add the files that are read. False if the imports of a kernel could not be resolved."""
@@ -107,36 +115,36 @@ def contents(files: Iterable[Path]) -> dict[Path, str]:
 
 def changed(before: Contents, now: Contents) -> list[str]:
     """The files whose content changed, as text; a file that is only in one of the two counts as new or gone."""
-    words: list[str] = []
+    descriptions: list[str] = []
     for file in before.keys() | now.keys():
         old, new = before.get(file, ""), now.get(file, "")
         if old != new:
-            words.append(f"{os.path.relpath(file)}{'' if old and new else ' is new' if new else ' is gone'}")
-    return sorted(words)
+            descriptions.append(f"{os.path.relpath(file)}{'' if old and new else ' is new' if new else ' is gone'}")
+    return sorted(descriptions)
 
 
 def wakes(folders: Sequence[Path]) -> Iterator[object]:
-    """Yields after events in the folders, and every `LOOK_AGAIN` ms. UsageError if `watchfiles` is not installed."""
+    """Yields after events in the folders, and every `POLL_MILLISECONDS`. UsageError if `watchfiles` is not installed."""
     if importlib.util.find_spec("watchfiles") is None:
         raise UsageError("`--watch` needs watchfiles: pip install 'tilec[compiler]'")
     from watchfiles import watch
 
     return watch(
-        *folders, watch_filter=None, debounce=SETTLED, step=SETTLED, rust_timeout=LOOK_AGAIN, yield_on_timeout=True,
+        *folders, watch_filter=None, debounce=SETTLED, step=SETTLED, rust_timeout=POLL_MILLISECONDS, yield_on_timeout=True,
         recursive=False, raise_interrupt=True,
     )  # fmt: skip
 
 
-def answered(command: Callable[[], int], reads: Reads, *, as_json: bool, watch: bool) -> int:
+def run_or_watch(command: Callable[[], int], reads: Reads, *, as_json: bool, watch: bool) -> int:
     """Run a command, or watch it. Returns the exit status. With `as_json` refusals are printed as JSON too."""
 
-    def once() -> int:
+    def run_once() -> int:
         with refusals_as_json(as_json, reads.root() if as_json else None):
             status = command()
         sys.stdout.flush()
         return status
 
-    return watched(once, reads) if watch else once()
+    return watched(run_once, reads) if watch else run_once()
 
 
 def watched(command: Callable[[], int], reads: Reads, wakes: Wakes = wakes) -> int:
@@ -149,7 +157,7 @@ def watched(command: Callable[[], int], reads: Reads, wakes: Wakes = wakes) -> i
             command()
         except CompileError as error:
             print_diagnostics(error.diagnostics)
-            if status_of(error.diagnostics) == 2 and first and not reads.known:
+            if status_of(error.diagnostics) == 2 and first and not reads.last_found:
                 return 2
         except (UsageError, click.ClickException) as error:
             if first:
@@ -158,8 +166,8 @@ def watched(command: Callable[[], int], reads: Reads, wakes: Wakes = wakes) -> i
         first = False
         files = reads.files()
         before |= contents(files - before.keys())
-        say(f"watching {len(files)} files; Ctrl-C ends it")
-        say(f"changed: {', '.join(_next_change(before, reads, wakes))}")
+        notify(f"watching {len(files)} files; Ctrl-C ends it")
+        notify(f"changed: {', '.join(_next_change(before, reads, wakes))}")
 
 
 def _next_change(before: Contents, reads: Reads, wakes: Wakes) -> list[str]:
@@ -167,7 +175,7 @@ def _next_change(before: Contents, reads: Reads, wakes: Wakes) -> list[str]:
     folders = sorted({folder for file in before for folder in (file.parent,) if folder.is_dir()})
     with contextlib.suppress(KeyboardInterrupt):  # the library raises it at every signal, or ends its loop
         for _ in wakes(folders):
-            words = changed(before, contents(before))
-            if words:
-                return words
+            descriptions = changed(before, contents(before))
+            if descriptions:
+                return descriptions
     raise raised()

@@ -24,13 +24,15 @@ def wheel_command(
         raise UsageError(f"`{chosen:.80}` is no normalised version of a Python package, such as `1.2.0` or `1.2.0.post1`")
     with opened(path, digest=digest, trust=trust) as bundle:
         data, attestations = with_sidecar(bundle)
-        made = make_wheel(bundle, data, attestations, chosen, __version__)
+        wheel = make_wheel(bundle, data, attestations, chosen, __version__)
     folder = Output(Path(output or "."), None)
-    folder.write(made.name, made.data)
-    place = folder.path(made.name)
-    sha256 = hashlib.sha256(made.data).hexdigest()
+    folder.write(wheel.name, wheel.data)
+    wheel_path = folder.path(wheel.name)
+    sha256 = hashlib.sha256(wheel.data).hexdigest()
     if as_json:
-        print(json.dumps({"file": str(place), "bytes": len(made.data), "sha256": sha256, "bundle": bundle.digest}, indent=1))
+        print(
+            json.dumps({"file": str(wheel_path), "bytes": len(wheel.data), "sha256": sha256, "bundle": bundle.digest}, indent=1)
+        )
     else:
-        print(f"{place}  {len(made.data)} bytes  sha256 {sha256}")
+        print(f"{wheel_path}  {len(wheel.data)} bytes  sha256 {sha256}")
     return 0

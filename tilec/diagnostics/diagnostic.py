@@ -66,11 +66,11 @@ class Counterexample:
     def __str__(self) -> str:
         parts = [f"{name} = {value}" for name, value in (*self.dims.items(), *self.values.items())]
         for position, block in enumerate(self.blocks):
-            at = f"block ({', '.join(map(str, block))})"
+            block_text = f"block ({', '.join(map(str, block))})"
             loops = self.iterations[position] if position < len(self.iterations) else {}
             if loops:
-                at += " at " + ", ".join(f"{name} = {value}" for name, value in loops.items())
-            parts.append(at)
+                block_text += " at " + ", ".join(f"{name} = {value}" for name, value in loops.items())
+            parts.append(block_text)
         if self.tensor:
             parts.append(f"element `{self.tensor}[{', '.join(map(str, self.element))}]`")
         if self.note:
@@ -183,9 +183,9 @@ def _snippets(
         shown = (span.file, span.line)
         end = span.end_column if span.end_line == span.line else len(text)
         pad = " " * display_width(visible(text[: span.column]))
-        mark = ("^" if label is primary else "-") * max(1, display_width(visible(text[span.column : end])))
+        underline = ("^" if label is primary else "-") * max(1, display_width(visible(text[span.column : end])))
         role = "primary" if label is primary else "secondary"
-        yield f"{' ' * gutter} {paint('frame', '|')} {pad}{paint(role, f'{mark} {visible(label.text)}'.rstrip())}"
+        yield f"{' ' * gutter} {paint('frame', '|')} {pad}{paint(role, f'{underline} {visible(label.text)}'.rstrip())}"
 
 
 def render_all(diagnostics: Iterable[Diagnostic], sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:

@@ -30,7 +30,7 @@ def told_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator
     try:
         yield
     except CompileError as error:
-        raise CompileError([_placed(item, span) for item in error.diagnostics]) from error
+        raise CompileError([_located(item, span) for item in error.diagnostics]) from error
     except MemoryError as error:
         hint = "make the kernel simpler, raise `stage_memory_mb` in build.toml or the limit of the shell (`ulimit -v`)"
         raise CompileError(Diagnostic("E0812", f"{what} ran out of memory", hint=hint)) from error
@@ -38,11 +38,11 @@ def told_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator
         raise CompileError(defect(what, error, span)) from error
 
 
-def _placed(item: Diagnostic, span: Callable[[], Span | None]) -> Diagnostic:
+def _located(item: Diagnostic, span: Callable[[], Span | None]) -> Diagnostic:
     if item.primary is not None or item.code not in REFUSED_LATE:
         return item
-    where = _found(span)
-    label = Label(where, "this kernel was accepted, and then could not be compiled") if where is not None else None
+    span_found = _found(span)
+    label = Label(span_found, "this kernel was accepted, and then could not be compiled") if span_found is not None else None
     return replace(item, primary=label, hint=item.hint or HINT)
 
 
@@ -50,21 +50,23 @@ def defect(what: str, error: Exception, span: Callable[[], Span | None]) -> Diag
     """E0508 for an unexpected exception, E0512 if a stage ran out of stack or memory."""
     if isinstance(error, RecursionError | MemoryError):
         return _too_large(what, error, span)
-    where, op = _found(span), _operation(error.__traceback__)
-    primary = Label(where, "this kernel was accepted, and then could not be compiled") if where is not None else None
+    span_found, op = _found(span), _operation(error.__traceback__)
+    primary = Label(span_found, "this kernel was accepted, and then could not be compiled") if span_found is not None else None
     secondary = (Label(op.loc, f"the operation `{op.opcode}`"),) if op is not None and op.loc is not None else ()
     message = str(error).strip().split("\n")[0][:200]
     notes = [f"{type(error).__name__}{f': {message}' if message else ''}"]
-    place = _place(error.__traceback__)
-    if place:
-        notes.append(f"in {place}" + (f", at the operation `{op.opcode}`" if op is not None else ""))
+    function_name = _innermost_function(error.__traceback__)
+    if function_name:
+        notes.append(f"in {function_name}" + (f", at the operation `{op.opcode}`" if op is not None else ""))
     return Diagnostic("E0508", f"internal error in tilec: {what} failed", primary, secondary, tuple(notes), hint=HINT)
 
 
 def _too_large(what: str, error: Exception, span: Callable[[], Span | None]) -> Diagnostic:
-    where = _found(span)
+    span_found = _found(span)
     out_of = "stack" if isinstance(error, RecursionError) else "memory"
-    primary = Label(where, "this kernel nests deeper than tilec can follow, or is too large") if where is not None else None
+    primary = (
+        Label(span_found, "this kernel nests deeper than tilec can follow, or is too large") if span_found is not None else None
+    )
     hint = "split expressions, use smaller tiles, or split the kernel"
     return Diagnostic("E0512", f"tilec has no {out_of} left in {what}", primary, hint=hint)
 
@@ -76,7 +78,7 @@ def _found(span: Callable[[], Span | None]) -> Span | None:
         return None
 
 
-def _place(trace: TracebackType | None) -> str:
+def _innermost_function(trace: TracebackType | None) -> str:
     """The innermost active function of tilec, as `passes/layout.py`, line and name."""
     for frame in reversed(traceback.extract_tb(trace)):
         path = Path(frame.filename)
@@ -90,8 +92,8 @@ def _operation(trace: TracebackType | None) -> Op | None:
     found: Op | None = None
     while trace is not None:
         for name in ("self", "op"):
-            held = trace.tb_frame.f_locals.get(name)
-            if isinstance(held, Op):
-                found = held
+            candidate = trace.tb_frame.f_locals.get(name)
+            if isinstance(candidate, Op):
+                found = candidate
         trace = trace.tb_next
     return found

@@ -33,5 +33,5 @@ def ask_first(name: str, known: Iterable[str], rest: str) -> str:
 
 def or_mean(name: str, known: Iterable[str]) -> str:
     """The suggestion as the end of a message that has no hint: "; did you mean `bid`?", or nothing."""
-    question = did_you_mean(name, known)
-    return f"; {question}" if question else ""
+    suggestion = did_you_mean(name, known)
+    return f"; {suggestion}" if suggestion else ""

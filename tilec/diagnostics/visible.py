@@ -3,9 +3,9 @@
 Names, sources, PTX, bundles, registries and models may contain control characters, which move the cursor, set the title or the
 clipboard, or send input in the user's name, and bidirectional controls, which make a line read differently from its contents
 (Unicode TR 36). `visible` writes them as `\\x1b`. Messages are escaped where they are created
-(`tilec.diagnostics.diagnostic.render`, `print_line`, `say`), for every destination. All other output passes through a `Guarded`
-stream if it goes to a terminal; a file or a pipe gets the data unchanged. A guarded stream also blocks colours (ECMA-48, select
-graphic rendition), because black on black is invisible. Text with tilec's own colours goes to
+(`tilec.diagnostics.diagnostic.render`, `print_line`, `notify`), for every destination. All other output passes through a
+`Guarded` stream if it goes to a terminal; a file or a pipe gets the data unchanged. A guarded stream also blocks colours
+(ECMA-48, select graphic rendition), because black on black is invisible. Text with tilec's own colours goes to
 `tilec.diagnostics.terminal.coloured`, after its foreign parts were escaped.
 """
 

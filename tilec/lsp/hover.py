@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Diagnostic, Span
 from tilec.frontend import Outline, Symbol, word_doc
-from tilec.lsp.positions import Word, holds, size
+from tilec.lsp.positions import Word, contains, size
 from tilec.lsp.reports import explanation, file_of
 from tilec.passes.analysis.facts import Fact
 from tilec.project.build.live import Specialisation, Verdict
@@ -29,27 +29,29 @@ RUNGS: Final = {
 """Description of each rung of the prover's ladder."""
 
 
-def of_place(verdict: Verdict, file: str, line: int, column: int, word: Word | None) -> str:
+def of_location(verdict: Verdict, file: str, line: int, column: int, word: Word | None) -> str:
     """Description of the smallest expression around a location; empty if nothing is known."""
-    answers: dict[str, list[Specialisation]] = {}
-    known = [one for one in verdict.specialisations if one.facts is not None]
-    for one in known:
-        text = _of_specialisation(verdict, one, file, line, column, word)
+    descriptions: dict[str, list[Specialisation]] = {}
+    analysed = [specialisation for specialisation in verdict.specialisations if specialisation.facts is not None]
+    for specialisation in analysed:
+        text = _of_specialisation(verdict, specialisation, file, line, column, word)
         if text:
-            answers.setdefault(text, []).append(one)
+            descriptions.setdefault(text, []).append(specialisation)
     parts: list[str] = []
-    for text, told in list(answers.items())[:SHOWN]:
-        parts.append(text if len(answers) == 1 else f"With {_constants(told, verdict.specialisations)}:\n\n{text}")
-    if len(answers) > SHOWN:
-        parts.append(f"And {len(answers) - SHOWN} more answers of other specialisations.")
+    for text, specialisations in list(descriptions.items())[:SHOWN]:
+        parts.append(
+            text if len(descriptions) == 1 else f"With {_constants(specialisations, verdict.specialisations)}:\n\n{text}"
+        )
+    if len(descriptions) > SHOWN:
+        parts.append(f"And {len(descriptions) - SHOWN} more answers of other specialisations.")
     return "\n\n".join(parts)
 
 
 def of_name(verdict: Verdict, name: str) -> str:
     """Description of a parameter or dim of the kernel; empty if nothing is known."""
     found: dict[str, None] = {}
-    for one in verdict.specialisations:
-        fact = one.facts.names.get(name) if one.facts is not None else None
+    for specialisation in verdict.specialisations:
+        fact = specialisation.facts.names.get(name) if specialisation.facts is not None else None
         if fact is not None:
             found["  \n".join([f"`{fact.type}`", *_range_lines(fact, name)])] = None
     shown = list(found)[:SHOWN]
@@ -65,9 +67,9 @@ def of_word(found: Outline | None, word: Word) -> str:
     """The documentation of a word of the language; empty if the name is not one."""
     if found is None:
         return ""
-    named = found.words.get(word.text, "") if not word.package else word.text if word.package in found.packages else ""
-    told = word_doc(named) if named else None
-    return f"```python\n{told[0]}\n```\n\n{told[1]}" if told is not None else ""
+    word_name = found.words.get(word.text, "") if not word.package else word.text if word.package in found.packages else ""
+    documentation = word_doc(word_name) if word_name else None
+    return f"```python\n{documentation[0]}\n```\n\n{documentation[1]}" if documentation is not None else ""
 
 
 def of_code(code: str) -> str:
@@ -85,37 +87,39 @@ def of_diagnostics(found: Iterable[Diagnostic]) -> str:
 
 
 def _of_specialisation(
-    verdict: Verdict, one: Specialisation, file: str, line: int, column: int, word: Word | None
+    verdict: Verdict, specialisation: Specialisation, file: str, line: int, column: int, word: Word | None
 ) -> str:  # fmt: skip
-    assert one.facts is not None
-    around = [fact for fact in one.facts.places if _is_at(fact.span, verdict, file, line, column)]
+    assert specialisation.facts is not None
+    around = [fact for fact in specialisation.facts.places if _is_at(fact.span, verdict, file, line, column)]
     smallest = min((size(fact.span) for fact in around if fact.span), default=None)
     facts = [fact for fact in around if fact.span and size(fact.span) == smallest]
     lines = ["  \n".join([f"`{fact.type}`", *_range_lines(fact, _named(fact, word))]) for fact in facts[:SHOWN]]
     if len(facts) > SHOWN:
         lines.append(f"and {len(facts) - SHOWN} more, of other calls")
-    access = _access_at(verdict, one, file, line, column)
+    access = _access_at(verdict, specialisation, file, line, column)
     if access is not None and (smallest is None or size(access) <= smallest):
-        lines += _proofs(one, access)
+        lines += _proofs(specialisation, access)
     return "\n\n".join(lines)
 
 
 def _is_at(span: Span | None, verdict: Verdict, file: str, line: int, column: int) -> bool:
-    return span is not None and holds(span, line, column) and file_of(verdict.root, span) == file
+    return span is not None and contains(span, line, column) and file_of(verdict.root, span) == file
 
 
-def _access_at(verdict: Verdict, one: Specialisation, file: str, line: int, column: int) -> Span | None:
+def _access_at(verdict: Verdict, specialisation: Specialisation, file: str, line: int, column: int) -> Span | None:
     """The smallest call around a location that has obligations."""
-    assert one.facts is not None
-    located = {obligation["location"] for obligation in one.obligations}
-    calls = [span for span in one.facts.accesses if str(span) in located and _is_at(span, verdict, file, line, column)]
+    assert specialisation.facts is not None
+    located = {obligation["location"] for obligation in specialisation.obligations}
+    calls = [
+        span for span in specialisation.facts.accesses if str(span) in located and _is_at(span, verdict, file, line, column)
+    ]
     return min(calls, key=size, default=None)
 
 
-def _proofs(one: Specialisation, access: Span) -> list[str]:
+def _proofs(specialisation: Specialisation, access: Span) -> list[str]:
     """The proof of each obligation of an access, without duplicates."""
     lines: dict[str, None] = {}
-    for obligation in one.obligations:
+    for obligation in specialisation.obligations:
         if obligation["location"] == str(access):
             lines[f"- {_obligation(obligation)}"] = None
     return ["Proven:\n\n" + "\n".join(lines)]
@@ -148,8 +152,12 @@ def _range_lines(fact: Fact, name: str) -> list[str]:
     return lines
 
 
-def _constants(told: Sequence[Specialisation], every: Sequence[Specialisation]) -> str:
+def _constants(reported: Sequence[Specialisation], all_specialisations: Sequence[Specialisation]) -> str:
     """The constants that distinguish these specialisations from the others."""
-    differ = [name for name in told[0].constants if len({repr(one.constants[name]) for one in every}) > 1]
-    texts = [", ".join(f"`{name}={one.constants[name]}`" for name in differ) for one in told[:2]]
-    return " or ".join(texts) + (f" or {len(told) - 2} more" if len(told) > 2 else "")
+    differ = [
+        name
+        for name in reported[0].constants
+        if len({repr(specialisation.constants[name]) for specialisation in all_specialisations}) > 1
+    ]
+    texts = [", ".join(f"`{name}={specialisation.constants[name]}`" for name in differ) for specialisation in reported[:2]]
+    return " or ".join(texts) + (f" or {len(reported) - 2} more" if len(reported) > 2 else "")

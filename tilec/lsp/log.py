@@ -21,14 +21,14 @@ class OneLine(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._told: BaseException | None = None
+        self._logged_error: BaseException | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record, unless its exception was already logged or the next record logs it."""
         error = _cause(record.exc_info[1]) if record.exc_info else None
-        if (error is not None and error is self._told) or str(record.msg).startswith("Unable to deserialize"):
+        if (error is not None and error is self._logged_error) or str(record.msg).startswith("Unable to deserialize"):
             return
-        self._told = error
+        self._logged_error = error
         with suppress(OSError, ValueError):  # stderr is closed
             sys.stderr.write(line_of(record.levelname, record.getMessage(), error))
             sys.stderr.flush()
@@ -36,11 +36,11 @@ class OneLine(logging.Handler):
 
 def line_of(level: str, message: str, error: BaseException | None) -> str:
     """The line for a message and its exception."""
-    front = (message.splitlines() or [""])[0]
-    said = " ".join(str(error).split()) if error is not None else ""
-    text = f"{front[: MAX_LINE // 2]}: {type(error).__name__}: {said}" if error is not None else front
-    shown = "".join(one if one.isprintable() else "?" for one in f"tilec lsp: {level.lower()}: {text}")
-    return shown[:MAX_LINE] + "\n"
+    first_line = (message.splitlines() or [""])[0]
+    error_text = " ".join(str(error).split()) if error is not None else ""
+    text = f"{first_line[: MAX_LINE // 2]}: {type(error).__name__}: {error_text}" if error is not None else first_line
+    printable = "".join(one if one.isprintable() else "?" for one in f"tilec lsp: {level.lower()}: {text}")
+    return printable[:MAX_LINE] + "\n"
 
 
 def _cause(error: BaseException | None) -> BaseException | None:

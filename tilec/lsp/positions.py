@@ -55,11 +55,11 @@ class Text:
         """Line (from 1) and column in characters of a position; a position past the text is clamped to its end."""
         if position.line >= len(self.lines):
             return len(self.lines), len(self.lines[-1])
-        left, line = position.character, self.lines[position.line]
+        remaining, line = position.character, self.lines[position.line]
         for column, character in enumerate(line):
-            if left <= 0:
+            if remaining <= 0:
                 return position.line + 1, column
-            left -= self._units(character)
+            remaining -= self._units(character)
         return position.line + 1, len(line)
 
     def word(self, line: int, column: int) -> Word | None:
@@ -79,7 +79,7 @@ class Text:
         return sum(2 if ord(character) > 0xFFFF else 1 for character in text)
 
 
-def holds(span: Span, line: int, column: int) -> bool:
+def contains(span: Span, line: int, column: int) -> bool:
     """Whether a position lies in a span, its end included."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
 

@@ -40,16 +40,16 @@ class Writer:
 
     def __init__(self, stdout: BinaryIO) -> None:
         self._stdout = stdout
-        self._gone = False
+        self._closed = False
         self.stop = lambda: None
 
     def close(self) -> None:
         """Drops all further messages."""
-        self._gone = True
+        self._closed = True
 
     def write(self, data: bytes) -> None:
         """Sends a message."""
-        if self._gone:
+        if self._closed:
             return
         try:
             self._stdout.write(data)
@@ -63,8 +63,8 @@ class Writer:
 def serve(workers: int) -> int:
     """Serves the client on stdin and stdout until it exits; returns the exit status. NoClient if stdin is not a pipe or
     socket."""
-    kind = os.fstat(sys.stdin.fileno()).st_mode
-    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # a terminal or a file: no protocol peer
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):  # a terminal or a file: no protocol peer
         raise NoClient
     logging.getLogger().addHandler(OneLine())
     server = make_server(workers)
@@ -105,7 +105,7 @@ def make_server(workers: int) -> Server:
     """A server with all features registered."""
     server = Server(workers)
     _documents(server)
-    _questions(server)
+    _requests(server)
 
     @server.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
@@ -153,7 +153,7 @@ def _documents(server: Server) -> None:
     del opened, changed, saved, closed, watched
 
 
-def _questions(server: Server) -> None:
+def _requests(server: Server) -> None:
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     async def hover(params: types.HoverParams) -> types.Hover | None:
         return await server.hover(params.text_document.uri, params.position)
@@ -175,13 +175,13 @@ def _questions(server: Server) -> None:
 
 def _constants(options: object) -> dict[str, tuple[Constant, ...]]:
     """`constants` of the client's options: a value or a list of values for each name; invalid values are ignored."""
-    given: Any = cast("Mapping[str, Any]", options).get("constants") if isinstance(options, Mapping) else None
+    constants: Any = cast("Mapping[str, Any]", options).get("constants") if isinstance(options, Mapping) else None
     found: dict[str, tuple[Constant, ...]] = {}
-    for name, value in cast("Mapping[str, Any]", given).items() if isinstance(given, Mapping) else ():
+    for name, value in cast("Mapping[str, Any]", constants).items() if isinstance(constants, Mapping) else ():
         values = cast("list[Any]", value) if isinstance(value, list) else [value]
-        kept = tuple(one for one in values if isinstance(one, (int, float, str)))
-        if kept:
-            found[name] = kept
+        valid = tuple(item for item in values if isinstance(item, (int, float, str)))
+        if valid:
+            found[name] = valid
     return found
 
 

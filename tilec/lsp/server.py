@@ -26,8 +26,8 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import Outline, Symbol, definition, outline
 from tilec.frontend.module import read_text
 from tilec.lsp import hover
-from tilec.lsp.checker import Answer, Checker, Document
-from tilec.lsp.positions import Text, Word, holds
+from tilec.lsp.checker import Checker, CheckResult, Document
+from tilec.lsp.positions import Text, Word, contains
 from tilec.lsp.reports import actions, diagnostics, file_of
 from tilec.project.build.live import BUILD_FILE
 from tilec.project.read.models import Constant
@@ -49,7 +49,7 @@ class _File:
     parsed: Text | None = None
     outline: Outline | None = None
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    answer: Answer | None = None
+    result: CheckResult | None = None
     """The latest verdict on the file; it may be for an older text."""
     published: dict[str, list[types.Diagnostic]] = field(default_factory=dict[str, list[types.Diagnostic]])
     """Diagnostics of the latest verdict, by the real path of their file."""
@@ -64,7 +64,7 @@ class Server(LanguageServer):
         self._workers = workers
         self._files: dict[str, _File] = {}
         self._checker: Checker | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._background: asyncio.Task[Outline | None] | None = None
         self.ended_well = False
         """Whether the client requested shutdown before it exited."""
@@ -75,9 +75,9 @@ class Server(LanguageServer):
         """The client has connected; `constants` are values for files outside any project."""
         loop = asyncio.get_running_loop()
 
-        def report(answer: Answer) -> None:
+        def report(result: CheckResult) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self.take, answer)
+                loop.call_soon_threadsafe(self.receive, result)
 
         self._checker = Checker(report, constants, self._workers)
 
@@ -95,9 +95,9 @@ class Server(LanguageServer):
         encoding = self.workspace.position_encoding or types.PositionEncodingKind.Utf16
         file = self._files.setdefault(path, _File(uri, version, Text("")))
         file.uri, file.version, file.text = uri, version, Text(text, encoding)
-        judged = "tilec" in text
-        self._checker.set(path, Document(text, version, judged), now=now)
-        if not judged and file.published:
+        is_checked = "tilec" in text
+        self._checker.set(path, Document(text, version, is_checked), now=now)
+        if not is_checked and file.published:
             self._publish(file, path, {})
 
     def saved(self, uri: str) -> None:
@@ -115,51 +115,51 @@ class Server(LanguageServer):
         self._checker.forget(path)
         self._publish(file, path, {})
         del self._files[path]
-        self._tell_news()
+        self._notify()
 
     def disk_changed(self) -> None:
         """Files on disk have changed, possibly a build file."""
         if self._checker is not None:
-            self._checker.again()
+            self._checker.queue_all()
 
     # Results from the checker
 
-    def take(self, answer: Answer) -> None:
+    def receive(self, result: CheckResult) -> None:
         """Receives a result of the checker; drops it if any text that it depends on has changed."""
-        file = self._files.get(answer.path)
-        if file is None or not self._is_current(answer):
+        file = self._files.get(result.path)
+        if file is None or not self._is_current(result):
             return
-        known = file.answer
-        if not answer.verdict.complete and known is not None and known.verdict.complete and self._is_current(known):
+        previous = file.result
+        if not result.verdict.complete and previous is not None and previous.verdict.complete and self._is_current(previous):
             return  # a partial result for a text whose complete result is known
-        file.answer = answer
-        self._background = asyncio.create_task(self._outline(answer.path))  # for later texts that do not parse
-        if answer.verdict.complete or answer.verdict.told:
-            self._publish(file, answer.path, diagnostics(answer.verdict, answer.path, self))
-        self._tell_news()
+        file.result = result
+        self._background = asyncio.create_task(self._outline(result.path))  # for later texts that do not parse
+        if result.verdict.complete or result.verdict.reported:
+            self._publish(file, result.path, diagnostics(result.verdict, result.path, self))
+        self._notify()
 
-    def _is_current(self, answer: Answer) -> bool:
-        files = {answer.path, *answer.verdict.files}
-        return all(answer.versions.get(path, -1) == file.version for path, file in self._files.items() if path in files)
+    def _is_current(self, result: CheckResult) -> bool:
+        files = {result.path, *result.verdict.files}
+        return all(result.versions.get(path, -1) == file.version for path, file in self._files.items() if path in files)
 
-    def _tell_news(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _publish(self, file: _File, path: str, found: dict[str, list[types.Diagnostic]]) -> None:
         """Replaces the diagnostics that result from one file, in it and in files that it imports."""
-        touched = {*file.published, *found, path}
+        files = {*file.published, *found, path}
         file.published = found
-        for each in touched:
-            self._send(each)
+        for affected in files:
+            self._send(affected)
 
     def _send(self, path: str) -> None:
         """Sends all diagnostics located in a file, whichever check they come from, without duplicates."""
-        told: list[types.Diagnostic] = []
+        found: list[types.Diagnostic] = []
         for file in self._files.values():
-            told += [one for one in file.published.get(path, ()) if one not in told]
+            found += [one for one in file.published.get(path, ()) if one not in found]
         version = self._files[path].version if path in self._files else None
-        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(self.uri_of(path), told, version))
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(self.uri_of(path), found, version))
 
     # Requests from the client
 
@@ -188,29 +188,31 @@ class Server(LanguageServer):
         word = file.text.word(line, column)
         if word is not None and _CODE.fullmatch(word.text) and hover.of_code(word.text):
             return _markdown([hover.of_code(word.text)], file.text, word)
-        while self._checker is not None and path in self._files and not self._answers(path) and self._checker.pending(path):
-            await self._news.wait()
+        while self._checker is not None and path in self._files and not self._results_for(path) and self._checker.pending(path):
+            await self._changed.wait()
         if path not in self._files:
             return None
-        answers = self._answers(path)
-        parts = [hover.of_place(answer.verdict, path, line, column, word) for answer in answers]
+        results = self._results_for(path)
+        parts = [hover.of_location(result.verdict, path, line, column, word) for result in results]
         if word is not None:
-            parts += await self._of_name(path, word, answers)
+            parts += await self._of_name(path, word, results)
             parts.append(hover.of_word(await self._outline(path), word))
-        parts.append(hover.of_diagnostics(_at(answers, path, line, column)))
+        parts.append(hover.of_diagnostics(_at(results, path, line, column)))
         return _markdown(parts, file.text, word)
 
-    async def _of_name(self, path: str, word: Word, answers: list[Answer]) -> list[str]:
+    async def _of_name(self, path: str, word: Word, results: list[CheckResult]) -> list[str]:
         symbol = await self._definition(path, word)
         if symbol is None:
             return []
-        own = [answer for answer in answers if answer.path == path or symbol.kind == "dim"]
-        known = [hover.of_name(answer.verdict, word.text) for answer in own] if symbol.kind in ("parameter", "dim") else []
+        relevant = [result for result in results if result.path == path or symbol.kind == "dim"]
+        descriptions = (
+            [hover.of_name(result.verdict, word.text) for result in relevant] if symbol.kind in ("parameter", "dim") else []
+        )
         found = await self._outline(path)
         inside = found.around(word.line) if found is not None else None
         if symbol.kind == "parameter" and (inside is None or inside.kind != "kernel"):
-            known = []  # a parameter of a tile function, unrelated to the kernel's names
-        return [hover.of_symbol(symbol), *known]
+            descriptions = []  # a parameter of a tile function, unrelated to the kernel's names
+        return [hover.of_symbol(symbol), *descriptions]
 
     async def definition(self, uri: str, position: types.Position) -> types.Location | None:
         """The definition of the name at a location: tile functions, dims, dtypes, constants, parameters; through imports
@@ -237,10 +239,15 @@ class Server(LanguageServer):
         """Fixes of the diagnostics that overlap a range, certain ones first."""
         path = _path_of(uri) or ""
         found: list[types.CodeAction] = []
-        for answer in self._answers(path):
-            for told, action in actions(answer.verdict, answer.path, self):
-                here = action.edit is not None and uri in (action.edit.changes or {})
-                if here and told.range.start <= range_.end and range_.start <= told.range.end and action not in found:
+        for result in self._results_for(path):
+            for diagnostic, action in actions(result.verdict, result.path, self):
+                edits_file = action.edit is not None and uri in (action.edit.changes or {})
+                if (
+                    edits_file
+                    and diagnostic.range.start <= range_.end
+                    and range_.start <= diagnostic.range.end
+                    and action not in found
+                ):
                     found.append(action)
         return sorted(found, key=lambda action: not action.is_preferred)
 
@@ -267,14 +274,14 @@ class Server(LanguageServer):
                 file.parsed = text
         return file.outline
 
-    def _answers(self, path: str) -> list[Answer]:
+    def _results_for(self, path: str) -> list[CheckResult]:
         """Current verdicts that cover a file, its own first."""
         found = [
-            (owner != path, file.answer)
-            for owner, file in self._files.items()
-            if file.answer is not None and (owner == path or path in file.answer.verdict.files)
+            (other != path, file.result)
+            for other, file in self._files.items()
+            if file.result is not None and (other == path or path in file.result.verdict.files)
         ]
-        return [answer for _, answer in sorted(found, key=lambda one: one[0]) if self._is_current(answer)]
+        return [result for _, result in sorted(found, key=lambda one: one[0]) if self._is_current(result)]
 
 
 def _path_of(uri: str) -> str | None:
@@ -287,21 +294,25 @@ def _project_root(path: str) -> Path | None:
     return next((folder for folder in Path(path).parents if (folder / BUILD_FILE).is_file()), None)
 
 
-def _at(answers: Iterable[Answer], path: str, line: int, column: int) -> Iterator[Diagnostic]:
+def _at(results: Iterable[CheckResult], path: str, line: int, column: int) -> Iterator[Diagnostic]:
     """Diagnostics whose primary span contains a location."""
-    for answer in answers:
-        for told in answer.verdict.told:
-            primary = told.diagnostic.primary
-            if primary is not None and holds(primary.span, line, column) and file_of(answer.verdict.root, primary.span) == path:
-                yield told.diagnostic
+    for result in results:
+        for scoped in result.verdict.reported:
+            primary = scoped.diagnostic.primary
+            if (
+                primary is not None
+                and contains(primary.span, line, column)
+                and file_of(result.verdict.root, primary.span) == path
+            ):
+                yield scoped.diagnostic
 
 
 def _markdown(parts: Iterable[str], text: Text, word: Word | None) -> types.Hover | None:
-    told = list(dict.fromkeys(part for part in parts if part))
-    if not told:
+    texts = list(dict.fromkeys(part for part in parts if part))
+    if not texts:
         return None
     range_ = types.Range(text.position(word.line, word.column), text.position(word.line, word.end)) if word else None
-    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, "\n\n---\n\n".join(told)), range_)
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, "\n\n---\n\n".join(texts)), range_)
 
 
 def _symbol(symbol: Symbol, text: Text) -> types.DocumentSymbol:

@@ -81,12 +81,12 @@ def find_bundle(
     found = next(iter(installed), None) or next(cached, None)
     registry = os.environ.get(REGISTRY)
     if found is None and registry:
-        search.tell()
+        search.report_refused()
         pulled = _pulled(registry, numbers, search)
         found = next(search.opened(path for path in pulled if search.is_for(path, numbers, deciding)), None)
     if found is None:
         raise search.refusal() or search.absence("bundle for this model and", arch)
-    search.tell()
+    search.report_refused()
     return found
 
 
@@ -94,8 +94,8 @@ def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
     """An open bundle that lists this specialisation; installed bundles are searched first, then pulled ones. BundleError E0735
     if there is none, or two have different code for it; if the trust policy rejects all candidates, the error of the first."""
     search = _Search(arch, find_trust() or NO_POLICY)
-    for places in (lambda: sorted(set(_installed(arch))), search.cached):
-        codes = {path: code for path in places() if (code := _code_of(path, kernel, constants, arch, search.unusable))}
+    for bundle_paths in (lambda: sorted(set(_installed(arch))), search.cached):
+        codes = {path: code for path in bundle_paths() if (code := _code_of(path, kernel, constants, arch, search.unusable))}
         with ExitStack() as rest:
             found: dict[str, Bundle] = {}
             for path, code in codes.items():
@@ -108,7 +108,7 @@ def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
                 raise BundleError("E0735", message, hint="name one: `prebuilt=`")
             rest.pop_all()
         if found:
-            search.tell()
+            search.report_refused()
             return next(iter(found.values()))
     wanted = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), arch])
     hint = "install one, or `tilec[compiler]`, or name a folder of artifacts: `prebuilt=`"
@@ -124,7 +124,7 @@ class _Search:
     digest: str | None = None
     unusable: list[str] = field(default_factory=list[str])
     refused: list[BundleError] = field(default_factory=list[BundleError])
-    told: int = 0
+    reported: int = 0
 
     def opened(self, paths: Iterable[Path]) -> Iterator[Bundle]:
         """The accepted bundles among some files, open; each is verified when the iterator reaches it."""
@@ -134,27 +134,29 @@ class _Search:
             except BundleError as error:
                 self.refused.append(error)
 
-    def tell(self) -> None:
+    def report_refused(self) -> None:
         """Logs the skipped bundles, because whoever installed them expects that they are used."""
-        if self.told < len(self.refused):
+        if self.reported < len(self.refused):
             from logging import getLogger  # imported here, because it is rarely needed
 
-            for error in self.refused[self.told :]:
+            for error in self.refused[self.reported :]:
                 getLogger(__name__).warning("warning: a bundle was found and is passed over: %s", error.message)
-            self.told = len(self.refused)
+            self.reported = len(self.refused)
 
     def refusal(self) -> BundleError | None:
         """The first rejection, if any, with the number of others."""
         if not self.refused:
             return None
         first, more = self.refused[0], len(self.refused) - 1
-        said = f"; {more} more that were found are refused too" if more else ""
-        return BundleError(first.code, first.message + said, hint=first.hint)
+        suffix = f"; {more} more that were found are refused too" if more else ""
+        return BundleError(first.code, first.message + suffix, hint=first.hint)
 
     def absence(self, what: str, wanted: str, hint: str = "") -> BundleError:
         """The error if nothing was found."""
-        told = "".join(f"; {text}" for text in self.unusable[:1])
-        return BundleError("E0735", f"no {what} {wanted} is installed or in `{bundles_folder()}`{told}"[:1000], hint=hint)
+        first_problem = "".join(f"; {text}" for text in self.unusable[:1])
+        return BundleError(
+            "E0735", f"no {what} {wanted} is installed or in `{bundles_folder()}`{first_problem}"[:1000], hint=hint
+        )
 
     def cached(self) -> list[Path]:
         """The files of the user's bundle folder."""
@@ -178,9 +180,9 @@ class _Search:
         """Whether a bundle states that it is for these numbers, including each of `deciding`; if it cannot be read, the reason
         is recorded."""
         try:
-            said = _said(path)
-            config = said["config"]
-            return said.get("arch") == self.arch and is_for(config, numbers) and all(name in config for name in deciding)
+            description = _description(path)
+            config = description["config"]
+            return description.get("arch") == self.arch and is_for(config, numbers) and all(name in config for name in deciding)
         except OSError as error:
             self.unusable.append(f"`{path}` cannot be read: {error.strerror}")
         except ValueError as error:
@@ -191,8 +193,8 @@ class _Search:
 def _code_of(path: Path, kernel: str, constants: Mapping[str, Any], arch: str, unusable: list[str]) -> str:
     """Digest of the code that a bundle lists for a specialisation; empty if it has none."""
     try:
-        said = _said(path)
-        for item in said["kernels"] if said.get("arch") == arch else ():
+        bundle_manifest = _description(path)
+        for item in bundle_manifest["kernels"] if bundle_manifest.get("arch") == arch else ():
             manifest = item["manifest"]
             if manifest["kernel"] == kernel and manifest["constants"] == constants:
                 return str(item["blob"])
@@ -225,7 +227,7 @@ def _entry_points() -> list[importlib.metadata.EntryPoint]:
         return [entry for entries in found.values() for entry in entries]
 
 
-def _said(path: Path) -> dict[str, Any]:
+def _description(path: Path) -> dict[str, Any]:
     """The manifest of a bundle, checked only for its form; ValueError, whose text ends a sentence, if it has none."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with open(handle, "rb") as file:
@@ -265,7 +267,7 @@ def _pulled(registry: str, numbers: Mapping[str, Any], search: _Search) -> list[
     try:
         with Client(reference) as client:
             wanted, check = Wanted(arch=search.arch, numbers=numbers), partial(checked, trust=search.trust)
-            found = pull(client, wanted, folder, check, refusals=(BundleError,), tell=refused.append)
+            found = pull(client, wanted, folder, check, refusals=(BundleError,), report_refused=refused.append)
     except RegistryError as error:
         raise BundleError(error.code, error.message, hint=error.hint) from None
     except OSError as error:
@@ -274,10 +276,10 @@ def _pulled(registry: str, numbers: Mapping[str, Any], search: _Search) -> list[
     return [one.path for one in found]
 
 
-def refusal_of(one: Refused, where: str) -> BundleError:
+def refusal_of(one: Refused, reference: str) -> BundleError:
     """The error for a skipped bundle of a registry."""
     code, message, hint = (str(getattr(one.error, name)) for name in ("code", "message", "hint"))
-    return BundleError(code, f"`{one.model}` for `{one.arch}` of `{where:.200}`: {message}", hint=hint)
+    return BundleError(code, f"`{one.model}` for `{one.arch}` of `{reference:.200}`: {message}", hint=hint)
 
 
 def checked(path: Path, arch: str, trust: TrustSource = None) -> None:
@@ -285,6 +287,6 @@ def checked(path: Path, arch: str, trust: TrustSource = None) -> None:
     try:
         open_bundle(path, arch=arch, trust=trust).close()
     except BundleError as error:
-        said = (error.message, error.hint)  # hide its temporary name
-        message, hint = (text.replace(str(path), "what was pulled").replace(path.name, "BUNDLE") for text in said)
+        texts = (error.message, error.hint)  # hide its temporary name
+        message, hint = (text.replace(str(path), "what was pulled").replace(path.name, "BUNDLE") for text in texts)
         raise BundleError(error.code, message, hint=hint) from None

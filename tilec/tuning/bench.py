@@ -32,8 +32,8 @@ TIMES_L2: Final = 3
 MOST_SETS: Final = 32
 BLOCK: Final = (1 << 22) + 7919
 """Random elements generated per dtype; larger tensors repeat them, each tensor from a different offset."""
-PLACES: Final = 64
-PLACE_BYTES: Final = 4096
+SAMPLES: Final = 64
+SAMPLE_BYTES: Final = 4096
 POISON: Final = 0xFF
 
 
@@ -96,10 +96,10 @@ class Bench:
         expected, relative = reference_results(*reference, reference_inputs(contract, wide, values), len(outputs))
         for spec, truth in zip(outputs, expected, strict=True):
             found = compared(spec, widened(spec, given[spec.name].to_numpy()), truth, (relative, None))
-            words = _wrong(found)
-            if words:
+            description = _wrong(found)
+            if description:
                 sizes = ", ".join(f"{name} = {value:g}" for name, value in values.items())
-                return f"at {sizes}: {words}"
+                return f"at {sizes}: {description}"
         return ""
 
     def _upload(self, spec: TensorSpec, storage: NDArray[Any], shape: tuple[int, ...]) -> DeviceArray:
@@ -107,8 +107,8 @@ class Bench:
         if spec.access == "out":
             array.fill(POISON)
         elif storage.size:
-            held = np.ascontiguousarray(storage)
-            self.device.driver.copy_to_device(array.pointer, held.ctypes.data, array.nbytes, 0)
+            contiguous = np.ascontiguousarray(storage)
+            self.device.driver.copy_to_device(array.pointer, contiguous.ctypes.data, array.nbytes, 0)
             self.device.driver.synchronize(0)
         return array
 
@@ -122,15 +122,15 @@ class Bench:
         results: dict[str, dict[str, NDArray[Any]]] = {}
         for name in names:
             starts(name)
-            for place, spec in enumerate(contract.tensors):
+            for index, spec in enumerate(contract.tensors):
                 if spec.access != "in":
-                    self._fill(contract, spec, sets[0].tensors[spec.name], dict(shape), place)
+                    self._fill(contract, spec, sets[0].tensors[spec.name], dict(shape), index)
             plans[name][0].launch()
             self.device.driver.synchronize(0)
             results[name] = {spec.name: self.sampled(spec, sets[0].tensors[spec.name]) for spec in outputs}
         wrong = differing(outputs, results)
-        left = {name: plans[name] for name in names if name not in wrong}
-        return (timed(self.device.driver, left, starts) if left else {}), wrong
+        correct = {name: plans[name] for name in names if name not in wrong}
+        return (timed(self.device.driver, correct, starts) if correct else {}), wrong
 
     def sets(self, contract: Contract, values: dict[str, Any]) -> list[Arguments]:
         """Argument sets that together exceed the L2 cache, as far as memory allows. LaunchError if `values` lacks a dim."""
@@ -149,8 +149,8 @@ class Bench:
         found: list[Arguments] = []
         for number in range(min(MOST_SETS, wanted, room)):
             tensors = {spec.name: self.device.empty(shapes[spec.name], spec.dtype) for spec in contract.tensors}
-            for place, spec in enumerate(contract.tensors):
-                self._fill(contract, spec, tensors[spec.name], values, place + number * len(tensors))
+            for index, spec in enumerate(contract.tensors):
+                self._fill(contract, spec, tensors[spec.name], values, index + number * len(tensors))
             found.append(Arguments(tensors, scalars, _open_dims(contract, values)))
         driver.synchronize(0)
         return found
@@ -165,12 +165,12 @@ class Bench:
         stored = Stored.of(check, values)
         item = DTYPES[spec.dtype].bytes
         count = array.nbytes // item
-        size = count if stored.whole else min(count, BLOCK)
+        size = count if stored.is_unrepeatable else min(count, BLOCK)
         key = (spec.dtype, stored, size)
         if key not in self._blocks:
             self._blocks[key] = np.ascontiguousarray(random_values(np.random.default_rng(0), spec, size, stored))
         block = self._blocks[key]
-        begin = 0 if stored.whole else shift * 1_000_003 % size
+        begin = 0 if stored.is_unrepeatable else shift * 1_000_003 % size
         done = 0
         while done < count:
             part = min(size - begin, count - done)
@@ -178,21 +178,21 @@ class Bench:
             done, begin = done + part, 0
 
     def sampled(self, spec: TensorSpec, array: DeviceArray) -> NDArray[Any]:
-        """The values of a tensor at `places`."""
+        """The values of a tensor at `sample_ranges`."""
         item = DTYPES[spec.dtype].bytes
-        places = self.places(spec, array.nbytes)
-        held = np.empty((len(places), places[0][1] * item), np.uint8)
-        for row, (first, count) in zip(held, places, strict=True):
+        sample_ranges = self.sample_ranges(spec, array.nbytes)
+        contiguous = np.empty((len(sample_ranges), sample_ranges[0][1] * item), np.uint8)
+        for row, (first, count) in zip(contiguous, sample_ranges, strict=True):
             self.device.driver.copy_to_host(row.ctypes.data, array.pointer + first * item, count * item, 0)
         self.device.driver.synchronize(0)
-        return widened(spec, held.reshape(-1))
+        return widened(spec, contiguous.reshape(-1))
 
     @staticmethod
-    def places(spec: TensorSpec, nbytes: int) -> list[tuple[int, int]]:
+    def sample_ranges(spec: TensorSpec, nbytes: int) -> list[tuple[int, int]]:
         """Evenly spread samples of a tensor of `nbytes` bytes, including its start and end: (first element, count)."""
         item = DTYPES[spec.dtype].bytes
-        part = min(PLACE_BYTES // item * item, nbytes)
-        firsts = sorted({(nbytes - part) // item * number // (PLACES - 1) for number in range(PLACES)})
+        part = min(SAMPLE_BYTES // item * item, nbytes)
+        firsts = sorted({(nbytes - part) // item * number // (SAMPLES - 1) for number in range(SAMPLES)})
         return [(first, part // item) for first in firsts]
 
 
@@ -202,12 +202,12 @@ def differing(outputs: Sequence[TensorSpec], results: Mapping[str, Mapping[str, 
     for spec in outputs:
         middle = np.median(np.stack([one[spec.name] for one in results.values()]).astype(np.float64), axis=0)
         if np.isnan(middle).any():  # some candidate left an element unwritten: use the others
-            whole = [one[spec.name] for one in results.values() if not np.isnan(one[spec.name].astype(np.float64)).any()]
-            middle = np.median(np.stack(whole).astype(np.float64), axis=0) if whole else middle
+            complete = [one[spec.name] for one in results.values() if not np.isnan(one[spec.name].astype(np.float64)).any()]
+            middle = np.median(np.stack(complete).astype(np.float64), axis=0) if complete else middle
         for name, one in results.items():
-            words = _wrong(compared(spec, one[spec.name], middle, (None, None)))
-            if words:
-                wrong.setdefault(name, f"its result is not that of the others: {words}")
+            description = _wrong(compared(spec, one[spec.name], middle, (None, None)))
+            if description:
+                wrong.setdefault(name, f"its result is not that of the others: {description}")
     return wrong
 
 
@@ -217,16 +217,20 @@ def _wrong(found: Written | str) -> str:
         return found
     if found.error is None or found.error <= 1:
         return ""
-    where = ", ".join(map(str, found.worst))
-    return f"`{found.name}[{where}]` is {found.found:g}, not {found.expected:g}"
+    element = ", ".join(map(str, found.worst))
+    return f"`{found.name}[{element}]` is {found.found:g}, not {found.expected:g}"
 
 
 def _open_dims(contract: Contract, values: Mapping[str, int]) -> dict[str, int]:
     """Dims that no tensor's shape determines."""
-    said = {name for spec in contract.tensors for dim in spec.dims for name in dim.symbols() if dim.op == "sym"}
+    shape_symbols = {name for spec in contract.tensors for dim in spec.dims for name in dim.symbols() if dim.op == "sym"}
     scalars = {one.name for one in contract.scalars}
     strides = {name for spec in contract.tensors for stride in spec.strides or () for name in stride.symbols()}
-    return {name: value for name, value in values.items() if name in contract.names and name not in said | scalars | strides}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in contract.names and name not in shape_symbols | scalars | strides
+    }
 
 
 def widened(spec: TensorSpec, storage: NDArray[Any]) -> NDArray[Any]:

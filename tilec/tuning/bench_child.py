@@ -23,7 +23,7 @@ from tilec.project.trial.trial import compared
 from tilec.runtime import Device, DeviceArray, DriverError, LaunchError
 from tilec.tuning.baseline import Baseline, NoBaseline, load_baseline, torch_here
 from tilec.tuning.bench import POISON, Bench
-from tilec.tuning.child import Say, serve
+from tilec.tuning.child import Send, serve
 from tilec.tuning.clock import timed
 from tilec.tuning.records import Time
 
@@ -62,10 +62,10 @@ class _DriverCopy:
 class Run:
     """One job on a device."""
 
-    def __init__(self, job: Mapping[str, Any], device: Device, say: Say) -> None:
+    def __init__(self, job: Mapping[str, Any], device: Device, send: Send) -> None:
         paths = {name: Path(job[key]) for name, key in (("kernel", "artifact"), ("copy", "copy")) if job[key]}
         reference = job["reference"]
-        self.job, self.device, self.say = job, device, say
+        self.job, self.device, self.send = job, device, send
         self.bench = Bench(device, paths, (Path(reference[0]), reference[1]) if reference else None)
         self.contract = Contract.of_manifest(self.bench.kernel("kernel").manifest)
         self.torch: Any = None
@@ -73,9 +73,9 @@ class Run:
 
     def work(self) -> None:
         """Check, then time. After a DriverError this process cannot use the device any more."""
-        self.say({"at": "kernel"})
+        self.send({"at": "kernel"})
         wrong = self.bench.problem("kernel")
-        self.say({"checked": "kernel", "wrong": wrong})
+        self.send({"checked": "kernel", "wrong": wrong})
         if wrong:
             return
         if self.job["baseline"]:
@@ -83,15 +83,15 @@ class Run:
                 self.torch = torch_here()
                 self.function = load_baseline(Path(self.job["baseline"][0]), self.job["baseline"][1])
             except NoBaseline as error:
-                self.say({"note": str(error)})
-        self.say({"copy": self._copy(), "bytes": 8 * COPY_ELEMENTS})
+                self.send({"note": str(error)})
+        self.send({"copy": self._copy(), "bytes": 8 * COPY_ELEMENTS})
         for values in self.job["launches"]:
             try:
-                self.say({"launch": values, **self._launch(values)})
+                self.send({"launch": values, **self._launch(values)})
             except DriverError:
                 raise
             except LaunchError as error:
-                self.say({"launch": values, "us": {}, "wrong": "", "refused": str(error)})
+                self.send({"launch": values, "us": {}, "wrong": "", "refused": str(error)})
 
     def _copy(self) -> Time:
         """The time of a copy: by `copy_kernel` if it was built, else by the driver."""
@@ -107,15 +107,15 @@ class Run:
         wrong = ""
         if self.function is not None:
             try:
-                beside = [Baseline(self.torch, self.function, self.contract, one, values) for one in sets]
-                wrong = self._differs(alternatives["kernel"][0], beside[0], sets[0].tensors)
-                alternatives["baseline"] = beside
+                baselines = [Baseline(self.torch, self.function, self.contract, one, values) for one in sets]
+                wrong = self._differs(alternatives["kernel"][0], baselines[0], sets[0].tensors)
+                alternatives["baseline"] = baselines
             except NoBaseline as error:
-                self.say({"note": str(error)})
+                self.send({"note": str(error)})
             except DriverError:
                 raise
             except Exception as error:  # the author's code can raise anything
-                self.say({"note": f"the baseline fails: {type(error).__name__}: {error}"})
+                self.send({"note": f"the baseline fails: {type(error).__name__}: {error}"})
         times = timed(self.device.driver, alternatives, lambda _: None)
         return {"us": times, "wrong": wrong}
 
@@ -132,13 +132,13 @@ class Run:
         for spec, result in zip(outputs, results, strict=True):
             if spec.access != "out":
                 continue
-            mine = self.bench.sampled(spec, tensors[spec.name])
+            own = self.bench.sampled(spec, tensors[spec.name])
             flat = result.contiguous().reshape(-1)
             if tuple(result.shape) != tensors[spec.name].shape:
                 raise NoBaseline(f"`{spec.name}` has shape {tensors[spec.name].shape}, the baseline's {tuple(result.shape)}")
-            places = self.bench.places(spec, tensors[spec.name].nbytes)
-            theirs = np.concatenate([flat[first : first + count].double().cpu().numpy() for first, count in places])
-            found = compared(spec, mine, theirs, (None, None))
+            sample_ranges = self.bench.sample_ranges(spec, tensors[spec.name].nbytes)
+            theirs = np.concatenate([flat[first : first + count].double().cpu().numpy() for first, count in sample_ranges])
+            found = compared(spec, own, theirs, (None, None))
             if isinstance(found, str):
                 return found
             if found.error is not None and found.error > 1:
@@ -148,7 +148,7 @@ class Run:
 
 def main() -> int:
     """Run the process; returns the exit status."""
-    return serve(lambda job, device, say: Run(job, device, say).work(), chip)
+    return serve(lambda job, device, send: Run(job, device, send).work(), chip)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ SETTINGS: Final = {"svg.hashsalt": "tilec.bench", "svg.fonttype": "path", "axes.
 KERNEL, BASELINE, FLOOR = "#1f5fa8", "#d1762b", "#555555"
 
 
-def _words(launch: Mapping[str, float]) -> str:
+def _launch_text(launch: Mapping[str, float]) -> str:
     return " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in launch.items())
 
 
@@ -66,42 +66,44 @@ def lines(manifest: Manifest, found: Compared, launches: Launches, published: Ra
     """The printed table."""
     constants = " ".join(f"{name}={value}" for name, value in manifest.constants.items())
     used = _resources(manifest)
-    told = [
+    table_lines = [
         f"{manifest.kernel}  {constants}  {manifest.arch}  {used['registers']} registers, {used['spill_bytes']} spilled bytes, "
         f"{used['shared_bytes']} bytes shared, {used['threads']} threads"
     ]
     if published is not None:
-        told.append(
+        table_lines.append(
             f"no measurement: floors by published rates of {published.name}, {published.bytes_per_second / 1e12:g} TB/s and "
             f"{published.products_per_second / 1e12:g} TFLOP/s ({published.source})"
         )
         cells = [("launch", "MB", "GFLOP", "floor us")]
         for launch, one in launches:
             floor = one.floor(published.bytes_per_second, published.products_per_second)
-            cells.append((_words(launch), f"{one.bytes / 1e6:.3f}", _operations(one), f"{floor:.2f}"))
-        return [*told, *_aligned(cells)]
-    told.append(f"{found.device}, driver {found.driver or '?'}: medians, 10th to 90th percentile, random data, none in L2")
+            cells.append((_launch_text(launch), f"{one.bytes / 1e6:.3f}", _operations(one), f"{floor:.2f}"))
+        return [*table_lines, *_aligned(cells)]
+    table_lines.append(
+        f"{found.device}, driver {found.driver or '?'}: medians, 10th to 90th percentile, random data, none in L2"
+    )
     if found.copy is not None:
         nominal = f" of {found.nominal.bytes_per_second / 1e12:.2f} TB/s by {found.nominal.source}" if found.nominal else ""
-        told.append(f"a copy in the same run: {found.copy / 1e12:.2f} TB/s{nominal}")
+        table_lines.append(f"a copy in the same run: {found.copy / 1e12:.2f} TB/s{nominal}")
     cells: list[tuple[str, ...]] = [
         ("launch", "us", "", "baseline us", "times as fast", "GB/s", "TFLOP/s", "floor us", "of the roofline")
     ]
     for row, (launch, one) in zip(found.rows, launches, strict=False):
         cells.append(_measured(row, launch, one, found.floor(one)))
-    return [*told, *(_aligned(cells) if found.rows else [])]
+    return [*table_lines, *(_aligned(cells) if found.rows else [])]
 
 
 def _measured(row: Row, launch: Mapping[str, float], one: Work, floor: float | None) -> tuple[str, ...]:
     if row.kernel is None:
-        return (_words(launch), "-", "", "", "", "", "", "", "")
-    taken, low, high = row.kernel
+        return (_launch_text(launch), "-", "", "", "", "", "", "", "")
+    median, low, high = row.kernel
     baseline = f"{row.baseline[0]:.2f}" if row.baseline else ""
-    faster = f"{row.baseline[0] / taken:.3f}" if row.baseline else ""
-    rate = f"{one.products / taken / 1e6:.1f}" if one.products else ""
+    faster = f"{row.baseline[0] / median:.3f}" if row.baseline else ""
+    rate = f"{one.products / median / 1e6:.1f}" if one.products else ""
     return (
-        _words(launch), f"{taken:.2f}", f"{low:.2f} to {high:.2f}", baseline, faster, f"{one.bytes / taken / 1e3:.0f}", rate,
-        f"{floor:.2f}" if floor else "", f"{100 * floor / taken:.0f} %" if floor else "",
+        _launch_text(launch), f"{median:.2f}", f"{low:.2f} to {high:.2f}", baseline, faster, f"{one.bytes / median / 1e3:.0f}", rate,
+        f"{floor:.2f}" if floor else "", f"{100 * floor / median:.0f} %" if floor else "",
     )  # fmt: skip
 
 
@@ -145,7 +147,7 @@ def draw(manifest: Manifest, found: Compared, launches: Launches, suffix: str) -
             if floor is not None:
                 label = "floor" if number == 0 else None
                 axes.plot([floor, floor], [number - 0.45, number + 0.45], color=FLOOR, linestyle="--", label=label)
-        axes.set_yticks(range(len(shown)), [_words(row.launch) for row, _ in shown])
+        axes.set_yticks(range(len(shown)), [_launch_text(row.launch) for row, _ in shown])
         axes.invert_yaxis()
         axes.set_xlabel("microseconds, less is better")
         constants = " ".join(f"{name}={value}" for name, value in manifest.constants.items())

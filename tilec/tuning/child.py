@@ -26,20 +26,22 @@ from tilec.tuning.records import Shape
 LOST: Final = 70
 """Exit status after a DriverError: the device is unusable in this process."""
 VERSION: Final = Path("/proc/driver/nvidia/version")
-Say = Callable[[dict[str, Any]], None]
+Send = Callable[[dict[str, Any]], None]
 
 
-Work = Callable[[dict[str, Any], Device, Say], None]
+Work = Callable[[dict[str, Any], Device, Send], None]
 
 
-def greet(say: Say, driver: Driver | None = None, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}) -> Device | None:
+def greet(
+    send: Send, driver: Driver | None = None, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}
+) -> Device | None:
     """Open the device and write the greeting, with what `about` adds to it. None if there is no device."""
     try:
         device = Device(driver)
     except LaunchError as error:
-        say({"failed": str(error)})
+        send({"failed": str(error)})
         return None
-    say(
+    send(
         {
             "device": device.name,
             "driver": driver_version(),
@@ -51,14 +53,14 @@ def greet(say: Say, driver: Driver | None = None, about: Callable[[Device], Mapp
     return device
 
 
-def work(job: dict[str, Any], device: Device, say: Say) -> None:
+def work(job: dict[str, Any], device: Device, send: Send) -> None:
     """Check and time the candidates of a job. After a DriverError this process cannot use the device any more."""
     reference = job["reference"]
     artifacts = {name: Path(path) for name, path in job["artifacts"].items()}
     bench = Bench(device, artifacts, (Path(reference[0]), reference[1]) if reference else None)
     out: set[str] = set()
     for name in job["check"]:
-        say({"at": name})
+        send({"at": name})
         try:
             wrong = bench.problem(name)
         except DriverError:
@@ -66,19 +68,19 @@ def work(job: dict[str, Any], device: Device, say: Say) -> None:
         except LaunchError as error:
             wrong = str(error)
         out |= {name} if wrong else set()
-        say({"checked": name, "wrong": wrong})
+        send({"checked": name, "wrong": wrong})
     for pairs, names in job["time"]:
         shape: Shape = tuple((str(name), int(value)) for name, value in pairs)
-        left = [name for name in names if name not in out]
+        remaining = [name for name in names if name not in out]
         try:
-            times, differ = bench.times(left, shape, lambda name: say({"at": name})) if left else ({}, {})
+            times, differ = bench.times(remaining, shape, lambda name: send({"at": name})) if remaining else ({}, {})
         except DriverError:
             raise
         except LaunchError as error:
-            say({"shape": pairs, "us": {}, "wrong": {}, "refused": str(error)})
+            send({"shape": pairs, "us": {}, "wrong": {}, "refused": str(error)})
         else:
             out |= differ.keys()
-            say({"shape": pairs, "us": times, "wrong": differ})
+            send({"shape": pairs, "us": times, "wrong": differ})
 
 
 def driver_version() -> str:
@@ -93,22 +95,22 @@ def driver_version() -> str:
 def serve(work: Work, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}) -> int:
     """Greet, read the job, run `work`; returns the exit status. Output of a reference or a baseline goes to stderr, so that
     stdout has only answers."""
-    answers = sys.stdout
+    stdout = sys.stdout
 
-    def say(line: dict[str, Any]) -> None:
-        print(json.dumps(line), file=answers, flush=True)
+    def send(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=stdout, flush=True)
 
     with contextlib.redirect_stdout(sys.stderr):
-        device = greet(say, about=about)
+        device = greet(send, about=about)
         if device is None:
             return 1
         text = sys.stdin.readline()
         if not text:
             return 0
         try:
-            work(json.loads(text), device, say)
+            work(json.loads(text), device, send)
         except DriverError as error:
-            say({"lost": str(error)})
+            send({"lost": str(error)})
             return LOST
     return 0
 

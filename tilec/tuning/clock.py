@@ -51,26 +51,26 @@ def timed(driver: Driver, alternatives: Mapping[str, Sequence[Launchable]], star
             driver.synchronize(stream)
             graph = _captured(driver, plans, len(plans), stream)
             try:
-                each = once(graph) / len(plans)
+                launch_microseconds = once(graph) / len(plans)
             finally:
                 driver.destroy_graph(graph)
-            wanted = min(MOST_LAUNCHES, math.ceil(GRAPH_MICROSECONDS / max(each, 0.1)))
+            wanted = min(MOST_LAUNCHES, math.ceil(GRAPH_MICROSECONDS / max(launch_microseconds, 0.1)))
             count = max(1, round(wanted / len(plans))) * len(plans)
             graphs[name] = _captured(driver, plans, count, stream), count
         starts("")
         samples: dict[str, list[float]] = {name: [] for name in graphs}
         for number in range(ROUNDS + 1):
             for name, (graph, count) in graphs.items():
-                taken = once(graph) / count
+                microseconds = once(graph) / count
                 if number:  # the first round warms up
-                    samples[name].append(taken)
+                    samples[name].append(microseconds)
     finally:
         for graph, _ in graphs.values():
             driver.destroy_graph(graph)
         for event in (begin, end):
             driver.destroy_event(event)
         driver.destroy_stream(stream)
-    return {name: spread(taken) for name, taken in samples.items()}
+    return {name: spread(microseconds) for name, microseconds in samples.items()}
 
 
 def spread(samples: Sequence[float]) -> Time:

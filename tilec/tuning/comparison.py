@@ -93,14 +93,14 @@ def compare(order: Order, command: Sequence[str] = COMMAND, hears: Hears = hears
         assert child.stdin is not None
         child.stdin.write(json.dumps(order.to_json()) + "\n")
         child.stdin.flush()
-        lost = ""
+        lost_reason = ""
         for line in lines:
-            lost = line.get("lost", lost)
+            lost_reason = line.get("lost", lost_reason)
             _heard(found, line)
         status = child.wait()
     if status:
-        why = "the kernel hangs" if status < 0 else f"the process that measures ended with status {status}"
-        found.wrong = lost if status == LOST and lost else why
+        reason = "the kernel hangs" if status < 0 else f"the process that measures ended with status {status}"
+        found.wrong = lost_reason if status == LOST and lost_reason else reason
     return found
 
 

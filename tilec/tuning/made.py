@@ -38,7 +38,7 @@ class Built:
         """The digest that identifies the candidate in the records."""
         return self.manifest.digests["cubin"]
 
-    def words(self) -> str:
+    def description(self) -> str:
         """Constants and schedule as text."""
         return " ".join(f"{name}={value}" for name, value in {**self.candidate.constants, **self.fixed}.items())
 
@@ -126,7 +126,7 @@ def shape_rows(
     names = weight_names(tuned.terms)
     multiprocessors = records.last.multiprocessors if records.last else 1
     rows: list[dict[str, Any]] = []
-    for shape, words in shapes.items():
+    for shape, description in shapes.items():
         times = {cubin: time for cubin, time in records.times.get(shape, {}).items() if cubin in by_cubin}
         if not times:
             continue
@@ -141,7 +141,7 @@ def shape_rows(
         fastest = min(times, key=lambda cubin: times[cubin][0])
         if picked.cubin in times:
             rows.append({
-                "shape": words, "serves": picked.words(), "us": times[picked.cubin][0],
-                "fastest": by_cubin[fastest].words(), "fastest_us": times[fastest][0],
+                "shape": description, "serves": picked.description(), "us": times[picked.cubin][0],
+                "fastest": by_cubin[fastest].description(), "fastest_us": times[fastest][0],
             })  # fmt: skip
     return rows

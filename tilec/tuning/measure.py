@@ -87,7 +87,7 @@ class Session:
     device: Device
     date: str
     budget: float
-    say: Callable[[str], None]
+    notify: Callable[[str], None]
     command: Sequence[str] = CHILD
     hears: Hears = hears
     clock: Clock = time.monotonic
@@ -147,7 +147,7 @@ class Session:
             self._verdict(running, why, place)
         elif current is not None:
             self.done.refused[current] = why
-            self.say(f"left out: {self.job.shapes[current]}: {why}")
+            self.notify(f"left out: {self.job.shapes[current]}: {why}")
         else:
             raise NoDevice(f"the process that measures failed: {why}")
         return True
@@ -156,7 +156,7 @@ class Session:
         self.records.checked(name, wrong, place)
         self.done.checked += 1
         if wrong:
-            self.say(f"left out: {self.job.names[name]}: {wrong}")
+            self.notify(f"left out: {self.job.names[name]}: {wrong}")
 
     def _times(self, line: dict[str, Any], place: Place) -> None:
         shape = shape_of(dict(line["shape"]))
@@ -164,14 +164,14 @@ class Session:
             self._verdict(name, f"at {self.job.shapes[shape]}: {wrong}", place)
         if "refused" in line:
             self.done.refused[shape] = line["refused"]
-            self.say(f"left out: {self.job.shapes[shape]}: {line['refused']}")
+            self.notify(f"left out: {self.job.shapes[shape]}: {line['refused']}")
             return
         times = {name: tuple(time) for name, time in line["us"].items()}
         if times:
             self.records.timed(shape, times, place)
             self.done.timed += 1
             best = min(times, key=lambda name: times[name][0])
-            self.say(f"{self.job.shapes[shape]}: {times[best][0]:.2f} us, {self.job.names[best]}")
+            self.notify(f"{self.job.shapes[shape]}: {times[best][0]:.2f} us, {self.job.names[best]}")
 
 
 def device_here(command: Sequence[str] = CHILD) -> Device:

@@ -58,7 +58,7 @@ class Table:
         """Plain data."""
         return {"format": FORMAT, **asdict(self)}
 
-    def words(self) -> str:
+    def description(self) -> str:
         """The origin of the measurements and the regret, as one line."""
         first, last = self.dates
         when = first if first == last else f"{first} to {last}"

@@ -48,7 +48,7 @@ class Folder:
     def sub(self, name: str, *, create: bool = True) -> Folder:
         """The directory `name` in this one; with `create`, it is created if missing, and anything else of that name is
         displaced."""
-        made = False
+        created = False
         for last in (False, True):
             try:
                 handle = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=self.handle)
@@ -59,9 +59,9 @@ class Folder:
                     self.displace(name)
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, self.mode & 0o777, dir_fd=self.handle)
-                    made = True
+                    created = True
             else:
-                if made:
+                if created:
                     os.fchmod(handle, self.mode)  # in a shared store, wider than the umask allows
                 return Folder(handle, self.path / name, self.mode)
         raise AssertionError

@@ -44,8 +44,8 @@ class InTheWay(OSError):
     """The name of a file or folder is taken by something that must not be written through; `strerror` describes it, `hint`
     suggests a remedy."""
 
-    def __init__(self, number: int, what: str, hint: str) -> None:
-        super().__init__(number, what)
+    def __init__(self, number: int, problem: str, hint: str) -> None:
+        super().__init__(number, problem)
         self.hint = hint
 
 
@@ -121,9 +121,9 @@ class OpenOutput(Folder):
             if not stat.S_ISREG(status.st_mode):
                 raise self._in_the_way(name, "file")
             if status.st_nlink > 1:
-                what = f"`{shown(self.path / name)}` is one of {status.st_nlink} names of one file (hard links)"
+                problem = f"`{shown(self.path / name)}` is one of {status.st_nlink} names of one file (hard links)"
                 hint = "put a copy of the file in its place: `cp` it to another name, and `mv` that back"
-                raise InTheWay(errno.EMLINK, what, hint)
+                raise InTheWay(errno.EMLINK, problem, hint)
             yield file
 
     def _in_the_way(self, name: str, wanted: str) -> InTheWay:
@@ -166,11 +166,11 @@ class Output:
                 anchor.mkdir(parents=True, exist_ok=True)
         else:
             anchor, parts = self.root, [*_below(self.root, self.folder), *folders]
-        here = OpenOutput(os.open(anchor, DIRECTORY), anchor, MODE)
+        current = OpenOutput(os.open(anchor, DIRECTORY), anchor, MODE)
         for part in parts:
-            with contextlib.closing(here):
-                here = here.sub(part, create=create)
-        return here
+            with contextlib.closing(current):
+                current = current.sub(part, create=create)
+        return current
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> bool:
         """Replaces a file by `data` unless it has these bytes already; returns whether it was written. `durable`: sync it to
@@ -276,8 +276,8 @@ def open_stream(path: str) -> int | None:
         return os.dup(number)
     folder = os.path.dirname(os.path.abspath(path))
     if (real := os.path.realpath(folder)) != folder:
-        what = f"`{shown(Path(folder))}` leads through a link"
-        raise InTheWay(errno.ELOOP, what, f"name `{shown(Path(real, os.path.basename(path)))}` if that is what you mean")
+        problem = f"`{shown(Path(folder))}` leads through a link"
+        raise InTheWay(errno.ELOOP, problem, f"name `{shown(Path(real, os.path.basename(path)))}` if that is what you mean")
     try:
         handle = os.open(path, _STREAM)
     except OSError as error:

@@ -15,19 +15,19 @@ from tilec.untrusted.output import OpenOutput, Output, write_all
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes `files`, by their path below `folder`. OSError on failure or if the folder is not empty; InTheWay if a link or a
     file has its name."""
-    place = folder.absolute()
-    if place.name in ("", ".."):
-        place = place.resolve()
-    with contextlib.closing(Output(place.parent, None).opened()) as parent:
+    absolute = folder.absolute()
+    if absolute.name in ("", ".."):
+        absolute = absolute.resolve()
+    with contextlib.closing(Output(absolute.parent, None).opened()) as parent:
         try:
-            there = parent.sub(place.name, create=False)
+            existing = parent.sub(absolute.name, create=False)
         except FileNotFoundError:
-            _make(parent, place.name, files)
+            _make(parent, absolute.name, files)
             return
-        with contextlib.closing(there):
-            if os.listdir(there.handle):
+        with contextlib.closing(existing):
+            if os.listdir(existing.handle):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
-            _fill(there, files)  # it may be the current folder of a process, so it is not replaced
+            _fill(existing, files)  # it may be the current folder of a process, so it is not replaced
 
 
 def _make(parent: OpenOutput, name: str, files: Mapping[str, bytes]) -> None:
@@ -62,8 +62,8 @@ def _write(folder: OpenOutput, staged: str, files: Mapping[str, bytes]) -> None:
     for path, data in files.items():
         *names, last = (staged, *path.split("/"))
         with contextlib.ExitStack() as stack:
-            here = folder
+            current = folder
             for name in names:
-                here = stack.enter_context(contextlib.closing(here.sub(name)))
-            with here.new(last) as file:
+                current = stack.enter_context(contextlib.closing(current.sub(name)))
+            with current.new(last) as file:
                 write_all(file, data)

@@ -47,13 +47,13 @@ def read_regular(
         if size > largest:
             raise ValueError(f"has {size} bytes, more than the {largest} that it may have")
         parts: list[bytes] = []
-        left = size + 1
-        while left and (part := os.read(handle, left)):
+        remaining = size + 1
+        while remaining and (part := os.read(handle, remaining)):
             parts.append(part)
-            left -= len(part)
+            remaining -= len(part)
     finally:
         os.close(handle)
-    if left != 1:
+    if remaining != 1:
         raise ValueError("changed while it was read")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -63,5 +63,5 @@ def _check_own(status: os.stat_result, forbidden: int) -> None:
     if status.st_uid not in (0, os.geteuid()):
         raise ValueError(f"belongs to the user {status.st_uid}")
     if mode & forbidden:
-        what, change = ("written", "go-w") if forbidden == WRITTEN_BY_OTHERS else ("read or written", "600")
-        raise ValueError(f"may be {what} by others (mode {mode:04o}); run `chmod {change}` on it")
+        access, change = ("written", "go-w") if forbidden == WRITTEN_BY_OTHERS else ("read or written", "600")
+        raise ValueError(f"may be {access} by others (mode {mode:04o}); run `chmod {change}` on it")

@@ -34,7 +34,7 @@ def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool =
     if len(text) > limit:
         raise ValueError(f"it has {len(text)} bytes, more than the {limit} it may have")
     # Every value except the first follows a comma, a bracket or a colon, so this bounds what the parser can allocate.
-    if sum(text.count(mark) for mark in (b",", b"[", b"{", b":")) > MAX_VALUES:
+    if sum(text.count(separator) for separator in (b",", b"[", b"{", b":")) > MAX_VALUES:
         raise ValueError("it has too many values")
     hook = None if canonical else _once  # a text with a duplicate key is not canonical
     try:

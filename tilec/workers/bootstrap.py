@@ -22,9 +22,9 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.setblocking(True)
     try:
-        asked = json.loads(control.recv(1 << 20))
-        sys.path[:] = asked["path"]
-        folder = asked["package"]
+        request = json.loads(control.recv(1 << 20))
+        sys.path[:] = request["path"]
+        folder = request["package"]
         spec = importlib.util.spec_from_file_location(
             "tilec", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
@@ -32,7 +32,7 @@ def main() -> None:
         package = importlib.util.module_from_spec(spec)
         sys.modules["tilec"] = package
         spec.loader.exec_module(package)
-        importlib.import_module("tilec.workers.server").serve(control, int(sys.argv[2]), asked["preload"])
+        importlib.import_module("tilec.workers.server").serve(control, int(sys.argv[2]), request["preload"])
     except BaseException as error:
         try:
             control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:1000]}).encode())

@@ -36,22 +36,22 @@ class _Refused:
 
 def call(
     function: Callable[..., Any], *arguments: Any, what: str, limits: Limits | None = None, span: Span | None = None,
-    preload: Sequence[str] = (), say: Callable[[str], None] | None = None,
+    preload: Sequence[str] = (), notify: Callable[[str], None] | None = None,
 ) -> Any:  # fmt: skip
     """The result of `function(*arguments)` in a worker. `what` and `span` are those of `Call`."""
     one = Call(function, arguments, what, limits, span)
-    for _, answer in calls([one], 1, preload, say):
-        if isinstance(answer, CompileError):
-            raise answer
-        return answer
+    for _, result in calls([one], 1, preload, notify):
+        if isinstance(result, CompileError):
+            raise result
+        return result
     raise AssertionError("a task ends with a report or a crash")
 
 
 def calls(
-    wanted: Sequence[Call], jobs: int, preload: Sequence[str] = (), say: Callable[[str], None] | None = None
+    wanted: Sequence[Call], jobs: int, preload: Sequence[str] = (), notify: Callable[[str], None] | None = None
 ) -> Iterator[tuple[int, Any]]:
     """Many calls on `jobs` workers, in the order of completion: the index of each and its result or CompileError."""
-    with contextlib.closing(run(list(wanted), _run, jobs, preload, say)) as events:
+    with contextlib.closing(run(list(wanted), _run, jobs, preload, notify)) as events:
         for event in events:
             if isinstance(event, Crashed):
                 one = wanted[event.index]

@@ -61,9 +61,9 @@ class Server:
         finally:
             theirs.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        asked = {"path": startup.safe_path(), "package": str(PACKAGE), "preload": list(preload)}
+        request = {"path": startup.safe_path(), "package": str(PACKAGE), "preload": list(preload)}
         with contextlib.suppress(OSError):  # the server has ended; `receive` reports that
-            self.control.send(json.dumps(asked).encode())
+            self.control.send(json.dumps(request).encode())
 
     def start(self, number: int) -> Connection:
         """Request a worker and return the pipe to it, which ends at once if none starts. A message says whether it started."""
@@ -106,10 +106,10 @@ class Server:
             self.process.wait()
 
 
-def cannot_start(why: str) -> CompileError:
+def cannot_start(reason: str) -> CompileError:
     """E0814."""
     hint = "free memory, processes or open files, raise their limits (`ulimit -a`), or take fewer `--jobs`"
-    return CompileError(Diagnostic("E0814", f"worker processes cannot be started: {why}", hint=hint))
+    return CompileError(Diagnostic("E0814", f"worker processes cannot be started: {reason}", hint=hint))
 
 
 def describe(status: int) -> str:

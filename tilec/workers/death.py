@@ -18,9 +18,9 @@ PARENT_DIED: Final = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with(parent: int, told: int) -> None:
-    """Have the signal `told` sent to this process when its parent dies; exits if `parent` is no longer its parent."""
+def die_with(parent: int, death_signal: int) -> None:
+    """Have the signal `death_signal` sent to this process when its parent dies; exits if `parent` is no longer its parent."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, told, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)

@@ -69,22 +69,22 @@ class _Worker:
 
 
 def run(
-    tasks: Sequence[Any], runner: Runner, workers: int, preload: Sequence[str] = (), say: Callable[[str], None] | None = None,
-    *, deadline: float = math.inf,
+    tasks: Sequence[Any], runner: Runner, workers: int, preload: Sequence[str] = (),
+    notify: Callable[[str], None] | None = None, *, deadline: float = math.inf,
 ) -> Generator[Report | Finished | Crashed]:  # fmt: skip
     """Run `tasks` on up to `workers` processes and start them in order. Yields reports as they arrive; messages for a person go
-    to `say`. `tasks[i]` is evaluated when a worker is free for it. At the `deadline` (of `time.monotonic`) it kills running
+    to `notify`. `tasks[i]` is evaluated when a worker is free for it. At the `deadline` (of `time.monotonic`) it kills running
     tasks and ends. CompileError E0814 if no process can be started."""
     if not tasks:
         return
     server = Server([runner.__module__, *preload])
     try:
-        yield from _Pool(server, tasks, runner, say or (lambda line: None)).run(min(max(workers, 1), len(tasks)), deadline)
+        yield from _Pool(server, tasks, runner, notify or (lambda line: None)).run(min(max(workers, 1), len(tasks)), deadline)
     finally:
         server.stop()
 
 
-class Standing:
+class PersistentServer:
     """A server that serves many runs, one at a time. It ends when the thread that created it ends."""
 
     def __init__(self, preload: Sequence[str]) -> None:
@@ -110,9 +110,9 @@ class Standing:
 
 class _Pool:
     def __init__(
-        self, server: Server, tasks: Sequence[Any], runner: Runner, say: Callable[[str], None], started: int = 0
+        self, server: Server, tasks: Sequence[Any], runner: Runner, notify: Callable[[str], None], started: int = 0
     ) -> None:
-        self.server, self.tasks, self.runner, self.say = server, tasks, runner, say
+        self.server, self.tasks, self.runner, self.notify = server, tasks, runner, notify
         self.waiting = deque(range(len(tasks)))
         self.workers: dict[int, _Worker] = {}
         self.started = started
@@ -123,10 +123,10 @@ class _Pool:
             self.start()
         stops = [] if stop is None else [stop]
         while busy := {worker.pipe: worker for worker in self.workers.values() if worker.task is not None}:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return
-            for ready in wait([*stops, self.server.control, *busy], None if math.isinf(left) else min(left, MOST_SECONDS)):
+            for ready in wait([*stops, self.server.control, *busy], None if math.isinf(remaining) else min(remaining, MOST_SECONDS)):
                 if ready == stop:
                     return
                 worker = busy.get(ready)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -172,7 +172,7 @@ class _Pool:
         task = worker.task
         assert task is not None
         if kind == "say":
-            self.say(message)
+            self.notify(message)
         elif kind == "report":
             yield Report(task, message)
         else:

@@ -88,10 +88,10 @@ class _Server:
                 if self.ended in ready and PARENT_DIED in os.read(self.ended, 4096):
                     return
                 self.reap()
-                if self.control.fileno() in ready and not self.ask():
+                if self.control.fileno() in ready and not self.handle_message():
                     return
                 now = time.monotonic()
-                self.look(min(now - before, GAP))
+                self.check_budgets(min(now - before, GAP))
                 before = now
         except OSError:  # the parent has exited
             return
@@ -101,16 +101,16 @@ class _Server:
     def send(self, message: dict[str, Any]) -> None:
         self.control.send(json.dumps(message).encode())
 
-    def ask(self) -> bool:
+    def handle_message(self) -> bool:
         """Handle one message; False at the end of the socket."""
         data, handles, _, _ = socket.recv_fds(self.control, 4096, 1)
         if not data:
             return False
-        asked = json.loads(data)
-        if "kill" in asked:
-            self.kill(asked["kill"])
+        request = json.loads(data)
+        if "kill" in request:
+            self.kill(request["kill"])
             return True
-        number = asked["start"]
+        number = request["start"]
         try:
             self.fork(number, handles[0])
         except (OSError, IndexError) as error:
@@ -171,8 +171,8 @@ class _Server:
                 }
             )  # fmt: skip
 
-    def look(self, passed: float) -> None:
-        """Kill every worker whose stage exceeds its budget; `passed` are the seconds since the last check."""
+    def check_budgets(self, elapsed: float) -> None:
+        """Kill every worker whose stage exceeds its budget; `elapsed` are the seconds since the last check."""
         for pid, child in self.children.items():
             running = child.slot.running()
             if running is None or child.over is not None:
@@ -181,7 +181,7 @@ class _Server:
                 child.stage, child.still = running.number, 0.0
             with contextlib.suppress(OSError, IndexError):  # the worker has just ended
                 state, spent = usage(pid)
-                child.still += passed if state in WAITING else 0.0
+                child.still += elapsed if state in WAITING else 0.0
                 child.over = over_budget(pid, running, spent, child.still)
             now = child.slot.running()
             if child.over is not None and now is not None and now.number == child.stage:
@@ -213,8 +213,8 @@ def _remove_scratch(slot: Slot) -> None:
 def usage(pid: int) -> tuple[str, float]:
     """State of a process and the CPU seconds of all its threads (proc(5)); OSError if it has exited."""
     with open(f"/proc/{pid}/stat", "rb") as file:
-        words = file.read().rpartition(b")")[2].split()
-    return words[0].decode(), (int(words[11]) + int(words[12])) / _TICKS
+        fields = file.read().rpartition(b")")[2].split()
+    return fields[0].decode(), (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def over_budget(pid: int, running: Running, spent: float, still: float) -> tuple[str, float, float] | None:

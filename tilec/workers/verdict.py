@@ -25,17 +25,17 @@ def diagnose(crashed: Crashed, what: str, span: Span | None = None) -> Diagnosti
     hint = "this is a defect of tilec; please report it with the kernel"
     if death is None:
         return Diagnostic("E0504", f"internal error in tilec while {what}", notes=lines, hint=hint)
-    at = where(death)
+    location = location_notes(death)
     if death.over:
         return over_budget(death, what, span)
     if death.status in FROM_OUTSIDE:
         message = f"the worker process was killed ({describe(death.status)}) while {what}"
         hint = "build again; if memory is short, when the system kills what takes most of it, take fewer `--jobs`"
-        return Diagnostic("E0813", message, notes=at, hint=hint)
+        return Diagnostic("E0813", message, notes=location, hint=hint)
     message = f"the worker process ended while {what}"
     if death.status == -signal.SIGABRT:
-        at = (*at, "LLVM aborts on an instruction it cannot select for the chip")
-    return Diagnostic("E0504", message, notes=(*lines, *at), hint=hint)
+        location = (*location, "LLVM aborts on an instruction it cannot select for the chip")
+    return Diagnostic("E0504", message, notes=(*lines, *location), hint=hint)
 
 
 def over_budget(death: Death, what: str, span: Span | None) -> Diagnostic:
@@ -45,15 +45,15 @@ def over_budget(death: Death, what: str, span: Span | None) -> Diagnostic:
     if death.over == "memory":
         message = f"{stage} needs more than {death.limit / (1 << 20):.0f} MiB of memory"
         hint = "make the kernel simpler, or raise `stage_memory_mb` in build.toml"
-        return Diagnostic("E0812", message, primary, notes=where(death, False), hint=hint)
+        return Diagnostic("E0812", message, primary, notes=location_notes(death, False), hint=hint)
     message = f"{stage} takes more than {death.limit:g} seconds of CPU time"
     if death.over == "still":
         message = f"{stage} stands still for more than {death.limit:g} seconds"
     hint = "make the kernel simpler, or raise `stage_seconds` in build.toml"
-    return Diagnostic("E0811", message, primary, notes=where(death, False), hint=hint)
+    return Diagnostic("E0811", message, primary, notes=location_notes(death, False), hint=hint)
 
 
-def where(death: Death, stage: bool = True) -> tuple[str, ...]:
+def location_notes(death: Death, stage: bool = True) -> tuple[str, ...]:
     """The stage (if `stage`) and last note of the worker, as notes of a diagnostic."""
     found = [f"at {death.what}"] if stage and death.what else []
     return (*found, f"it was at: {printable(death.note)}") if death.note else tuple(found)

@@ -127,9 +127,9 @@ def chosen(given: Sequence[str], project: Sequence[Address]) -> tuple[tuple[Addr
     return used, tuple(refused)
 
 
-def _read(text: str, where: str) -> Address:
+def _read(text: str, option: str) -> Address:
     try:
         return parse(text)
     except ValueError as error:
-        hint = f"write `{where}{'=' if where == REMOTE else ' '}redis://HOST:6379/0`; `tilec explain E0751` has every form"
-        raise CompileError(Diagnostic("E0751", f"a remote cache of `{where}`: {error}", hint=hint)) from None
+        hint = f"write `{option}{'=' if option == REMOTE else ' '}redis://HOST:6379/0`; `tilec explain E0751` has every form"
+        raise CompileError(Diagnostic("E0751", f"a remote cache of `{option}`: {error}", hint=hint)) from None

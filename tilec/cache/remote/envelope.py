@@ -71,16 +71,16 @@ def unpack(key: str, data: bytes, signer: Signer) -> Received:
     if len(data) > LARGEST:
         raise Refused("oversized", "it is larger than any entry")
     end = data.find(b"\n\n", 0, LONGEST_HEAD)
-    mark = data.rfind(b"\nsignature ", 0, end + 1)
-    if end < 0 or mark < 0:
+    marker = data.rfind(b"\nsignature ", 0, end + 1)
+    if end < 0 or marker < 0:
         raise Refused("damaged", "it is no entry")
-    head, signature = data[: mark + 1], data[mark + len(b"\nsignature ") : end]
+    head, signature = data[: marker + 1], data[marker + len(b"\nsignature ") : end]
     try:
-        lines, said = head.decode("ascii").split("\n")[:-1], signature.decode("ascii")
+        lines, signer_line = head.decode("ascii").split("\n")[:-1], signature.decode("ascii")
     except UnicodeDecodeError:
         raise Refused("damaged", "it is no entry") from None
-    if why := signer.fault(said, head):
-        raise Refused("foreign" if said.partition(" ")[0] != "none" else "unsigned", why)
+    if problem := signer.fault(signer_line, head):
+        raise Refused("foreign" if signer_line.partition(" ")[0] != "none" else "unsigned", problem)
     outputs, digests, cost = _read_head(key, lines)
     return Received(_inflate(data[end + 2 :], outputs, digests), digests, cost)
 
@@ -110,10 +110,10 @@ def _inflate(packed: bytes, sizes: dict[str, int], digests: dict[str, str]) -> d
     if len(body) != total or not reader.eof or reader.unused_data:
         raise Refused("damaged", "its products have another size")
     outputs: dict[str, bytes] = {}
-    at = 0
+    offset = 0
     for name, size in sizes.items():
-        outputs[name] = body[at : at + size]
-        at += size
+        outputs[name] = body[offset : offset + size]
+        offset += size
         if hashlib.sha256(outputs[name]).hexdigest() != digests[name]:
             raise Refused("damaged", f"its {name} is not what its record names")
     return outputs

@@ -111,8 +111,8 @@ class FsspecLayer:
     def _lease(self, path: str) -> tuple[str, float]:
         try:
             found = self._files.cat_file(path, start=0, end=LONGEST_LEASE)
-            words = (entry_bytes(found, LONGEST_LEASE) or b"").decode("ascii", "replace").split()
-            return words[0], float(words[1])
+            fields = (entry_bytes(found, LONGEST_LEASE) or b"").decode("ascii", "replace").split()
+            return fields[0], float(fields[1])
         except (FileNotFoundError, IndexError, ValueError, Nonsense):
             return "", 0.0
 

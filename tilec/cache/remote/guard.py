@@ -100,10 +100,10 @@ class Guard:
                 return found
         raise AssertionError
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, reason: str) -> None:
         with self._lock:
             self.failures += 1
-            clean = "".join(letter if letter.isprintable() else " " for letter in why).replace(self.address.url, self.name)
+            clean = "".join(letter if letter.isprintable() else " " for letter in reason).replace(self.address.url, self.name)
             self.trouble = self.trouble or _USER.sub("//", clean)[:200]
             self._in_a_row += 1
             if self._in_a_row >= FAILURES:

@@ -77,7 +77,7 @@ class HttpLayer:
 
     def _request(self, method: str, key: str, body: bytes | None = None, limit: int = 1 << 16) -> tuple[int, bytes]:
         """Status and body of one request. If the server has closed an idle connection, the request is retried once."""
-        connection, used = self._take()
+        connection, used = self._connection()
         try:
             try:
                 return self._exchange(connection, method, key, body, limit)
@@ -95,7 +95,7 @@ class HttpLayer:
                 if connection.sock is not None:
                     self._idle.append(connection)
 
-    def _take(self) -> tuple[http.client.HTTPConnection, bool]:
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
             if self._idle:
                 connection, used = self._idle.pop(), True

@@ -23,7 +23,7 @@ class Leases:
     def __init__(self, guards: Sequence[Guard]) -> None:
         self._guards = [guard for guard in guards if not guard.address.read_only]
         self._holder = secrets.token_hex(16)
-        self._held: dict[str, Guard] = {}
+        self._acquired: dict[str, Guard] = {}
         self._unable: set[str] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -43,7 +43,7 @@ class Leases:
                 continue
             if lent:
                 with self._lock:
-                    self._held[key] = guard
+                    self._acquired[key] = guard
                 self._start()
             return lent
         return True
@@ -51,7 +51,7 @@ class Leases:
     def release(self, key: str) -> None:
         """Release the lease of a key: its entry is written back, or will not be made."""
         with self._lock:
-            guard = self._held.pop(key, None)
+            guard = self._acquired.pop(key, None)
         if guard is not None:
             try:
                 guard.call(lambda layer: layer.release(key, self._holder))
@@ -61,7 +61,7 @@ class Leases:
     def close(self, deadline: float) -> None:
         """Release all leases, until `deadline` (of `time.monotonic`)."""
         self._closed.set()
-        for key in list(self._held):
+        for key in list(self._acquired):
             if time.monotonic() >= deadline:
                 return
             self.release(key)
@@ -74,8 +74,8 @@ class Leases:
     def _renew(self) -> None:
         while not self._closed.wait(LEASE / 3):
             with self._lock:
-                held = list(self._held.items())
-            for key, guard in held:
+                acquired = list(self._acquired.items())
+            for key, guard in acquired:
                 try:
                     guard.call(lambda layer, key=key: layer.claim(key, self._holder, LEASE))
                 except Unavailable:

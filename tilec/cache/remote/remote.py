@@ -119,8 +119,8 @@ class Remote:
             return None
         return found
 
-    def _refuse(self, guard: Guard, key: str, label: str, why: str) -> None:
-        clean = "".join(letter if letter.isprintable() else " " for letter in why)[:LONGEST_REASON]  # can quote the entry
+    def _refuse(self, guard: Guard, key: str, label: str, reason: str) -> None:
+        clean = "".join(letter if letter.isprintable() else " " for letter in reason)[:LONGEST_REASON]  # can quote the entry
         self._count(guard, "refused")
         with self._lock:
             self.spoiled.add((guard.name, key))

@@ -168,7 +168,7 @@ def _only_public(data: bytes) -> bool:
     return bool(_PUBLIC.search(data)) and not _PUBLIC.sub(b"", data).strip()
 
 
-def refused(why: str) -> CompileError:
+def refused(reason: str) -> CompileError:
     """E0752."""
     hint = "`tilec explain E0752` says what it may hold"
-    return CompileError(Diagnostic("E0752", f"the key of the remote cache (`{KEY_FILE}`) {why}", hint=hint))
+    return CompileError(Diagnostic("E0752", f"the key of the remote cache (`{KEY_FILE}`) {reason}", hint=hint))

@@ -39,14 +39,16 @@ class BuildResult:
     def diagnostics(self) -> list[Diagnostic]:
         """Every diagnostic once, with a note about its specialisations."""
         found = [item for refusal in self.refusals for item in refusal.diagnostics]
-        where: dict[Diagnostic, list[str]] = {}
+        names_by_diagnostic: dict[Diagnostic, list[str]] = {}
         plain: dict[tuple[str, str, str], Diagnostic] = {}
         for result in self.results:
             for item in result.diagnostics:
                 first = plain.setdefault((item.code, item.message, str(item.primary)), item)
-                where.setdefault(_hashable(first), []).append(f"{result.planned.name} for {result.planned.target}")
+                names_by_diagnostic.setdefault(_hashable(first), []).append(
+                    f"{result.planned.name} for {result.planned.target}"
+                )
         for first in plain.values():
-            names = where[_hashable(first)]
+            names = names_by_diagnostic[_hashable(first)]
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             found.append(replace(first, notes=(*first.notes, f"specialised as {names[0]}{more}")))
         return found
@@ -78,11 +80,11 @@ def build_project(
     runner: Runner = run_task,
     preload: Sequence[str] = BUILD_PRELOAD,
     output: Output | None = None,
-    say: Callable[[str], None] | None = None,
+    notify: Callable[[str], None] | None = None,
     dispatch: Dispatch | None = None,
 ) -> BuildResult:
     """Bring every artifact of `entries` up to date and write it below `output` (default: `artifacts/build` of the project).
-    Messages for a person go to `say`. `dispatch` runs the tasks, on a build farm or (None) in local processes. CompileError
+    Messages for a person go to `notify`. `dispatch` runs the tasks, on a build farm or (None) in local processes. CompileError
     only if nothing can be built at all (E07, E0814)."""
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, targets, store, files, toolchain)
@@ -109,7 +111,7 @@ def build_project(
         before = len(store.problems)
         entry = item.products(store) if dump is None else None
         if entry is None or not {*FILES, "summary"} <= entry.outputs.keys():
-            results[position].reasons = _why(item, planned, store, output.folder, damaged=store.problems[before:])
+            results[position].reasons = _rebuild_reasons(item, planned, store, output.folder, damaged=store.problems[before:])
             todo.append(position)
             continue
         settle(results[position], entry, output, "lookup", time.perf_counter() - start)
@@ -118,7 +120,7 @@ def build_project(
         finish(results[position])
     counts.add(LOCAL, "misses", len(todo))
     if todo:
-        job = Job(results, store, output, jobs, finish, dump, runner, preload, say, dispatch or run_tasks)
+        job = Job(results, store, output, jobs, finish, dump, runner, preload, notify, dispatch or run_tasks)
         try:
             job.make(todo)
         except BaseException:
@@ -126,8 +128,8 @@ def build_project(
             raise
         counts.merge(job.close())
         troubles = job.troubles
-        made = [results[position].planned for position in todo if results[position].status != "failed"]
-        store.set_texts({_note(item): json.dumps(item.fields) for item in made})
+        planned_new = [results[position].planned for position in todo if results[position].status != "failed"]
+        store.set_texts({_note(item): json.dumps(item.fields) for item in planned_new})
     store.count(counts)
     if entries == build.entries and dump is None:
         _remove_stale(output, planned, refusals, store)
@@ -138,7 +140,7 @@ def _note(item: Planned) -> str:
     return f"built:{item.request.root}|{item.target}|{item.name}"
 
 
-def _why(item: Planned, planned: list[Planned], store: Store, output: Path, damaged: list[str]) -> list[str]:
+def _rebuild_reasons(item: Planned, planned: list[Planned], store: Store, output: Path, damaged: list[str]) -> list[str]:
     if damaged:
         return ["entry missing" if "is missing" in damaged[-1] else "entry corrupt"]
     former = read_texts(store, _note(item))
@@ -165,22 +167,22 @@ def _check_budget(result: Result) -> None:
         return
     used: dict[str, int] = dict(summary["resources"])
     used["shared_bytes"] = used["static_shared_bytes"] + used["dynamic_shared_bytes"]
-    over = [
+    exceeded = [
         Diagnostic(
             "E0805",
-            f"`{entry.name}` uses {used[BUDGETS[name]]} {_WORDS[name]} on {result.planned.target}, the budget is {limit}",
+            f"`{entry.name}` uses {used[BUDGETS[name]]} {_UNITS[name]} on {result.planned.target}, the budget is {limit}",
             Label(entry.span),
             hint=f"raise `{name}`, or make tiles smaller",
         )
         for name, limit in entry.budget.items()
         if used[BUDGETS[name]] > limit
     ]
-    if over:
-        result.diagnostics = (*result.diagnostics, *over)
+    if exceeded:
+        result.diagnostics = (*result.diagnostics, *exceeded)
         result.status = "failed"
 
 
-_WORDS = {
+_UNITS = {
     "max_registers": "registers",
     "spill_bytes": "bytes of spills",
     "stack_bytes": "bytes of stack",

@@ -39,7 +39,7 @@ def resolved(diagnostic: Diagnostic, sources: Mapping[str, str]) -> list[Resolve
     """The fixes of a diagnostic, the likeliest first."""
     given = list(diagnostic.fixes)
     if diagnostic.code == "E0403" and diagnostic.primary is not None:
-        given += _whole_grids(sources.get(diagnostic.primary.span.file, ""), diagnostic.primary.span)
+        given += _rounded_up_grids(sources.get(diagnostic.primary.span.file, ""), diagnostic.primary.span)
     found: list[Resolved] = []
     for fix in given:
         text = sources.get(fix.span.file, "")
@@ -196,15 +196,15 @@ def _is_rounded_up(node: ast.BinOp) -> bool:
     return ast.unparse(one).endswith(f" + {ast.unparse(divisor)} - 1")
 
 
-def _whole_grids(text: str, near: Span) -> Iterator[Fix]:
-    """Fixes that replace `N // BLOCK` by `cdiv(N, BLOCK)` in the grid of the kernel at `near`. Full tiles keep their blocks,
-    and a partial last tile gets a block too."""
-    source = _Text(near.file, text)
+def _rounded_up_grids(text: str, kernel_span: Span) -> Iterator[Fix]:
+    """Fixes that replace `N // BLOCK` by `cdiv(N, BLOCK)` in the grid of the kernel at `kernel_span`. Full tiles keep their
+    blocks, and a partial last tile gets a block too."""
+    source = _Text(kernel_span.file, text)
     for function in ast.walk(source.tree) if source.tree is not None else ():
-        inside = isinstance(function, ast.FunctionDef) and function.lineno <= near.line <= (function.end_lineno or 0)
+        inside = isinstance(function, ast.FunctionDef) and function.lineno <= kernel_span.line <= (function.end_lineno or 0)
         for call in ast.walk(function) if inside else ():
             if isinstance(call, ast.Call) and _called(call) == "grid":
                 for node in (one for argument in call.args for one in ast.walk(argument)):
                     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and not _is_rounded_up(node):
-                        whole = f"cdiv({ast.unparse(node.left)}, {ast.unparse(node.right)})"
-                        yield Fix(f"write `{whole}`", "replace", whole, source.span(node), certain=True)
+                        replacement = f"cdiv({ast.unparse(node.left)}, {ast.unparse(node.right)})"
+                        yield Fix(f"write `{replacement}`", "replace", replacement, source.span(node), certain=True)

@@ -17,7 +17,7 @@ from tilec.cache import Entry, Store
 from tilec.cache.statistics import LOCAL, Statistics
 from tilec.diagnostics.diagnostic import Diagnostic
 from tilec.pipeline import CHECK_STAGES
-from tilec.project.build.sharing import PATIENCE, Turns, fetch_all, wait
+from tilec.project.build.sharing import PATIENCE, LeasedTasks, fetch_all, wait
 from tilec.project.build.worker import Began, Outcome, Task, raise_if_fatal
 from tilec.project.read.plan import Planned
 from tilec.untrusted.output import Output
@@ -51,13 +51,13 @@ class Result:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def settle(result: Result, entry: Entry, output: Output, where: str, seconds: float) -> None:
-    """Complete the result of an artifact found in a cache: write its files, and add `seconds` under the name `where`."""
+def settle(result: Result, entry: Entry, output: Output, counter_name: str, seconds: float) -> None:
+    """Complete the result of an artifact found in a cache: write its files, and add `seconds` under the name `counter_name`."""
     start = time.perf_counter()
     result.status = "hit"
     result.summary = json.loads(entry.outputs["summary"])
     write_outputs(output, result.planned, entry.outputs)
-    result.milliseconds[where] = (seconds + time.perf_counter() - start) * 1000
+    result.milliseconds[counter_name] = (seconds + time.perf_counter() - start) * 1000
 
 
 @dataclass
@@ -72,14 +72,14 @@ class Job:
     dump: tuple[str, str] | None
     runner: Runner
     preload: Sequence[str]
-    say: Callable[[str], None] | None
+    notify: Callable[[str], None] | None
     dispatch: Dispatch
     counts: Statistics = field(default_factory=Statistics)
     troubles: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         self.remote = self.store.remote if self.dump is None else None
-        self.heard = 0.0
+        self.last_activity = 0.0
         """Time of the last artifact from another builder. After `PATIENCE` seconds without one, this builder stops waiting."""
 
     def make(self, todo: list[int]) -> None:
@@ -91,11 +91,13 @@ class Job:
             groups.setdefault(self.results[position].planned.name, []).append(position)
         remaining, deferred = self.run(list(groups.values()), self.remote)
         self.counts.add(LOCAL, "waited", len(deferred))
-        self.heard = time.monotonic()
+        self.last_activity = time.monotonic()
         while remaining or deferred:
             if not remaining:
-                mine, deferred = wait(deferred, self.planned, self.store, self.jobs, self.take, lambda: self.heard + PATIENCE)
-                remaining = [[position] for position in mine]
+                own, deferred = wait(
+                    deferred, self.planned, self.store, self.jobs, self.accept_entry, lambda: self.last_activity + PATIENCE
+                )
+                remaining = [[position] for position in own]
             remaining, _ = self.run(remaining, None)  # their leases are held, or waiting has timed out
 
     def run(self, groups: list[list[int]], remote: Remote | None) -> tuple[list[list[int]], list[int]]:
@@ -103,23 +105,23 @@ class Job:
         other builders make."""
         if not groups:
             return [], []
-        turns = Turns(groups, remote, lambda position: self.planned(position).key, self.task)
-        with contextlib.closing(self.dispatch(turns, self.runner, self.jobs, self.preload, self.say)) as events:
-            return self.follow(events, turns.groups), turns.deferred
+        leased = LeasedTasks(groups, remote, lambda position: self.planned(position).key, self.task)
+        with contextlib.closing(self.dispatch(leased, self.runner, self.jobs, self.preload, self.notify)) as events:
+            return self.follow(events, leased.groups), leased.deferred
 
     def fetch(self, todo: list[int]) -> list[int]:
         """Fetch artifacts from the team's cache. Returns the positions that it lacks."""
-        left: list[int] = []
-        for at, entry, seconds in fetch_all([self.results[position].planned for position in todo], self.store):
+        missing: list[int] = []
+        for index, entry, seconds in fetch_all([self.results[position].planned for position in todo], self.store):
             if entry is None:
-                left.append(todo[at])
+                missing.append(todo[index])
             else:
-                self.take(todo[at], entry, seconds)
-        return sorted(left)
+                self.accept_entry(todo[index], entry, seconds)
+        return sorted(missing)
 
-    def take(self, position: int, entry: Entry, seconds: float = 0.0) -> None:
+    def accept_entry(self, position: int, entry: Entry, seconds: float = 0.0) -> None:
         """Complete a result with an artifact of the team's cache."""
-        self.heard = time.monotonic()
+        self.last_activity = time.monotonic()
         settle(self.results[position], entry, self.output, "fetch", seconds)
         self.finish(self.results[position])
 
@@ -140,18 +142,18 @@ class Job:
     def follow(self, events: Iterable[Report | Finished | Crashed], remaining: list[list[int]]) -> list[list[int]]:
         """Process the events of the tasks of `remaining`. Returns the groups to run again, without targets whose worker
         died."""
-        at = [0] * len(remaining)
+        reached = [0] * len(remaining)
         again: list[list[int]] = []
         for event in events:
             group = remaining[event.index]
             if isinstance(event, Report):
                 if isinstance(event.message, Began):
-                    at[event.index] = event.message.position
+                    reached[event.index] = event.message.position
                 elif isinstance(event.message, Outcome):
                     self.accept(self.results[group[event.message.position]], event.message)
-                    at[event.index] = event.message.position + 1
-            elif isinstance(event, Crashed) and at[event.index] < len(group):
-                first = at[event.index]
+                    reached[event.index] = event.message.position + 1
+            elif isinstance(event, Crashed) and reached[event.index] < len(group):
+                first = reached[event.index]
                 last = len(group) if _shared(event) else first + 1
                 for result in (self.results[position] for position in group[first:last]):
                     result.diagnostics = (crash(result.planned, event),)

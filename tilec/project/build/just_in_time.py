@@ -91,10 +91,10 @@ def products(build: BuildFile, target: Target) -> Mapping[str, bytes]:
         files.save()
         if refusals:
             raise CompileError(refusals[0].diagnostics)
-        return (planned[0].products(store) or _made(planned[0], store)).outputs
+        return (planned[0].products(store) or _built(planned[0], store)).outputs
 
 
-def _made(item: Planned, store: Store) -> Entry:
+def _built(item: Planned, store: Store) -> Entry:
     """Build an artifact in a worker. CompileError if the kernel is refused."""
     result = Result(item)
     with tempfile.TemporaryDirectory(prefix="tilec-") as folder:
@@ -128,7 +128,7 @@ def _project(path: Path, constants: dict[str, Constant], target: Target) -> Buil
         if (build.kernels / file.name).resolve() == file:
             for entry in build.entries:
                 if entry.name == kernel and constants in entry.specialisations():
-                    own = replace(entry, constants={name: values[name] for name in entry.constants}, targets=(target,))
-                    return replace(build, entries=(own,))
+                    specialised = replace(entry, constants={name: values[name] for name in entry.constants}, targets=(target,))
+                    return replace(build, entries=(specialised,))
         break
     return project_of(path, kernel, values, (target,))

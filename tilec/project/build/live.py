@@ -29,7 +29,7 @@ from tilec.project.read.models import Constant
 from tilec.project.read.plan import Planned, by_specialisation, digests_note, plan
 from tilec.project.read.single import single
 from tilec.toolchain import PROVERS, fingerprint
-from tilec.workers.scheduler import Crashed, Report, Standing
+from tilec.workers.scheduler import Crashed, PersistentServer, Report
 from tilec.workers.verdict import diagnose
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Specialisation:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ScopedDiagnostic:
     """A diagnostic, and the names of its specialisations: none if it concerns the whole file."""
 
     diagnostic: Diagnostic
@@ -70,14 +70,14 @@ class Verdict:
     """The results for a file. Spans name files relative to `root`; `files` are the real paths of the file's dependencies."""
 
     root: Path
-    told: tuple[Told, ...] = ()
+    reported: tuple[ScopedDiagnostic, ...] = ()
     specialisations: tuple[Specialisation, ...] = ()
     files: frozenset[str] = frozenset()
     complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _LiveTask:
     """For a worker: a task, and whether to report facts about its values."""
 
     task: Task
@@ -85,7 +85,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _FactsMessage:
     """From a worker: the facts about the values of its specialisation."""
 
     facts: Facts
@@ -124,110 +124,110 @@ def project_of_file(path: Path, texts: Mapping[str, str], constants: Mapping[str
 
 
 def _no_value(file: Path, kernel: str, missing: list[str], texts: Mapping[str, str]) -> Diagnostic:
-    words = ", ".join(f"`{name}`" for name in missing)
+    names = ", ".join(f"`{name}`" for name in missing)
     hint = f"name `{kernel}` in a `build.toml`, with values for its constants; until then nothing is proven"
     text = texts.get(str(file))
     found = outline(Path(file.name), text) if text is not None else None
-    place = Label(found.kernels[0].name_span) if found is not None and found.kernels else None
-    return Diagnostic(NO_VALUE, f"no value for {words} of kernel `{kernel}`", place, hint=hint)
+    label = Label(found.kernels[0].name_span) if found is not None and found.kernels else None
+    return Diagnostic(NO_VALUE, f"no value for {names} of kernel `{kernel}`", label, hint=hint)
 
 
 def _as_text(value: Constant) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def examine(asked: _Asked, emit: Callable[[object], None]) -> None:
-    """In a worker: run a task and, if asked, report the facts about its values after the frontend, and again after the
+def examine(live_task: _LiveTask, emit: Callable[[object], None]) -> None:
+    """In a worker: run a task and, if requested, report the facts about its values after the frontend, and again after the
     proof."""
-    if not asked.values:
-        run_stages(asked.task, emit, pipeline.STAGES)
+    if not live_task.values:
+        run_stages(live_task.task, emit, pipeline.STAGES)
         return
-    request, uses = asked.task.request, list[tuple[Span, "Term"]]()
-    what = f"the front end of kernel `{request.kernel}`"
+    request, uses = live_task.task.request, list[tuple[Span, "Term"]]()
+    stage_name = f"the front end of kernel `{request.kernel}`"
     function = None
     try:
-        with told_as_diagnostics(what, lambda: None), progress.stage(what, request.limits):
+        with told_as_diagnostics(stage_name, lambda: None), progress.stage(stage_name, request.limits):
             root = Path(request.root)
             function = load_kernel(root / request.path, request.constants, root=root, texts=request.texts, uses=uses)
-            emit(_Known(facts(function, uses, proven=False)))
+            emit(_FactsMessage(facts(function, uses, proven=False)))
     except CompileError:
         function = None  # the stages report the error
     accepted: list[bool] = []
 
-    def passed(message: object) -> None:
+    def forward(message: object) -> None:
         if isinstance(message, Outcome):
             accepted.append(not message.diagnostics)
         emit(message)
 
-    run_stages(asked.task, passed, pipeline.STAGES)
+    run_stages(live_task.task, forward, pipeline.STAGES)
     if function is not None and any(accepted):
-        emit(_Known(facts(function, uses, proven=True)))
+        emit(_FactsMessage(facts(function, uses, proven=True)))
 
 
 @dataclass(slots=True)
-class _Judgement:
+class _LiveResults:
     """Collects the results of the groups; a group is one specialisation for its targets."""
 
     root: Path
     groups: list[list[Planned]]
     files: frozenset[str]
-    told: dict[tuple[str, str, str], Told] = field(default_factory=dict[tuple[str, str, str], Told])
-    known: list[Specialisation] = field(default_factory=list[Specialisation])
+    reported: dict[tuple[str, str, str], ScopedDiagnostic] = field(default_factory=dict[tuple[str, str, str], ScopedDiagnostic])
+    specialisations: list[Specialisation] = field(default_factory=list[Specialisation])
     notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     changed: bool = False
 
     def __post_init__(self) -> None:
-        self.known = [Specialisation(group[0].name, group[0].request.constants) for group in self.groups]
+        self.specialisations = [Specialisation(group[0].name, group[0].request.constants) for group in self.groups]
 
     def verdict(self, *, complete: bool = False) -> Verdict:
         """The results so far."""
-        slow = tuple(Told(note) for note in notes(self.notes)) if complete else ()
-        return Verdict(self.root, (*self.told.values(), *slow), tuple(self.known), self.files, complete)
+        slow = tuple(ScopedDiagnostic(note) for note in notes(self.notes)) if complete else ()
+        return Verdict(self.root, (*self.reported.values(), *slow), tuple(self.specialisations), self.files, complete)
 
-    def tell(self, item: Diagnostic, name: str = "") -> None:
+    def add(self, item: Diagnostic, name: str = "") -> None:
         """Add a diagnostic of a specialisation, or of the whole file without a `name`."""
-        mark = (item.code, item.message, str(item.primary))
-        told = self.told.get(mark, Told(item))
-        if name and name not in told.names[-1:]:  # a specialisation repeats a diagnostic for its targets in a row
-            told = replace(told, names=(*told.names, name))
-        self.told[mark] = told
+        key = (item.code, item.message, str(item.primary))
+        scoped = self.reported.get(key, ScopedDiagnostic(item))
+        if name and name not in scoped.names[-1:]:  # a specialisation repeats a diagnostic for its targets in a row
+            scoped = replace(scoped, names=(*scoped.names, name))
+        self.reported[key] = scoped
 
-    def take(self, number: int, message: object) -> bool:
+    def process(self, number: int, message: object) -> bool:
         """Process one message of a worker. True if a verdict should be sent at once: for the first facts, and for new
         diagnostics."""
-        known = self.known[number]
-        if isinstance(message, _Known):
-            first = all(one.facts is None for one in self.known)
-            self.known[number] = replace(known, facts=message.facts)
+        specialisation = self.specialisations[number]
+        if isinstance(message, _FactsMessage):
+            first = all(one.facts is None for one in self.specialisations)
+            self.specialisations[number] = replace(specialisation, facts=message.facts)
             return first
         if not isinstance(message, Outcome):
             return False
         raise_if_fatal(message)
-        before = len(self.told)
+        before = len(self.reported)
         for item in message.diagnostics:
             self.changed = self.changed or item.code == CHANGED
-            self.tell(item, known.name)
+            self.add(item, specialisation.name)
         if message.diagnostics:
-            self.known[number] = replace(known, proven=False)
-            return len(self.told) > before
+            self.specialisations[number] = replace(specialisation, proven=False)
+            return len(self.reported) > before
         planned = self.groups[number][message.position]
-        found = note_records(json.loads(message.products["launch"]), message.products["spans"])
-        self.notes += [(f"{planned.name} {planned.target}", record) for record in found]
-        if known.proven is None and number < KEPT:
+        records = note_records(json.loads(message.products["launch"]), message.products["spans"])
+        self.notes += [(f"{planned.name} {planned.target}", record) for record in records]
+        if specialisation.proven is None and number < KEPT:
             proofs = json.loads(message.products["proofs"])
-            checks = tuple(one["text"] for one in proofs["launch_checks"])
-            self.known[number] = replace(
-                known, proven=True, obligations=tuple(proofs["obligations"]), launch_checks=checks
+            launch_checks = tuple(one["text"] for one in proofs["launch_checks"])
+            self.specialisations[number] = replace(
+                specialisation, proven=True, obligations=tuple(proofs["obligations"]), launch_checks=launch_checks
             )  # fmt: skip
         return False
 
 
-def judge(
-    path: Path, texts: Mapping[str, str], constants: Mapping[str, tuple[Constant, ...]], standing: Callable[[], Standing],
-    workers: int, stop: int,
+def check_file(
+    path: Path, texts: Mapping[str, str], constants: Mapping[str, tuple[Constant, ...]],
+    worker_server: Callable[[], PersistentServer], workers: int, stop: int,
 ) -> Generator[Verdict]:  # fmt: skip
     """Check a kernel file and yield a verdict after each relevant new result. `texts` replace file contents, by real path;
-    `standing` returns the server of the workers. When the descriptor `stop` becomes readable, it ends without a complete
+    `worker_server` returns the server of the workers. When the descriptor `stop` becomes readable, it ends without a complete
     verdict. If a source changes during the check, the check starts again. CompileError E0814 if no worker can be started; the
     server must then be stopped."""
     if not _is_kernel_file(path, texts):
@@ -235,26 +235,28 @@ def judge(
         return
     while True:
         try:
-            judgement, tasks = _plan(path, texts, constants)
+            results, tasks = _plan(path, texts, constants)
         except Refused as refused:
             files = frozenset({os.path.realpath(path)})
-            yield Verdict(refused.root, tuple(Told(item) for item in refused.diagnostics), files=files, complete=True)
+            yield Verdict(
+                refused.root, tuple(ScopedDiagnostic(planned) for planned in refused.diagnostics), files=files, complete=True
+            )
             return
-        over = 0
-        with contextlib.closing(standing().run(tasks, examine, workers, stop)) as events:
+        ended = 0
+        with contextlib.closing(worker_server().run(tasks, examine, workers, stop)) as events:
             for event in events:
                 if isinstance(event, Report):
-                    if judgement.take(event.index, event.message):
-                        yield judgement.verdict()
+                    if results.process(event.index, event.message):
+                        yield results.verdict()
                     continue
-                over += 1
+                ended += 1
                 if isinstance(event, Crashed):
-                    item = judgement.groups[event.index][0]
-                    judgement.tell(diagnose(event, f"proving `{item.name}`"), item.name)
-        if over < len(tasks):
+                    planned = results.groups[event.index][0]
+                    results.add(diagnose(event, f"proving `{planned.name}`"), planned.name)
+        if ended < len(tasks):
             return
-        if not judgement.changed:
-            yield judgement.verdict(complete=True)
+        if not results.changed:
+            yield results.verdict(complete=True)
             return
 
 
@@ -268,7 +270,7 @@ def _is_kernel_file(path: Path, texts: Mapping[str, str]) -> bool:
 
 def _plan(
     path: Path, texts: Mapping[str, str], constants: Mapping[str, tuple[Constant, ...]]
-) -> tuple[_Judgement, list[_Asked]]:  # fmt: skip
+) -> tuple[_LiveResults, list[_LiveTask]]:  # fmt: skip
     """The collector of results and the tasks for the workers. Raises Refused."""
     build = project_of_file(path, texts, constants)
     try:
@@ -276,20 +278,21 @@ def _plan(
             files = FileDigests(store, digests_note(build.root), texts)
             planned, refusals = plan(build, build.entries, None, store, files, fingerprint(store, PROVERS))
             files.save()
-            place = str(store.root)
+            store_path = str(store.root)
     except CompileError as error:
         raise Refused(error, build.root) from None
     if refusals and not planned:
         raise Refused(CompileError([item for refusal in refusals for item in refusal.diagnostics]), build.root)
     sources = {os.path.realpath(build.root / name) for item in planned for name in item.request.sources}
-    judgement = _Judgement(build.root, by_specialisation(planned), frozenset(sources))
+    results = _LiveResults(build.root, by_specialisation(planned), frozenset(sources))
     for refusal in refusals:
         for item in refusal.diagnostics:
-            judgement.tell(item)
+            results.add(item)
     tasks = [
-        _Asked(
-            Task(group[0].request, group[0].name, tuple(item.target for item in group), (), place, check=True), number < KEPT
+        _LiveTask(
+            Task(group[0].request, group[0].name, tuple(item.target for item in group), (), store_path, check=True),
+            number < KEPT,
         )
-        for number, group in enumerate(judgement.groups)
+        for number, group in enumerate(results.groups)
     ]
-    return judgement, tasks
+    return results, tasks

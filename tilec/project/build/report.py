@@ -101,18 +101,18 @@ def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     found: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Mapping[str, Any]] = {}
     for name, record in records:
-        place = (record["code"], str(record["span"]) if record["span"] else record["message"])
-        names = found.setdefault(place, [])
-        first.setdefault(place, record)
+        key = (record["code"], str(record["span"]) if record["span"] else record["message"])
+        names = found.setdefault(key, [])
+        first.setdefault(key, record)
         if name not in names:
             names.append(name)
     return [
         Diagnostic(
             record["code"], record["message"], Label(Span(**record["span"])) if record["span"] else None,
-            notes=(f"in {found[place][0]}" + (f" and {len(found[place]) - 1} more" if len(found[place]) > 1 else ""),),
+            notes=(f"in {found[key][0]}" + (f" and {len(found[key]) - 1} more" if len(found[key]) > 1 else ""),),
             hint=record["hint"],
         )
-        for place, record in first.items()
+        for key, record in first.items()
     ]  # fmt: skip
 
 
@@ -169,22 +169,22 @@ def diagnostic_json(item: Diagnostic, root: Path | None = None) -> dict[str, Any
     texts = source_texts([item], root)
     return {
         "level": item.level, "code": item.code, "message": item.message,
-        "at": _place(item.primary) if item.primary else None,
-        "labels": [_place(label) for label in item.secondary],
+        "at": _location_json(item.primary) if item.primary else None,
+        "labels": [_location_json(label) for label in item.secondary],
         "counterexample": {"text": str(shown), **asdict(shown)} if shown else None,
         "notes": list(item.notes), "hint": item.hint,
         "fixes": [
-            {"title": fix.title, "certain": fix.certain, "edits": [_place(edit) for edit in fix.edits]}
+            {"title": fix.title, "certain": fix.certain, "edits": [_location_json(edit) for edit in fix.edits]}
             for fix in resolved(item, texts)
         ],
         "rendered": render(item, texts),
     }  # fmt: skip
 
 
-def _place(at: Label | Edit) -> dict[str, Any]:
+def _location_json(located: Label | Edit) -> dict[str, Any]:
     """A span as plain data. Lines and columns count from 1; the end is exclusive."""
-    span = at.span
+    span = located.span
     return {
         "file": span.file, "line": span.line, "column": span.column + 1, "end_line": span.end_line,
-        "end_column": span.end_column + 1, "text": at.text,
+        "end_column": span.end_column + 1, "text": located.text,
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """The team's cache in a build: its artifacts are fetched first, and a lease is acquired for each artifact that it lacks.
 
 In: the artifacts that the local store lacks, by position. Out: their entries (`fetch_all`), and tasks for those whose lease
-this builder acquires (`Turns`). For artifacts that other builders make, `wait` returns either the entry or a later lease.
+this builder acquires (`LeasedTasks`). For artifacts that other builders make, `wait` returns either the entry or a later lease.
 Without a remote this builder makes everything.
 """
 
@@ -51,7 +51,7 @@ def fetch_all(items: Sequence[Planned], store: Store) -> Generator[tuple[int, En
         pool.shutdown(cancel_futures=True)
 
 
-class Turns(Sequence[Task]):
+class LeasedTasks(Sequence[Task]):
     """The tasks of `groups` of positions. A task is created, and the leases of its artifacts are acquired, on first access,
     when a worker is free for it.
 
@@ -63,17 +63,17 @@ class Turns(Sequence[Task]):
         self.groups = groups
         self.deferred: list[int] = []
         self._remote, self._key, self._task = remote, key, task
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, index: int) -> Task:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if self._remote is not None and index not in self._asked:
-            self._asked.add(index)
+        if self._remote is not None and index not in self._requested:
+            self._requested.add(index)
             lent = {position: self._remote.leases.claim(self._key(position)) for position in self.groups[index]}
-            self.deferred += [position for position, mine in lent.items() if not mine]
-            self.groups[index] = [position for position, mine in lent.items() if mine]
+            self.deferred += [position for position, acquired in lent.items() if not acquired]
+            self.groups[index] = [position for position, acquired in lent.items() if acquired]
         return self._task(self.groups[index])
 
 
@@ -86,19 +86,19 @@ def wait(
     ignored."""
     remote = store.remote
     assert remote is not None
-    turns: list[int] = []
-    while deferred and not turns:
-        left: list[int] = []
+    acquired: list[int] = []
+    while deferred and not acquired:
+        remaining: list[int] = []
         for position in deferred:
             entry = fetch_one(items(position), store, again=True)
             if entry is not None:
                 found(position, entry)
-            elif len(turns) < most and (time.monotonic() >= deadline() or remote.leases.claim(items(position).key)):
-                turns.append(position)
+            elif len(acquired) < most and (time.monotonic() >= deadline() or remote.leases.claim(items(position).key)):
+                acquired.append(position)
             else:
-                left.append(position)
-        waited = len(left) == len(deferred)
-        deferred = left
+                remaining.append(position)
+        waited = len(remaining) == len(deferred)
+        deferred = remaining
         if waited:
             time.sleep(POLL)
-    return turns, deferred
+    return acquired, deferred

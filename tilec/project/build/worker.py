@@ -157,7 +157,7 @@ def _outcome(
             digests = put(store, task.keys[position], "artifact", fields, products, label, cost).digests
     except CompileError as error:
         diagnostics = error.diagnostics
-    counts = store.remote.statistics.take() if store.remote is not None else {}
+    counts = store.remote.statistics.drain() if store.remote is not None else {}
     problems = _problems(store, before)
     made = tuple(store.made)
     store.made.clear()
@@ -186,7 +186,7 @@ def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> 
     if found is None:
         return None
     spent = {"fetch": (time.perf_counter() - start) * 1000}
-    counts = store.remote.statistics.take()
+    counts = store.remote.statistics.drain()
     problems = _problems(store, before)
     return Outcome(position, (), found.outputs, spent, problems=problems, counts=counts, fetched=True)
 

@@ -28,8 +28,8 @@ from tilec.cache.agreement import ARTIFACT_PRODUCTS, disagreement
 from tilec.pipeline import artifact_fields
 from tilec.project.build.contract import contract_difference
 from tilec.project.build.worker import CHANGED, Began, Outcome, Task
-from tilec.project.farm.node import Answer, unframed
-from tilec.workers.scheduler import Crashed, Finished, Report, Standing
+from tilec.project.farm.node import TaskReply, unframed
+from tilec.workers.scheduler import Crashed, Finished, PersistentServer, Report
 from tilec.workers.verdict import printable
 from tilec.workers.worker import Runner
 
@@ -66,13 +66,13 @@ class Verdict:
     """The class of a result, the reason as the end of a sentence, and the answer if it is good."""
 
     kind: Kind
-    why: str = ""
-    answer: Answer | None = None
+    reason: str = ""
+    reply: TaskReply | None = None
 
 
-def opened(future: Any, there: Callable[[], bool]) -> Verdict:
-    """The result of a Dask future, which `judge` has not checked yet: GOOD if it is an answer. The worker keeps the bytes and
-    can be lost meanwhile; `there` says whether it is still connected."""
+def opened(future: Any, worker_connected: Callable[[], bool]) -> Verdict:
+    """The result of a Dask future, which `check_reply` has not checked yet: GOOD if it is an answer. The worker keeps the bytes
+    and can be lost meanwhile; `worker_connected` says whether it is still connected."""
     if future.status != "finished":
         error = future.exception() if future.status == "error" else None
         if error is None or type(error).__name__ == "KilledWorker":
@@ -83,33 +83,33 @@ def opened(future: Any, there: Callable[[], bool]) -> Verdict:
         with contextlib.suppress(TimeoutError):
             data = future.result(timeout=seconds)
             break
-        if not there():
+        if not worker_connected():
             break
     if data is None:
         return Verdict(Kind.LOST, "its worker was lost before it gave its answer")
     try:
-        answer = unframed(data)
+        reply = unframed(data)
     except Exception as error:  # libraries raise many kinds for malformed bytes
         return Verdict(Kind.CORRUPT, printable(str(error) or type(error).__name__))
-    if not isinstance(answer, Answer):
+    if not isinstance(reply, TaskReply):
         return Verdict(Kind.CORRUPT, "it is no answer")
-    return Verdict(Kind.FAILED, printable(str(answer.refused))) if answer.refused else Verdict(Kind.GOOD, "", answer)
+    return Verdict(Kind.FAILED, printable(str(reply.refused))) if reply.refused else Verdict(Kind.GOOD, "", reply)
 
 
-def judge(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
+def check_reply(task: Task, reply: TaskReply, tile_ir: bytes | None) -> Verdict:
     """The verdict on an answer. `tile_ir` is what the local frontend makes of the task, None if it refuses the kernel."""
     try:
-        return _judged(task, answer, tile_ir)
+        return _verdict(task, reply, tile_ir)
     except Exception as error:  # an unforeseen error of a reader
         return Verdict(Kind.CORRUPT, printable(f"it cannot be read ({type(error).__name__}: {error})"))
 
 
-def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
-    if len(answer.events) > MOST_EVENTS:  # all events that are used are checked
+def _verdict(task: Task, reply: TaskReply, tile_ir: bytes | None) -> Verdict:
+    if len(reply.events) > MOST_EVENTS:  # all events that are used are checked
         return Verdict(Kind.CORRUPT, f"it has more than {MOST_EVENTS} events")
-    if not _plain_number(answer.seconds):
+    if not _plain_number(reply.seconds):
         return Verdict(Kind.CORRUPT, "its time is no number")
-    *events, last = answer.events or (None,)
+    *events, last = reply.events or (None,)
     if not isinstance(last, Finished | Crashed) or not all(isinstance(event, Report) for event in events):
         return Verdict(Kind.CORRUPT, "it has no end")
     if isinstance(last, Crashed):
@@ -124,19 +124,19 @@ def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
             return Verdict(Kind.CORRUPT, "it is not that of its task")
     if [outcome.position for outcome in outcomes] != list(range(len(task.targets))):
         return Verdict(Kind.CORRUPT, "it is not that of its task")
-    if not all(_told_plainly(outcome) for outcome in outcomes):
+    if not all(_has_plain_types(outcome) for outcome in outcomes):
         return Verdict(Kind.CORRUPT, "what it tells beside its products is not plain data")
     codes = [item.code for outcome in outcomes for item in outcome.diagnostics]
     if codes:
         own = any(code.startswith(WORKERS_OWN) and code != CHANGED for code in codes)
         return Verdict(Kind.FAILED if own else Kind.REFUSED, f"{codes[0]!s:.10}")
     for outcome in outcomes:
-        if why := fault(task, outcome, tile_ir):
-            return Verdict(Kind.CORRUPT, printable(why))  # the text can quote the answer
-    return Verdict(Kind.GOOD, "", answer)
+        if reason := fault(task, outcome, tile_ir):
+            return Verdict(Kind.CORRUPT, printable(reason))  # the text can quote the answer
+    return Verdict(Kind.GOOD, "", reply)
 
 
-def _told_plainly(outcome: Outcome) -> bool:
+def _has_plain_types(outcome: Outcome) -> bool:
     """Whether times, costs, and messages and counts of the store, which are summed and printed, have their types and bounds."""
     problems: Any = outcome.problems
     return (
@@ -185,19 +185,19 @@ class Expected:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "tile IR")
-        self._made: dict[int, concurrent.futures.Future[bytes | None]] = {}
-        self._standing: Standing | None = None
+        self._tile_irs: dict[int, concurrent.futures.Future[bytes | None]] = {}
+        self._worker_server: PersistentServer | None = None
         self._closed, self._close = os.pipe()
         """A byte in this pipe ends the task that is running."""
 
     def begin(self, index: int, task: Task) -> None:
         """Start to make the tile IR of a task."""
-        if index not in self._made:
-            self._made[index] = self._pool.submit(self._make, task)
+        if index not in self._tile_irs:
+            self._tile_irs[index] = self._pool.submit(self._make, task)
 
     def of(self, index: int) -> bytes | None:
         """The tile IR of a task that was begun; None if the frontend refuses the kernel or exceeds its budget."""
-        return self._made[index].result()
+        return self._tile_irs[index].result()
 
     def close(self) -> None:
         """Cancel what is running and stop."""
@@ -208,16 +208,16 @@ class Expected:
             os.close(handle)
 
     def _make(self, task: Task) -> bytes | None:
-        if self._standing is None:
-            self._standing = Standing([self._runner.__module__, *FIRST_PRELOAD])
+        if self._worker_server is None:
+            self._worker_server = PersistentServer([self._runner.__module__, *FIRST_PRELOAD])
         alone = replace(task, targets=task.targets[:1], keys=task.keys[:1], first=True, dump=None, stop=False, remote=None)
         found: bytes | None = None
-        for event in self._standing.run([alone], self._runner, stop=self._closed):
+        for event in self._worker_server.run([alone], self._runner, stop=self._closed):
             if isinstance(event, Report) and isinstance(event.message, Outcome):
                 found = next(iter(event.message.products.values()), None)
         return found
 
     def _stop(self) -> None:
-        if self._standing is not None:
+        if self._worker_server is not None:
             with contextlib.suppress(OSError):
-                self._standing.stop()
+                self._worker_server.stop()

@@ -50,7 +50,7 @@ def _port(address: str) -> int | None:
 
 def _run(
     address: str, store: Store, tasks: Sequence[Any], runner: Runner, workers: int, preload: Sequence[str],
-    say: Callable[[str], None] | None,
+    notify: Callable[[str], None] | None,
 ) -> Generator[Report | Finished | Crashed]:  # fmt: skip
     """`tilec.workers.scheduler.run` on a farm. `workers` limits only the tasks that are run locally."""
     if not tasks:
@@ -67,7 +67,7 @@ def _run(
         raise unreachable(address, f"it does not answer within {CONNECT:g} s") from None
     except Exception as error:
         raise unreachable(address, str(error) or type(error).__name__) from None
-    farm = Farm(client, address, store, tasks, runner, tuple(preload), say or (lambda line: None))
+    farm = Farm(client, address, store, tasks, runner, tuple(preload), notify or (lambda line: None))
     try:
         yield from farm.run()
         yield from farm.rest(workers)

@@ -27,7 +27,7 @@ from tilec.project.build.worker import Task
 from tilec.project.read.plan import compiler_digests
 from tilec.toolchain import fingerprint
 from tilec.untrusted.output import Output
-from tilec.workers.scheduler import Crashed, Finished, Report, Standing
+from tilec.workers.scheduler import Crashed, Finished, PersistentServer, Report
 from tilec.workers.worker import Runner
 
 LARGEST_SOURCE: Final = 1 << 24
@@ -65,7 +65,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TaskReply:
     """The events of a task and the seconds of work, or the reason why the node refused it."""
 
     events: tuple[Report | Finished | Crashed, ...] = field(default=(), repr=False)
@@ -80,9 +80,9 @@ def identity() -> Identity:
         return Identity(compiler_digests(FileDigests(store, "digests:node")), fingerprint(store))
 
 
-def framed(thing: object) -> bytes:
+def framed(value: object) -> bytes:
     """The sha256 of a pickle followed by the pickle, so that data damaged in transit is not unpickled."""
-    data = pickle.dumps(thing)
+    data = pickle.dumps(value)
     return hashlib.sha256(data).digest() + data
 
 
@@ -105,18 +105,18 @@ def perform(builder: Identity, data: bytes) -> bytes:
     """Run one parcel for `builder`; the answer, framed."""
     start = time.perf_counter()
     try:
-        why = builder.difference(identity())
-        if why:
-            return framed(Answer(refused=why))
+        reason = builder.difference(identity())
+        if reason:
+            return framed(TaskReply(refused=reason))
         parcel: Parcel = unframed(data)
         with _sources(parcel) as root:
             task = replace(parcel.task, request=replace(parcel.task.request, root=str(root)), store=str(store_root()))
             events = tuple(_run(task, parcel.runner, parcel.preload))
     except CompileError as error:
-        return framed(Answer(refused=error.diagnostics[0].message))
+        return framed(TaskReply(refused=error.diagnostics[0].message))
     except (OSError, ValueError) as error:
-        return framed(Answer(refused=f"{type(error).__name__}: {error}"[:300]))
-    return framed(Answer(events, time.perf_counter() - start))
+        return framed(TaskReply(refused=f"{type(error).__name__}: {error}"[:300]))
+    return framed(TaskReply(events, time.perf_counter() - start))
 
 
 @contextlib.contextmanager
@@ -137,9 +137,9 @@ def _sources(parcel: Parcel) -> Any:
 
 def _run(task: Task, runner: Runner, preload: Sequence[str]) -> list[Report | Finished | Crashed]:
     """Run a task on the server of this thread, which is started on first use."""
-    standing: Standing | None = getattr(_local, "standing", None)
+    standing: PersistentServer | None = getattr(_local, "standing", None)
     if standing is None:
-        standing = _local.standing = Standing([runner.__module__, *preload])
+        standing = _local.standing = PersistentServer([runner.__module__, *preload])
         atexit.register(standing.stop)
     try:
         return list(standing.run([task], runner))

@@ -30,8 +30,8 @@ from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.pipeline import artifact_fields
 from tilec.project.build.worker import Outcome, Task
 from tilec.project.farm import node
-from tilec.project.farm.answers import Expected, Kind, judge, opened
-from tilec.project.farm.node import LARGEST_SOURCE, Answer, Identity, Parcel
+from tilec.project.farm.answers import Expected, Kind, check_reply, opened
+from tilec.project.farm.node import LARGEST_SOURCE, Identity, Parcel, TaskReply
 from tilec.workers.scheduler import Crashed, Finished, Report
 from tilec.workers.scheduler import run as run_here
 from tilec.workers.verdict import printable
@@ -57,9 +57,9 @@ BROKEN: Final = 3
 """Unusable answers after which a worker gets no more work."""
 
 
-def unreachable(address: str, why: str) -> CompileError:
+def unreachable(address: str, reason: str) -> CompileError:
     hint = "start it (`dask scheduler`, `dask worker`), or build here: leave `--on` out"
-    return CompileError(Diagnostic("E0753", f"the farm at `{address}` cannot be used: {printable(why)}", hint=hint))
+    return CompileError(Diagnostic("E0753", f"the farm at `{address}` cannot be used: {printable(reason)}", hint=hint))
 
 
 @dataclass(slots=True)
@@ -80,52 +80,52 @@ class Farm:
 
     def __init__(
         self, client: Any, address: str, store: Store, tasks: Sequence[Any], runner: Runner, preload: tuple[str, ...],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.client, self.address, self.store, self.tasks = client, address, store, tasks
-        self.runner, self.preload, self.say = runner, preload, say
+        self.runner, self.preload, self.notify = runner, preload, notify
         self.waiting = deque(range(len(tasks)))
         self.out: dict[int, _Given] = {}
-        self.here: dict[int, str] = {}
+        self.local_reasons: dict[int, str] = {}
         """Tasks that run locally, with the reason."""
-        self.answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self.replies: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.expected = Expected(runner)
         self.me: Identity | None = None
         self.threads: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self.strikes: Counter[str] = Counter()
         self.spent: list[float] = []
-        self.alone = self.heard = time.monotonic()
-        self.looked = 0.0
+        self.alone = self.last_contact = time.monotonic()
+        self.last_poll = 0.0
 
     def run(self) -> Generator[Report | Finished | Crashed]:
         """Run tasks on the farm until each is finished or left to `rest`."""
         while self.waiting or self.out:
-            if time.monotonic() - self.looked > LOOK:
-                self.look()
+            if time.monotonic() - self.last_poll > LOOK:
+                self.poll_workers()
             while self.waiting and len(self.out) < AHEAD * sum(self.threads.values()):
                 yield from self.give(self.waiting.popleft())
             try:
-                index, future = self.answers.get(timeout=LOOK)
+                index, future = self.replies.get(timeout=LOOK)
             except queue.Empty:
                 continue
             yield from self.take(index, future)
 
     def rest(self, workers: int) -> Generator[Report | Finished | Crashed]:
         """Run the tasks locally that the farm did not finish or refused."""
-        if self.here:
-            order, why = list(self.here), next(iter(self.here.values()))
-            self.say(f"{len(order)} of {len(self.tasks)} tasks are made here, as what the farm gives is not used: {why}")
+        if self.local_reasons:
+            order, reason = list(self.local_reasons), next(iter(self.local_reasons.values()))
+            self.notify(f"{len(order)} of {len(self.tasks)} tasks are made here, as what the farm gives is not used: {reason}")
             tasks = [self.tasks[index] for index in order]
-            with contextlib.closing(run_here(tasks, self.runner, workers, self.preload, self.say)) as events:
+            with contextlib.closing(run_here(tasks, self.runner, workers, self.preload, self.notify)) as events:
                 for event in events:
                     yield replace(event, index=order[event.index])
 
-    def ask_scheduler(self) -> dict[str, int]:
+    def query_scheduler(self) -> dict[str, int]:
         """Number of threads by worker. CompileError E0753 if the scheduler is silent or the connection is lost."""
         try:
             found: dict[str, Any] = within(SILENT, lambda: self.client.scheduler_info(n_workers=-1)["workers"], "farm")
-            here = {str(name): int(item["nthreads"]) for name, item in found.items()}
+            local_reasons = {str(name): int(item["nthreads"]) for name, item in found.items()}
             status: str = self.client.status
         except TimeoutError:
             raise unreachable(self.address, f"its scheduler was silent for {SILENT:g} s") from None
@@ -133,61 +133,65 @@ class Farm:
             raise unreachable(self.address, str(error) or type(error).__name__) from None
         now = time.monotonic()
         if status == "running":
-            self.heard = now
-        elif status != "connecting" or now - self.heard > SILENT:
+            self.last_contact = now
+        elif status != "connecting" or now - self.last_contact > SILENT:
             raise unreachable(self.address, "the connection was lost")
-        return here
+        return local_reasons
 
-    def look(self) -> None:
+    def poll_workers(self) -> None:
         """Update the connected workers and identify new ones. CompileError E0753 if there was no usable worker for `ALONE`
         seconds, or if all connected workers are excluded for other reasons than broken answers."""
-        here = self.ask_scheduler()
-        self.looked = time.monotonic()
-        fresh = [name for name in here if name not in self.threads and name not in self.refused]
+        local_reasons = self.query_scheduler()
+        self.last_poll = time.monotonic()
+        fresh = [name for name in local_reasons if name not in self.threads and name not in self.refused]
         if fresh and self.me is not None:
-            self.ask(fresh)
-        self.threads = {name: count for name, count in here.items() if name not in self.refused}
+            self.identify(fresh)
+        self.threads = {name: count for name, count in local_reasons.items() if name not in self.refused}
         if self.threads:
-            self.alone = self.looked
+            self.alone = self.last_poll
             self.move()
-        elif here and self.strikes and self.refused.keys() >= here.keys():  # every worker that could work gave broken answers
+        elif (
+            local_reasons and self.strikes and self.refused.keys() >= local_reasons.keys()
+        ):  # every worker that could work gave broken answers
             for index in [*self.out, *self.waiting]:
-                self.make_here(index, "no worker is left")
+                self.run_locally(index, "no worker is left")
             self.waiting.clear()
-        elif self.looked - self.alone > ALONE or (self.refused and self.refused.keys() >= here.keys() and here):
-            why = "; ".join(f"{name} {text}" for name, text in self.refused.items()) or "it has no workers"
-            raise unreachable(self.address, f"no worker is left: {why}" if self.refused else why)
+        elif self.last_poll - self.alone > ALONE or (
+            self.refused and self.refused.keys() >= local_reasons.keys() and local_reasons
+        ):
+            reason = "; ".join(f"{name} {text}" for name, text in self.refused.items()) or "it has no workers"
+            raise unreachable(self.address, f"no worker is left: {reason}" if self.refused else reason)
         self.double()
 
-    def ask(self, names: list[str]) -> None:
+    def identify(self, names: list[str]) -> None:
         """Exclude workers with a different tilec or toolchain, or without an identity."""
         assert self.me is not None
         asked = {name: self.client.submit(node.describe, workers=[name], pure=False, retries=0) for name in names}
-        start = looked = time.monotonic()
+        start = last_poll = time.monotonic()
         while any(future.status == "pending" for future in asked.values()):
             now = time.monotonic()
             if now - start > DESCRIBE:
                 break
-            if now - looked > LOOK:
-                looked = now
-                self.ask_scheduler()
+            if now - last_poll > LOOK:
+                last_poll = now
+                self.query_scheduler()
             time.sleep(0.02)
         for name, future in asked.items():
-            if why := _stranger(self.me, future):
-                self.refuse(name, why)
+            if reason := _stranger(self.me, future):
+                self.refuse(name, reason)
 
-    def refuse(self, name: str, why: str) -> None:
+    def refuse(self, name: str, reason: str) -> None:
         """Exclude a worker and report it once."""
         if name not in self.refused:
-            self.say(f"the worker {name} is not used: it {why}")
-        self.refused[name] = why
+            self.notify(f"the worker {name} is not used: it {reason}")
+        self.refused[name] = reason
         self.threads.pop(name, None)
 
-    def strike(self, name: str, why: str) -> None:
+    def strike(self, name: str, reason: str) -> None:
         """Count an unusable answer of a worker; exclude it after `BROKEN` of them."""
         self.strikes[name] += 1
         if self.strikes[name] >= BROKEN:
-            self.refuse(name, f"gave {BROKEN} answers that cannot be used, the last: {why}")
+            self.refuse(name, f"gave {BROKEN} answers that cannot be used, the last: {reason}")
 
     def give(self, index: int) -> Generator[Finished]:
         """Submit a task for the first time."""
@@ -197,7 +201,7 @@ class Farm:
             return
         if self.me is None:
             self.me = Identity(task.request.compiler, task.request.toolchain)
-            self.ask(list(self.threads))
+            self.identify(list(self.threads))
         parcel = Parcel(replace(task, remote=None), _files(task), self.runner, self.preload)
         self.expected.begin(index, task)
         self.out[index] = _Given(task, node.framed(parcel), time.monotonic())
@@ -209,7 +213,7 @@ class Farm:
         given = self.out[index]
         names = [name for name in self.threads if name not in given.failed and name not in given.futures.values()]
         if given.tries >= TRIES or (self.threads and not names and not given.futures):
-            self.make_here(index, next(iter(given.failed.values()), f"given out {given.tries} times, its worker was lost"))
+            self.run_locally(index, next(iter(given.failed.values()), f"given out {given.tries} times, its worker was lost"))
         elif names:
             load = Counter(name for other in self.out.values() for name in other.futures.values())
             name = min(names, key=lambda name: load[name] / self.threads[name])
@@ -218,16 +222,16 @@ class Farm:
             given.futures[future] = name
             future.add_done_callback(functools.partial(self.done, index))
 
-    def make_here(self, index: int, why: str) -> None:
+    def run_locally(self, index: int, reason: str) -> None:
         """Cancel a task on the farm and leave it to `rest`."""
         given = self.out.pop(index, None)
         for future in given.futures if given is not None else ():
             future.cancel()
-        self.here[index] = why
+        self.local_reasons[index] = reason
 
     def done(self, index: int, future: Any) -> None:
         """Queue a finished future of a task; a thread of Dask calls this."""
-        self.answers.put((index, future))
+        self.replies.put((index, future))
 
     def take(self, index: int, future: Any) -> Generator[Report | Finished | Crashed]:
         """Handle a finished future; the first good answer of a task is used."""
@@ -235,32 +239,32 @@ class Farm:
         name = given.futures.pop(future, None) if given is not None else None
         if given is None or name is None:
             return
-        verdict = opened(future, lambda: name in self.ask_scheduler())
-        if verdict.answer is not None:
-            verdict = judge(given.task, verdict.answer, self.expected.of(index))
-        if verdict.answer is not None:
+        verdict = opened(future, lambda: name in self.query_scheduler())
+        if verdict.reply is not None:
+            verdict = check_reply(given.task, verdict.reply, self.expected.of(index))
+        if verdict.reply is not None:
             for other in given.futures:
                 other.cancel()
             del self.out[index]
             self.spent.append(time.monotonic() - given.since)
-            for other, why in given.failed.items():  # another worker succeeded, so the task was not at fault
-                self.strike(other, why)
-            yield from self.told(index, given.task, verdict.answer)
+            for other, reason in given.failed.items():  # another worker succeeded, so the task was not at fault
+                self.strike(other, reason)
+            yield from self.events_of(index, given.task, verdict.reply)
         elif verdict.kind is Kind.REFUSED:
-            self.make_here(index, verdict.why)
+            self.run_locally(index, verdict.reason)
         else:
             if verdict.kind is Kind.CORRUPT:
-                self.say(f"the answer of the worker {name} is not used: {verdict.why}")
-                self.strike(name, verdict.why)
+                self.notify(f"the answer of the worker {name} is not used: {verdict.reason}")
+                self.strike(name, verdict.reason)
             if verdict.kind is Kind.FAILED or name in self.refused:
-                given.failed.setdefault(name, verdict.why)
+                given.failed.setdefault(name, verdict.reason)
             if not given.futures:
                 self.submit(index)
 
-    def told(self, index: int, task: Task, answer: Answer) -> Generator[Report | Finished | Crashed]:
+    def events_of(self, index: int, task: Task, reply: TaskReply) -> Generator[Report | Finished | Crashed]:
         """The events of a task. The node's time outside of the stages is added to the last outcome as the stage `node`."""
-        rest = answer.seconds * 1000
-        for event in answer.events:
+        rest = reply.seconds * 1000
+        for event in reply.events:
             message = event.message if isinstance(event, Report) else None
             if isinstance(message, Outcome):
                 rest -= sum(message.milliseconds.values())

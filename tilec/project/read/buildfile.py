@@ -74,15 +74,19 @@ class KernelEntry:
     has_arch: bool = False
     only: tuple[Target, ...] | None = None
 
-    def among(self, asked: tuple[Target, ...] | None) -> tuple[Target, ...]:
-        """The targets to build out of `asked` (None: those of the build file). An entry with its own `arch` is never built for
-        others."""
-        held = self.targets if asked is None else (target for target in asked if target in self.targets or not self.has_arch)
-        return tuple(target for target in held if self.only is None or target in self.only)
+    def among(self, requested: tuple[Target, ...] | None) -> tuple[Target, ...]:
+        """The targets to build out of `requested` (None: those of the build file). An entry with its own `arch` is never built
+        for others."""
+        targets = (
+            self.targets
+            if requested is None
+            else (target for target in requested if target in self.targets or not self.has_arch)
+        )
+        return tuple(target for target in targets if self.only is None or target in self.only)
 
     def overrides(self, values: dict[str, Constant]) -> tuple[Overrides, ...]:
         """The schedule overrides of a specialisation, for all of its targets."""
-        return tuple(rule.overrides for rule in self.schedule if rule.holds(values))
+        return tuple(rule.overrides for rule in self.schedule if rule.applies_to(values))
 
     def specialisations(self) -> list[dict[str, Constant]]:
         """All combinations of the constants' values, in the order of the file."""
@@ -153,9 +157,9 @@ def _syntax(message: str, file: str, text: str) -> Diagnostic:
     lines = text.split("\n")
     line = int(found[1]) if found and found[1] else max(len(lines), 1)
     column = int(found[2]) - 1 if found and found[2] else len(lines[-1])
-    said = message[: found.start()] if found else message
-    said = said[:1].lower() + said[1:]
-    return Diagnostic("E0801", f"not valid TOML: {said}", Label(Span(file, line, column, line, column + 1)))
+    text_before = message[: found.start()] if found else message
+    text_before = text_before[:1].lower() + text_before[1:]
+    return Diagnostic("E0801", f"not valid TOML: {text_before}", Label(Span(file, line, column, line, column + 1)))
 
 
 class _Reader:
@@ -244,14 +248,14 @@ class _Reader:
 
     def limits(self, table: dict[str, Any], name: str, index: int, default: Limits) -> Limits:
         found = [default.seconds, default.memory_mb]
-        for place, key in enumerate(LIMITS):
-            value = table.get(key, found[place])
-            if type(value) not in (int, float) or not (0 < value <= MOST) or (place == 1 and type(value) is not int):
-                kind = "a number of seconds of CPU time" if place == 0 else "a number of MiB"
-                hint = f"write `{key} = {found[place]:g}`"
+        for position, key in enumerate(LIMITS):
+            value = table.get(key, found[position])
+            if type(value) not in (int, float) or not (0 < value <= MOST) or (position == 1 and type(value) is not int):
+                kind = "a number of seconds of CPU time" if position == 0 else "a number of MiB"
+                hint = f"write `{key} = {found[position]:g}`"
                 self.refuse("E0802", f"`{key}` is not {kind}, above 0 and at most {MOST}", self.span(name, index, key), hint)
             else:
-                found[place] = value
+                found[position] = value
         return Limits(float(found[0]), int(found[1]))
 
     def entries(self, value: Any, kernels: Path, targets: tuple[Target, ...], limits: Limits) -> list[KernelEntry]:
@@ -274,9 +278,9 @@ class _Reader:
             for values in entry.specialisations():
                 name = f"{entry.name} {sorted(values.items())!r}"
                 if name in seen:
-                    words = ", ".join(f"{key} = {item}" for key, item in values.items())
+                    values_text = ", ".join(f"{key} = {item}" for key, item in values.items())
                     first = Label(seen[name], "first asked for here")
-                    message = f"kernel `{entry.name}` is asked for twice" + (f" at {words}" if words else "")
+                    message = f"kernel `{entry.name}` is asked for twice" + (f" at {values_text}" if values_text else "")
                     self.problems.append(Diagnostic("E0806", message, Label(entry.span), (first,), hint="remove one of them"))
                     break
                 seen[name] = entry.span
@@ -285,35 +289,38 @@ class _Reader:
     def entry(
         self, table: dict[str, Any], index: int, kernels: Path, targets: tuple[Target, ...], limits: Limits
     ) -> KernelEntry | None:
-        def at(key: str, inner: str = "") -> Span:
+        def span_of(key: str, inner: str = "") -> Span:
             return self.span("kernel", index, key, inner)
 
         for key, part in _FORMER.items():
             if key in table:
                 self.refuse(
-                    "E0802", f"`{key}` is a part of the schedule", at(key), f"write `schedule = {{ {part} = {table[key]} }}`"
+                    "E0802",
+                    f"`{key}` is a part of the schedule",
+                    span_of(key),
+                    f"write `schedule = {{ {part} = {table[key]} }}`",
                 )
         self.unknown({key: item for key, item in table.items() if key not in _FORMER}, _KERNEL_KEYS, "kernel", index)
         name = table.get("name")
         if not (isinstance(name, str) and name.isidentifier()):
-            self.refuse("E0802", "`name` is not the name of a kernel", at("name"), 'write `name = "rms_norm"`')
+            self.refuse("E0802", "`name` is not the name of a kernel", span_of("name"), 'write `name = "rms_norm"`')
             return None
         if not os.path.isfile(kernels / f"{name}.py"):
             files = {path.stem for path in kernels.glob("*.py") if path.is_file()}
             hint = ask_first(name, files, f"create `{kernels.name}/{name}.py`, or correct the name")
-            self.refuse("E0803", f"kernel `{name}` has no file in `{kernels.name}`", at("name"), hint)
-        constants = self.constants(table.get("constants", {}), at)
-        spans = {key: at("constants", key) for key in constants}
+            self.refuse("E0803", f"kernel `{name}` has no file in `{kernels.name}`", span_of("name"), hint)
+        constants = self.constants(table.get("constants", {}), span_of)
+        spans = {key: span_of("constants", key) for key in constants}
         if "arch" in table:
             targets = self.targets(table["arch"], "kernel", index)
-        budget = self.budget(table.get("budget", {}), at)
+        budget = self.budget(table.get("budget", {}), span_of)
         limits = self.limits(table, "kernel", index, limits)
-        schedule = read_schedule(table.get("schedule", []), constants, targets, self.refuse, at)
-        return KernelEntry(name, constants, budget, schedule, targets, at("name"), spans, limits, "arch" in table)
+        schedule = read_schedule(table.get("schedule", []), constants, targets, self.refuse, span_of)
+        return KernelEntry(name, constants, budget, schedule, targets, span_of("name"), spans, limits, "arch" in table)
 
-    def constants(self, value: Any, at: Any) -> dict[str, tuple[Constant, ...]]:
+    def constants(self, value: Any, span_of: Any) -> dict[str, tuple[Constant, ...]]:
         if not isinstance(value, dict):
-            self.refuse("E0802", "`constants` is not a table", at("constants"), "write `constants = { BLOCK = [1024] }`")
+            self.refuse("E0802", "`constants` is not a table", span_of("constants"), "write `constants = { BLOCK = [1024] }`")
             return {}
         found: dict[str, tuple[Constant, ...]] = {}
         items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
@@ -322,35 +329,37 @@ class _Reader:
             values: list[Any] = given if isinstance(given, list) else [given]  # pyright: ignore[reportUnknownVariableType]
             if not values or not all(isinstance(item, (int, float, bool, str)) for item in values):
                 hint = f"write `{key} = 1024` or `{key} = [1024, 2048]`"
-                self.refuse("E0802", f"`{key}` is not a number, bool, string or list of those", at("constants", key), hint)
+                self.refuse("E0802", f"`{key}` is not a number, bool, string or list of those", span_of("constants", key), hint)
                 continue
             if any(too_wide(item) for item in values):
                 self.refuse(
                     "E0514",
                     f"`{key}` is out of range",
-                    at("constants", key),
+                    span_of("constants", key),
                     f"integers have 64 bits, strings {MAX_TEXT} characters",
                 )
                 continue
             if len({repr(item) for item in values}) != len(values):
-                self.refuse("E0806", f"`{key}` lists a value twice", at("constants", key), "remove one of them")
+                self.refuse("E0806", f"`{key}` lists a value twice", span_of("constants", key), "remove one of them")
                 continue
             found[key] = tuple(values)
             total *= len(values)
         if total > MAX_SPECIALISATIONS:
-            self.refuse("E0802", f"{total} specialisations of one kernel", at("constants"), f"at most {MAX_SPECIALISATIONS}")
+            self.refuse(
+                "E0802", f"{total} specialisations of one kernel", span_of("constants"), f"at most {MAX_SPECIALISATIONS}"
+            )
             return {}
         return found
 
-    def budget(self, value: Any, at: Any) -> dict[str, int]:
+    def budget(self, value: Any, span_of: Any) -> dict[str, int]:
         if not isinstance(value, dict):
-            self.refuse("E0802", "`budget` is not a table", at("budget"), "write `budget = { max_registers = 128 }`")
+            self.refuse("E0802", "`budget` is not a table", span_of("budget"), "write `budget = { max_registers = 128 }`")
             return {}
         items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
         for key, limit in items.items():
             if key not in BUDGETS:
                 hint = ask_first(key, BUDGETS, f"the budgets are {', '.join(f'`{name}`' for name in BUDGETS)}")
-                self.refuse("E0802", f"unknown budget `{key}`", at("budget", key), hint)
+                self.refuse("E0802", f"unknown budget `{key}`", span_of("budget", key), hint)
             elif type(limit) is not int or limit < 0:
-                self.refuse("E0802", f"budget `{key}` is not a non-negative integer", at("budget", key))
+                self.refuse("E0802", f"budget `{key}` is not a non-negative integer", span_of("budget", key))
         return {key: limit for key, limit in items.items() if key in BUDGETS and type(limit) is int}

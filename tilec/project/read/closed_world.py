@@ -76,20 +76,20 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
             continue
         family = build.families[model.family]
         try:
-            asked = _asked(family, model, build.targets if targets is None else targets)
+            requested = _requested_targets(family, model, build.targets if targets is None else targets)
         except StepError as error:
             message = f"the step of `{model.name}`: {error}"
             label, hint = Label(family.span(error)), "add it to `config`, or correct the step"
             problems.append(Diagnostic("E0808", message, label, (Label(model.span),), hint=hint))
             continue
-        for request, those in asked:
+        for request, those in requested:
             fitting = [item for item in by_kernel.get(request.kernel, ()) if _fits(request.constants, item[1])]
             for target in those:
-                here = [item for item in fitting if target in item[0].among(targets)]
-                if len(here) == 1:
-                    uses.append(_use(model, request, *here[0], target))
+                available = [item for item in fitting if target in item[0].among(targets)]
+                if len(available) == 1:
+                    uses.append(_use(model, request, *available[0], target))
                     continue
-                names = tuple(artifact_name(request.kernel, values) for _, values in here)
+                names = tuple(artifact_name(request.kernel, values) for _, values in available)
                 key = (request.kernel, repr(sorted(request.constants.items())), names)
                 one = wrong.setdefault(key, _Wrong(family, request, names, [], []))
                 one.models += [model.name] if model.name not in one.models else []
@@ -99,7 +99,7 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
     return World(tuple(found.values()), tuple(problems))
 
 
-def _asked(family: Family, model: Model, targets: tuple[Target, ...]) -> list[tuple[Request, tuple[Target, ...]]]:
+def _requested_targets(family: Family, model: Model, targets: tuple[Target, ...]) -> list[tuple[Request, tuple[Target, ...]]]:
     """The requests of a model with their targets. Targets with the same tuning have the same requests."""
     alike: dict[int, list[Target]] = {}
     for target in targets:
@@ -127,32 +127,32 @@ def _use(model: Model, request: Request, entry: KernelEntry, values: dict[str, C
     return Use(model.name, request.op, request.kernel, dict(request.constants), values, name, target, entry)
 
 
-def _words(values: Mapping[str, Any]) -> str:
+def _constants_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def _diagnostic(item: _Wrong, by_kernel: _Specialisations) -> Diagnostic:
     request, known = item.request, by_kernel.get(item.request.kernel, [])
-    kernel, asked = request.kernel, _words(request.constants)
+    kernel, requested = request.kernel, _constants_text(request.constants)
     models = ", ".join(f"`{name}`" for name in item.models)
     note = f"asked for by `{request.op}` of {models}"
-    place = item.family.span(request.launch.node)
+    launch_span = item.family.span(request.launch.node)
     if item.fitting:
-        message = f"several artifacts of `{kernel}`{f' have {asked}' if asked else ''}: " + " and ".join(
+        message = f"several artifacts of `{kernel}`{f' have {requested}' if requested else ''}: " + " and ".join(
             f"`{name}`" for name in item.fitting[:2]
         )
         hint = f"remove all but one, or say in a `[[tuning]]` of `{kernel}` which is launched when"
-        return Diagnostic("E0810", message, Label(place), notes=(note,), hint=hint)
-    message = f"no artifact of `{kernel}`{f' with {asked}' if asked else ''} for {', '.join(item.targets)}"
+        return Diagnostic("E0810", message, Label(launch_span), notes=(note,), hint=hint)
+    message = f"no artifact of `{kernel}`{f' with {requested}' if requested else ''} for {', '.join(item.targets)}"
     unknown = [name for name in request.constants if known and all(name not in values for _, values in known)]
     if not known:
         hint = f'add `[[kernel]]` with `name = "{kernel}"`'
     elif unknown:
         hint = f"`{kernel}` has no constant {', '.join(f'`{name}`' for name in unknown)}; correct the step"
     else:
-        hint = f"add {asked} to an entry of `{kernel}`"
+        hint = f"add {requested} to an entry of `{kernel}`"
     expression = request.launch.constants.get(unknown[0]) if unknown else None
-    label = item.family.span(expression.node) if expression is not None else place
+    label = item.family.span(expression.node) if expression is not None else launch_span
     return Diagnostic("E0807", message, Label(label), notes=(note,), hint=hint)
 
 

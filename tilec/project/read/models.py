@@ -36,7 +36,7 @@ Locate = Callable[..., Span]
 
 _TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep")
 _MODEL_KEYS: Final = ("name", "config", "family")
-_WORD: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
+_MODEL_NAME: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,12 @@ def read_families(
     found: dict[str, Family] = {}
     for model in {model.family: model for model in reversed(models)}.values():
         path = folder / f"{model.family}.step"
-        own = numbers.get(model.family, [])
+        numbers_of_model = numbers.get(model.family, [])
         tables = {
-            target: (*own, *(one.table for one in served if one.target == target and one.tuned.family in (None, model.family)))
+            target: (
+                *numbers_of_model,
+                *(one.table for one in served if one.target == target and one.tuned.family in (None, model.family)),
+            )
             for target in TARGETS
         }
         try:
@@ -175,8 +178,8 @@ def read_families(
         except UnicodeDecodeError as error:
             refuse("E0808", f"`{path}` is not UTF-8 at byte {error.start}", model.span)
         except StepError as error:
-            place = Span(str(path), error.line, error.column, error.line, max(error.end, error.column + 1))
-            refuse("E0808", str(error), place if error.line else model.span)
+            location = Span(str(path), error.line, error.column, error.line, max(error.end, error.column + 1))
+            refuse("E0808", str(error), location if error.line else model.span)
     return found
 
 
@@ -207,7 +210,7 @@ def _tables(
 
 def _family(table: Mapping[str, Any], name: str, index: int, refuse: Refuse, span: Locate) -> str:
     family = table.get("family")
-    if isinstance(family, str) and _WORD.fullmatch(family):
+    if isinstance(family, str) and _MODEL_NAME.fullmatch(family):
         return family
     refuse(
         "E0802",

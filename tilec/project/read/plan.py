@@ -147,9 +147,11 @@ def _check_constants(entry: KernelEntry, constants: list[str]) -> None:
             problems.append(Diagnostic("E0804", message, Label(entry.constant_spans[name]), hint=hint))
     missing = [name for name in constants if name not in entry.constants]
     if missing:
-        words = ", ".join(f"`{name}`" for name in missing)
+        joined_names = ", ".join(f"`{name}`" for name in missing)
         hint = f"add `constants = {{ {', '.join(f'{name} = ...' for name in missing)} }}`"
-        problems.append(Diagnostic("E0804", f"no value for {words} of kernel `{entry.name}`", Label(entry.span), hint=hint))
+        problems.append(
+            Diagnostic("E0804", f"no value for {joined_names} of kernel `{entry.name}`", Label(entry.span), hint=hint)
+        )
     if problems:
         raise CompileError(problems)
 

@@ -20,9 +20,9 @@ from tilec.project.read.models import Constant
 from tilec.target.schedule import COPIES, OVERRIDES, PRODUCTS, Overrides, Pipeline, Role, Schedule, problems, tma_roles
 from tilec.target.targets import Target
 
-WHERE: Final = ("constants", "arch")
-_KEYS: Final = (*OVERRIDES, *WHERE)
-_WORDS: Final = {int: "a number from {least} to 1024", str: "a string", bool: "true or false"}
+CONDITIONS: Final = ("constants", "arch")
+_KEYS: Final = (*OVERRIDES, *CONDITIONS)
+_EXPECTED: Final = {int: "a number from {least} to 1024", str: "a string", bool: "true or false"}
 _LEAST: Final = {"early": 0}
 _EXAMPLES: Final = {
     "copy": f'"{list(COPIES)[-1]}"',
@@ -49,15 +49,15 @@ class Rule:
     constants: dict[str, tuple[Constant, ...]]
     overrides: Overrides
 
-    def holds(self, values: dict[str, Constant]) -> bool:
+    def applies_to(self, values: dict[str, Constant]) -> bool:
         """Whether the rule applies to a specialisation."""
         return all(_among(values[name], wanted) for name, wanted in self.constants.items())
 
 
 def read_schedule(
-    value: Any, constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse, at: Locate
+    value: Any, constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse, span_of: Locate
 ) -> tuple[Rule, ...]:  # fmt: skip
-    """The rules of one `[[kernel]]`; `at(key, inner)` is the span of a key in its table."""
+    """The rules of one `[[kernel]]`; `span_of(key, inner)` is the span of a key in its table."""
     tables: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
     rules: list[Rule] = []
     for table in tables:
@@ -65,22 +65,23 @@ def read_schedule(
             refuse(
                 "E0802",
                 "`schedule` is not a table, nor a list of tables",
-                at("schedule", ""),
+                span_of("schedule", ""),
                 "write `schedule = { warps = 8 }`",
             )
             continue
-        rules += _rules(table, constants, targets, refuse, at)  # pyright: ignore[reportUnknownArgumentType]
+        rules += _rules(table, constants, targets, refuse, span_of)  # pyright: ignore[reportUnknownArgumentType]
     return tuple(rules)
 
 
 def _rules(
-    table: dict[str, Any], constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse, at: Locate
+    table: dict[str, Any], constants: dict[str, tuple[Constant, ...]], targets: tuple[Target, ...], refuse: Refuse,
+    span_of: Locate,
 ) -> list[Rule]:  # fmt: skip
     for key in table:
         if key not in _KEYS:
             known = f"the keys of a schedule are {', '.join(f'`{name}`' for name in _KEYS)}"
             hint = _ELSEWHERE.get(key) or ask_first(key, _KEYS, known)
-            refuse("E0802", f"unknown key `{key}` of a schedule", at("schedule", key), hint)
+            refuse("E0802", f"unknown key `{key}` of a schedule", span_of("schedule", key), hint)
     found: dict[str, Any] = {}
     for key, kind in OVERRIDES.items():
         if key not in table:
@@ -89,30 +90,32 @@ def _rules(
         if type(table[key]) is kind and (kind is not int or least <= table[key] <= 1024):
             found[key] = table[key]
         else:
-            words = _WORDS[kind].format(least=least)
-            refuse("E0802", f"`{key}` is not {words}", at("schedule", key), f"write `{key} = {_EXAMPLES.get(key, '4')}`")
-    where = _condition(table.get("constants", {}), constants, refuse, at)
-    wanted = _targets(table["arch"], targets, refuse, at) if "arch" in table else targets
-    overrides = Overrides(**found, places=tuple((key, at("schedule", key)) for key in found))
+            expected = _EXPECTED[kind].format(least=least)
+            refuse(
+                "E0802", f"`{key}` is not {expected}", span_of("schedule", key), f"write `{key} = {_EXAMPLES.get(key, '4')}`"
+            )
+    condition = _condition(table.get("constants", {}), constants, refuse, span_of)
+    wanted = _targets(table["arch"], targets, refuse, span_of) if "arch" in table else targets
+    overrides = Overrides(**found, places=tuple((key, span_of("schedule", key)) for key in found))
     for target in wanted:
         for problem in problems(_alone(overrides), target):
-            refuse("E0809", problem.text, overrides.place(problem.part) or at("schedule", ""), problem.hint)
+            refuse("E0809", problem.text, overrides.place(problem.part) or span_of("schedule", ""), problem.hint)
     if "arch" not in table:
-        return [Rule(where, overrides)]
-    return [Rule(where, replace(overrides, target=target.name)) for target in wanted]
+        return [Rule(condition, overrides)]
+    return [Rule(condition, replace(overrides, target=target.name)) for target in wanted]
 
 
 def _alone(overrides: Overrides) -> Schedule:
     """A schedule with the overrides, and with other values that cause no problem by themselves."""
     stages, order = overrides.stages or 2, overrides.order or "grid"
-    in_turns = order == "pingpong"
+    pingpong = order == "pingpong"
     copy = overrides.copy or (
-        "tma" if overrides.consumers or in_turns or overrides.store == "tma" else "load" if stages == 1 else "cp_async"
+        "tma" if overrides.consumers or pingpong or overrides.store == "tma" else "load" if stages == 1 else "cp_async"
     )
     by_tma = copy == "tma"
     loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
-    roles = tma_roles(overrides.consumers or 1 + in_turns, order=order) if by_tma else (Role("all", overrides.warps or 1),)
-    persistent = in_turns if overrides.persistent is None else overrides.persistent
+    roles = tma_roles(overrides.consumers or 1 + pingpong, order=order) if by_tma else (Role("all", overrides.warps or 1),)
+    persistent = pingpong if overrides.persistent is None else overrides.persistent
     return Schedule(
         roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early, overrides.next or "behind",
         overrides.store or "threads",
@@ -120,13 +123,13 @@ def _alone(overrides: Overrides) -> Schedule:
 
 
 def _condition(
-    value: Any, constants: dict[str, tuple[Constant, ...]], refuse: Refuse, at: Locate
+    value: Any, constants: dict[str, tuple[Constant, ...]], refuse: Refuse, span_of: Locate
 ) -> dict[str, tuple[Constant, ...]]:
     if not isinstance(value, dict):
         refuse(
             "E0802",
             "`constants` of a schedule is not a table",
-            at("schedule", "constants"),
+            span_of("schedule", "constants"),
             "write `constants = { H = [1024] }`",
         )
         return {}
@@ -136,12 +139,12 @@ def _condition(
         values: list[Any] = given if isinstance(given, list) else [given]  # pyright: ignore[reportUnknownVariableType]
         if name not in constants:
             hint = ask_first(name, constants, f"its constants are {', '.join(f'`{one}`' for one in constants)}")
-            refuse("E0804", f"the kernel has no constant `{name}`", at("schedule", name), hint)
+            refuse("E0804", f"the kernel has no constant `{name}`", span_of("schedule", name), hint)
             continue
         for one in values:
             if not _among(one, constants[name]):
                 hint = f"it is one of {', '.join(str(known) for known in constants[name])}"
-                refuse("E0804", f"this schedule is for `{name} = {one}`, which is not built", at("schedule", name), hint)
+                refuse("E0804", f"this schedule is for `{name} = {one}`, which is not built", span_of("schedule", name), hint)
         found[name] = tuple(values)
     return found
 
@@ -150,7 +153,7 @@ def _among(value: Any, values: tuple[Any, ...]) -> bool:
     return any(type(value) is type(one) and value == one for one in values)
 
 
-def _targets(value: Any, targets: tuple[Target, ...], refuse: Refuse, at: Locate) -> tuple[Target, ...]:
+def _targets(value: Any, targets: tuple[Target, ...], refuse: Refuse, span_of: Locate) -> tuple[Target, ...]:
     items: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
     found: list[Target] = []
     for item in items:
@@ -160,7 +163,7 @@ def _targets(value: Any, targets: tuple[Target, ...], refuse: Refuse, at: Locate
             target = None
         if target is None or target not in targets:
             hint = f"the kernel is built for {', '.join(one.name for one in targets)}"
-            refuse("E0802", f"this schedule is for `{item}`, which is not built", at("schedule", "arch"), hint)
+            refuse("E0802", f"this schedule is for `{item}`, which is not built", span_of("schedule", "arch"), hint)
         else:
             found.append(target)
     return tuple(found)

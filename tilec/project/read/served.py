@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.project.read.models import Constant
-from tilec.project.read.tuned import Candidate, Tuned, admits, as_declared, cost_text, words
+from tilec.project.read.tuned import Candidate, Tuned, admits, as_declared, cost_text, description
 from tilec.step.expressions import StepError
 from tilec.step.tuning import read_tuning
 from tilec.target.targets import TARGETS, Target
@@ -44,16 +44,16 @@ def serve(
     found: list[Served] = []
     for target in TARGETS:
         path = table_path(kernels, tuned.kernel, target.name)
-        why, table = "", None
+        reason, table = "", None
         try:
             table = read_table(path)
             if table is not None:
-                why = _unfit(table, tuned, entries, target) or stale(table, root)
+                reason = _unfit(table, tuned, entries, target) or stale(table, root)
         except ValueError as error:
-            why = f"`{path.name}` {error}"
-        if why:
-            notes.append(_note(tuned, target, f"what was measured of `{tuned.kernel}` for {target.name} is not used: {why}"))
-        if table is not None and not why:
+            reason = f"`{path.name}` {error}"
+        if reason:
+            notes.append(_note(tuned, target, f"what was measured of `{tuned.kernel}` for {target.name} is not used: {reason}"))
+        if table is not None and not reason:
             found.append(_by_table(tuned, entries, target, table))
         else:
             found.append(_by_cost(tuned, entries, target))
@@ -87,7 +87,7 @@ def _unfit(table: Table, tuned: Tuned, entries: Sequence[KernelEntry], target: T
         return "`cost` is another than it was"
     for one in table.kept:
         if _declared(one, tuned, entries, target) is None:
-            return f"the choice {words({**one.constants, **one.schedule})} is no longer declared"
+            return f"the choice {description({**one.constants, **one.schedule})} is no longer declared"
     return ""
 
 
@@ -102,12 +102,19 @@ def _declared(kept: Kept, tuned: Tuned, entries: Sequence[KernelEntry], target: 
 def _by_table(tuned: Tuned, entries: Sequence[KernelEntry], target: Target, table: Table) -> Served:
     candidates = tuple(one for kept in table.kept if (one := _declared(kept, tuned, entries, target)) is not None)
     rows = [{**one.constants, **one.numbers, **kept.numbers} for one, kept in zip(candidates, table.kept, strict=True)]
-    made: dict[str, Any] = {"kernel": tuned.kernel, "cost": table.cost, "choices": rows, "measured": table.words()}
+    tuning_table: dict[str, Any] = {
+        "kernel": tuned.kernel,
+        "cost": table.cost,
+        "choices": rows,
+        "measured": table.description(),
+    }
     try:
-        read_tuning([made])
+        read_tuning([tuning_table])
     except StepError:  # a hostile table: its numbers are untrusted, the declared cost is not
         return _by_cost(tuned, entries, target)
-    return Served(tuned, target, candidates, made, {name: digest for one in table.kept for name, digest in one.cubins.items()})
+    return Served(
+        tuned, target, candidates, tuning_table, {name: digest for one in table.kept for name, digest in one.cubins.items()}
+    )
 
 
 def _by_cost(tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Served:
@@ -125,10 +132,10 @@ def as_entry(
     candidate: Candidate, entry: KernelEntry, constants: Mapping[str, Constant], only: tuple[Target, ...]
 ) -> KernelEntry:  # fmt: skip
     """An entry that builds only a candidate, at `constants` and for the targets in `only`."""
-    own = {name: (value,) for name, value in {**candidate.constants, **constants}.items()}
-    spans = {name: entry.constant_spans.get(name, entry.span) for name in {**entry.constants, **own}}
+    single_constants = {name: (value,) for name, value in {**candidate.constants, **constants}.items()}
+    spans = {name: entry.constant_spans.get(name, entry.span) for name in {**entry.constants, **single_constants}}
     return replace(
-        entry, constants={**entry.constants, **own}, constant_spans=spans, only=only,
+        entry, constants={**entry.constants, **single_constants}, constant_spans=spans, only=only,
         schedule=entry.schedule if candidate.rules is None else candidate.rules,
     )  # fmt: skip
 
@@ -148,15 +155,17 @@ def expanded(entries: Sequence[KernelEntry], served: Sequence[Served]) -> list[K
     """The entries. An entry that leaves constants to a tuning is replaced by one per selected candidate."""
     found: list[KernelEntry] = []
     for entry in entries:
-        here = [one for one in served if one.tuned.kernel == entry.name]
-        names = {name for one in here for candidate in one.tuned.candidates for name in candidate.constants}
+        selections = [selection for selection in served if selection.tuned.kernel == entry.name]
+        names = {name for selection in selections for candidate in selection.tuned.candidates for name in candidate.constants}
         if names <= entry.constants.keys():
             found.append(entry)
             continue
-        places: dict[int, tuple[Candidate, list[Target]]] = {}
-        for one in here:
-            for candidate in one.candidates:
+        targets_by_candidate: dict[int, tuple[Candidate, list[Target]]] = {}
+        for selection in selections:
+            for candidate in selection.candidates:
                 if admits(entry, candidate.constants):
-                    places.setdefault(id(candidate), (candidate, []))[1].append(one.target)
-        found += [as_entry(candidate, entry, {}, tuple(where)) for candidate, where in places.values()]
+                    targets_by_candidate.setdefault(id(candidate), (candidate, []))[1].append(selection.target)
+        found += [
+            as_entry(candidate, entry, {}, tuple(chosen_targets)) for candidate, chosen_targets in targets_by_candidate.values()
+        ]
     return found

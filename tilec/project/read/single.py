@@ -46,9 +46,11 @@ def single(
             values[name].append(value)
     missing = [name for name, found in values.items() if not found]
     if missing and not problems:
-        words = ", ".join(f"`{name}`" for name in missing)
+        joined_names = ", ".join(f"`{name}`" for name in missing)
         examples = " ".join(f"-c {name}={'bf16' if name in source.elements else '1024'}" for name in missing)
-        problems.append(Diagnostic("E0804", f"no value for {words} of kernel `{source.name}`", hint=f"give them: {examples}"))
+        problems.append(
+            Diagnostic("E0804", f"no value for {joined_names} of kernel `{source.name}`", hint=f"give them: {examples}")
+        )
     if problems:
         raise CompileError(problems)
     return project_of(path, source.name, values, TARGETS if targets is None else targets)

@@ -45,7 +45,7 @@ def locate(text: str, file: str, table: str, index: int = 0, key: str = "", inne
             if in_key:
                 best = Span(file, number, found.start(group), number, found.end(group))
         if in_key and inner:
-            place = re.search(rf"(?<![\w\-]){re.escape(inner)}(?=\s*=)", line)
-            if place:
-                return Span(file, number, place.start(), number, place.end())
+            match = re.search(rf"(?<![\w\-]){re.escape(inner)}(?=\s*=)", line)
+            if match:
+                return Span(file, number, match.start(), number, match.end())
     return best

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = "at_once"
 START: Final = "start"
-WHOLE: Final = "time"
+TIME_NUMBER: Final = "time"
 MAX_SHAPES: Final = 1000
 NOT_MEASURED: Final = "nothing: by the cost that build.toml declares"
 MULTIPROCESSORS: Final = {"sm_90a": 132, "sm_100a": 148, "sm_120a": 170}
@@ -61,8 +61,8 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """One table. `terms` are the parts of the cost by name. `family` restricts it to the models of one family. Candidates are
-    measured with `constants` at `shapes` (launch values). At most `keep` candidates are selected. `said` is the author's text
-    on the origin of the numbers."""
+    measured with `constants` at `shapes` (launch values). At most `keep` candidates are selected. `measured_by` is the author's
+    text on the origin of the numbers."""
 
     kernel: str
     family: str | None
@@ -71,7 +71,7 @@ class Tuned:
     constants: Mapping[str, Constant]
     shapes: tuple[Mapping[str, int], ...]
     keep: int
-    said: str
+    measured_by: str
     span: Span
 
     def entry(self, candidate: Candidate, entries: Iterable[KernelEntry]) -> KernelEntry | None:
@@ -90,8 +90,10 @@ class Tuned:
         entry = self.entry(candidate, entries)
         wanted = {**candidate.constants, **self.constants}
         rules = candidate.rules if candidate.rules is not None else entry.schedule if entry else ()
-        held = tuple(rule.overrides for rule in rules if all(name in wanted for name in rule.constants) and rule.holds(wanted))
-        return merged(held, target).given()
+        overrides = tuple(
+            rule.overrides for rule in rules if all(name in wanted for name in rule.constants) and rule.applies_to(wanted)
+        )
+        return merged(overrides, target).given()
 
 
 def admits(entry: KernelEntry, wanted: Mapping[str, Constant]) -> bool:
@@ -109,27 +111,29 @@ def read_tuned(
     found: list[Tuned] = []
     for index, table in tables:
 
-        def at(key: str = "", inner: str = "", index: int = index) -> Span:
+        def span_of(key: str = "", inner: str = "", index: int = index) -> Span:
             return span("tuning", index, key, inner)
 
-        one = _tuned(table, targets, refuse, at)
+        one = _tuned(table, targets, refuse, span_of)
         if one is not None and any(other.kernel == one.kernel for other in found):
-            refuse("E0806", f"`{one.kernel}` is tuned twice", at("kernel"), "write one table with all of its choices")
+            refuse("E0806", f"`{one.kernel}` is tuned twice", span_of("kernel"), "write one table with all of its choices")
         elif one is not None:
             found.append(one)
     return found
 
 
-def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, at: Callable[..., Span]) -> Tuned | None:
+def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, span_of: Callable[..., Span]) -> Tuned | None:
     kernel, cost, rows = table.get("kernel"), table.get("cost"), table.get("choices")
-    given: Any = {WHOLE: cost} if isinstance(cost, str) else cost
+    given: Any = {TIME_NUMBER: cost} if isinstance(cost, str) else cost
     terms: dict[str, str] = cast("dict[str, str]", given) if isinstance(given, dict) else {}
     if not terms or any(type(text) is not str for text in terms.values()):
         hint = 'write `cost = "cdiv(out[0], BM)"`'
-        refuse("E0802", "`cost` is not an expression, nor a table of some by name", at("cost"), hint)
+        refuse("E0802", "`cost` is not an expression, nor a table of some by name", span_of("cost"), hint)
         return None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
-        refuse("E0802", "`choices` is not a list of tables", at("choices"), "write `choices = [{ BM = 64 }, { BM = 128 }]`")
+        refuse(
+            "E0802", "`choices` is not a list of tables", span_of("choices"), "write `choices = [{ BM = 64 }, { BM = 128 }]`"
+        )
         return None
     candidates: list[Candidate] = []
     for row in cast("list[dict[str, Any]]", rows):
@@ -138,51 +142,56 @@ def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, a
         blocks = numbers.get(AT_ONCE, 1)
         if type(blocks) is not int or not 0 < blocks < 1 << 31:
             hint = "write how many blocks run at the same time, at least 1, or leave it out"
-            refuse("E0802", f"`{AT_ONCE}` is no number of blocks", at("choices", AT_ONCE), hint)
+            refuse("E0802", f"`{AT_ONCE}` is no number of blocks", span_of("choices", AT_ONCE), hint)
             return None
         rules = None
         if "schedule" in row:
-            own = {name: (value,) for name, value in constants.items()}
-            rules = read_schedule(row["schedule"], own, targets, refuse, lambda key, inner: at("choices", inner or key))
+            own_constants = {name: (value,) for name, value in constants.items()}
+            rules = read_schedule(
+                row["schedule"], own_constants, targets, refuse, lambda key, inner: span_of("choices", inner or key)
+            )
         candidates.append(Candidate(constants, numbers, rules))
-    said = table.get("measured")
-    if said is None and any(name != AT_ONCE for one in candidates for name in one.numbers):
-        refuse("E0802", "`measured` does not say where the numbers of the choices come from", at("choices"), "")
+    measured_by = table.get("measured")
+    if measured_by is None and any(name != AT_ONCE for one in candidates for name in one.numbers):
+        refuse("E0802", "`measured` does not say where the numbers of the choices come from", span_of("choices"), "")
         return None
     constants = table.get("constants", {})
     if not isinstance(constants, dict) or not all(
         isinstance(one, (int, float, str)) for one in cast("dict[str, Any]", constants).values()
     ):
-        refuse("E0802", "`constants` is not a table of one value each", at("constants"), 'write `constants = { E = "bf16" }`')
+        refuse(
+            "E0802", "`constants` is not a table of one value each", span_of("constants"), 'write `constants = { E = "bf16" }`'
+        )
         constants = {}
     keep = table.get("keep", 8)
     if type(keep) is not int or not 1 <= keep <= MAX_CHOICES:
-        refuse("E0802", f"`keep` is not a number from 1 to {MAX_CHOICES}", at("keep"), "write `keep = 8`")
+        refuse("E0802", f"`keep` is not a number from 1 to {MAX_CHOICES}", span_of("keep"), "write `keep = 8`")
         keep = 8
-    said = said if isinstance(said, str) else NOT_MEASURED if said is None else ""
-    made = Tuned(
+    measured_by = measured_by if isinstance(measured_by, str) else NOT_MEASURED if measured_by is None else ""
+    tuned = Tuned(
         kernel if isinstance(kernel, str) else "", table.get("family"), terms, tuple(candidates),
-        cast("dict[str, Constant]", constants), _shapes(table.get("shapes", []), refuse, at), keep, said, at("kernel"),
+        cast("dict[str, Constant]", constants), _shapes(table.get("shapes", []), refuse, span_of), keep, measured_by,
+        span_of("kernel"),
     )  # fmt: skip
     try:
-        _check(made)
+        _check(tuned)
     except StepError as error:
-        refuse("E0802", str(error), at(), "`tilec explain E0810` shows a table")
+        refuse("E0802", str(error), span_of(), "`tilec explain E0810` shows a table")
         return None
-    return made
+    return tuned
 
 
 def _check(tuned: Tuned) -> None:
     """StepError if the cost cannot be evaluated for some choice."""
     read_tuning([as_declared(tuned, TARGETS[0], tuned.candidates, {})])
     for text in tuned.terms.values():
-        asked = {name for name in parse(text).names if "[" not in name} - {AT_ONCE}
+        cost_names = {name for name in parse(text).names if "[" not in name} - {AT_ONCE}
         for one in tuned.candidates:
-            for name in sorted(asked - {*one.constants, *one.numbers}):
-                raise StepError(f"`cost` asks for `{name}`, which the choice {words(one.constants)} has not")
+            for name in sorted(cost_names - {*one.constants, *one.numbers}):
+                raise StepError(f"`cost` asks for `{name}`, which the choice {description(one.constants)} has not")
 
 
-def _shapes(value: Any, refuse: Refuse, at: Callable[..., Span]) -> tuple[Mapping[str, int], ...]:
+def _shapes(value: Any, refuse: Refuse, span_of: Callable[..., Span]) -> tuple[Mapping[str, int], ...]:
     """All combinations of the values of each table, without duplicates."""
     found: dict[str, dict[str, int]] = {}
     items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
@@ -195,12 +204,12 @@ def _shapes(value: Any, refuse: Refuse, at: Callable[..., Span]) -> tuple[Mappin
             refuse(
                 "E0802",
                 "`shapes` is not a list of tables of extents",
-                at("shapes"),
+                span_of("shapes"),
                 "write `shapes = [{ M = [16, 512], K = 2560 }]`",
             )
             return ()
         if len(found) + prod(map(len, lists.values())) > MAX_SHAPES:
-            refuse("E0514", f"`shapes` has more than {MAX_SHAPES} combinations", at("shapes"), "leave some out")
+            refuse("E0514", f"`shapes` has more than {MAX_SHAPES} combinations", span_of("shapes"), "leave some out")
             return ()
         for values in itertools.product(*lists.values()):
             shape = dict(zip(lists, values, strict=True))
@@ -210,19 +219,19 @@ def _shapes(value: Any, refuse: Refuse, at: Callable[..., Span]) -> tuple[Mappin
 
 def cost_text(terms: Mapping[str, str]) -> str:
     """The cost expression with a weight per term, to be fitted to measurements."""
-    weights = {WHOLE: "scale"} if list(terms) == [WHOLE] else {name: name for name in terms}
+    weights = {TIME_NUMBER: "scale"} if list(terms) == [TIME_NUMBER] else {name: name for name in terms}
     return f"{START} + " + " + ".join(f"{weights[name]} * ({text})" for name, text in terms.items())
 
 
 def weight_names(terms: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the weights in `cost_text`, in order."""
-    return (START, "scale") if list(terms) == [WHOLE] else (START, *terms)
+    return (START, "scale") if list(terms) == [TIME_NUMBER] else (START, *terms)
 
 
 def at_once(candidate: Candidate, fixed: Mapping[str, int | str | bool], multiprocessors: int) -> int:
     """Concurrent blocks of a candidate: its own number, or the schedule's blocks per multiprocessor on all of them."""
-    said = candidate.numbers.get(AT_ONCE)
-    return int(said) if said is not None else multiprocessors * int(fixed.get("blocks", 1))
+    own_number = candidate.numbers.get(AT_ONCE)
+    return int(own_number) if own_number is not None else multiprocessors * int(fixed.get("blocks", 1))
 
 
 def as_declared(
@@ -235,8 +244,8 @@ def as_declared(
     if AT_ONCE in cost:
         for row, one in zip(rows, candidates, strict=True):
             row[AT_ONCE] = at_once(one, fixed.get(id(one), {}), MULTIPROCESSORS[target.name])
-    return {"kernel": tuned.kernel, "cost": cost, "choices": rows, "measured": tuned.said}
+    return {"kernel": tuned.kernel, "cost": cost, "choices": rows, "measured": tuned.measured_by}
 
 
-def words(values: Mapping[str, object]) -> str:
+def description(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())

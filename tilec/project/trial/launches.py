@@ -133,8 +133,8 @@ def _none_found(contract: Contract, given: dict[str, float], floats: set[str]) -
     for check in contract.launch_checks:
         if known.keys() >= set(check.condition.symbols()) and not check.condition.evaluate(known):
             return f"no launch has {shown}: {check.text}"
-    beside = f" beside {shown}" if shown else ""
-    return f"found no small sizes{beside} that the launch checks allow; give them with --dims"
+    shown_values = f" beside {shown}" if shown else ""
+    return f"found no small sizes{shown_values} that the launch checks allow; give them with --dims"
 
 
 def large_launch(contract: Contract, given: dict[str, float], most: int = 1 << 28) -> dict[str, float]:
@@ -249,7 +249,7 @@ class Stored:
         return cls(check.low.evaluate(env), check.high.evaluate(env), check.distinct, check.sorted, check.ends)
 
     @property
-    def whole(self) -> bool:
+    def is_unrepeatable(self) -> bool:
         """Whether a repetition of part of the values would violate the check."""
         return self.distinct or self.sorted
 

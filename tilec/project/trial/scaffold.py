@@ -108,19 +108,19 @@ On a machine with the GPU and no compiler:
 
 def names_used() -> set[str]:
     """Names that the files of a new project use or define, which its kernel therefore cannot have."""
-    nodes = [node for place, text in FILES.items() if place.endswith(".py") for node in ast.walk(ast.parse(text))]
+    nodes = [node for path, text in FILES.items() if path.endswith(".py") for node in ast.walk(ast.parse(text))]
     found = {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.arg for node in nodes if isinstance(node, ast.arg)
     }
     found |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     found |= {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    found |= {Path(place).stem for place in FILES if place.endswith(".py")}
+    found |= {Path(path).stem for path in FILES if path.endswith(".py")}
     return found - {"NAME"}
 
 
 def scaffold(folder: Path, name: str) -> list[str]:
     """Write a project into `folder`, which must be missing or empty. Returns the files, in order. OSError if writing fails."""
-    return _write(folder, {place.replace("NAME", name): text.replace("NAME", name) for place, text in FILES.items()})
+    return _write(folder, {path.replace("NAME", name): text.replace("NAME", name) for path, text in FILES.items()})
 
 
 def copy_shipped(folder: Path) -> list[str]:
@@ -130,5 +130,5 @@ def copy_shipped(folder: Path) -> list[str]:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    write_tree(folder, {place: text.encode() for place, text in files.items()})
+    write_tree(folder, {path: text.encode() for path, text in files.items()})
     return list(files)

@@ -48,7 +48,7 @@ OUTLIER: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TrialRequest:
     """What to run. Each of the `launches` has different inputs, from `seed` on, and different sizes for values not in `dims`.
     `tolerance` (relative, absolute) replaces `TOLERANCES`; `limits` apply to the proof and to each launch."""
 
@@ -94,27 +94,27 @@ class Trial:
         return not self.problem and all(one.error is None or one.error <= 1 for one in self.written)
 
 
-def trials(question: Question) -> tuple[Trial, ...]:
+def trials(request: TrialRequest) -> tuple[Trial, ...]:
     """Prove the kernel once, then launch and compare. CompileError if the kernel is refused."""
     from tilec.frontend import load_kernel
     from tilec.passes.prover import prove
 
-    kernel = f"kernel `{question.path.stem}`"
-    with progress.stage(f"the proof of {kernel}", question.limits):
-        function = load_kernel(question.path, question.constants, root=question.root)
+    kernel = f"kernel `{request.path.stem}`"
+    with progress.stage(f"the proof of {kernel}", request.limits):
+        function = load_kernel(request.path, request.constants, root=request.root)
         contract = Contract.of_function(function, prove(function))
         try:
-            sizes = small_launches(contract, dict(question.dims))
+            sizes = small_launches(contract, dict(request.dims))
         except LaunchValuesError as error:
-            return (Trial({}, question.seed, problem=str(error)),)
+            return (Trial({}, request.seed, problem=str(error)),)
     found: list[Trial] = []
-    for number in range(question.launches):
-        with progress.stage(f"a launch of {kernel}", question.limits):
-            found.append(_trial(question, function, contract, sizes[number % len(sizes)], question.seed + number))
+    for number in range(request.launches):
+        with progress.stage(f"a launch of {kernel}", request.limits):
+            found.append(_trial(request, function, contract, sizes[number % len(sizes)], request.seed + number))
     return tuple(found)
 
 
-def _trial(question: Question, function: Function, contract: Contract, values: Mapping[str, float], seed: int) -> Trial:
+def _trial(request: TrialRequest, function: Function, contract: Contract, values: Mapping[str, float], seed: int) -> Trial:
     from tilec.interpreter import InterpreterError, run
 
     integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
@@ -129,16 +129,16 @@ def _trial(question: Question, function: Function, contract: Contract, values: M
     except InterpreterError as error:  # an error of the prover, or of the chosen sizes
         return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
     outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
-    if question.reference is None:
+    if request.reference is None:
         return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
     try:
-        expected, relative = reference_results(*question.reference, reference_inputs(contract, before, values), len(outputs))
+        expected, relative = reference_results(*request.reference, reference_inputs(contract, before, values), len(outputs))
     except NoReference as error:
         return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs), str(error))
-    tolerance = (relative if question.tolerance[0] is None else question.tolerance[0], question.tolerance[1])
-    judged = [compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
-    problem = next((one for one in judged if isinstance(one, str)), "")
-    return Trial(values, seed, blocks, tuple(one for one in judged if isinstance(one, Written)), problem)
+    tolerance = (relative if request.tolerance[0] is None else request.tolerance[0], request.tolerance[1])
+    comparisons = [compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
+    problem = next((one for one in comparisons if isinstance(one, str)), "")
+    return Trial(values, seed, blocks, tuple(one for one in comparisons if isinstance(one, Written)), problem)
 
 
 def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
@@ -184,48 +184,48 @@ def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: in
     """Execute a reference: the arrays that it returns, and its own relative tolerance if its file has one. Raises
     NoReference."""
     shown = f"`{path.name}:{name}`"
-    with _told(shown, path):
+    with _reference_errors(shown, path):
         module = execute(path, "reference")
     function = getattr(module, name, None)
     if not callable(function):
         raise NoReference(f"`{path.name}` has no function `{name}`")
-    with _told(shown, path):
+    with _reference_errors(shown, path):
         wanted = inspect.signature(function).parameters
     for parameter in wanted:
         if parameter not in inputs:
             raise NoReference(f"{shown} asks for `{parameter}`; there are {', '.join(f'`{one}`' for one in inputs)}")
-    with _told(shown, path):
+    with _reference_errors(shown, path):
         result: Any = function(**{parameter: inputs[parameter] for parameter in wanted})
     results: list[Any] = list(result) if isinstance(result, tuple) else [result]  # pyright: ignore[reportUnknownArgumentType]
     if len(results) != outputs:
         raise NoReference(f"{shown} returns {len(results)} arrays; the kernel writes {outputs}")
-    own: Any = getattr(module, "TOLERANCES", {})
-    with _told(shown, path):
+    tolerances: Any = getattr(module, "TOLERANCES", {})
+    with _reference_errors(shown, path):
         arrays = [np.asarray(one) for one in results]
-        relative = own.get(name) if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        relative = tolerances.get(name) if isinstance(tolerances, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for array in arrays:
             array.astype(np.complex128)  # raises if it is not numeric
     return arrays, None if relative is None else float(relative)  # pyright: ignore[reportUnknownArgumentType]
 
 
 @contextlib.contextmanager
-def _told(shown: str, path: Path) -> Any:
+def _reference_errors(shown: str, path: Path) -> Any:
     """Convert what a reference raises to NoReference. Its output goes to stderr, since a program may read stdout."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f" at line {frames[-1].lineno}" if frames else ""
-        raise NoReference(f"{shown} fails{where}: {type(error).__name__}: {error}") from None
+        location = f" at line {frames[-1].lineno}" if frames else ""
+        raise NoReference(f"{shown} fails{location}: {type(error).__name__}: {error}") from None
 
 
 def _written(spec: TensorSpec, array: Array) -> Written:
     wide = array.astype(np.float64)
     finite = wide[np.isfinite(wide)]
-    words = f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else "nothing finite"
-    lost = wide.size - finite.size
-    return Written(spec.name, spec.dtype, array.shape, words + (f", {lost} not finite" if lost else ""))
+    summary = f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else "nothing finite"
+    not_finite = wide.size - finite.size
+    return Written(spec.name, spec.dtype, array.shape, summary + (f", {not_finite} not finite" if not_finite else ""))
 
 
 def _typical(expected: Array) -> float:
@@ -255,11 +255,11 @@ def compared(
             absolute = relative * _typical(expected)
         allowed = absolute + relative * np.abs(expected)
         comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
-        error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
+        error = np.location(comparable, np.abs(found - expected) / np.location(comparable, allowed, 1.0), np.inf)
         same = (found == expected) | (np.isnan(found) & np.isnan(expected))
         if spec.dtype not in TOLERANCES:  # float64 cannot represent all 64-bit integers
             same = array == truth
-        error = np.where(same, 0.0, error)
+        error = np.location(same, 0.0, error)
     worst = np.unravel_index(int(np.argmax(error)), error.shape)
     return Written(
         spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),

@@ -83,19 +83,19 @@ def resource_changes(name: str, old: Mapping[str, int], new: Mapping[str, int]) 
             yield Change(name, "resources", f"{key} {old[key]} -> {new[key]}", new[key] > old[key])
 
 
-def text_changes(name: str, what: str, old: Iterable[str], new: Iterable[str], *, worse: bool) -> Iterable[Change]:
+def text_changes(name: str, clause_name: str, old: Iterable[str], new: Iterable[str], *, worse: bool) -> Iterable[Change]:
     """Lines that only one side has; `worse` is whether a new line counts as worse."""
     before, after = list(old), list(new)
-    yield from (Change(name, "contract", f"{what} gone: {text}", False) for text in before if text not in after)
-    yield from (Change(name, "contract", f"new {what}: {text}", worse) for text in after if text not in before)
+    yield from (Change(name, "contract", f"{clause_name} gone: {text}", False) for text in before if text not in after)
+    yield from (Change(name, "contract", f"new {clause_name}: {text}", worse) for text in after if text not in before)
 
 
 def manifest_changes(name: str, old: Manifest, new: Manifest) -> Iterable[Change]:
     """Everything that differs between two builds of one artifact."""
     yield from proof_changes(name, proofs_of(old), proofs_of(new))
     yield from resource_changes(name, resources_of(old), resources_of(new))
-    for what, worse, of in _CONTRACT:
-        yield from text_changes(name, what, of(old), of(new), worse=worse)
+    for clause_name, worse, clauses_of in _CONTRACT:
+        yield from text_changes(name, clause_name, clauses_of(old), clauses_of(new), worse=worse)
     kept = set(map(str, new.promises))
     yield from (Change(name, "contract", f"promise gone: {one}", True) for one in old.promises if str(one) not in kept)
     yield from (Change(name, "contract", f"new promise: {one}", False) for one in new.promises if one not in old.promises)
@@ -110,7 +110,7 @@ def manifest_changes(name: str, old: Manifest, new: Manifest) -> Iterable[Change
 
 def contract_of(manifest: Manifest) -> list[str]:
     """The conditions of a launch, and what is trusted, one line each."""
-    return [*_checks(manifest), *_values(manifest), *_apart(manifest), *(f"trust: {text}" for text in manifest.unsafe)]
+    return [*_checks(manifest), *_values(manifest), *_no_alias_texts(manifest), *(f"trust: {text}" for text in manifest.unsafe)]
 
 
 def _checks(manifest: Manifest) -> list[str]:
@@ -127,7 +127,7 @@ def _interface(manifest: Manifest) -> list[str]:
     return [*lines, f"grid ({', '.join(map(str, manifest.grid))}), {manifest.block} threads per block"]
 
 
-def _apart(manifest: Manifest) -> list[str]:
+def _no_alias_texts(manifest: Manifest) -> list[str]:
     return [f"{left} apart from {right}" for left, right in manifest.no_alias]
 
 
@@ -139,7 +139,7 @@ _CONTRACT = (
     ("parameter or grid", False, _interface),
     ("launch check", True, _checks),
     ("value obligation", True, _values),
-    ("aliasing rule", True, _apart),
+    ("aliasing rule", True, _no_alias_texts),
     ("unsafe block", True, _unsafe),
 )
 

@@ -125,6 +125,6 @@ def tuning_lines(bundle: Bundle) -> list[str]:
         for one in data["serves"] if "kernel" in table else ():
             if one["kernel"] == table["kernel"]:
                 first, last = one["tokens"]
-                words = " ".join(f"{name}={value}" for name, value in one["constants"].items())
-                lines.append(f"  {one['operation']:<24} {first:>5} to {last:>5} tokens  {words}")
+                constants_text = " ".join(f"{name}={value}" for name, value in one["constants"].items())
+                lines.append(f"  {one['operation']:<24} {first:>5} to {last:>5} tokens  {constants_text}")
     return lines

@@ -118,8 +118,8 @@ def _resource_changes(name: str, before: Mapping[str, int], used: Mapping[str, i
 
 def unheld(golden: Record, now: Record) -> list[str]:
     """Kernels without any artifact in the golden files, which the ratchet therefore does not cover."""
-    held = {name.split("-")[0] for name in golden.proofs.keys() & now.proofs.keys()}
-    return sorted({name.split("-")[0] for name in now.proofs} - held)
+    recorded = {name.split("-")[0] for name in golden.proofs.keys() & now.proofs.keys()}
+    return sorted({name.split("-")[0] for name in now.proofs} - recorded)
 
 
 def verdict(golden: Record, now: Record) -> list[Diagnostic]:

@@ -17,45 +17,48 @@ PRODUCTS = {"tir": "tile IR", "proofs": "record of proofs", "mlir": "MLIR", "ptx
 """Readable names of a manifest's digests."""
 
 
-def differences(bundle: Bundle, again: Bundle) -> list[str]:
-    """Every difference between `bundle` and `again`, a new build of the same; empty if their bytes are equal."""
-    if bundle.digest == again.digest:
+def differences(bundle: Bundle, rebuilt: Bundle) -> list[str]:
+    """Every difference between `bundle` and `rebuilt`, a new build of the same; empty if their bytes are equal."""
+    if bundle.digest == rebuilt.digest:
         return []
     found = [
-        f"{what} is {mine}, built again it is {other}"
-        for what, mine, other in (("the model", bundle.model, again.model), ("the architecture", bundle.arch, again.arch))
-        if mine != other
+        f"{what} is {original}, built again it is {other}"
+        for what, original, other in (
+            ("the model", bundle.model, rebuilt.model),
+            ("the architecture", bundle.arch, rebuilt.arch),
+        )
+        if original != other
     ]
-    found += [f"the model's number `{name}` differs" for name in _unequal(dict(bundle.config), dict(again.config))]
-    if bundle.declaration.syntax != again.declaration.syntax:
+    found += [f"the model's number `{name}` differs" for name in _unequal(dict(bundle.config), dict(rebuilt.config))]
+    if bundle.declaration.syntax != rebuilt.declaration.syntax:
         found.append("the step differs")
-    if bundle.tables != again.tables:
+    if bundle.tables != rebuilt.tables:
         found.append("the tuning differs")
-    mine, others = ({kernel.name: kernel for kernel in one.kernels} for one in (bundle, again))
-    for name in sorted({*mine, *others}):
+    original, others = ({kernel.name: kernel for kernel in one.kernels} for one in (bundle, rebuilt))
+    for name in sorted({*original, *others}):
         if name not in others:
             found.append(f"{name}: no source builds it for this model")
-        elif name not in mine:
+        elif name not in original:
             found.append(f"{name}: the sources build it, and it is not there")
         else:
-            found.extend(f"{name}: {line}" for line in _kernel_differences(mine[name], others[name]))
-    if set(bundle.texts()) != set(again.texts()):
+            found.extend(f"{name}: {line}" for line in _kernel_differences(original[name], others[name]))
+    if set(bundle.texts()) != set(rebuilt.texts()):
         found.append("the tile IR and PTX that it carries differ")
     return found or ["the bytes of the files differ, and nothing that they say does"]
 
 
-def _kernel_differences(mine: BundledKernel, other: BundledKernel) -> Iterator[str]:
-    for name in _unequal(mine.manifest.digests, other.manifest.digests):
+def _kernel_differences(original: BundledKernel, other: BundledKernel) -> Iterator[str]:
+    for name in _unequal(original.manifest.digests, other.manifest.digests):
         yield f"its {PRODUCTS.get(name, name)} differs"
-    for name in _unequal(mine.manifest.toolchain, other.manifest.toolchain):
-        left, right = mine.manifest.toolchain.get(name, "none"), other.manifest.toolchain.get(name, "none")
+    for name in _unequal(original.manifest.toolchain, other.manifest.toolchain):
+        left, right = original.manifest.toolchain.get(name, "none"), other.manifest.toolchain.get(name, "none")
         yield f"it says it was made by {name} {left:.40}, and {right:.40} is installed"
-    fields: dict[str, Any] = to_json(mine.manifest)
+    fields: dict[str, Any] = to_json(original.manifest)
     others: dict[str, Any] = to_json(other.manifest)
     for name in _unequal(fields, others):
         if name not in ("digests", "toolchain"):
             yield f"`{name}` of its manifest differs"
-    if mine.steps != other.steps:
+    if original.steps != other.steps:
         yield "the operations that use it differ"
 
 

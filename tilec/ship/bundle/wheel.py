@@ -76,13 +76,13 @@ def _metadata(package: str, version: str, title: str, bundle: Bundle, *, atteste
     return "\n".join([*lines, f"The bundle's sha256 is {bundle.digest}.", ""])
 
 
-def _record(members: dict[str, bytes], own: str) -> bytes:
+def _record(members: dict[str, bytes], record_name: str) -> bytes:
     """The RECORD file: every member with digest and size, its own line without. No name in it needs quoting."""
     rows: list[str] = []
     for name, data in members.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode("ascii")
         rows.append(f"{name},sha256={digest},{len(data)}\n")
-    return ("".join(rows) + f"{own},,\n").encode()
+    return ("".join(rows) + f"{record_name},,\n").encode()
 
 
 def _zip(members: dict[str, bytes]) -> bytes:

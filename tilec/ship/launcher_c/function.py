@@ -30,7 +30,7 @@ class Function:
     definition: str
 
 
-def why_not(manifest: Manifest) -> str:
+def unsupported_reason(manifest: Manifest) -> str:
     """Why a kernel cannot have a C function, as the end of a sentence; empty if it can."""
     if manifest.tensor_maps:
         return "takes tensor maps"
@@ -68,7 +68,7 @@ def function_of(manifest: Manifest, name: str, kernels: str, number_of: int) -> 
     lines += _checked('tilec_faulty(tilec_at, tilec_name, "the grid")')
     for axis in range(len(manifest.grid)):
         lines += _checked(f"tilec_check_grid(tilec_name, {axis}, tilec_grid[{axis}])")
-    lines += _places(manifest)
+    lines += _overlap_checks(manifest)
     lines += _value_checks(manifest, names)
     lines += _launch(manifest, names, number_of)
     lines.append("}")
@@ -116,12 +116,12 @@ def _tensors(manifest: Manifest, names: dict[str, str]) -> Iterator[str]:
         yield from _checked(f"tilec_check_layout(tilec_name, &tilec_tensor_{index})")
 
 
-def _places(manifest: Manifest) -> Iterator[str]:
-    place = {spec.name: index for index, spec in enumerate(manifest.tensors)}
-    for index in place.values():
+def _overlap_checks(manifest: Manifest) -> Iterator[str]:
+    position = {spec.name: index for index, spec in enumerate(manifest.tensors)}
+    for index in position.values():
         yield from _checked(f"tilec_check_place(tilec_name, &tilec_tensor_{index})")
     for left, right in manifest.no_alias:
-        yield from _checked(f"tilec_check_apart(tilec_name, &tilec_tensor_{place[left]}, &tilec_tensor_{place[right]})")
+        yield from _checked(f"tilec_check_apart(tilec_name, &tilec_tensor_{position[left]}, &tilec_tensor_{position[right]})")
 
 
 def _list(items: tuple[Expr, ...], names: dict[str, str]) -> str:
@@ -138,14 +138,14 @@ def _launch_checks(manifest: Manifest, names: dict[str, str]) -> Iterator[str]:
 
 
 def _launch(manifest: Manifest, names: dict[str, str], number_of: int) -> Iterator[str]:
-    places: list[str] = []
-    for place, slot in enumerate(manifest.abi):
+    argument_pointers: list[str] = []
+    for index, slot in enumerate(manifest.abi):
         if slot.kind == "dim":
-            yield f"    int32_t tilec_argument_{place} = (int32_t){names[slot.name]};"
-            places.append(f"&tilec_argument_{place}")
+            yield f"    int32_t tilec_argument_{index} = (int32_t){names[slot.name]};"
+            argument_pointers.append(f"&tilec_argument_{index}")
         else:
-            places.append(f"&{names[slot.name]}")
-    yield f"    void *tilec_arguments[] = {{{', '.join(places) or 'NULL'}}};"
+            argument_pointers.append(f"&{names[slot.name]}")
+    yield f"    void *tilec_arguments[] = {{{', '.join(argument_pointers) or 'NULL'}}};"
     first = "(unsigned)tilec_grid[0]"
     if manifest.schedule.get("persistent"):  # persistent blocks: at most as many as the device runs at once
         yield f"    const int64_t tilec_at_once = (int64_t)kernels->multiprocessors * {manifest.schedule['blocks'] or 1};"
@@ -162,8 +162,8 @@ def _documented(manifest: Manifest, head: str) -> str:
     lines = [f" * {comment(manifest.kernel)}: {comment(constants)}"]
     lines += [f" *   {comment(_tensor(spec))}" for spec in manifest.tensors]
     for spec in manifest.scalars:
-        by = ", by its bits" if spec.dtype in ("f16", "bf16") else ""
-        lines.append(f" *   {comment(spec.name)}: {spec.dtype}{by}")
+        note = ", by its bits" if spec.dtype in ("f16", "bf16") else ""
+        lines.append(f" *   {comment(spec.name)}: {spec.dtype}{note}")
     lines += [f" *   requires {comment(check.text)}" for check in manifest.launch_checks]
     for check in manifest.value_checks:
         lines.append(f" *   trust_{comment(check.tensor)}: TILEC_TRUSTED, {comment(_values(check))}")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.runtime import Bundle, BundledKernel
-from tilec.ship.launcher_c.function import Function, function_of, why_not
+from tilec.ship.launcher_c.function import Function, function_of, unsupported_reason
 from tilec.ship.launcher_c.prelude import HEADER, SOURCE
 from tilec.ship.launcher_c.text import comment, identifier, literal
 
-WORDS_A_LINE: Final = 6
+WORDS_PER_LINE: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +36,34 @@ def make_launcher(bundle: Bundle, chosen: Sequence[BundledKernel], prefix: str |
     names: dict[str, str] = {}
     functions: dict[str, Function] = {}
     left_out: dict[str, str] = {}
-    taken = {f"{stem}_{word}" for word in ("load", "unload", "error", "kernels")}
+    used_names = {f"{stem}_{suffix}" for suffix in ("load", "unload", "error", "kernels")}
     kernels: list[BundledKernel] = []
     for kernel in chosen:
-        name, why = f"{stem}_{identifier(kernel.name)}", why_not(kernel.manifest)
-        while name in taken:
+        name, reason = f"{stem}_{identifier(kernel.name)}", unsupported_reason(kernel.manifest)
+        while name in used_names:
             name += "_"
         try:
-            made = None if why else function_of(kernel.manifest, name, f"{stem}_kernels", len(kernels))
+            function = None if reason else function_of(kernel.manifest, name, f"{stem}_kernels", len(kernels))
         except ValueError as error:
-            made, why = None, str(error)
-        if made is None:
-            left_out[kernel.name] = why
+            function, reason = None, str(error)
+        if function is None:
+            left_out[kernel.name] = reason
             continue
-        taken.add(name)
-        names[kernel.name], functions[kernel.name] = name, made
+        used_names.add(name)
+        names[kernel.name], functions[kernel.name] = name, function
         kernels.append(kernel)
     header = "\n".join(_header(bundle, stem, kernels, functions))
     source = "\n".join(_source(bundle, stem, kernels, functions))
     return Launcher(f"{stem}.h", header, f"{stem}.c", source, names, left_out)
 
 
-def _said(bundle: Bundle) -> str:
+def _description(bundle: Bundle) -> str:
     return f"Made by `tilec bundle launcher` of {comment(bundle.model)} for {comment(bundle.arch)}, sha256 {bundle.digest}."
 
 
 def _header(bundle: Bundle, stem: str, kernels: list[BundledKernel], functions: dict[str, Function]) -> Iterator[str]:
     guard = f"TILEC_{stem.upper()}_H"
-    yield f"""/* {_said(bundle)}
+    yield f"""/* {_description(bundle)}
  *
  * A context of CUDA must be current. A function returns TILEC_OK; or a status, and has enqueued nothing then: `{stem}_error`
  * says in words what the last one that failed on this thread refused. Each clause of a kernel's launch contract is checked, but
@@ -92,7 +92,7 @@ const char *{stem}_error(void);
 
 def _source(bundle: Bundle, stem: str, kernels: list[BundledKernel], functions: dict[str, Function]) -> Iterator[str]:
     images = list(dict.fromkeys(kernel.blob for kernel in kernels))
-    yield f'/* {_said(bundle)} */\n#include "{stem}.h"\n{SOURCE}'
+    yield f'/* {_description(bundle)} */\n#include "{stem}.h"\n{SOURCE}'
     for index, blob in enumerate(images):
         yield from _image(index, bundle.cubin(next(kernel for kernel in kernels if kernel.blob == blob)))
     yield "static const void *const tilec_images[] = {"
@@ -155,11 +155,11 @@ int {stem}_load({stem}_kernels **kernels) {{
 def _image(index: int, data: bytes) -> Iterator[str]:
     """A CUBIN as an array of 64-bit words, which also aligns it."""
     padded = data + bytes(-len(data) % 8)
-    words = [f"0x{int.from_bytes(padded[at : at + 8], 'little'):x}" for at in range(0, len(padded), 8)]
+    words = [f"0x{int.from_bytes(padded[offset : offset + 8], 'little'):x}" for offset in range(0, len(padded), 8)]
     yield f"/* {len(data)} bytes; little-endian, as every host of an NVIDIA GPU is. */"
     yield f"static const uint64_t tilec_image_{index}[] = {{"
-    for at in range(0, len(words), WORDS_A_LINE):
-        yield "    " + ", ".join(words[at : at + WORDS_A_LINE]) + ","
+    for offset in range(0, len(words), WORDS_PER_LINE):
+        yield "    " + ", ".join(words[offset : offset + WORDS_PER_LINE]) + ","
     yield "};\n"
 
 

@@ -18,7 +18,7 @@ FUNCTIONS: Final = {
     "min": "tilec_min", "max": "tilec_max",
 }  # fmt: skip
 INFIX: Final = {"and": "&&", "or": "||"}
-_WORDS: Final = """
+_RESERVED_NAMES: Final = """
     alignas alignof asm auto bool break case char const constexpr continue default do double else enum extern false float for
     goto if inline int long main nullptr register restrict return short signed sizeof static static_assert struct switch
     thread_local true typedef typeof typeof_unqual union unsigned void volatile while
@@ -27,25 +27,25 @@ _WORDS: Final = """
     private protected public reinterpret_cast requires static_cast template this throw try typeid typename using virtual wchar_t
     xor xor_eq linux unix NULL INT64_C kernels stream
 """
-RESERVED: Final = frozenset(_WORDS.split())
+RESERVED: Final = frozenset(_RESERVED_NAMES.split())
 """Keywords of C23, C++23 and their compilers, macros that the source uses, and parameter names common to all functions."""
 
 
 def identifier(text: str) -> str:
     """A C identifier for a name: every character other than an ASCII letter, digit or underscore becomes an underscore."""
-    made = re.sub(r"[^0-9A-Za-z_]", "_", text)
-    return made if re.match(r"[A-Za-z]", made) else f"k{made}"
+    name = re.sub(r"[^0-9A-Za-z_]", "_", text)
+    return name if re.match(r"[A-Za-z]", name) else f"k{name}"
 
 
 def parameter_names(names: Collection[str]) -> dict[str, str]:
     """A distinct C identifier for each of `names`, none of them reserved by C, by this generator or by a library."""
-    made: dict[str, str] = {}
+    chosen_names: dict[str, str] = {}
     for name in names:
         chosen = identifier(name)
-        while chosen in RESERVED or chosen.startswith(("tilec", "__")) or chosen in made.values():
+        while chosen in RESERVED or chosen.startswith(("tilec", "__")) or chosen in chosen_names.values():
             chosen = f"v{chosen}" if chosen.startswith(("tilec", "_")) else f"{chosen}_"
-        made[name] = chosen
-    return made
+        chosen_names[name] = chosen
+    return chosen_names
 
 
 def literal(text: str) -> str:

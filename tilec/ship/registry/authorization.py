@@ -39,7 +39,7 @@ class Authorization:
         self._host, self._scope, self._known, self._fetch = host, scope, known, fetch
         self._name = urllib.parse.urlsplit(f"//{host}").hostname or ""
 
-    def answer(self, challenges: list[str]) -> None:
+    def response(self, challenges: list[str]) -> None:
         """Answer a challenge (`WWW-Authenticate`); RegistryError E0733 if that is impossible."""
         wanted = read_challenges(challenges)
         credentials = self._known()
@@ -60,13 +60,18 @@ class Authorization:
     def _token(self, challenge: Mapping[str, str], credentials: Credentials | None) -> str:
         realm = self._realm(challenge.get("realm", ""), credentials)
         service = challenge.get("service", "")
-        asked = {"scope": self._scope} | ({"service": service} if service else {})
+        scope_parameters = {"scope": self._scope} | ({"service": service} if service else {})
         if credentials is not None and credentials.identity_token:
-            form = {"grant_type": "refresh_token", "client_id": "tilec", "refresh_token": credentials.identity_token, **asked}
+            form = {
+                "grant_type": "refresh_token",
+                "client_id": "tilec",
+                "refresh_token": credentials.identity_token,
+                **scope_parameters,
+            }
             content = {"Content-Type": "application/x-www-form-urlencoded"}
             status, body = self._fetch("POST", realm, content, urllib.parse.urlencode(form).encode())
         else:
-            url = realm._replace(query="&".join(filter(None, (realm.query, urllib.parse.urlencode(asked)))))
+            url = realm._replace(query="&".join(filter(None, (realm.query, urllib.parse.urlencode(scope_parameters)))))
             status, body = self._fetch("GET", url, {"Authorization": credentials.basic} if credentials else {}, b"")
         if status in (400, 401, 403):
             hint = f"`docker login {self._host}`"
@@ -86,11 +91,13 @@ class Authorization:
         try:
             realm = urllib.parse.urlsplit(text)
             host = realm.hostname or ""
-            near = realm.port is None or realm.port > 0
+            is_local = realm.port is None or realm.port > 0
         except ValueError:
-            realm, host, near = urllib.parse.SplitResult("", "", "", "", ""), "", False
+            realm, host, is_local = urllib.parse.SplitResult("", "", "", "", ""), "", False
         local = is_loopback(host) and is_loopback(self._name)
-        if not (host and near and (realm.scheme == "https" or (realm.scheme == "http" and local)) and realm.username is None):
+        if not (
+            host and is_local and (realm.scheme == "https" or (realm.scheme == "http" and local)) and realm.username is None
+        ):
             raise RegistryError("E0733", f"`{self._host}` names a token service that is no https address: {foreign(text, 80)}")
         if is_loopback(host) and not local:
             raise RegistryError("E0733", f"`{self._host}` names a token service on this machine: {foreign(text, 80)}")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from tilec.ship.registry.authorization import MAX_TOKEN, Authorization
-from tilec.ship.registry.connection import Answer, Broken, Connections, Limits, TooSlow
+from tilec.ship.registry.connection import Broken, Connections, Limits, Response, TooSlow
 from tilec.ship.registry.credentials import docker_credentials
 from tilec.ship.registry.errors import RegistryError, foreign
 from tilec.ship.registry.oci import INDEX, MANIFEST, MAX_DOCUMENT, Descriptor, Document, read_document
@@ -52,7 +52,7 @@ class Client:
         self._base = f"{scheme}://{host}/v2/{reference.repository}/"
         self._origin = urllib.parse.urlsplit(self._base)
         self._connections = Connections(self.limits)
-        self._met = False
+        self._reachable = False
         self._due = math.inf
         scope = f"repository:{reference.repository}:{'pull,push' if push else 'pull'}"
         known = lambda: docker_credentials(reference.host)  # noqa: E731
@@ -69,9 +69,9 @@ class Client:
 
     @contextlib.contextmanager
     def together(self, size: int) -> Generator[None]:
-        """Set a common deadline for all exchanges in the block, in addition to that of each: `whole_seconds` plus the time for
+        """Set a common deadline for all exchanges in the block, in addition to that of each: `total_seconds` plus the time for
         `size` bytes."""
-        self._due = time.monotonic() + self.limits.whole_seconds
+        self._due = time.monotonic() + self.limits.total_seconds
         self.expect(size)
         try:
             yield
@@ -85,7 +85,7 @@ class Client:
     @contextlib.contextmanager
     def request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes | memoryview = b"", size: int = 0
-    ) -> Generator[Answer]:
+    ) -> Generator[Response]:
         """One request, with authorization if the registry requires it; `path` is relative to the repository, or a whole URL
         from the registry. Raises Broken if the connection breaks, or the registry asks to retry."""
         url = self._resolve(self._origin, path)
@@ -96,32 +96,32 @@ class Client:
             if own and self._authorization.header:
                 sent["Authorization"] = self._authorization.header
             challenges: list[str] | None = None
-            with self._exchange(method, url, sent, body, size) as answer:
-                if answer.status == 401 and own and not challenged:
-                    challenges = answer.headers("WWW-Authenticate")
-                    answer.body(MAX_ERROR)
-                elif answer.status in REDIRECTS and method in ("GET", "HEAD"):
-                    url = self._resolve(url, answer.header("Location"))
-                    answer.body(MAX_ERROR)
-                elif answer.status in TRY_AGAIN:
-                    raise Broken(f"it answered {answer.status}")
+            with self._exchange(method, url, sent, body, size) as response:
+                if response.status == 401 and own and not challenged:
+                    challenges = response.headers("WWW-Authenticate")
+                    response.body(MAX_ERROR)
+                elif response.status in REDIRECTS and method in ("GET", "HEAD"):
+                    url = self._resolve(url, response.header("Location"))
+                    response.body(MAX_ERROR)
+                elif response.status in TRY_AGAIN:
+                    raise Broken(f"it answered {response.status}")
                 else:
-                    yield answer
+                    yield response
                     return
             if challenges is not None:
                 challenged = True
-                self._authorization.answer(challenges)
-        raise self.lie("it redirects again and again")
+                self._authorization.response(challenges)
+        raise self.invalid_response("it redirects again and again")
 
     @contextlib.contextmanager
     def _exchange(
         self, method: str, url: urllib.parse.SplitResult, headers: Mapping[str, str], body: bytes | memoryview, size: int
-    ) -> Generator[Answer]:
+    ) -> Generator[Response]:
         try:
-            left = self._due - time.monotonic()
-            with self._connections.exchange(method, url, headers, body, size=size, most_seconds=left) as answer:
-                self._met = True
-                yield answer
+            remaining = self._due - time.monotonic()
+            with self._connections.exchange(method, url, headers, body, size=size, most_seconds=remaining) as response:
+                self._reachable = True
+                yield response
         except ssl.SSLCertVerificationError as error:
             reason = error.verify_message or error.reason
             hint = "make its certificate's authority known to this machine, for example with `SSL_CERT_FILE`"
@@ -134,21 +134,21 @@ class Client:
             url = urllib.parse.urlsplit(urllib.parse.urljoin(base.geturl(), text))
             host, port = url.hostname or "", url.port
         except ValueError:
-            raise self.lie("it names an address that is none") from None
+            raise self.invalid_response("it names an address that is none") from None
         plain = text.isascii() and text.isprintable() and " " not in text
         if not given or not host or port == 0 or not plain or url.username is not None or url.password is not None:
-            raise self.lie("it names an address that is none")
+            raise self.invalid_response("it names an address that is none")
         same = url[:2] == self._origin[:2]
         local = is_loopback(host) and is_loopback(self._name) and url.scheme == "http"
         if not same and not local and (url.scheme != "https" or is_loopback(host)):
-            raise self.lie(f"it leads to `{foreign(host, 80)}`, which is neither itself nor another host by https")
+            raise self.invalid_response(f"it leads to `{foreign(host, 80)}`, which is neither itself nor another host by https")
         return url._replace(fragment="")
 
     def _ask_token(
         self, method: str, url: urllib.parse.SplitResult, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, bytes | None]:
-        with self._exchange(method, url, headers, body, 0) as answer:
-            return answer.status, answer.body(MAX_TOKEN)
+        with self._exchange(method, url, headers, body, 0) as response:
+            return response.status, response.body(MAX_TOKEN)
 
     def again(self, verb: Callable[[], Result]) -> Result:
         """Retry a verb while it raises Broken, `Limits.attempts` times at most; then RegistryError E0731."""
@@ -158,28 +158,28 @@ class Client:
                 return verb()
             except Broken as error:
                 last = error
-                if isinstance(error, TooSlow) or not self._met:
+                if isinstance(error, TooSlow) or not self._reachable:
                     break
             if attempt + 1 < self.limits.attempts:
                 time.sleep(pause)
                 pause *= 2
         raise RegistryError("E0731", f"`{self.reference.api_host}` cannot be reached or breaks off: {foreign(str(last))}")
 
-    def lie(self, what: str) -> RegistryError:
+    def invalid_response(self, what: str) -> RegistryError:
         """The error for an invalid response; `what` describes the problem."""
         return RegistryError("E0732", f"`{self.reference.api_host}` is not to be believed: {what}")
 
-    def refused(self, answer: Answer, what: str) -> RegistryError:
+    def refused(self, response: Response, what: str) -> RegistryError:
         """The error for a response with an unexpected status; `what` names what was requested."""
-        body = answer.body(MAX_ERROR)
-        said = _words(body)
-        end = f": {said}" if said else ""
-        if answer.status == 404:
+        body = response.body(MAX_ERROR)
+        stated = _error_message(body)
+        end = f": {stated}" if stated else ""
+        if response.status == 404:
             return RegistryError("E0734", f"`{self.reference.api_host}` has no {what}{end}")
-        if answer.status in (401, 403):
+        if response.status in (401, 403):
             hint = f"`docker login {self.reference.host}`"
             return RegistryError("E0733", f"`{self.reference.api_host}` refuses access to {what}{end}", hint)
-        return RegistryError("E0733", f"`{self.reference.api_host}` answered {answer.status} for {what}{end}")
+        return RegistryError("E0733", f"`{self.reference.api_host}` answered {response.status} for {what}{end}")
 
     # Reads
 
@@ -189,50 +189,52 @@ class Client:
         return self.again(lambda: self._document(name, expected))
 
     def _document(self, name: str, expected: Descriptor | None) -> Document:
-        what = f"manifest `{self.reference.repository}{'@' if DIGEST.fullmatch(name) else ':'}{name}`"
+        document_name = f"manifest `{self.reference.repository}{'@' if DIGEST.fullmatch(name) else ':'}{name}`"
         limit = MAX_DOCUMENT if expected is None else expected.size
-        with self.request("GET", f"manifests/{name}", headers={"Accept": f"{INDEX}, {MANIFEST}"}, size=limit) as answer:
-            if answer.status != 200:
-                raise self.refused(answer, what)
-            kind = answer.header("Content-Type").partition(";")[0].strip()
+        with self.request("GET", f"manifests/{name}", headers={"Accept": f"{INDEX}, {MANIFEST}"}, size=limit) as response:
+            if response.status != 200:
+                raise self.refused(response, document_name)
+            kind = response.header("Content-Type").partition(";")[0].strip()
             if kind not in (INDEX, MANIFEST):
-                raise self.lie(f"its {what} is of the type `{foreign(kind, 80)}`, neither OCI manifest nor index")
-            self._refuse_coding(answer, what)
-            body = answer.body(limit)
-            said = answer.header("Docker-Content-Digest")
+                raise self.invalid_response(
+                    f"its {document_name} is of the type `{foreign(kind, 80)}`, neither OCI manifest nor index"
+                )
+            self._refuse_coding(response, document_name)
+            body = response.body(limit)
+            stated = response.header("Docker-Content-Digest")
         if body is None:
-            raise self.lie(f"its {what} has more than {limit} bytes")
+            raise self.invalid_response(f"its {document_name} has more than {limit} bytes")
         found = f"sha256:{hashlib.sha256(body).hexdigest()}"
-        if said and said.startswith("sha256:") and not hmac.compare_digest(said.encode(), found.encode()):
-            raise self.lie(f"it says that its {what} has another digest than it has")
+        if stated and stated.startswith("sha256:") and not hmac.compare_digest(stated.encode(), found.encode()):
+            raise self.invalid_response(f"it says that its {document_name} has another digest than it has")
         if DIGEST.fullmatch(name) and found != name:
-            raise self.lie(f"its {what} has the digest {found}")
+            raise self.invalid_response(f"its {document_name} has the digest {found}")
         if expected is not None and (kind, len(body)) != (expected.media_type, expected.size):
-            raise self.lie(f"its {what} is not of the type and size that its index says")
+            raise self.invalid_response(f"its {document_name} is not of the type and size that its index says")
         try:
             return read_document(body, Descriptor(kind, found, len(body)))
         except ValueError as error:
-            raise self.lie(f"its {what}: {error}") from None
+            raise self.invalid_response(f"its {document_name}: {error}") from None
 
     def referrers(self, subject: str) -> tuple[Descriptor, ...]:
         """The manifests that refer to `subject`, by the referrers API, or by its fallback tag if a registry lacks the API."""
         path = f"referrers/{subject}"
 
-        def ask() -> Document | None:
-            with self.request("GET", path, headers={"Accept": INDEX}, size=MAX_DOCUMENT) as answer:
-                kind = answer.header("Content-Type").partition(";")[0].strip()
-                if answer.status != 200 or kind != INDEX:
-                    answer.body(MAX_ERROR)
+        def fetch_part() -> Document | None:
+            with self.request("GET", path, headers={"Accept": INDEX}, size=MAX_DOCUMENT) as response:
+                kind = response.header("Content-Type").partition(";")[0].strip()
+                if response.status != 200 or kind != INDEX:
+                    response.body(MAX_ERROR)
                     return None
-                body = answer.body(MAX_DOCUMENT)
+                body = response.body(MAX_DOCUMENT)
             try:
                 if body is None:
                     raise ValueError(f"it has more than {MAX_DOCUMENT} bytes")
                 return read_document(body, Descriptor(INDEX, "", len(body)))
             except ValueError as error:
-                raise self.lie(f"its list of what refers to {subject}: {error}") from None
+                raise self.invalid_response(f"its list of what refers to {subject}: {error}") from None
 
-        found = self.again(ask) or self.tagged(referrers_tag(subject))
+        found = self.again(fetch_part) or self.tagged(referrers_tag(subject))
         return found.layers if found is not None and found.descriptor.media_type == INDEX else ()
 
     def tagged(self, tag: str) -> Document | None:
@@ -259,61 +261,61 @@ class Client:
         raises: E0732 if the blob has another size or digest."""
         at, total = 0, hashlib.sha256()
 
-        def ask() -> None:
+        def fetch_part() -> None:
             nonlocal at, total
             headers = {"Range": f"bytes={at}-"} if at else {}
-            with self.request("GET", f"blobs/{wanted.digest}", headers=headers, size=wanted.size - at) as answer:
-                if at and answer.status in (200, 416):  # the registry does not support resuming: restart
+            with self.request("GET", f"blobs/{wanted.digest}", headers=headers, size=wanted.size - at) as response:
+                if at and response.status in (200, 416):  # the registry does not support resuming: restart
                     at, total = 0, hashlib.sha256()
-                    if answer.status == 416:
+                    if response.status == 416:
                         raise Broken("it does not resume")
-                self._check_blob(answer, wanted, at)
-                while part := answer.piece():
+                self._check_blob(response, wanted, at)
+                while part := response.piece():
                     if at + len(part) > wanted.size:
-                        raise self.lie(f"its blob {wanted.digest[:19]} has more than {wanted.size} bytes")
+                        raise self.invalid_response(f"its blob {wanted.digest[:19]} has more than {wanted.size} bytes")
                     write(at, part)
                     total.update(part)
                     at += len(part)
             if at < wanted.size:
                 raise Broken(f"it ended after {at} of {wanted.size} bytes")
 
-        self.again(ask)
+        self.again(fetch_part)
         if f"sha256:{total.hexdigest()}" != wanted.digest:
-            raise self.lie(f"its blob {wanted.digest[:19]} is not the one of its digest")
+            raise self.invalid_response(f"its blob {wanted.digest[:19]} is not the one of its digest")
 
-    def _check_blob(self, answer: Answer, wanted: Descriptor, at: int) -> None:
-        what = f"blob {wanted.digest[:19]}"
-        if answer.status != (206 if at else 200):
-            raise self.refused(answer, what)
-        self._refuse_coding(answer, what)
+    def _check_blob(self, response: Response, wanted: Descriptor, at: int) -> None:
+        document_name = f"blob {wanted.digest[:19]}"
+        if response.status != (206 if at else 200):
+            raise self.refused(response, document_name)
+        self._refuse_coding(response, document_name)
         if at:
-            found = _RANGE.fullmatch(answer.header("Content-Range"))
+            found = _RANGE.fullmatch(response.header("Content-Range"))
             if found is None or tuple(map(int, found.groups())) != (at, wanted.size - 1, wanted.size):
-                raise self.lie(f"its {what} goes on at another place than asked for")
-        if answer.length is not None and answer.length != wanted.size - at:
-            raise self.lie(f"its {what} has {answer.length + at} bytes where {wanted.size} are due")
+                raise self.invalid_response(f"its {document_name} goes on at another place than asked for")
+        if response.length is not None and response.length != wanted.size - at:
+            raise self.invalid_response(f"its {document_name} has {response.length + at} bytes where {wanted.size} are due")
 
-    def _refuse_coding(self, answer: Answer, what: str) -> None:
-        if answer.header("Content-Encoding").lower() not in ("", "identity"):
-            raise self.lie(f"its {what} is compressed on the way, which was not asked for")
+    def _refuse_coding(self, response: Response, what: str) -> None:
+        if response.header("Content-Encoding").lower() not in ("", "identity"):
+            raise self.invalid_response(f"its {what} is compressed on the way, which was not asked for")
 
     # Writes
 
     def put_manifest(self, name: str, descriptor: Descriptor, body: bytes) -> bool:
         """Store a document under a tag or its digest; returns whether the registry lists it as a referrer of its `subject`."""
 
-        def put() -> bool:
+        def store_manifest() -> bool:
             content = {"Content-Type": descriptor.media_type}
-            with self.request("PUT", f"manifests/{name}", headers=content, body=body) as answer:
-                if answer.status != 201:
-                    raise self.refused(answer, f"storing the manifest `{name}`")
-                answer.body(MAX_ERROR)
-                said = answer.header("Docker-Content-Digest")
-                if said.startswith("sha256:") and said != descriptor.digest:
-                    raise self.lie("it stored a manifest under another digest than its own")
-                return bool(answer.header("OCI-Subject"))
+            with self.request("PUT", f"manifests/{name}", headers=content, body=body) as response:
+                if response.status != 201:
+                    raise self.refused(response, f"storing the manifest `{name}`")
+                response.body(MAX_ERROR)
+                stated = response.header("Docker-Content-Digest")
+                if stated.startswith("sha256:") and stated != descriptor.digest:
+                    raise self.invalid_response("it stored a manifest under another digest than its own")
+                return bool(response.header("OCI-Subject"))
 
-        return self.again(put)
+        return self.again(store_manifest)
 
 
 def referrers_tag(digest: str) -> str:
@@ -322,7 +324,7 @@ def referrers_tag(digest: str) -> str:
     return digest.replace(":", "-")
 
 
-def _words(body: bytes | None) -> str:
+def _error_message(body: bytes | None) -> str:
     """The message of an error response in the format of the specification; empty for other formats."""
     try:
         data = parse(body or b"", limit=MAX_ERROR, printable=False)

@@ -35,7 +35,7 @@ class Limits:
     """Maximum time between two reads."""
     seconds: float = 60.0
     """Maximum time of an exchange without its body."""
-    whole_seconds: float = 600.0
+    total_seconds: float = 600.0
     """Maximum time of all exchanges of a pull, without their bodies."""
     least_rate: int = 32 << 10
     """Minimum average rate of a body, in bytes per second."""
@@ -157,7 +157,7 @@ def _proxy_headers(proxy: urllib.parse.SplitResult) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {base64.b64encode(known.encode()).decode('ascii')}"}
 
 
-class Answer:
+class Response:
     """A response: status and headers are available, the body is read in pieces."""
 
     def __init__(self, response: http.client.HTTPResponse, deadline: Deadline, *, head: bool = False) -> None:
@@ -195,10 +195,10 @@ class Answer:
         if (due or 0) > limit:
             return None
         parts: list[bytes] = []
-        left = limit
+        remaining = limit
         while part := self.piece():
-            left -= len(part)
-            if left < 0:
+            remaining -= len(part)
+            if remaining < 0:
                 return None
             parts.append(part)
         body = b"".join(parts)
@@ -239,7 +239,7 @@ class Connections:
     def exchange(
         self, method: str, url: urllib.parse.SplitResult, headers: Mapping[str, str], body: bytes | memoryview = b"",
         *, size: int = 0, most_seconds: float = math.inf,
-    ) -> Generator[Answer]:  # fmt: skip
+    ) -> Generator[Response]:  # fmt: skip
         """Send a request and yield its response; the body of about `size` bytes must be read within the block. The limit is
         `most_seconds` and the time from `Limits`. Raises Broken, or SSLCertVerificationError if the peer's certificate is
         invalid."""
@@ -260,7 +260,7 @@ class Connections:
                 wire.close()  # the peer may have closed the idle connection
                 wire = _Wire(address, self._limits)
                 response = self._send(wire, deadline, method, target, headers, body)
-            yield Answer(response, deadline, head=method == "HEAD")
+            yield Response(response, deadline, head=method == "HEAD")
             if response.isclosed() and not response.will_close and not deadline.passed:
                 self._idle[address], wire = wire, None
         finally:

@@ -105,8 +105,8 @@ def _from_helper(name: str, key: str) -> Credentials | None:
     if done.returncode:
         if b"not found" in done.stdout + done.stderr:
             return None
-        said = foreign((done.stdout or done.stderr).decode("utf-8", "replace").strip())
-        raise RegistryError("E0733", f"docker's credential helper `{name}` failed: {said}")
+        stated = foreign((done.stdout or done.stderr).decode("utf-8", "replace").strip())
+        raise RegistryError("E0733", f"docker's credential helper `{name}` failed: {stated}")
     try:
         found = json.loads(done.stdout)
         username, secret = str(found["Username"]), str(found["Secret"])

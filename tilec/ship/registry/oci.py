@@ -148,36 +148,36 @@ def _refuse(reason: str) -> NoReturn:
     raise ValueError(reason)
 
 
-def _object(data: Any, where: str) -> dict[str, Any]:
+def _object(data: Any, location: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        _refuse(f"{where}: not an object")
+        _refuse(f"{location}: not an object")
     return cast("dict[str, Any]", data)
 
 
-def _descriptors(data: Any, where: str, most: int, largest: int) -> tuple[Descriptor, ...]:
+def _descriptors(data: Any, location: str, most: int, largest: int) -> tuple[Descriptor, ...]:
     if not isinstance(data, list):
-        _refuse(f"{where}: not a list")
+        _refuse(f"{location}: not a list")
     items = cast("list[Any]", data)
     if len(items) > most:
-        _refuse(f"{where}: {len(items)} of them, more than {most}")
-    return tuple(_descriptor(item, f"{where}[{i}]", largest) for i, item in enumerate(items))
+        _refuse(f"{location}: {len(items)} of them, more than {most}")
+    return tuple(_descriptor(item, f"{location}[{i}]", largest) for i, item in enumerate(items))
 
 
-def _descriptor(data: Any, where: str, largest: int) -> Descriptor:
-    known = _object(data, where)
+def _descriptor(data: Any, location: str, largest: int) -> Descriptor:
+    known = _object(data, location)
     media_type, digest, size = known.get("mediaType"), known.get("digest"), known.get("size")
     kind = known.get("artifactType", "")
     if not isinstance(media_type, str) or not isinstance(kind, str):
-        _refuse(f"{where}: its types are not texts")
+        _refuse(f"{location}: its types are not texts")
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        _refuse(f"{where}: its digest is not `sha256:` and 64 hex digits")
+        _refuse(f"{location}: its digest is not `sha256:` and 64 hex digits")
     if type(size) is not int or not 0 <= size <= largest:
-        _refuse(f"{where}: its size is not from 0 to {largest}")
-    return Descriptor(media_type, digest, size, kind, _annotations(known, where))
+        _refuse(f"{location}: its size is not from 0 to {largest}")
+    return Descriptor(media_type, digest, size, kind, _annotations(known, location))
 
 
-def _annotations(known: dict[str, Any], where: str) -> dict[str, str]:
-    found = _object(known.get("annotations", {}), f"{where}: annotations")
+def _annotations(known: dict[str, Any], location: str) -> dict[str, str]:
+    found = _object(known.get("annotations", {}), f"{location}: annotations")
     if len(found) > MAX_ANNOTATIONS or not all(isinstance(value, str) for value in found.values()):
-        _refuse(f"{where}: its annotations are not texts, or too many")
+        _refuse(f"{location}: its annotations are not texts, or too many")
     return found

@@ -88,9 +88,9 @@ def frame_of(manifest: bytes) -> Frame:
     return Frame(header.encode() + manifest, tuple(pieces), header.file_size, canonical(config).decode("ascii"))
 
 
-def _size(value: Any, where: str) -> int:
+def _size(value: Any, location: str) -> int:
     if type(value) is not int or not 0 <= value <= MAX_FILE:
-        raise ValueError(f"its size of {where} is none")
+        raise ValueError(f"its size of {location} is none")
     return value
 
 

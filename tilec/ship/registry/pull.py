@@ -53,10 +53,12 @@ class Wanted:
 
     def fits(self, one: Descriptor) -> bool:
         """Whether a descriptor in an index matches. `artifactType` may be empty: older tools drop it when they copy indexes."""
-        said = one.annotations
-        kind = one.media_type == oci.MANIFEST and one.artifact_type in ("", oci.BUNDLE) and {oci.MODEL, oci.ARCH} <= said.keys()
-        named = self.arch in ("", said.get(oci.ARCH)) and self.model in ("", said.get(oci.MODEL))
-        return kind and named and (self.numbers is None or _is_for(said.get(oci.CONFIG, ""), self.numbers))
+        stated = one.annotations
+        kind = (
+            one.media_type == oci.MANIFEST and one.artifact_type in ("", oci.BUNDLE) and {oci.MODEL, oci.ARCH} <= stated.keys()
+        )
+        named = self.arch in ("", stated.get(oci.ARCH)) and self.model in ("", stated.get(oci.MODEL))
+        return kind and named and (self.numbers is None or _is_for(stated.get(oci.CONFIG, ""), self.numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +85,19 @@ class Refused:
 
 def pull(
     client: Client, wanted: Wanted, folder: Path, check: Check, *, refusals: tuple[type[Exception], ...] = (),
-    tell: Callable[[Refused], None] | None = None,
+    report_refused: Callable[[Refused], None] | None = None,
 ) -> list[Pulled]:  # fmt: skip
     """Pull every matching bundle into `folder`, named `MODEL-ARCH.bundle`. Raises RegistryError as `Client`, E0734 if there is
     no match, OSError if a file cannot be written. One deadline, derived from the fetched sizes, covers the whole pull.
-    `refusals` are the exception types by which `check` refuses a bundle. `tell` receives each refused bundle if another one was
-    pulled; if all were refused, the first refusal is raised."""
+    `refusals` are the exception types by which `check` refuses a bundle. `report_refused` receives each refused bundle if
+    another one was pulled; if all were refused, the first refusal is raised."""
     with client.together(oci.MAX_DOCUMENT):
         found, refused = _pull(client, wanted, folder, check, refusals)
     if not found:
         raise refused[0].error
-    if tell is not None:
+    if report_refused is not None:
         for one in refused:
-            tell(one)
+            report_refused(one)
     return found
 
 
@@ -107,7 +109,7 @@ def _pull(
     listed = top.descriptor.media_type == oci.INDEX
     chosen = _distinct([one for one in (top.layers if listed else (top.descriptor,)) if wanted.fits(one)], str(reference))
     if not chosen:
-        raise RegistryError("E0734", f"`{reference}` has no bundle{_of(wanted)}", _what_is_there(top))
+        raise RegistryError("E0734", f"`{reference}` has no bundle{_wanted_text(wanted)}", _available_bundles(top))
     folder.mkdir(parents=True, exist_ok=True)
     shared: dict[str, tuple[Path, int]] = {}
     found, refused = list[Pulled](), list[Refused]()
@@ -122,12 +124,12 @@ def _pull(
     return found, refused
 
 
-def _agreed(client: Client, said: Descriptor) -> Document:
+def _agreed(client: Client, stated: Descriptor) -> Document:
     """The manifest of a descriptor in an index; E0732 unless both agree."""
-    client.expect(said.size)
-    found = client.document(said.digest, said)
-    if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != said.annotations:
-        raise client.lie(f"its manifest {said.digest[:19]} is not of what its index says")
+    client.expect(stated.size)
+    found = client.document(stated.digest, stated)
+    if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != stated.annotations:
+        raise client.invalid_response(f"its manifest {stated.digest[:19]} is not of what its index says")
     return found
 
 
@@ -146,17 +148,17 @@ def _is_for(text: str, numbers: Mapping[str, Any]) -> bool:
     return isinstance(config, dict) and is_for(cast("dict[str, Any]", config), numbers)
 
 
-def _of(wanted: Wanted) -> str:
-    words = [f"of the model `{wanted.model}`"] if wanted.model else []
-    words += ["of a model with these numbers"] if wanted.numbers is not None else []
-    words += [f"for `{wanted.arch}`"] if wanted.arch else []
-    return "".join(f" {word}" for word in words)
+def _wanted_text(wanted: Wanted) -> str:
+    conditions = [f"of the model `{wanted.model}`"] if wanted.model else []
+    conditions += ["of a model with these numbers"] if wanted.numbers is not None else []
+    conditions += [f"for `{wanted.arch}`"] if wanted.arch else []
+    return "".join(f" {condition}" for condition in conditions)
 
 
-def _what_is_there(top: Document) -> str:
+def _available_bundles(top: Document) -> str:
     listed = top.layers if top.descriptor.media_type == oci.INDEX else (top.descriptor,)
-    said = [one.annotations for one in listed if Wanted().fits(one)]
-    names = [f"{known.get(oci.MODEL, '?')} for {known.get(oci.ARCH, '?')}" for known in said]
+    stated = [one.annotations for one in listed if Wanted().fits(one)]
+    names = [f"{known.get(oci.MODEL, '?')} for {known.get(oci.ARCH, '?')}" for known in stated]
     return foreign(f"it has {', '.join(names[:20])}") if names else ""
 
 
@@ -167,26 +169,26 @@ def _pull_one(
     model, arch, sha256 = (annotations.get(name, "") for name in (oci.MODEL, oci.ARCH, oci.SHA256))
     name = f"{model}-{arch}{SUFFIX}"
     if not MODEL_NAME.fullmatch(model) or not MODEL_NAME.fullmatch(arch):
-        raise client.lie(f"its manifest {digest[:19]} names no model and architecture")
+        raise client.invalid_response(f"its manifest {digest[:19]} names no model and architecture")
     client.expect(sum(one.size for one in (document.config, *document.layers) if one is not None))
     frame = _frame(client, document)
     path = folder / name
-    with _temporary(path) as temporary, contextlib.ExitStack() as held:
-        file = held.enter_context(locked(temporary))
-        places = _write(client, document, frame, file.fileno(), shared)
+    with _temporary(path) as temporary, contextlib.ExitStack() as locks:
+        file = locks.enter_context(locked(temporary))
+        offsets = _write(client, document, frame, file.fileno(), shared)
         if _seal(file.fileno(), frame.size) != sha256:
-            raise client.lie(f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
+            raise client.invalid_response(f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
         os.fsync(file.fileno())
         attestations = _attestations(client, digest)
         if attestations:
-            _put(held.enter_context(locked(sidecar_path(temporary))).fileno(), 0, attestations)
+            _write_at(locks.enter_context(locked(sidecar_path(temporary))).fileno(), 0, attestations)
         check(temporary, arch)
         if attestations:
             sidecar_path(temporary).replace(sidecar_path(path))
         else:
             sidecar_path(path).unlink(missing_ok=True)  # left over from an earlier bundle of this name
         temporary.replace(path)
-    shared.update({blob: (path, offset) for blob, offset in places.items()})
+    shared.update({blob: (path, offset) for blob, offset in offsets.items()})
     return Pulled(path, model, arch, sha256, digest, bool(attestations))
 
 
@@ -195,15 +197,17 @@ def _frame(client: Client, document: Document) -> Frame:
     config = document.config
     assert config is not None  # `document` is a manifest
     if config.media_type != oci.BUNDLE_MANIFEST or config.size > MAX_MANIFEST:
-        raise client.lie(f"its manifest {document.descriptor.digest[:19]} has no bundle's manifest")
+        raise client.invalid_response(f"its manifest {document.descriptor.digest[:19]} has no bundle's manifest")
     try:
         frame = frame_of(client.blob(config))
     except ValueError as error:
-        raise client.lie(f"the manifest of its bundle: {error}") from None
-    asked = [(oci.CUBIN, f"sha256:{one.sha256}", one.size) if one.sha256 else (oci.TEXTS, "", one.size) for one in frame.pieces]
+        raise client.invalid_response(f"the manifest of its bundle: {error}") from None
+    expected = [
+        (oci.CUBIN, f"sha256:{one.sha256}", one.size) if one.sha256 else (oci.TEXTS, "", one.size) for one in frame.pieces
+    ]
     given = [(one.media_type, one.digest if one.media_type == oci.CUBIN else "", one.size) for one in document.layers]
-    if asked != given or document.descriptor.annotations.get(oci.CONFIG) != frame.config:
-        raise client.lie(f"its manifest {document.descriptor.digest[:19]} names other blobs than the bundle in it")
+    if expected != given or document.descriptor.annotations.get(oci.CONFIG) != frame.config:
+        raise client.invalid_response(f"its manifest {document.descriptor.digest[:19]} names other blobs than the bundle in it")
     return frame
 
 
@@ -212,20 +216,20 @@ def _write(
 ) -> dict[str, int]:  # fmt: skip
     """Write everything except the trailer; returns the offset of each blob by digest."""
     os.ftruncate(file, frame.size)
-    _put(file, 0, frame.front)
-    places: dict[str, int] = {}
+    _write_at(file, 0, frame.front)
+    offsets: dict[str, int] = {}
     for piece, layer in zip(frame.pieces, document.layers, strict=True):
         known = shared.get(layer.digest)
         data = _kept(known, layer) if known is not None else None
         if data is not None:
-            _put(file, piece.offset, data)
+            _write_at(file, piece.offset, data)
         else:
-            client.fetch(layer, lambda offset, data, start=piece.offset: _put(file, start + offset, data))
-        places[layer.digest] = piece.offset
-    return places
+            client.fetch(layer, lambda offset, data, start=piece.offset: _write_at(file, start + offset, data))
+        offsets[layer.digest] = piece.offset
+    return offsets
 
 
-def _put(file: int, offset: int, data: bytes) -> None:
+def _write_at(file: int, offset: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(file, view, offset)
@@ -234,11 +238,11 @@ def _put(file: int, offset: int, data: bytes) -> None:
 
 def _kept(source: tuple[Path, int], wanted: Descriptor) -> bytes | None:
     """A blob from an earlier bundle of this pull; None if that file was replaced or changed in the meantime."""
-    path, at = source
+    path, offset = source
     with contextlib.suppress(OSError), contextlib.closing(Folder.open(path.parent)) as folder:
         handle, _ = folder.open_plain(path.name)
         with open(handle, "rb", buffering=0) as other:
-            data = os.pread(other.fileno(), wanted.size, at)
+            data = os.pread(other.fileno(), wanted.size, offset)
             if f"sha256:{hashlib.sha256(data).hexdigest()}" == wanted.digest:
                 return data
     return None
@@ -246,16 +250,16 @@ def _kept(source: tuple[Path, int], wanted: Descriptor) -> bytes | None:
 
 def _seal(file: int, size: int) -> str:
     """Write the trailer; returns the sha256 of the file."""
-    total, at, end = hashlib.sha256(), 0, size - TRAILER
+    total, offset, end = hashlib.sha256(), 0, size - TRAILER
     assert end >= HEADER.size
-    while at < end:
-        part = os.pread(file, min(PIECE, end - at), at)
+    while offset < end:
+        part = os.pread(file, min(PIECE, end - offset), offset)
         if not part:
             break
         total.update(part)
-        at += len(part)
+        offset += len(part)
     trailer = total.digest()
-    _put(file, end, trailer)
+    _write_at(file, end, trailer)
     total.update(trailer)
     return total.hexdigest()
 
@@ -264,33 +268,33 @@ def _attestations(client: Client, subject: str) -> bytes:
     """All distinct lines of the sidecars that refer to a manifest. They are not verified here: a policy does that, and refuses
     a bundle with an invalid signature by a key it trusts. Each sidecar is fetched once, and their total size is limited to that
     of one sidecar."""
-    said = {one.digest: one for one in client.referrers(subject) if one.artifact_type in ("", oci.ATTESTATIONS)}
-    last = list(said.values())[-MAX_REFERRERS:]
-    left = _left(client, MAX_SIDECAR, last, subject)
+    stated = {one.digest: one for one in client.referrers(subject) if one.artifact_type in ("", oci.ATTESTATIONS)}
+    last = list(stated.values())[-MAX_REFERRERS:]
+    remaining = _left(client, MAX_SIDECAR, last, subject)
     client.expect(oci.MAX_DOCUMENT + sum(one.size for one in last))
     layers: dict[str, Descriptor] = {}
     for document in [client.document(one.digest, one) for one in last]:
         if document.descriptor.artifact_type == oci.ATTESTATIONS:
             layers |= {one.digest: one for one in document.layers if one.media_type == oci.ATTESTATIONS}
-    _left(client, left, layers.values(), subject)
+    _left(client, remaining, layers.values(), subject)
     client.expect(sum(one.size for one in layers.values()))
     lines: dict[bytes, None] = {}
-    whole = b""
+    single = b""
     for layer in layers.values():
         data = client.blob(layer)
-        whole = data if not lines else b""
+        single = data if not lines else b""
         lines.update(dict.fromkeys(line for line in data.split(b"\n") if line.strip()))
-    return whole or b"".join(line + b"\n" for line in lines)  # a single sidecar is returned unchanged
+    return single or b"".join(line + b"\n" for line in lines)  # a single sidecar is returned unchanged
 
 
 def _left(client: Client, room: int, wanted: Collection[Descriptor], subject: str) -> int:
     """The remaining byte budget after these attestations; E0732 if they exceed it, or are too many."""
-    left = room - sum(one.size for one in wanted)
-    if left < 0 or len(wanted) > MAX_REFERRERS:
-        raise client.lie(
+    remaining = room - sum(one.size for one in wanted)
+    if remaining < 0 or len(wanted) > MAX_REFERRERS:
+        raise client.invalid_response(
             f"it has more than {MAX_SIDECAR} bytes of attestations for {subject[:19]}, or more than {MAX_REFERRERS} of them",
         )
-    return left
+    return remaining
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ COSIGN_SUFFIX: Final = ".att"
 MAX_ENVELOPES: Final = 256
 """Maximum number of existing envelopes kept under cosign's tag, in addition to the pushed ones."""
 
-_Put = Callable[[Descriptor, bytes | memoryview], None]
+_Upload = Callable[[Descriptor, bytes | memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _manifest(one: Shipment, parts: Parts, layers: Sequence[Descriptor]) -> tupl
     return replace(describe(oci.MANIFEST, text), artifact_type=oci.BUNDLE, annotations=known), text
 
 
-def _attach(client: Client, subject: Descriptor, one: Shipment, put: _Put) -> None:
+def _attach(client: Client, subject: Descriptor, one: Shipment, put: _Upload) -> None:
     """Push the sidecar as a referrer of the bundle's manifest, and its envelopes under cosign's tag."""
     layer = describe(oci.ATTESTATIONS, one.attestations)
     put(layer, one.attestations)
@@ -107,7 +107,7 @@ def _attach(client: Client, subject: Descriptor, one: Shipment, put: _Put) -> No
     _attach_for_cosign(client, subject, one.attestations, put)
 
 
-def _attach_for_cosign(client: Client, subject: Descriptor, attestations: bytes, put: _Put) -> None:
+def _attach_for_cosign(client: Client, subject: Descriptor, attestations: bytes, put: _Upload) -> None:
     envelopes: dict[str, Descriptor] = {}
     tag = referrers_tag(subject.digest) + COSIGN_SUFFIX
     known = client.tagged(tag)

@@ -49,13 +49,13 @@ def read_reference(text: str) -> Reference:
     host, slash, path = rest.partition("/")
     if not slash or not _HOST.fullmatch(host) or not _port_in_range(host) or not _is_address(host):
         raise ValueError("names no host: write `oci://HOST/REPOSITORY`")
-    name, at, digest = path.partition("@")
+    name, at_sign, digest = path.partition("@")
     tag = ""
-    if not at and ":" in name:
+    if not at_sign and ":" in name:
         name, _, tag = name.partition(":")
         if not TAG.fullmatch(tag):
             raise ValueError(f"has a tag `{tag:.40}` that is none")
-    if at and not DIGEST.fullmatch(digest):
+    if at_sign and not DIGEST.fullmatch(digest):
         raise ValueError("has a digest that is not `sha256:` and 64 hex digits")
     if host == DOCKER_HUB and "/" not in name:
         name = f"library/{name}"

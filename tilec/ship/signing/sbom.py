@@ -44,7 +44,7 @@ def bill_of_materials(bundle: Bundle, name: str) -> dict[str, Any]:
         }
         for kernel in bundle.kernels
     ]  # fmt: skip
-    whole: dict[str, Any] = {
+    bundle_component: dict[str, Any] = {
         "type": "file", "bom-ref": "bundle", "name": name, "hashes": [{"alg": "SHA-256", "content": bundle.digest}],
         "properties": [{"name": "tilec:model", "value": bundle.model}, {"name": "tilec:arch", "value": bundle.arch}],
     }  # fmt: skip
@@ -55,7 +55,7 @@ def bill_of_materials(bundle: Bundle, name: str) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "tools": {"components": [{"type": "application", "name": "tilec", "version": __version__}]},
-            "component": whole,
+            "component": bundle_component,
         },
         "components": [*packages, *kernels],
         "dependencies": [

@@ -55,8 +55,8 @@ def signed_envelopes(
         envelope = Envelope(payload, PAYLOAD_TYPE, ())
         message = envelope.signed_bytes()
         envelope = kept.get(message, envelope)
-        mine = Signature(key, signer.sign(message))
-        kept[message] = replace(envelope, signatures=(*envelope.signatures, mine))
+        own_signature = Signature(key, signer.sign(message))
+        kept[message] = replace(envelope, signatures=(*envelope.signatures, own_signature))
     return list(kept.values())
 
 
