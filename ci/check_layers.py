@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 VOCABULARY: Final = (
-    "diagnostics.visible", "startup", "untrusted.limits", "untrusted.regular_file", "progress", "diagnostics",
+    "version", "diagnostics.visible", "startup", "untrusted.limits", "untrusted.regular_file", "progress", "diagnostics",
     "language", "untrusted.folder", "target", "toolchain", "ir", "step", "mlir", "atoms", "artifact.bundle_format",
     "untrusted.strict_json", "artifact.signature_format", "untrusted.temporary_files", "untrusted", "artifact", "shipped",
 )  # fmt: skip
@@ -58,10 +58,10 @@ RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics.diagnostic", "shipped")
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs"})
 NO_COMPILER: Final = (
-    "__init__", "startup", "progress", "diagnostics", "language", "target", "ir", "step", "untrusted", "artifact", "runtime",
-    "ship.registry", "ship.finder", "ops",
+    "__init__", "version", "startup", "progress", "diagnostics", "language", "target", "ir", "step", "untrusted", "artifact",
+    "runtime", "ship.registry", "ship.finder", "ops",
 )  # fmt: skip
-TYPE_CIRCLES: Final = 5
+TYPE_CIRCLES: Final = 3
 """Circles that exist for type checkers alone, under `if TYPE_CHECKING`. The number may only fall."""
 
 

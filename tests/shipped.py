@@ -12,7 +12,9 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.passes.prover import positive_divisions
 from tilec.passes.schedule import prepare
-from tilec.project.read.buildfile import Constant, KernelEntry, read_build_file
+from tilec.project.read.buildfile import read_build_file
+from tilec.project.read.kernel_entry import KernelEntry
+from tilec.project.read.models import Constant
 from tilec.target.schedule import merged
 from tilec.target.targets import TARGETS, Target
 

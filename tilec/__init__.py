@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final  # noqa: E402
 
 from tilec import language  # noqa: E402
 from tilec.language import *  # noqa: E402, F403
+from tilec.version import VERSION  # noqa: E402
 
 if TYPE_CHECKING:
     from tilec.ops import op as op
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__: list[str] = ["__version__"]
 __all__ += language.__all__
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _LATER: Final = {"compile": "tilec.project.build.just_in_time", "op": "tilec.ops"}
 """Names loaded on first use, by the module that defines them: a kernel file that imports words loads none of it."""

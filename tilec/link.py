@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from tilec import __version__
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.artifact.records import MANIFEST_FORMAT, PROOF_FIELDS, json_bytes
 from tilec.diagnostics.internal_errors import told_as_diagnostics
 from tilec.ir.text.lines import source_of
 from tilec.pipeline import STAGES, Work
 from tilec.toolchain import stated
+from tilec.version import VERSION
 
 NOTE_CODES: Final = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
 """Codes of notes, by the kind in `tilec.passes.schedule.notes`."""
@@ -56,7 +56,7 @@ def _link(work: Work) -> None:
         "dependent_launch": launch["dependent_launch"],
         "resources": resources,
         "digests": {"source": source} | {stage.name: work.digests[stage.name] for stage in STAGES},
-        "toolchain": {"tilec": f"{__version__} sha256:{own}"} | stated(request.toolchain),
+        "toolchain": {"tilec": f"{VERSION} sha256:{own}"} | stated(request.toolchain),
     }
     manifest |= {name: proofs[name] for name in PROOF_FIELDS if name in proofs}
     manifest_from_json(manifest)

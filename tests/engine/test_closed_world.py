@@ -8,9 +8,9 @@ from engine.models.steps import UNMEASURED, own_declaration
 from engine.sampling import TOP_K_LIMIT
 from tests import campaign
 from tests.shipped import ROOT
-from tilec.project.read.buildfile import BuildFile, Constant, read_build_file
+from tilec.project.read.buildfile import BuildFile, read_build_file
 from tilec.project.read.closed_world import enumerate_world
-from tilec.project.read.models import Model
+from tilec.project.read.models import Constant, Model
 from tilec.project.read.plan import artifact_name
 from tilec.step.graph import Op
 from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, OUTPUT_MODES, Step

@@ -26,7 +26,8 @@ from tests.campaign import chosen
 from tests.machine_code import listings
 from tilec.artifact.records import Manifest
 from tilec.assemble.sass import instructions
-from tilec.project.read.buildfile import Constant, KernelEntry
+from tilec.project.read.kernel_entry import KernelEntry
+from tilec.project.read.models import Constant
 from tilec.project.read.plan import artifact_name
 from tilec.runtime import load_artifact, open_bundle
 from tilec.target.schedule import merged

@@ -19,7 +19,8 @@ from typing import Any
 
 from tilec.artifact.records import Manifest
 from tilec.cli.project import UsageError, chosen_targets, notify, open_one, print_line
-from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.read.buildfile import BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.trial.launches import Contract, LaunchValuesError, given_values, large_launch
 from tilec.project.trial.trial import own_reference
 from tilec.runtime import LaunchError, load_artifact

@@ -25,8 +25,9 @@ from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.untrusted.output import Output
 
 if TYPE_CHECKING:
-    from tilec.project.read.buildfile import BuildFile, KernelEntry
+    from tilec.project.read.buildfile import BuildFile
     from tilec.project.read.closed_world import World
+    from tilec.project.read.kernel_entry import KernelEntry
     from tilec.runtime.trust import TrustSource
 
 

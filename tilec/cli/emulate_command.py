@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from tilec.artifact.records import Manifest
     from tilec.emulator import Report
-    from tilec.project.read.buildfile import BuildFile, KernelEntry
+    from tilec.project.read.buildfile import BuildFile
+    from tilec.project.read.kernel_entry import KernelEntry
     from tilec.target.targets import Target
 
 

@@ -19,7 +19,8 @@ from tilec.diagnostics.visible import visible
 if TYPE_CHECKING:
     from tilec.cache import Store
     from tilec.cache.remote.address import Address
-    from tilec.project.read.buildfile import BuildFile, KernelEntry
+    from tilec.project.read.buildfile import BuildFile
+    from tilec.project.read.kernel_entry import KernelEntry
     from tilec.target.targets import Target
     from tilec.toolchain import Package
 

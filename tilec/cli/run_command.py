@@ -14,7 +14,8 @@ from tilec.cli.options import cores
 from tilec.cli.project import UsageError, notify, open_kernels, open_one, print_diagnostics, status_of
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.project.build.report import diagnostic_json
-from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.read.buildfile import BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
 from tilec.project.trial.launches import LaunchValuesError, given_values
 from tilec.project.trial.trial import Trial, TrialRequest, Written, own_reference, trials

@@ -23,7 +23,8 @@ from tilec.cli.project import (
     toolchain,
 )
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.read.buildfile import BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.served import as_entry
 from tilec.project.read.tuned import Tuned
 from tilec.project.trial.trial import own_reference

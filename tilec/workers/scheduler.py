@@ -126,7 +126,9 @@ class _Pool:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return
-            for ready in wait([*stops, self.server.control, *busy], None if math.isinf(remaining) else min(remaining, MOST_SECONDS)):
+            for ready in wait(
+                [*stops, self.server.control, *busy], None if math.isinf(remaining) else min(remaining, MOST_SECONDS)
+            ):
                 if ready == stop:
                     return
                 worker = busy.get(ready)  # pyright: ignore[reportArgumentType, reportCallIssue]

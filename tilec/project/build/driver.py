@@ -16,7 +16,8 @@ from tilec.diagnostics.diagnostic import Diagnostic, Label
 from tilec.project.build.job import FILES, Dispatch, Job, Result, settle
 from tilec.project.build.worker import BUILD_PRELOAD
 from tilec.project.build.worker import run as run_task
-from tilec.project.read.buildfile import BUDGETS, BuildFile, KernelEntry
+from tilec.project.read.buildfile import BUDGETS, BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.plan import Planned, Refusal, digests_note, is_artifact_name, plan
 from tilec.target.targets import Target
 from tilec.untrusted.output import Output

@@ -8,7 +8,6 @@ and their steps, `remotes` the caches of a team.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import re
 import tomllib
@@ -22,13 +21,13 @@ from tilec.cache.remote.address import Address
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.diagnostics.spelling import ask_first
 from tilec.progress import DEFAULT_LIMITS, Limits
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, split_tuning, too_wide
 from tilec.project.read.remotes import read_remotes
-from tilec.project.read.schedules import Rule, read_schedule
+from tilec.project.read.schedules import read_schedule
 from tilec.project.read.served import Served, expanded, fixed_twice, serve
 from tilec.project.read.toml_locate import locate
 from tilec.project.read.tuned import read_tuned
-from tilec.target.schedule import Overrides
 from tilec.target.targets import Target
 from tilec.untrusted.limits import (
     LONG_KEY,
@@ -56,42 +55,6 @@ _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
 TABLES: Final = ("kernel", "model", "tuning")
 WIDE: Final = f"integers have 64 bits, strings {MAX_TEXT} characters"
 TOO_LARGE: Final = "split the project in several, each with its own build file"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelEntry:
-    """One `[[kernel]]`: the values of each constant, budgets by name, and schedule rules. `targets` are its own if `has_arch`,
-    else the project's; `only` restricts them further. `span` and `constant_spans` locate the entry and its constants."""
-
-    name: str
-    constants: dict[str, tuple[Constant, ...]]
-    budget: dict[str, int]
-    schedule: tuple[Rule, ...]
-    targets: tuple[Target, ...]
-    span: Span
-    constant_spans: dict[str, Span]
-    limits: Limits = DEFAULT_LIMITS
-    has_arch: bool = False
-    only: tuple[Target, ...] | None = None
-
-    def among(self, requested: tuple[Target, ...] | None) -> tuple[Target, ...]:
-        """The targets to build out of `requested` (None: those of the build file). An entry with its own `arch` is never built
-        for others."""
-        targets = (
-            self.targets
-            if requested is None
-            else (target for target in requested if target in self.targets or not self.has_arch)
-        )
-        return tuple(target for target in targets if self.only is None or target in self.only)
-
-    def overrides(self, values: dict[str, Constant]) -> tuple[Overrides, ...]:
-        """The schedule overrides of a specialisation, for all of its targets."""
-        return tuple(rule.overrides for rule in self.schedule if rule.applies_to(values))
-
-    def specialisations(self) -> list[dict[str, Constant]]:
-        """All combinations of the constants' values, in the order of the file."""
-        names = list(self.constants)
-        return [dict(zip(names, values, strict=True)) for values in itertools.product(*self.constants.values())]
 
 
 @dataclass(frozen=True, slots=True)

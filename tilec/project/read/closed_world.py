@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label
-from tilec.project.read.buildfile import BuildFile, Constant, KernelEntry
-from tilec.project.read.models import Family, Model
+from tilec.project.read.buildfile import BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
+from tilec.project.read.models import Constant, Family, Model
 from tilec.project.read.plan import artifact_name
 from tilec.step.expressions import StepError
 from tilec.step.requests import Request

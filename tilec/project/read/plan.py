@@ -19,7 +19,8 @@ from tilec.cache.products import lookup
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.diagnostics.spelling import ask_first
 from tilec.pipeline import Constant, Request
-from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.read.buildfile import BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.target.targets import Target
 
 PACKAGE = Path(pipeline.__file__).parent

@@ -11,18 +11,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilec.diagnostics.diagnostic import Diagnostic, Label
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant
 from tilec.project.read.tuned import Candidate, Tuned, admits, as_declared, cost_text, description
 from tilec.step.expressions import StepError
 from tilec.step.tuning import read_tuning
 from tilec.target.targets import TARGETS, Target
 from tilec.tuning.table import Kept, Table, read_table, stale, table_path
-
-if TYPE_CHECKING:
-    from tilec.project.read.buildfile import KernelEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Span
 from tilec.diagnostics.spelling import ask_first
 from tilec.frontend import read_kernel
-from tilec.project.read.buildfile import WIDE, BuildFile, KernelEntry
+from tilec.project.read.buildfile import WIDE, BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import MAX_TEXT, Constant, too_wide
 from tilec.target.targets import TARGETS, Target
 

@@ -23,18 +23,16 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from tilec.diagnostics.diagnostic import Span
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.project.read.models import Constant, Locate, Refuse
 from tilec.project.read.schedules import Rule, read_schedule
 from tilec.step.expressions import StepError, parse
 from tilec.step.tuning import MAX_CHOICES, read_tuning
 from tilec.target.schedule import merged
 from tilec.target.targets import TARGETS, Target
-
-if TYPE_CHECKING:
-    from tilec.project.read.buildfile import KernelEntry
 
 AT_ONCE: Final = "at_once"
 START: Final = "start"

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from tilec.artifact.records import Manifest
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.project.read.buildfile import BuildFile, KernelEntry
+from tilec.project.read.buildfile import BuildFile
+from tilec.project.read.kernel_entry import KernelEntry
 from tilec.ship.bundle.compare import (
     Change,
     contract_of,
