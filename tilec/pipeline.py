@@ -244,7 +244,7 @@ CHECK_STAGES = STAGES[:4]
 """The stages of a check, which need no compiler backend: front end and prover, then schedule and lowering for each target."""
 CHECK_PRODUCTS = ("proofs", "schedule", "launch", "spans")
 """Products of a check."""
-LINK_PACKAGES = ("__init__.py", "link.py", "artifact/manifest_reader.py", "toolchain.py")
+LINK_PACKAGES = ("__init__.py", "version.py", "link.py", "artifact/manifest_reader.py", "toolchain.py")
 
 
 def stage_named(name: str) -> Stage:
