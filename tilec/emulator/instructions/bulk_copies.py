@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tilec.emulator.errors import STORED
 from tilec.emulator.instructions import mbarriers
 from tilec.emulator.instructions.bulk_loads import loads
-from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
+from tilec.emulator.instructions.copy_groups import CopyGroups
 from tilec.emulator.instructions.operands import active, poison_of
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
@@ -28,7 +28,7 @@ from tilec.emulator.machine.memory import GLOBAL_BASE
 from tilec.emulator.machine.registry import Decoder, Source, Step
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
 from tilec.emulator.ordering import prior_launches
-from tilec.emulator.ordering.in_flight import SHIFT
+from tilec.emulator.ordering.in_flight import NOTHING, SHIFT, Operation
 from tilec.emulator.ordering.proxies import proxies
 from tilec.emulator.ordering.races import LANE_BITS
 from tilec.emulator.ptx.syntax import Vector
@@ -52,6 +52,7 @@ class _Transfer:
     lane: int
     group: int
     step: Decoder
+    operation: Operation
     reading: bool = True
 
 
@@ -65,13 +66,13 @@ class Stores(CopyGroups[_Transfer]):
                 left.append(transfer)
                 continue
             if transfer.reading:
-                self.machine.pending.end(_granules(transfer.source), NOTHING)
+                self.machine.pending.end_reads(transfer.operation)
                 _stamp_reads(self.machine, transfer.source, transfer.lane)
                 transfer.reading = False
             if only_reads:
                 left.append(transfer)
                 continue
-            self.machine.pending.end(NOTHING, _granules(transfer.target))
+            self.machine.pending.end(transfer.operation)
             _land(self.machine, transfer, transfer.lane)
             proxies(self.machine).wrote(np.unique(transfer.target >> self.machine.shadow.shift))
             if transfer.poison.any():
@@ -153,26 +154,23 @@ def _load(d: Decoder, rank: int) -> Step:
             made = machine.shadow.granules(np.array([named.index]), mbarriers.BYTES)[0]
             log.check(made, lane, d.instruction, named.index, barrier=True)
             data, poison = _read(machine, places, lane, d)
-            transfer = _Transfer(places[places >= 0], there, data, poison, lane, 0, d)
+            source = places[places >= 0]
             _watch_write(machine, there, lane, d)
-            reads = _granules(transfer.source) if _tracked(machine, transfer.source) else NOTHING
+            reads = _granules(source) if _tracked(machine, source) else NOTHING
             if len(reads):
-                granules = np.unique(transfer.source >> machine.shadow.shift)
-                log.check(granules, lane, d.instruction, int(transfer.source[0]), space="global")
-            machine.pending.begin(reads, _granules(there))
-            _fly(machine, barriers, named, transfer, reads, log)
+                log.check(np.unique(source >> machine.shadow.shift), lane, d.instruction, int(source[0]), space="global")
+            operation = machine.pending.begin(reads, _granules(there))
+            _fly(machine, barriers, named, _Transfer(source, there, data, poison, lane, 0, d, operation), log)
 
     return step
 
 
-def _fly(
-    machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, t: _Transfer, reads: Index, log: Any
-) -> None:
+def _fly(machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, t: _Transfer, log: Any) -> None:
     number = loads(machine).begin(t.lane, t.step.instruction)
 
     def settle(observer: int) -> None:
         loads(machine).end(number)
-        machine.pending.end(reads, _granules(t.target))
+        machine.pending.end(t.operation)
         _land(machine, t, observer)
         log.wrote(np.unique(t.target >> machine.shadow.shift))
 
@@ -216,8 +214,8 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
             log.check(np.unique(where >> machine.shadow.shift), lane, d.instruction, int(where[0]) if len(where) else 0)
             data, poison = _read(machine, where, lane, d)
             _watch_write(machine, target, lane, d)
-            machine.pending.begin(_granules(where), _granules(target))
-            state.waiting.append(_Transfer(where, target, data, poison, lane, int(state.committed[lane]), d))
+            operation = machine.pending.begin(_granules(where), _granules(target))
+            state.waiting.append(_Transfer(where, target, data, poison, lane, int(state.committed[lane]), d, operation))
 
     return step
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
 from tilec.emulator.instructions import bulk_copies, mbarriers
-from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
+from tilec.emulator.instructions.copy_groups import CopyGroups
 from tilec.emulator.instructions.operands import active, read
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.registry import Decoder, Source, Step, lanewise
-from tilec.emulator.ordering.in_flight import granules
+from tilec.emulator.ordering.in_flight import NOTHING, Operation, granules
 
 Index = NDArray[np.int64]
 
@@ -37,22 +37,20 @@ class _Copy:
     rows: NDArray[np.uint8]
     poison: Poison | None
     step: Decoder
+    operation: Operation
 
-    def part(self, chosen: NDArray[np.bool_]) -> _Copy:
+    def part(self, chosen: NDArray[np.bool_], operation: Operation) -> _Copy:
         poison = None if self.poison is None else self.poison[chosen]
-        return _Copy(self.lanes[chosen], self.group[chosen], self.index[chosen], self.rows[chosen], poison, self.step)
+        return _Copy(
+            self.lanes[chosen], self.group[chosen], self.index[chosen], self.rows[chosen], poison, self.step, operation
+        )
 
-    @property
-    def granules(self) -> Index:
-        return granules(self.index, self.rows.shape[1]).reshape(-1)
+    def written(self, chosen: NDArray[np.bool_]) -> Index:
+        """The granules that the copies of some lanes write."""
+        return granules(self.index[chosen], self.rows.shape[1]).reshape(-1)
 
 
 class Copies(CopyGroups[_Copy]):
-    def start(self, copy: _Copy) -> None:
-        """Issues copies."""
-        self.waiting.append(copy)
-        self.machine.pending.begin(NOTHING, copy.granules)
-
     def finish(self, lanes: Index, allowed: int, *, write: bool = True) -> None:
         """Completes all but the last `allowed` groups of these lanes (-1: uncommitted copies too). Without `write` their
         records are only dropped, and their bytes stay in flight."""
@@ -64,13 +62,20 @@ class Copies(CopyGroups[_Copy]):
             if not done.any():
                 left.append(copy)
                 continue
-            finished = copy if done.all() else copy.part(done)
+            finished = copy
             if not done.all():
-                left.append(copy.part(~done))
+                finished, rest = self._divide(copy, done)
+                left.append(rest)
             if write:
-                self.machine.pending.end(NOTHING, finished.granules)
+                self.machine.pending.end(finished.operation)
                 self._land(finished)
         self.waiting = left
+
+    def _divide(self, copy: _Copy, done: NDArray[np.bool_]) -> tuple[_Copy, _Copy]:
+        """The copies of the lanes in `done` and those of the others, which end apart."""
+        bytes_ = [(NOTHING, copy.written(done)), (NOTHING, copy.written(~done))]
+        first, second = self.machine.pending.split(copy.operation, bytes_)
+        return copy.part(done, first), copy.part(~done, second)
 
     def _land(self, copy: _Copy) -> None:
         machine, instruction = self.machine, copy.step.instruction
@@ -139,7 +144,9 @@ def _copy(d: Decoder, state: Copies, form: str) -> Step:
         access.watch_write(machine, place, d.instruction)
         chosen = slice(None) if place.positions is None else place.positions
         poison = spoilt[chosen] if spoilt.any() else None
-        state.start(_Copy(place.lanes, state.committed[place.lanes], place.index, rows[chosen], poison, d))
+        operation = machine.pending.begin(NOTHING, granules(place.index, size).reshape(-1))
+        group = state.committed[place.lanes]
+        state.waiting.append(_Copy(place.lanes, group, place.index, rows[chosen], poison, d, operation))
 
     return step
 

@@ -16,8 +16,8 @@ from tilec.emulator.instructions.operands import active
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.registry import Decoder, Step
+from tilec.emulator.ordering.in_flight import NOTHING
 
-NOTHING = np.zeros(0, np.int64)
 T = TypeVar("T")
 
 

@@ -27,7 +27,7 @@ from tilec.emulator.matrices.descriptors import CHUNK, Descriptor, element_addre
 from tilec.emulator.matrices.formats import WIDTH, decode
 from tilec.emulator.matrices.fragments import accumulator, gather, operand_a
 from tilec.emulator.matrices.products import group_product, left_of_group
-from tilec.emulator.ordering.in_flight import SHIFT
+from tilec.emulator.ordering.in_flight import NOTHING, SHIFT
 from tilec.emulator.ordering.proxies import proxies
 from tilec.emulator.ptx.syntax import Instruction, Register, Vector
 
@@ -175,10 +175,10 @@ def _one(
         log.check(granules, first, d.instruction, int(places[0]))
     machine.pending.check_granules(reads[:, None], np.full(len(reads), first), False, d.instruction)
     _watch(machine, granules, first, d.instruction)
-    machine.pending.begin(reads, np.zeros(0, np.int64))
+    operation = machine.pending.begin(reads, NOTHING)
     inputs = {_register(source_operand): source.value(frame)[span].copy() for source_operand, source in _inputs(d, form)}
     results = {index: values[position][span].copy() for position, (index, _) in enumerate(form.targets)}
-    state.under_way.append(Product(first, int(state.committed[first]), results, inputs, reads, granules, d))
+    state.under_way.append(Product(first, int(state.committed[first]), results, inputs, operation, granules, d))
 
 
 def _inputs(d: Decoder, form: _Form) -> list[tuple[Any, Source]]:

@@ -19,6 +19,7 @@ from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.halves import whole
 from tilec.emulator.machine.machine import BLOCKED, Machine
 from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Step
+from tilec.emulator.ordering.in_flight import Operation
 from tilec.emulator.ptx.syntax import Register, Vector
 
 Index = NDArray[np.int64]
@@ -29,13 +30,13 @@ GROUP: Final = 128
 @dataclass(slots=True)
 class Product:
     """An unfinished product of the warpgroup that begins at lane `first`: its group, the registers it writes and reads with
-    their values, the granules of memory it reads (`reads` of `in_flight`, `places` of the race shadow)."""
+    their values, its reads of memory (`operation` of `in_flight`, `places`: granules of the race shadow)."""
 
     first: int
     group: int
     results: dict[int, Words]
     inputs: dict[int, Words]
-    reads: Index
+    operation: Operation
     places: Index
     step: Decoder
 
@@ -81,7 +82,7 @@ class Warpgroups:
                 for index in product.results:
                     last.pop((product.first, index), None)
                 continue
-            self.machine.pending.end(product.reads, np.zeros(0, np.int64))
+            self.machine.pending.end(product.operation)
             stamp_reads(self.machine, product.places, product.first)
             self._check_inputs(frame, product)
             last |= {(product.first, index): product for index in product.results}
@@ -121,7 +122,7 @@ class Warpgroups:
         members = set(frame.lanes.tolist())
         for product in self.under_way:
             if product.first in members:
-                self.machine.pending.end(product.reads, np.zeros(0, np.int64))
+                self.machine.pending.end(product.operation)
         self.under_way = [product for product in self.under_way if product.first not in members]
 
     def accumulates(self, first: int, index: int) -> Product | None:
