@@ -181,3 +181,40 @@ L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r0+512], 0; @!%p3 bra L;
 """
     report = launch(program(body, ["out"], shared=1024), {"out": np.zeros(32, np.uint32)}, shared=1024)
     assert not report.faults, report.faults
+
+
+OVER_SHARED = """
+mov.u32 %r0, smem; mad.lo.u32 %r2, %t, 4, %r0; setp.eq.u32 %p0, %t, 0;
+@%p0 mbarrier.init.shared::cta.b64 [%r0+512], 1; @%p0 fence.mbarrier_init.release.cluster;
+st.shared.u32 [%r2], %t; {fence} bar.sync 0; @!%p0 bra L;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+512], 128;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%a0], 128, [%r0+512];
+L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r0+512], 0; @!%p3 bra L;
+"""
+OVER_GLOBAL = """
+mov.u32 %r0, smem; mad.lo.u32 %r2, %t, 4, %r0; mad.wide.u32 %d2, %t, 4, %a0; setp.eq.u32 %p0, %t, 0;
+st.global.u32 [%d2], %t; st.shared.u32 [%r2], %t; fence.proxy.async.shared::cta; {fence} bar.sync 0; @!%p0 bra L;
+cp.async.bulk.global.shared::cta.bulk_group [%a0], [%r0], 128; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+L: bar.sync 0;
+"""
+"""Every thread writes a word; a bulk copy overwrites them."""
+NONE = set[str]()
+
+
+@pytest.mark.parametrize(
+    ("body", "fence", "found"),
+    [
+        (OVER_SHARED, "", {"proxy"}),
+        (OVER_SHARED, "fence.proxy.async.global;", {"proxy"}),
+        (OVER_SHARED, "fence.proxy.async.shared::cta;", NONE),
+        (OVER_GLOBAL, "", {"proxy"}),
+        (OVER_GLOBAL, "fence.proxy.async.shared::cta;", {"proxy"}),
+        (OVER_GLOBAL, "fence.proxy.async.global;", NONE),
+        (OVER_GLOBAL, "fence.proxy.async;", NONE),
+    ],
+)
+def test_a_bulk_copy_over_what_threads_wrote_needs_a_fence(body: str, fence: str, found: set[str]) -> None:
+    for seed in range(3):
+        text = program(body.format(fence=fence), ["x"], shared=1024)
+        report = launch(text, {"x": np.zeros(32, np.uint32)}, shared=1024, seed=seed)
+        assert kinds(report) == found, report.faults

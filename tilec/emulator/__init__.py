@@ -40,9 +40,9 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
 - `wgmma` computes when it is issued; its accumulators are poison until the wait. The four warps of a warpgroup execute its
   instructions together. A register that is overwritten with its old value between `wgmma.fence` and `wgmma.mma_async` is not
   detected.
-- A missing proxy fence is found for reads of shared memory through the async proxy, for bulk loads from global memory that
-  the launch may write, and for mbarriers on which bulk copies count. Bulk copies that overwrite bytes which the generic proxy
-  read or wrote need no fence here. A fence by a third thread that learned of the write only through an mbarrier is not
+- A missing proxy fence is found between a generic write and an access through the async proxy, a read or a write, of shared
+  or global memory, and for mbarriers on which bulk copies count. Bulk copies that overwrite bytes which the generic proxy only
+  read need no fence here. A fence by a third thread that learned of the write only through an mbarrier is not
   recognized (`proxies`): a correct program of that kind is reported.
 - A wait on an mbarrier blocks until the phase completes; time limits of `try_wait` are not modelled. Under a seed other than
   0, `try_wait` sometimes returns before the phase completes.

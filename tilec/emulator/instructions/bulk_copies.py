@@ -29,7 +29,7 @@ from tilec.emulator.machine.registry import Decoder, Source, Step
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
 from tilec.emulator.ordering import prior_launches
 from tilec.emulator.ordering.in_flight import NOTHING, SHIFT, Operation
-from tilec.emulator.ordering.proxies import proxies
+from tilec.emulator.ordering.proxies import Proxies, proxies
 from tilec.emulator.ordering.races import LANE_BITS
 from tilec.emulator.ptx.syntax import Vector
 
@@ -155,10 +155,11 @@ def _load(d: Decoder, rank: int) -> Step:
             log.check(made, lane, d.instruction, named.index, barrier=True)
             data, poison = _read(machine, places, lane, d)
             source = places[places >= 0]
+            _watch_proxy(log, there, lane, d, "shared")  # before its stamps are those of this write
             _watch_write(machine, there, lane, d)
             reads = _granules(source) if _tracked(machine, source) else NOTHING
             if len(reads):
-                log.check(np.unique(source >> machine.shadow.shift), lane, d.instruction, int(source[0]), space="global")
+                _watch_proxy(log, source, lane, d, "global")
             operation = machine.pending.begin(reads, _granules(there))
             _fly(machine, barriers, named, _Transfer(source, there, data, poison, lane, 0, d, operation), log)
 
@@ -211,8 +212,9 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
             kept = outside >= 0
             target, where = outside[kept], inside[kept]
             lane = int(frame.lanes[at])
-            log.check(np.unique(where >> machine.shadow.shift), lane, d.instruction, int(where[0]) if len(where) else 0)
+            _watch_proxy(log, where, lane, d, "shared")
             data, poison = _read(machine, where, lane, d)
+            _watch_proxy(log, target, lane, d, "global")
             _watch_write(machine, target, lane, d)
             operation = machine.pending.begin(_granules(where), _granules(target))
             state.waiting.append(_Transfer(where, target, data, poison, lane, int(state.committed[lane]), d, operation))
@@ -345,6 +347,12 @@ def _read(machine: Machine, places: Index, lane: int, d: Decoder) -> tuple[Bytes
     return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
         real, machine.memory.poison[where], 0
     ).astype(np.uint8)
+
+
+def _watch_proxy(log: Proxies, places: Index, lane: int, d: Decoder, space: str) -> None:
+    """Checks that the last generic writes of these bytes are visible to the async proxy, which reads or writes them."""
+    if len(places):
+        log.check(np.unique(places >> log.machine.shadow.shift), lane, d.instruction, int(places[0]), space=space)
 
 
 def _watch_write(machine: Machine, places: Index, lane: int, d: Decoder) -> None:
