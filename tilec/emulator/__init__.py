@@ -51,8 +51,10 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
 - A barrier with a count completes at that number of threads, whichever they are (`instructions.barriers`). If the count is
   too small, the warps complete it in several rounds, and the accesses that the barrier should order are reported as races.
 - Rejected with `UnsupportedPtx`: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions,
-  tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy, bank conflicts and register
-  pressure (`setmaxnreg`) are not modelled.
+  tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy and bank conflicts are not
+  modelled.
+- `setmaxnreg` moves registers between warpgroups (`register_pool`): a shortage is a deadlock. Whether a program needs more
+  registers than it owns is not modelled, because registers of PTX are virtual.
 """
 
 from tilec.emulator.errors import KINDS, Fault, Limits, Report, UnsupportedPtx

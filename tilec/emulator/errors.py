@@ -29,6 +29,7 @@ KINDS: Final = {
     "divergent": "a warp-wide operation that some of the threads it names did not execute",
     "barrier": "a barrier used outside its rules (count, id, a thread that left before it)",
     "deadlock": "threads that wait for each other for ever",
+    "registers": "setmaxnreg with a count outside its rules",
     "mbarrier": "an mbarrier used outside its rules",
     "dependency": "global memory touched before griddepcontrol.wait in a launch that may overlap the one before it",
     "descriptor": "a descriptor (matrix or tensor map) with fields that the instruction cannot use",

@@ -1,5 +1,5 @@
 """Control flow: bra, brx.idx, ret, exit, trap (PTX ISA, section 9.7.12), griddepcontrol, and instructions without effect here
-(nanosleep, pmevent, setmaxnreg)."""
+(nanosleep, pmevent)."""
 
 from __future__ import annotations
 
@@ -125,16 +125,10 @@ def griddepcontrol(d: Decoder) -> Step:
     return step
 
 
-@lanewise("pmevent", "setmaxnreg")
+@lanewise("pmevent")
 def no_effect(d: Decoder) -> Step:
-    """Profiler counters, and register reallocation (PTX ISA, setmaxnreg), which changes no value."""
-    if d.instruction.opcode == "setmaxnreg":
-        d.need("inc", "dec")
-        d.need("sync")
-        d.need("aligned")
-        d.need("u32")
-    else:
-        d.flag("mask")
+    """Profiler counters."""
+    d.flag("mask")
     d.finish(1)
     d.source(0, "u32")
     return lambda frame: None

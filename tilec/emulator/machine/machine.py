@@ -64,6 +64,7 @@ class Machine:
         self.on_exit: list[Callable[[Frame], None]] = []
         self.wakers: list[Callable[[], bool]] = []
         self.steps_left = self.limits.instructions
+        self.short_of_registers: Callable[[], Index] = lambda: np.zeros(0, np.int64)
         self.pending = InFlight(self)
         self.overlaps = False
         self.unwaited: NDArray[np.bool_] | None = None

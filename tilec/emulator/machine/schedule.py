@@ -130,7 +130,11 @@ def report_deadlock(machine: Machine) -> None:
     gone = int((machine.status == 2).sum())
     message = "threads wait for ever: " + "; ".join(lines) + (f"; {gone} threads have left" if gone else "")
     waiting = [machine.program.instructions[int(pc)] for pc in machine.pc[blocked]]
-    apart = [not (w.opcode in ("bar", "barrier", "mbarrier") and w.modifiers[:1] != ("warp",)) for w in waiting]
+    short = np.isin(blocked, machine.short_of_registers())
+    apart = [
+        not (s or (w.opcode in ("bar", "barrier", "mbarrier") and w.modifiers[:1] != ("warp",)))
+        for w, s in zip(waiting, short, strict=True)
+    ]
     divergent = any(apart)
     chosen = apart.index(True) if divergent else 0
     first, instruction = int(blocked[chosen]), waiting[chosen]
