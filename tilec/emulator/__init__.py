@@ -50,6 +50,8 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
   thread that exits during its own `cp.async` is not, but the bytes stay in flight for any other access.
 - A barrier with a count completes at that number of threads, whichever they are (`instructions.barriers`). If the count is
   too small, the warps complete it in several rounds, and the accesses that the barrier should order are reported as races.
+  A thread that arrives without knowing that the last phase, of other threads, is complete is a fault: two groups of warps that
+  share one barrier are found in every schedule in which both use it.
 - Rejected with `UnsupportedPtx`: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions,
   tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy and bank conflicts are not
   modelled.

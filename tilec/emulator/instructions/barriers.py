@@ -4,6 +4,10 @@ A barrier completes when the expected number of threads has arrived: the whole b
 then reinitialised for the next arrivals (PTX ISA, bar: the barrier can be reused at once). If the threads of one step exceed
 the count, their warps arrive one after another, in the order of their numbers or, under a seed, in random order. Exited
 threads do not arrive: a whole-block barrier that completes only because they are discounted is a fault.
+
+A thread that did not wait in the last phase of a barrier must know that this phase is complete before it arrives: it must be
+ordered after a thread that waited. Otherwise its arrival may count for that phase, although no schedule needs to show it, and
+the fault is the same in every schedule. So two groups of warps share a barrier only if something orders them.
 """
 
 from __future__ import annotations
@@ -26,8 +30,9 @@ Index = NDArray[np.int64]
 
 
 class Barriers:
-    """The 16 barriers of each block: the lanes that wait, those that only arrived, and the token that these released on
-    arrival. Accesses of a thread after its `bar.arrive` are not ordered by the barrier."""
+    """The 16 barriers of each block: the lanes that wait, those that only arrived, the token that these released on arrival,
+    and the time of the last phase with the lanes that waited in it. Accesses of a thread after its `bar.arrive` are not
+    ordered by the barrier."""
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
@@ -46,7 +51,7 @@ class Barriers:
         self.arrived: dict[tuple[int, int], list[Index]] = {}
         self.released: dict[tuple[int, int], Index] = {}
         self.expected: dict[tuple[int, int], int] = {}
-        self.votes: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
+        self.last: dict[tuple[int, int], tuple[int, Index]] = {}
 
     def come(self, d: Decoder, key: tuple[int, int], expected: int, lanes: Index, waits: bool) -> list[tuple[int, int]]:
         """Adds the lanes that arrive in one step: together, or warp by warp if they exceed the expected count. Returns the
@@ -67,6 +72,7 @@ class Barriers:
         if self.expected.setdefault(key, expected) != expected:
             message = f"barrier {number} with {expected} threads where others named {self.expected[key]}"
             machine.faults.add("barrier", message, d.instruction, int(lanes[0]))
+        self._check_phase(d, key, lanes)
         (self.waiting if waits else self.arrived).setdefault(key, []).append(lanes)
         if not waits:
             token, before = machine.clocks.release(lanes), self.released.get(key)
@@ -75,6 +81,19 @@ class Barriers:
         if total > expected:
             machine.faults.add("barrier", f"{total} threads at barrier {number} of {expected}", d.instruction, int(lanes[0]))
         return total >= expected
+
+    def _check_phase(self, d: Decoder, key: tuple[int, int], lanes: Index) -> None:
+        """Lanes that arrive must know that the last phase is complete. Every lane that waited in it knows the others at its
+        time, so one of them stands for all."""
+        if key not in self.last:
+            return
+        time, waited = self.last[key]
+        clocks, new = self.machine.clocks, lanes[~np.isin(lanes, waited)]
+        others = np.full(len(new), waited[0] + clocks.first_lane)
+        unaware = new[~clocks.knows(new, others, np.full(len(new), time))]
+        if len(unaware):
+            text = f"barrier {key[1]} is used by threads that may arrive before its last phase, of other threads, is complete"
+            self.machine.faults.add("barrier", text, d.instruction, int(unaware[0]), count=len(unaware), distinct="phase")
 
     def release(self, keys: list[tuple[int, int]]) -> Index:
         """Completes barriers and orders memory; returns the lanes that waited."""
@@ -86,6 +105,9 @@ class Barriers:
             self.arrived.pop(key, None)
             self.expected.pop(key, None)
             released = self.released.pop(key, None)
+            self.last.pop(key, None)
+            if len(waiting):
+                self.last[key] = machine.clocks.now, waiting
             if len(waiting) == machine.threads:
                 whole.append(key[0])
             elif len(waiting):
