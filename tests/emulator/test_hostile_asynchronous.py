@@ -82,6 +82,23 @@ def test_a_wrong_product(name: str) -> None:
     assert wanted in product(**changed)[0]
 
 
+@pytest.mark.parametrize("late", [None, *range(4)])
+def test_each_warp_hands_back_what_its_product_read(late: int | None) -> None:
+    """A fifth warp overwrites A after a barrier with the four; one of them comes before its wait."""
+    early = f"shr.u32 %r11, %t, 5; setp.eq.u32 %p2, %r11, {late}; @%p2 bar.arrive 1, 160;"
+    text = PRODUCT.format(
+        proxy="setp.ge.u32 %p1, %t, 128; @%p1 bra P; fence.proxy.async.shared::cta; P:",
+        barrier=f"bar.sync 0; @%p1 bra W; {early if late is not None else 'setp.ne.u32 %p2, %t, %t;'}",
+        fence=FENCE, commit="wgmma.commit_group.sync.aligned;", under="", wait="wgmma.wait_group.sync.aligned 0;",
+        after="@!%p2 bar.arrive 1, 160; bra E; W: bar.sync 1, 160; st.shared.b32 [%r2+-2048], %r3; ret; E:",
+    )  # fmt: skip
+    text = text.replace("st.shared.v4", "setp.ge.u32 %p1, %t, 128; @!%p1 st.shared.v4")
+    arrays = {"out": np.zeros(128, np.uint32)}
+    text = program(text, ["out"], registers=".reg .b32 %f<4>;", shared=8192)
+    found, _ = _over_seeds(lambda seed: launch(text, arrays, threads=160, shared=8192, seed=seed))
+    assert found == set() if late is None else found & {"race", "async"}
+
+
 COPY = """
 mov.u32 %r0, smem; add.u32 %r20, %r0, 1024;
 setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init.shared::cta.b64 [%r20], 1; {fence} bar.sync 0;

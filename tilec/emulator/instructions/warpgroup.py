@@ -20,7 +20,7 @@ from tilec.emulator.instructions.operands import poison_of, read
 from tilec.emulator.instructions.warpgroup_state import GROUP, Product, Warpgroups, converge_group, warpgroups
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.machine import WARP, Machine
 from tilec.emulator.machine.memory import SHARED_START
 from tilec.emulator.machine.registry import Decoder, Source, Step, Target, control
 from tilec.emulator.matrices.descriptors import CHUNK, Descriptor, element_addresses
@@ -287,12 +287,12 @@ def _spread(left: Poison | None, right: Poison | None, form: _Form) -> NDArray[n
 
 
 def _watch(machine: Machine, granules: Index, first: int, instruction: Instruction) -> None:
-    """Records the reads of a product as reads by the first and the last warp of the group, because ordering after only one of
-    them must not suffice."""
-    places = granules << machine.shadow.shift
-    for lane in (first, first + 96):
-        found = machine.shadow.read(places, 1 << machine.shadow.shift, np.full(len(places), lane))
-        if found is not None:
-            touched = access.Access(None, places, None, 1 << machine.shadow.shift, np.full(len(places), lane))
-            access.report_race(machine, touched, found, instruction, "reads what another thread writes")
+    """Reports reads of a product that race for any of the four warps. The wait records them (`stamp_reads`); until then the
+    bytes are in flight."""
+    for lane in range(first, first + GROUP, WARP):
+        lanes = np.full(len(granules), lane)
+        racing = machine.shadow.unordered_writes(granules[:, None], lanes)
+        if racing is not None:
+            touched = access.Access(None, granules << machine.shadow.shift, None, 1 << machine.shadow.shift, lanes)
+            access.report_race(machine, touched, racing, instruction, "reads what another thread writes")
             return

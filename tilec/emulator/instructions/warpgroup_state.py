@@ -17,7 +17,7 @@ from tilec.emulator.errors import IN_FLIGHT
 from tilec.emulator.instructions import warp
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.halves import whole
-from tilec.emulator.machine.machine import BLOCKED, Machine
+from tilec.emulator.machine.machine import BLOCKED, WARP, Machine
 from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Step
 from tilec.emulator.ordering.in_flight import Operation
 from tilec.emulator.ptx.syntax import Register, Vector
@@ -123,6 +123,7 @@ class Warpgroups:
         for product in self.under_way:
             if product.first in members:
                 self.machine.pending.end(product.operation)
+                stamp_reads(self.machine, product.places, product.first)
         self.under_way = [product for product in self.under_way if product.first not in members]
 
     def accumulates(self, first: int, index: int) -> Product | None:
@@ -174,7 +175,8 @@ def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
 
 
 def stamp_reads(machine: Machine, granules: Index, first: int) -> None:
-    """Stamps the reads of these granules of the race shadow, by products of the warpgroup at lane `first`, as of now."""
+    """Stamps the reads of these granules of the race shadow, by a product of the warpgroup at lane `first`, as of now: by a
+    lane of each of its four warps, because ordering after some of them must not suffice."""
     places = granules << machine.shadow.shift
-    for lane in (first, first + GROUP - 32):
+    for lane in range(first, first + GROUP, WARP):
         machine.shadow.read(places, 1 << machine.shadow.shift, np.full(len(places), lane))

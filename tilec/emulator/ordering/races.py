@@ -204,11 +204,7 @@ class Shadow:
         """Records reads; returns which of them [m, granules] conflict with an unordered write, or None. `atomic`: strong
         accesses, of block scope if `narrow`."""
         where = self.granules(index, width)
-        written = self.writes[where]
-        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
-        if self.strong.table:
-            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, narrow=narrow)
-            racing = _either(racing, strong)
+        racing = self.unordered_writes(where, lanes, atomic, narrow)
         if atomic:
             self.strong.note(where, lanes, False, narrow)
         else:
@@ -218,6 +214,17 @@ class Shadow:
                 self._record(self.reads, where, lanes, kept, before)
             else:
                 self._record_each(self.readers, where, lanes, before)
+        return racing
+
+    def unordered_writes(
+        self, where: Index, lanes: Index, atomic: bool = False, narrow: bool = False
+    ) -> NDArray[np.bool_] | None:
+        """Which reads of granules [m, k] by lanes [m] now conflict with an unordered write, or None; records nothing."""
+        written = self.writes[where]
+        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
+        if self.strong.table:
+            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, narrow=narrow)
+            racing = _either(racing, strong)
         return racing if racing is not None and racing.any() else None
 
     def _record_each(self, readers: Readers, where: Index, lanes: Index, before: Stamps) -> None:
