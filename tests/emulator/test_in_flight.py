@@ -83,3 +83,45 @@ def test_what_is_ended_twice_is_an_internal_error() -> None:
         assert pending.busy
         pending.end(part)
     assert not pending.busy
+
+
+SOURCE = """
+mov.u32 %r0, smem; mad.lo.u32 %r1, %t, 16, %r0; mad.wide.u32 %d0, %t, 16, %a0; xor.b32 %r2, %t, 32;
+mad.wide.u32 %d1, %r2, 16, %a0;
+cp.async.ca.shared.global [%r1], [%d0], 16{amount}; cp.async.commit_group;
+{early}
+cp.async.wait_group 0; {late}
+"""
+"""Each of 64 threads copies 16 bytes; %d1 is the source of the same lane of the other warp."""
+SOURCES = {
+    "nothing": ("", "", "", set[str]()),
+    "an own store under it": ("", "st.global.u32 [%d0+12], %t;", "", {"async"}),
+    "an own store behind it": ("", "", "st.global.u32 [%d0], %t;", set[str]()),
+    "an own read under it": ("", "ld.global.u32 %r5, [%d0];", "", set[str]()),
+    "an own atomic under it": ("", "red.global.add.u32 [%d0], %t;", "", {"async"}),
+    "another's store under it": ("", "bar.sync 0; st.global.u32 [%d1], %t;", "", {"async", "race"}),
+    "another's store behind a barrier under it": ("", "bar.sync 0;", "st.global.u32 [%d1], %t;", {"async", "race"}),
+    "another's store behind a barrier behind it": ("", "", "bar.sync 0; st.global.u32 [%d1], %t;", set[str]()),
+    "bytes past a short copy": (", 4", "st.global.u32 [%d0+4], %t;", "", set[str]()),
+    "bytes of a short copy": (", 5", "st.global.u32 [%d0+4], %t;", "", {"async"}),
+    "a source that is ignored": (", 0", "st.global.u32 [%d0], %t;", "", set[str]()),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_source_of_a_copy_is_read_until_its_wait(name: str, seed: int) -> None:
+    amount, early, late, found = SOURCES[name]
+    here = run(SOURCE.format(amount=amount, early=early, late=late), threads=64, seed=seed)
+    assert here & found if found else not here, here
+
+
+def test_one_source_that_two_warps_copy_is_read_until_the_last_wait() -> None:
+    body = """
+mov.u32 %r0, smem; mad.lo.u32 %r1, %t, 16, %r0; cp.async.ca.shared.global [%r1], [%a0], 16; cp.async.commit_group;
+setp.lt.u32 %p0, %t, 32; setp.eq.u32 %p1, %t, 40; {} cp.async.wait_group 0; L: bar.sync 0;
+@!%p1 bra E; st.global.u32 [%a0], %t; E: cp.async.wait_group 0;
+"""
+    for seed in range(3):
+        assert "async" in run(body.format("@!%p0 bra L;"), threads=64, seed=seed)
+        assert run(body.format(""), threads=64, seed=seed) == set()

@@ -36,7 +36,8 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
   the sum of magnitudes per instruction (`matrices.formats`). Poison spreads from an element to its row or column of the
   result.
 - A copy reads its source when it is issued and writes its destination as late as possible. The check on bytes in flight, not
-  the value, finds a program that is wrong only if a copy writes early or reads its source late.
+  the value, finds a program that is wrong only if a copy writes early or reads its source late: source and destination of
+  every copy, and the operands of `wgmma` in shared memory, are in flight until the wait that completes them.
 - `wgmma` computes when it is issued; its accumulators are poison until the wait. The four warps of a warpgroup execute its
   instructions together. A register that is overwritten with its old value between `wgmma.fence` and `wgmma.mma_async` is not
   detected.

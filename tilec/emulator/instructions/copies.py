@@ -1,8 +1,8 @@
 """`cp.async` and its groups: copies from global to shared memory that become visible after a wait on their group.
 
-PTX ISA, "Data movement and conversion instructions: cp.async", "cp.async.commit_group", "cp.async.wait_group". A copy reads
-its source when it is issued. Its destination is in flight until the thread's wait completes its group; that thread writes it
-then, through the generic proxy. `cp.async.bulk` is in `bulk_copies`.
+PTX ISA, "Data movement and conversion instructions: cp.async", "cp.async.commit_group", "cp.async.wait_group". The value of a
+copy is that of its source when it is issued. Source and destination are in flight until the thread's wait completes its group;
+that thread reads the one and writes the other then, through the generic proxy. `cp.async.bulk` is in `bulk_copies`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.registry import Decoder, Source, Step, lanewise
-from tilec.emulator.ordering.in_flight import NOTHING, Operation, granules
+from tilec.emulator.ordering.in_flight import SHIFT, Operation, granules
 
 Index = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class _Copy:
-    """The copies that one instruction started: for each lane its group, destination index, bytes and their poison."""
+    """The copies that one instruction started: for each lane its group, destination index, granules of its source (-1: nothing
+    is read, or nobody may write it), bytes and their poison."""
 
     lanes: Index
     group: Index
     index: Index
+    sources: Index
     rows: NDArray[np.uint8]
     poison: Poison | None
     step: Decoder
@@ -42,12 +44,14 @@ class _Copy:
     def part(self, chosen: NDArray[np.bool_], operation: Operation) -> _Copy:
         poison = None if self.poison is None else self.poison[chosen]
         return _Copy(
-            self.lanes[chosen], self.group[chosen], self.index[chosen], self.rows[chosen], poison, self.step, operation
-        )
+            self.lanes[chosen], self.group[chosen], self.index[chosen], self.sources[chosen], self.rows[chosen], poison,
+            self.step, operation,
+        )  # fmt: skip
 
-    def written(self, chosen: NDArray[np.bool_]) -> Index:
-        """The granules that the copies of some lanes write."""
-        return granules(self.index[chosen], self.rows.shape[1]).reshape(-1)
+    def granules(self, chosen: NDArray[np.bool_]) -> tuple[Index, Index]:
+        """The granules that the copies of some lanes read and write."""
+        sources = self.sources[chosen]
+        return sources[sources >= 0], granules(self.index[chosen], self.rows.shape[1]).reshape(-1)
 
 
 class Copies(CopyGroups[_Copy]):
@@ -73,12 +77,14 @@ class Copies(CopyGroups[_Copy]):
 
     def _divide(self, copy: _Copy, done: NDArray[np.bool_]) -> tuple[_Copy, _Copy]:
         """The copies of the lanes in `done` and those of the others, which end apart."""
-        bytes_ = [(NOTHING, copy.written(done)), (NOTHING, copy.written(~done))]
-        first, second = self.machine.pending.split(copy.operation, bytes_)
+        first, second = self.machine.pending.split(copy.operation, [copy.granules(done), copy.granules(~done)])
         return copy.part(done, first), copy.part(~done, second)
 
     def _land(self, copy: _Copy) -> None:
         machine, instruction = self.machine, copy.step.instruction
+        rows, columns = np.nonzero(copy.sources >= 0)
+        if len(rows):
+            machine.shadow.read(copy.sources[rows, columns] << SHIFT, 1 << SHIFT, copy.lanes[rows])
         found = access.Access(None, copy.index, None, copy.rows.shape[1], copy.lanes)
         access.watch_write(machine, found, instruction)
         machine.memory.write_rows(copy.index, copy.rows, copy.poison)
@@ -135,18 +141,20 @@ def _copy(d: Decoder, state: Copies, form: str) -> Step:
         place = access.locate(frame, to.value(frame), to.poison(frame), "shared", size, d.instruction, write=True, align=size)
         rows = np.zeros((frame.n, size), np.uint8)
         spoilt = np.zeros((frame.n, size), np.uint8)
+        sources = np.full((frame.n, size >> SHIFT), -1, np.int64)
         for amount in np.unique(amounts):
             if amount:
                 mask = None if (amounts == amount).all() else amounts == amount
-                _read(frame, source, int(amount), size, d, mask, rows, spoilt)
+                _read(frame, source, int(amount), size, d, mask, rows, spoilt, sources)
         if not len(place.index):
             return
         access.watch_write(machine, place, d.instruction)
         chosen = slice(None) if place.positions is None else place.positions
         poison = spoilt[chosen] if spoilt.any() else None
-        operation = machine.pending.begin(NOTHING, granules(place.index, size).reshape(-1))
+        sources = sources[chosen]
+        operation = machine.pending.begin(sources[sources >= 0], granules(place.index, size).reshape(-1))
         group = state.committed[place.lanes]
-        state.waiting.append(_Copy(place.lanes, group, place.index, rows[chosen], poison, d, operation))
+        state.waiting.append(_Copy(place.lanes, group, place.index, sources, rows[chosen], poison, d, operation))
 
     return step
 
@@ -172,8 +180,9 @@ def _amount(d: Decoder, size: int) -> Callable[[Frame], Any]:
 
 
 def _read(
-    frame: Frame, source: Source, amount: int, size: int, d: Decoder, mask: NDArray[np.bool_] | None, rows: Any, spoilt: Any
-) -> None:
+    frame: Frame, source: Source, amount: int, size: int, d: Decoder, mask: NDArray[np.bool_] | None, rows: Any, spoilt: Any,
+    sources: Index,
+) -> None:  # fmt: skip
     found = access.locate(
         frame, source.value(frame), source.poison(frame), "global", amount, d.instruction, write=False, align=size, mask=mask
     )
@@ -183,6 +192,8 @@ def _read(
     rows[places, :amount] = frame.machine.memory.data[where]
     if found.allocation is None or found.allocation.poisonous:
         spoilt[places, :amount] = frame.machine.memory.poison[where]
+    if found.allocation is None or found.allocation.tracked:
+        sources[places, : -(-amount >> SHIFT)] = granules(found.index, -(-amount >> SHIFT) << SHIFT)
 
 
 def _arrive(d: Decoder, state: Copies) -> Step:
