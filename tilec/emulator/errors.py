@@ -26,7 +26,7 @@ KINDS: Final = {
     "race-same-value": "unordered writes of the same bytes with the same value, by a store that is not known to replicate",
     "async": "an access to bytes that an asynchronous copy or tensor operation still reads or writes",
     "proxy": "an access through another proxy without the fence that the PTX ISA demands",
-    "divergent": "a warp-wide operation that some of the threads it names did not execute",
+    "divergent": "a warp-wide operation, or a branch marked uniform, that some of the threads it names did not execute",
     "barrier": "a barrier used outside its rules (count, id, a thread that left before it)",
     "deadlock": "threads that wait for each other for ever",
     "registers": "setmaxnreg with a count outside its rules",

@@ -75,6 +75,14 @@ class Recorder:
         if len(where):
             self.add(kind, message, instruction, int(frame.lanes[where[0]]), count=len(where))
 
+    def uniform(self, instruction: Instruction, frame: Frame, choice: NDArray[np.integer | np.bool_]) -> None:
+        """Records a branch marked `.uni` whose threads of one warp do not make the same `choice` [lanes of the frame] (PTX
+        ISA, "Control flow instructions: bra": all active threads that execute it have equal guards and targets)."""
+        warp = frame.column("warp")
+        _, first, which = np.unique(warp, return_index=True, return_inverse=True)
+        bad = choice != choice[first][which]
+        self.lanes("divergent", "a branch marked .uni that only a part of a warp takes", instruction, frame, bad)
+
     def poison(self, what: str, instruction: Instruction, frame: Frame, poison: Poison, *, masked: bool = True) -> None:
         """Records that poison decides something: `poison` [lanes of the frame], under the frame's mask."""
         where = np.flatnonzero(poison if frame.mask is None or not masked else np.where(frame.mask, poison, 0))

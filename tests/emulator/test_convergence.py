@@ -1,0 +1,33 @@
+"""What the threads of a warp must do together: uniform branches, and warp-wide instructions whose members name one mask."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulator.tiny import go, kinds
+
+NONE = set[str]()
+BRANCHES = {
+    "all take it": ("setp.lt.u32 %p0, %t, 64; @%p0 bra.uni L; L:", NONE),
+    "none takes it": ("setp.ge.u32 %p0, %t, 64; @%p0 bra.uni L; L:", NONE),
+    "whole warps take it": ("setp.lt.u32 %p0, %t, 32; @%p0 bra.uni L; L:", NONE),
+    "a part of a warp takes it": ("setp.lt.u32 %p0, %t, 7; @%p0 bra.uni L; L:", {"divergent"}),
+    "a part of a warp does not take it": ("setp.lt.u32 %p0, %t, 7; @!%p0 bra.uni L; L:", {"divergent"}),
+    "one that is not marked": ("setp.lt.u32 %p0, %t, 7; @%p0 bra L; L:", NONE),
+    "the active part of a diverged warp": ("setp.lt.u32 %p0, %t, 7; @%p0 bra A; bra.uni L; A: bra.uni L; L:", NONE),
+    "an index for each warp": ("shr.u32 %r0, %t, 5; T: .branchtargets A, B; brx.idx.uni %r0, T; A: mov.u32 %r1, 0; B:", NONE),
+    "an index for each thread": (
+        "and.b32 %r0, %t, 1; T: .branchtargets A, B; brx.idx.uni %r0, T; A: mov.u32 %r1, 0; B:",
+        {"divergent"},
+    ),
+    "an index that is not marked": ("and.b32 %r0, %t, 1; T: .branchtargets A, B; brx.idx %r0, T; A: B:", NONE),
+    "whole warps leave": ("setp.lt.u32 %p0, %t, 32; @%p0 ret.uni;", NONE),
+    "a part of a warp leaves": ("setp.lt.u32 %p0, %t, 7; @%p0 ret.uni;", {"divergent"}),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("seed", range(3))
+def test_uniform_branches(name: str, seed: int) -> None:
+    body, found = BRANCHES[name]
+    assert kinds(go(body, threads=64, checked=False, seed=seed)) == found
