@@ -17,9 +17,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator.instructions.barrier_votes import Ballot, announce
+from tilec.emulator.instructions.operands import read
 from tilec.emulator.instructions.warp import converge, warp_barrier
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.lanes import searchsorted
 from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Source, Step, control
 from tilec.emulator.ptx.syntax import Immediate
 
@@ -52,10 +53,14 @@ class Barriers:
         self.released: dict[tuple[int, int], Index] = {}
         self.expected: dict[tuple[int, int], int] = {}
         self.last: dict[tuple[int, int], tuple[int, Index]] = {}
+        self.ballots: dict[tuple[int, int], list[Ballot]] = {}
 
-    def come(self, d: Decoder, key: tuple[int, int], expected: int, lanes: Index, waits: bool) -> list[tuple[int, int]]:
-        """Adds the lanes that arrive in one step: together, or warp by warp if they exceed the expected count. Returns the
-        barrier if it is complete now; earlier completions in this step have been released already."""
+    def come(
+        self, d: Decoder, key: tuple[int, int], expected: int, lanes: Index, waits: bool, ballot: Ballot | None = None
+    ) -> list[tuple[int, int]]:
+        """Adds the lanes that arrive in one step, with their votes at a `bar.red`: together, or warp by warp if they exceed the
+        expected count. Returns the barrier if it is complete now; earlier completions in this step have been released
+        already."""
         turns, done, machine = [lanes], False, self.machine
         if sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ())) + len(lanes) > expected:
             warps = np.unique(machine.warp[lanes])
@@ -63,8 +68,17 @@ class Barriers:
         for turn in turns:
             if done:
                 machine.wake(self.release([key]))
+            self._vote(d, key, turn, ballot)
             done = self.arrive(d, *key, expected, turn, waits)
         return [key] if done else []
+
+    def _vote(self, d: Decoder, key: tuple[int, int], lanes: Index, ballot: Ballot | None) -> None:
+        """Adds the votes of a `bar.red`, which may not meet other forms in one phase (PTX ISA, bar: "unpredictable")."""
+        if (key in self.waiting or key in self.arrived) and (key in self.ballots) != (ballot is not None):
+            text = f"bar.red and another form meet at barrier {key[1]}"
+            self.machine.faults.add("barrier", text, d.instruction, int(lanes[0]), distinct="red")
+        if ballot is not None:
+            self.ballots.setdefault(key, []).append(ballot.part(lanes))
 
     def arrive(self, d: Decoder, block: int, number: int, expected: int, lanes: Index, waits: bool) -> bool:
         """Adds lanes; returns whether they complete the barrier. Waiting lanes must be BLOCKED already."""
@@ -105,6 +119,8 @@ class Barriers:
             self.arrived.pop(key, None)
             self.expected.pop(key, None)
             released = self.released.pop(key, None)
+            if key in self.ballots:
+                announce(machine, self.ballots.pop(key))
             self.last.pop(key, None)
             if len(waiting):
                 self.last[key] = machine.clocks.now, waiting
@@ -153,7 +169,8 @@ def bar(d: Decoder) -> Step:
     if count is not None and count.constant is not None and (int(count.constant) % 32 or not int(count.constant)):
         raise d.unsupported("a thread count that is no multiple of 32")
     if operation:
-        return _reduce(d, operation, number, count)
+        step = _reduce(d, operation, number, count)
+        return converge(d, step) if aligned else step
     simple = isinstance(d.operands[first], Immediate) and count is None
     step = _step(d, number, count, mode == "sync", simple)
     return converge(d, step) if aligned else step
@@ -173,7 +190,10 @@ def _step(d: Decoder, number: Source, count: Source | None, waits: bool, simple:
     return step
 
 
-def _arrive(d: Decoder, frame: Frame, number: Source, count: Source | None, waits: bool, barriers: Barriers) -> Any:
+def _arrive(
+    d: Decoder, frame: Frame, number: Source, count: Source | None, waits: bool, barriers: Barriers,
+    ballot: Ballot | None = None,
+) -> Any:  # fmt: skip
     machine = d.machine
     ids = np.broadcast_to(number.value(frame), frame.n).astype(np.int64)
     counts = None if count is None else np.broadcast_to(count.value(frame), frame.n).astype(np.int64)
@@ -193,50 +213,21 @@ def _arrive(d: Decoder, frame: Frame, number: Source, count: Source | None, wait
                 if done and done[-1] == key:
                     machine.wake(barriers.release([done.pop()]))
                 lanes = frame.lanes[here if counts is None else here & (counts == wanted)]
-                done += barriers.come(d, key, wanted, lanes, waits)
+                done += barriers.come(d, key, wanted, lanes, waits, ballot)
     if done:
         machine.wake(barriers.release(done))
     return RESCHEDULE
 
 
 def _reduce(d: Decoder, operation: str, number: Source, count: Source | None) -> Step:
-    """bar.red: a whole-block barrier that also reduces a predicate over all threads."""
-    source, write = d.source(len(d.operands) - 1, "pred"), d.target(0, "u32" if operation == "popc" else "pred")
-    if count is not None:
-        raise d.unsupported("a reduction over part of the block")
-    machine = d.machine
-    barriers = Barriers.of(machine)
-    del number
+    """bar.red: a barrier that also reduces a predicate over its threads."""
+    kind = "u32" if operation == "popc" else "pred"
+    source, write = d.source(len(d.operands) - 1, "pred"), d.target(0, kind)
+    barriers = Barriers.of(d.machine)
 
     def step(frame: Frame) -> Any:
-        blocks, counts = np.unique(frame.column("block"), return_counts=True)
-        if not (counts == machine.threads).all():
-            # block until all threads of the block have arrived here
-            return _gather_blocks(d, frame)
-        own = searchsorted(blocks, frame.column("block"))
-        weights = np.broadcast_to(source.value(frame), frame.n)
-        votes = np.bincount(own, weights=weights, minlength=len(blocks)).astype(np.uint32)[own]
-        machine.clocks.block_barrier(blocks)
-        results = {"popc": votes, "and": votes == machine.threads, "or": votes > 0}
-        poison = source.poison(frame)
-        if poison is not None:
-            poison = np.full(frame.n, np.bitwise_or.reduce(poison), np.uint8)
-        write(frame, results[operation], poison)
-        return None
+        votes, poison = read(source, frame)
+        ballot = Ballot(frame.lanes, votes, poison, operation, write, d.index)
+        return _arrive(d, frame, number, count, True, barriers, ballot)
 
-    del barriers
     return step
-
-
-def _gather_blocks(d: Decoder, frame: Frame) -> Any:
-    machine = d.machine
-    blocks = np.unique(frame.column("block"))
-    machine.park(frame, d.index, BLOCKED)
-    whole: list[Index] = []
-    for block in blocks:
-        lanes = machine.lanes_of_block(int(block))
-        if ((machine.status[lanes] == BLOCKED) & (machine.pc[lanes] == d.index)).all():
-            whole.append(lanes)
-    if whole:
-        machine.wake(np.concatenate(whole), advance=False)
-    return RESCHEDULE
