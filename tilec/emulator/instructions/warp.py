@@ -2,6 +2,8 @@
 sections 9.7.9.6, 9.7.13), and `converge`, which makes a step wait for all its member threads.
 
 Invariant: the body of a converged step sees, for each warp of the frame, every thread of the member mask that has not exited.
+Threads that name each other must name one mask ("with the same membermask value", shfl.sync); others may execute the
+instruction in groups of their own.
 shfl, vote and match do not order memory; bar.warp.sync does.
 """
 
@@ -67,6 +69,8 @@ def _gather(d: Decoder, frame: Frame, wanted: NDArray[np.uint32], body: Body, st
     halted = np.zeros(machine.warp_count, np.bool_)
     halted[warp[~complete]] = True
     go = ~halted[warp] if not strict else complete
+    if strict:
+        _check_masks(d, frame, wanted, warp, bit)
     if go.all():
         return body(frame)
     others = np.flatnonzero((machine.status == BLOCKED) & (machine.pc == d.index))
@@ -83,6 +87,21 @@ def _gather(d: Decoder, frame: Frame, wanted: NDArray[np.uint32], body: Body, st
             return machine.park(rest, d.index + 1)
         return signal if not isinstance(signal, int) else machine.park(rest, signal)
     return machine.park(frame, d.index, BLOCKED)
+
+
+def _check_masks(
+    d: Decoder, frame: Frame, wanted: NDArray[np.uint32], warp: NDArray[np.int64], bit: NDArray[np.uint32]
+) -> None:
+    """A thread whose mask names a thread of the frame that names another mask is a fault."""
+    _, first, which = np.unique(warp, return_index=True, return_inverse=True)
+    several = np.unique(warp[wanted != wanted[first][which]])
+    bad = np.zeros(frame.n, np.bool_)
+    for one in several:
+        here = warp == one
+        for mask in np.unique(wanted[here]):
+            others = np.bitwise_or.reduce(bit[here & (wanted != mask)])
+            bad |= here & (wanted == mask) & bool(mask & others)
+    d.machine.faults.lanes("divergent", "threads that name each other name different masks", d.instruction, frame, bad)
 
 
 def rows(frame: Frame) -> NDArray[np.int64]:
