@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.instructions.barrier_votes import Ballot, announce
+from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.instructions.operands import read
-from tilec.emulator.instructions.warp import converge, warp_barrier
+from tilec.emulator.instructions.warp import warp_barrier
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Source, Step, control
 from tilec.emulator.ptx.syntax import Immediate

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.instructions import warp
+from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import BLOCKED, Machine
 from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Signal, Step, control
@@ -144,4 +144,4 @@ def setmaxnreg(d: Decoder) -> Step:
             pool.come(d, (block, group), count, frame.lanes[(blocks == block) & (groups == group)])
         return RESCHEDULE
 
-    return warp.converge(d, step)
+    return converge(d, step)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import IN_FLIGHT
-from tilec.emulator.instructions import warp
+from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.halves import whole
 from tilec.emulator.machine.machine import BLOCKED, WARP, Machine
@@ -171,7 +171,7 @@ def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
             machine.park(together, d.index + 1)
         return RESCHEDULE
 
-    return warp.converge(d, whole)
+    return converge(d, whole)
 
 
 def stamp_reads(machine: Machine, granules: Index, first: int) -> None:
