@@ -14,7 +14,7 @@ import numpy as np
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, PARAM_START, SHARED_BASE
 from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Step, Target, lanewise
 from tilec.emulator.ordering.proxies import Proxies, proxies
 from tilec.emulator.ordering.synchronise import Synchronise
@@ -86,8 +86,9 @@ def _raw(kind: str) -> str:
 
 def _parameter(d: Decoder, place: Address, targets: list[Target], kind: str) -> Step:
     """A parameter has the same value in every lane, so it is read once, when decoded."""
-    start = d.machine.symbol_address(place.base, d) - GLOBAL_BASE + place.offset  # pyright: ignore[reportArgumentType]
     width, parameters = TYPES[kind][0] // 8, d.machine.parameters
+    offset = d.machine.symbol_address(place.base, d) - PARAM_START + place.offset  # pyright: ignore[reportArgumentType]
+    start = offset + (0 if parameters is None else parameters.start)
     if parameters is None or not parameters.start <= start <= parameters.end - width or start % width:
         raise d.unsupported("a parameter access outside the parameters")
     data = d.machine.memory.data[start : start + width].copy()
@@ -202,8 +203,8 @@ def isspacep(d: Decoder) -> Step:
 
     def inside(address: Lanes) -> Lanes:
         address = np.asarray(address).view(np.int64)
-        if space in ("shared", "local"):
-            base = SHARED_BASE if space == "shared" else LOCAL_BASE
+        base = {"shared": SHARED_BASE, "local": LOCAL_BASE, "param": PARAM_BASE}.get(space)
+        if base is not None:
             return (address >= base) & (address < base + access.WINDOW)
         memory, index = d.machine.memory, address - GLOBAL_BASE
         return np.array([(a := memory.allocation_at(int(i))) is not None and a.space == space for i in np.atleast_1d(index)])
