@@ -53,6 +53,10 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
   too small, the warps complete it in several rounds, and the accesses that the barrier should order are reported as races.
   A thread that arrives without knowing that the last phase, of other threads, is complete is a fault: two groups of warps that
   share one barrier are found in every schedule in which both use it.
+- A branch marked `.uni` that only some of the active threads of a warp take, and members of a warp-wide instruction that name
+  each other but different masks, are faults where the threads execute it in one step. Other schedules can part them.
+- `cp.async.mbarrier.arrive` completes the copies of its threads at once, so a read before the wait on its mbarrier is reported
+  only as far as it races with the copy's thread.
 - Rejected with `UnsupportedPtx`: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions,
   tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy and bank conflicts are not
   modelled.
