@@ -33,9 +33,9 @@ def run(body: str, *, threads: int = 32, seed: int = 0) -> set[str]:
 
 STORES = {
     "a destination before its read wait": ("ld.global.u32 %r5, [%a0];", {"async"}),
-    "a destination behind its read wait": ("cp.async.bulk.wait_group.read 0; ld.global.u32 %r5, [%a0];", {"async"}),
-    "a destination behind its wait": (FIRST + "ld.global.u32 %r5, [%a0];", set[str]()),
-    "a source behind its read wait": ("cp.async.bulk.wait_group.read 0; st.shared.u32 [%r0], %t;", set[str]()),
+    "a destination after its read wait": ("cp.async.bulk.wait_group.read 0; ld.global.u32 %r5, [%a0];", {"async"}),
+    "a destination after its wait": (FIRST + "ld.global.u32 %r5, [%a0];", set[str]()),
+    "a source after its read wait": ("cp.async.bulk.wait_group.read 0; st.shared.u32 [%r0], %t;", set[str]()),
     "the second of two sources": (FIRST + TWO + "cp.async.bulk.wait_group.read 1; st.shared.u32 [%r0+64], %t;", {"async"}),
     "the first of two sources": (FIRST + TWO + "cp.async.bulk.wait_group.read 1; st.shared.u32 [%r0], %t;", set[str]()),
     "the second of two destinations": (FIRST + TWO + "cp.async.bulk.wait_group 1; ld.global.u32 %r5, [%a0+64];", {"async"}),
@@ -96,12 +96,12 @@ cp.async.wait_group 0; {late}
 SOURCES = {
     "nothing": ("", "", "", set[str]()),
     "an own store under it": ("", "st.global.u32 [%d0+12], %t;", "", {"async"}),
-    "an own store behind it": ("", "", "st.global.u32 [%d0], %t;", set[str]()),
+    "an own store after it": ("", "", "st.global.u32 [%d0], %t;", set[str]()),
     "an own read under it": ("", "ld.global.u32 %r5, [%d0];", "", set[str]()),
     "an own atomic under it": ("", "red.global.add.u32 [%d0], %t;", "", {"async"}),
     "another's store under it": ("", "bar.sync 0; st.global.u32 [%d1], %t;", "", {"async", "race"}),
-    "another's store behind a barrier under it": ("", "bar.sync 0;", "st.global.u32 [%d1], %t;", {"async", "race"}),
-    "another's store behind a barrier behind it": ("", "", "bar.sync 0; st.global.u32 [%d1], %t;", set[str]()),
+    "another's store after a barrier under it": ("", "bar.sync 0;", "st.global.u32 [%d1], %t;", {"async", "race"}),
+    "another's store after a barrier after it": ("", "", "bar.sync 0; st.global.u32 [%d1], %t;", set[str]()),
     "bytes past a short copy": (", 4", "st.global.u32 [%d0+4], %t;", "", set[str]()),
     "bytes of a short copy": (", 5", "st.global.u32 [%d0+4], %t;", "", {"async"}),
     "a source that is ignored": (", 0", "st.global.u32 [%d0], %t;", "", set[str]()),

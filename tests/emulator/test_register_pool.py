@@ -21,13 +21,13 @@ ONE = "setp.eq.u32 %p1, %t, {}; @%p1 "
 RIGHT = {"consumers": INC.format(232), "producer": DEC.format(40), "then": ""}
 
 
-def moved(threads: int = 384, **changed: str) -> set[str]:
+def moved(**changed: str) -> set[str]:
     """Kinds of fault over three schedules of a producer and two consumer warpgroups, which start with 168 registers each."""
     found = set[str]()
     for seed in range(3):
-        arrays: dict[str, Array] = {"out": np.zeros(threads, np.uint32)}
-        text = program(BODY.format(**RIGHT | changed), ["out"], threads=threads)
-        found |= kinds(launch(text, arrays, threads=threads, out=("out",), seed=seed))
+        arrays: dict[str, Array] = {"out": np.zeros(384, np.uint32)}
+        text = program(BODY.format(**RIGHT | changed), ["out"], threads=384)
+        found |= kinds(launch(text, arrays, threads=384, out=("out",), seed=seed))
     return found - {"unwritten"}
 
 
@@ -38,8 +38,8 @@ RIGHT_MOVES: dict[str, dict[str, str]] = {
         "consumers": INC.format(232) + "bar.sync 1, 256; " + DEC.format(168),
         "then": "@%p0 " + INC.format(168),
     },
-    "one behind the other": {
-        "consumers": "setp.lt.u32 %p2, %t, 256; @%p2 bra A;" + INC.format(296 - 64) + "bra E; A:" + INC.format(232),
+    "one after the other": {
+        "consumers": "setp.lt.u32 %p2, %t, 256; @%p2 bra A;" + INC.format(232) + "bra E; A:" + INC.format(232),
     },
 }  # fmt: skip
 
