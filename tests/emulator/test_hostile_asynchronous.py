@@ -82,6 +82,23 @@ def test_a_wrong_product(name: str) -> None:
     assert expected in product(**changed)[0]
 
 
+@pytest.mark.parametrize("late", [None, *range(4)])
+def test_each_warp_hands_back_what_its_product_read(late: int | None) -> None:
+    """A fifth warp overwrites A after a barrier with the four; one of them comes before its wait."""
+    early = f"shr.u32 %r11, %t, 5; setp.eq.u32 %p2, %r11, {late}; @%p2 bar.arrive 1, 160;"
+    text = PRODUCT.format(
+        proxy="setp.ge.u32 %p1, %t, 128; @%p1 bra P; fence.proxy.async.shared::cta; P:",
+        barrier=f"bar.sync 0; @%p1 bra W; {early if late is not None else 'setp.ne.u32 %p2, %t, %t;'}",
+        fence=FENCE, commit="wgmma.commit_group.sync.aligned;", under="", wait="wgmma.wait_group.sync.aligned 0;",
+        after="@!%p2 bar.arrive 1, 160; bra E; W: bar.sync 1, 160; st.shared.b32 [%r2+-2048], %r3; ret; E:",
+    )  # fmt: skip
+    text = text.replace("st.shared.v4", "setp.ge.u32 %p1, %t, 128; @!%p1 st.shared.v4")
+    arrays = {"out": np.zeros(128, np.uint32)}
+    text = program(text, ["out"], registers=".reg .b32 %f<4>;", shared=8192)
+    found, _ = _over_seeds(lambda seed: launch(text, arrays, threads=160, shared=8192, seed=seed))
+    assert found == set() if late is None else found & {"race", "async"}
+
+
 COPY = """
 mov.u32 %r0, smem; add.u32 %r20, %r0, 1024;
 setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init.shared::cta.b64 [%r20], 1; {fence} bar.sync 0;
@@ -181,3 +198,40 @@ L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r0+512], 0; @!%p3 bra L;
 """
     report = launch(program(body, ["out"], shared=1024), {"out": np.zeros(32, np.uint32)}, shared=1024)
     assert not report.faults, report.faults
+
+
+OVER_SHARED = """
+mov.u32 %r0, smem; mad.lo.u32 %r2, %t, 4, %r0; setp.eq.u32 %p0, %t, 0;
+@%p0 mbarrier.init.shared::cta.b64 [%r0+512], 1; @%p0 fence.mbarrier_init.release.cluster;
+st.shared.u32 [%r2], %t; {fence} bar.sync 0; @!%p0 bra L;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+512], 128;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%a0], 128, [%r0+512];
+L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r0+512], 0; @!%p3 bra L;
+"""
+OVER_GLOBAL = """
+mov.u32 %r0, smem; mad.lo.u32 %r2, %t, 4, %r0; mad.wide.u32 %d2, %t, 4, %a0; setp.eq.u32 %p0, %t, 0;
+st.global.u32 [%d2], %t; st.shared.u32 [%r2], %t; fence.proxy.async.shared::cta; {fence} bar.sync 0; @!%p0 bra L;
+cp.async.bulk.global.shared::cta.bulk_group [%a0], [%r0], 128; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+L: bar.sync 0;
+"""
+"""Every thread writes a word; a bulk copy overwrites them."""
+NONE = set[str]()
+
+
+@pytest.mark.parametrize(
+    ("body", "fence", "found"),
+    [
+        (OVER_SHARED, "", {"proxy"}),
+        (OVER_SHARED, "fence.proxy.async.global;", {"proxy"}),
+        (OVER_SHARED, "fence.proxy.async.shared::cta;", NONE),
+        (OVER_GLOBAL, "", {"proxy"}),
+        (OVER_GLOBAL, "fence.proxy.async.shared::cta;", {"proxy"}),
+        (OVER_GLOBAL, "fence.proxy.async.global;", NONE),
+        (OVER_GLOBAL, "fence.proxy.async;", NONE),
+    ],
+)
+def test_a_bulk_copy_over_what_threads_wrote_needs_a_fence(body: str, fence: str, found: set[str]) -> None:
+    for seed in range(3):
+        text = program(body.format(fence=fence), ["x"], shared=1024)
+        report = launch(text, {"x": np.zeros(32, np.uint32)}, shared=1024, seed=seed)
+        assert kinds(report) == found, report.faults

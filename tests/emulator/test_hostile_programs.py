@@ -98,8 +98,26 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
     "count too large": ("mov.u32 %r5, 1;" + END + "bar.sync 1, 96;", {"deadlock"}, {"threads": 64}),
     "count too small": (  # two phases of one barrier, so no order between the warps
         "mov.u32 %r5, 1;" + END + "bar.sync 1, 32; bar.sync 0;"
-        "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 128; ld.shared.u32 %r7, [%r6];", {"race"},
+        "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 128; ld.shared.u32 %r7, [%r6];",
+        {"race", "barrier"}, {"threads": 64}),
+    "one barrier for two unordered warps": (
+        "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 64; ld.shared.u32 %r5, [%r6];" + END, {"barrier"},
+        {"threads": 96}),
+    "one barrier for two unordered pairs of warps": (
+        "st.shared.u32 [%r31], %t; bar.sync 1, 64; mov.u32 %r5, 3;" + END, {"barrier"}, {"threads": 128}),
+    "one barrier for a warp that arrives twice": (
+        "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 32; @%p1 bra A; bar.sync 1, 64; bar.sync 1, 64; bra E;"
+        "A: bar.arrive 1, 64; bar.arrive 1, 64; E:", {"barrier"}, {"threads": 64}),
+    "bar.red past the last barrier": (
+        "setp.lt.u32 %p1, %t, 40; bar.red.popc.u32 %r5, 17, %p1;" + END, {"barrier"}, {"threads": 64}),
+    "bar.red on different barriers": (
+        "mov.u32 %r5, 1;" + END + "shr.u32 %r7, %t, 5; setp.lt.u32 %p1, %t, 40; bar.red.popc.u32 %r5, %r7, %p1;", {"deadlock"},
         {"threads": 64}),
+    "bar.red and bar.sync on one barrier": (
+        "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 32; @%p1 bra A; bar.red.popc.u32 %r5, 1, %p1; bra E;"
+        "A: bar.sync 1; E:", {"barrier"}, {"threads": 64}),
+    "bar.red of an undefined predicate": (
+        "bar.red.popc.u32 %r5, 0, %p9;" + END, {"poison"}, {"threads": 64}),
     "counts that differ": (
         "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 32; @%p1 bra A; bar.sync 1, 64; bra E;"
         "A: bar.sync 1, 96; E:", {"barrier", "deadlock"}, {"threads": 64}),
@@ -183,13 +201,32 @@ RIGHT: dict[str, tuple[str, Any, dict[str, Any]]] = {
         "mov.u32 %r5, 5; setp.lt.u32 %p1, %t, 32; @!%p1 bra C; st.shared.u32 [%r31], %t; bar.arrive 1, 64; bra E;"
         "C: bar.sync 1, 64; sub.u32 %r6, %r31, 128; ld.shared.u32 %r5, [%r6]; E:" + END,
         [5] * 32 + list(range(32)), {"threads": 64}),
-    "a barrier of each warp, by turns": (
-        "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 64; ld.shared.u32 %r5, [%r6]; bar.sync 1, 32;" + END,
-        [t ^ 16 for t in range(96)], {"threads": 96}),
-    "a barrier of two warps of four, by turns": (
-        "st.shared.u32 [%r31], %t; bar.sync 1, 64; mov.u32 %r5, 3;" + END, [3] * 128, {"threads": 128}),
+    "a barrier for each warp": (
+        "st.shared.u32 [%r31], %t; shr.u32 %r7, %t, 5; bar.sync %r7, 32; xor.b32 %r6, %r31, 64; ld.shared.u32 %r5, [%r6];"
+        "bar.sync %r7, 32;" + END, [t ^ 16 for t in range(96)], {"threads": 96}),
+    "one barrier for each warp in turn": (
+        "mov.u32 %r5, 3; setp.lt.u32 %p1, %t, 32; @!%p1 bra B; bar.sync 1, 32; B: bar.sync 0; @%p1 bra E; bar.sync 1, 32; E:"
+        + END, [3] * 64, {"threads": 64}),
+    "two warps that arrive in turn": (
+        "mov.u32 %r5, 3; setp.lt.u32 %p1, %t, 32; @%p1 bra A; bar.sync 1, 64; bar.arrive 2, 64; bar.sync 1, 64; bra E;"
+        "A: bar.arrive 1, 64; bar.sync 2, 64; bar.arrive 1, 64; E:" + END, [3] * 64, {"threads": 64}),
     "bar.red": (
         "setp.lt.u32 %p1, %t, 40; bar.red.popc.u32 %r5, 0, !%p1;" + END, [24] * 64, {"threads": 64}),
+    "bar.red again and again": (
+        "mov.u32 %r5, 0; mov.u32 %r6, 0; L: setp.lt.u32 %p1, %t, %r6; bar.red.popc.u32 %r7, 15, %p1; add.u32 %r5, %r5, %r7;"
+        "add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, 5; @%p2 bra L;" + END, [10] * 64, {"threads": 64}),
+    "bar.red of half the block": (
+        "shr.u32 %r7, %t, 6; add.u32 %r7, %r7, 1; setp.lt.u32 %p1, %t, 72; bar.red.popc.u32 %r5, %r7, 64, %p1;" + END,
+        [64] * 64 + [8] * 64, {"threads": 128}),
+    "bar.red and, or": (
+        "setp.lt.u32 %p1, %t, 63; bar.red.and.pred %p2, 1, %p1; bar.red.or.pred %p3, 1, !%p1; selp.u32 %r5, 1, 0, %p2;"
+        "selp.u32 %r6, 2, 0, %p3; add.u32 %r5, %r5, %r6;" + END, [2] * 64, {"threads": 64}),
+    "bar.red in two places": (
+        "setp.lt.u32 %p1, %t, 32; setp.lt.u32 %p2, %t, 40; @%p1 bra A; bar.red.popc.u32 %r5, 3, %p2; bra E;"
+        "A: bar.red.popc.u32 %r5, 3, %p2; add.u32 %r5, %r5, 100; E:" + END, [140] * 32 + [40] * 32, {"threads": 64}),
+    "bar.red orders memory": (
+        "st.shared.u32 [%r31], %t; setp.lt.u32 %p1, %t, 40; bar.red.popc.u32 %r5, 2, %p1; xor.b32 %r6, %r31, 128;"
+        "ld.shared.u32 %r5, [%r6];" + END, [t ^ 32 for t in range(64)], {"threads": 64}),
     "a guard that all share": (
         "st.shared.u32 [%r31], %t; setp.eq.u32 %p1, %r30, %r30; @%p1 bar.sync 0; xor.b32 %r6, %r31, 128;"
         "ld.shared.u32 %r5, [%r6];" + END, [t ^ 32 for t in range(64)], {"threads": 64}),

@@ -36,13 +36,14 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
   the sum of magnitudes per instruction (`matrices.formats`). Poison spreads from an element to its row or column of the
   result.
 - A copy reads its source when it is issued and writes its destination as late as possible. The check on bytes in flight, not
-  the value, finds a program that is wrong only if a copy writes early or reads its source late.
+  the value, finds a program that is wrong only if a copy writes early or reads its source late: source and destination of
+  every copy, and the operands of `wgmma` in shared memory, are in flight until the wait that completes them.
 - `wgmma` computes when it is issued; its accumulators are poison until the wait. The four warps of a warpgroup execute its
   instructions together. A register that is overwritten with its old value between `wgmma.fence` and `wgmma.mma_async` is not
   detected.
-- A missing proxy fence is found for reads of shared memory through the async proxy, for bulk loads from global memory that
-  the launch may write, and for mbarriers on which bulk copies count. Bulk copies that overwrite bytes which the generic proxy
-  read or wrote need no fence here. A fence by a third thread that learned of the write only through an mbarrier is not
+- A missing proxy fence is found between a generic write and an access through the async proxy, a read or a write, of shared
+  or global memory, and for mbarriers on which bulk copies count. Bulk copies that overwrite bytes which the generic proxy only
+  read need no fence here. A fence by a third thread that learned of the write only through an mbarrier is not
   recognized (`proxies`): a correct program of that kind is reported.
 - A wait on an mbarrier blocks until the phase completes; time limits of `try_wait` are not modelled. Under a seed other than
   0, `try_wait` sometimes returns before the phase completes.
@@ -50,9 +51,17 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
   thread that exits during its own `cp.async` is not, but the bytes stay in flight for any other access.
 - A barrier with a count completes at that number of threads, whichever they are (`instructions.barriers`). If the count is
   too small, the warps complete it in several rounds, and the accesses that the barrier should order are reported as races.
+  A thread that arrives without knowing that the last phase, of other threads, is complete is a fault: two groups of warps that
+  share one barrier are found in every schedule in which both use it.
+- A branch marked `.uni` that only some of the active threads of a warp take, and members of a warp-wide instruction that name
+  each other but different masks, are faults where the threads execute it in one step. Other schedules can part them.
+- `cp.async.mbarrier.arrive` completes the copies of its threads at once, so a read before the wait on its mbarrier is reported
+  only as far as it races with the copy's thread.
 - Rejected with `UnsupportedPtx`: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions,
-  tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy, bank conflicts and register
-  pressure (`setmaxnreg`) are not modelled.
+  tensor maps modified on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy and bank conflicts are not
+  modelled.
+- `setmaxnreg` moves registers between warpgroups (`register_pool`): a shortage is a deadlock. Whether a program needs more
+  registers than it owns is not modelled, because registers of PTX are virtual.
 """
 
 from tilec.emulator.errors import KINDS, Fault, Limits, Report, UnsupportedPtx

@@ -6,6 +6,7 @@ order of the manifest's ABI: pointers, dims (i32), strides (i64), scalars.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -33,6 +34,12 @@ NARROW_FLOATS: Final[dict[str, Any]] = {"f16": np.float16, "bf16": ml_dtypes.bfl
 PERSISTENT_BLOCKS: Final = (2, 3, 16)
 """Grid sizes of a persistent kernel: with 2 or 3 blocks each processes several tiles, an even or an odd number; with 16 many
 process one or none."""
+SHARED_BYTES: Final = {
+    70: 98304, 72: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448, 100: 232448, 103: 232448,
+    110: 232448, 120: 101376, 121: 101376,
+}  # fmt: skip
+"""The most bytes of shared memory of a block, static and dynamic, by the number of the module's target (CUDA programming guide,
+"Compute capabilities": maximum amount of shared memory per thread block)."""
 _SCALARS: Final[dict[str, str]] = {"bool": "u1", "index": "i4"}
 
 
@@ -54,7 +61,8 @@ def run(
     """Runs `entry` on a grid of `grid` blocks (only those in `blocks`, if given) of `block` threads. Arguments are numbers,
     pointers (allocations of `memory`) or the bytes of a parameter. `replicating`: PTX line numbers of stores that write one
     value from several threads by design, in addition to those marked in the text (`replicas`). The report's tensors are those
-    of `memory`, by name. Raises UnsupportedPtx if the program uses an unsupported construct."""
+    of `memory`, by name. A launch that the module or its target forbids is a fault. Raises UnsupportedPtx if the program uses
+    an unsupported construct."""
     function = module.functions.get(entry)
     if function is None:
         raise UnsupportedPtx(f"no entry {entry}")
@@ -110,6 +118,11 @@ def _check_shape(machine: Machine) -> None:
         machine.faults.add("launch", f"blocks of {shape} threads where the kernel demands {required}", None)
     if most and machine.threads > int(np.prod(most)):
         machine.faults.add("launch", f"blocks of {machine.threads} threads, more than .maxntid", None)
+    number = re.match(r"sm_(\d+)", machine.module.target)
+    limit = SHARED_BYTES.get(int(number[1])) if number else None
+    if limit is not None and machine.shared_size > limit:
+        text = f"blocks of {machine.shared_size} bytes of shared memory, more than the {limit} of {machine.module.target}"
+        machine.faults.add("launch", text, None, distinct="shared")
 
 
 def _store_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:

@@ -23,6 +23,7 @@ FAMILIES: Final = (
     "warpgroup",
     "clusters",
     "proxy_fences",
+    "register_pool",
 )
 
 for _family in FAMILIES:

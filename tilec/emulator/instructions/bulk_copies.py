@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tilec.emulator.errors import STORED
 from tilec.emulator.instructions import mbarriers
 from tilec.emulator.instructions.bulk_loads import loads
-from tilec.emulator.instructions.copy_groups import NO_GRANULES, CopyGroups
+from tilec.emulator.instructions.copy_groups import CopyGroups
 from tilec.emulator.instructions.operands import active, poison_of
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
@@ -28,8 +28,8 @@ from tilec.emulator.machine.memory import GLOBAL_BASE
 from tilec.emulator.machine.registry import Decoder, Source, Step
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
 from tilec.emulator.ordering import prior_launches
-from tilec.emulator.ordering.in_flight import SHIFT
-from tilec.emulator.ordering.proxies import proxies
+from tilec.emulator.ordering.in_flight import NOTHING, SHIFT, Operation
+from tilec.emulator.ordering.proxies import Proxies, proxies
 from tilec.emulator.ordering.races import LANE_BITS
 from tilec.emulator.ptx.syntax import Vector
 
@@ -52,6 +52,7 @@ class _Transfer:
     lane: int
     group: int
     step: Decoder
+    operation: Operation
     reading: bool = True
 
 
@@ -59,19 +60,19 @@ class Stores(CopyGroups[_Transfer]):
     def finish(self, lanes: Index, allowed: int, only_reads: bool) -> None:
         """Completes all but the last `allowed` groups of these lanes; with `only_reads`, only their source reads."""
         members = set(lanes.tolist())
-        unfinished: list[_Transfer] = []
+        left: list[_Transfer] = []
         for transfer in self.waiting:
             if transfer.lane not in members or transfer.group >= self.committed[transfer.lane] - allowed:
-                unfinished.append(transfer)
+                left.append(transfer)
                 continue
             if transfer.reading:
-                self.machine.pending.end(_granules(transfer.source), NO_GRANULES)
+                self.machine.pending.end_reads(transfer.operation)
                 _stamp_reads(self.machine, transfer.source, transfer.lane)
                 transfer.reading = False
             if only_reads:
-                unfinished.append(transfer)
+                left.append(transfer)
                 continue
-            self.machine.pending.end(NO_GRANULES, _granules(transfer.target))
+            self.machine.pending.end(transfer.operation)
             _write_transfer(self.machine, transfer, transfer.lane)
             proxies(self.machine).record_async_write(np.unique(transfer.target >> self.machine.shadow.shift))
             if transfer.poison.any():
@@ -79,7 +80,7 @@ class Stores(CopyGroups[_Transfer]):
                 self.machine.memory.poison[transfer.target] = flags
                 touched = access.Access(None, transfer.target, None, 1, np.full(len(flags), transfer.lane))
                 access.note_poison(self.machine, touched, flags[:, None], transfer.step.instruction)
-        self.waiting = unfinished
+        self.waiting = left
 
     def leave(self, frame: Frame) -> None:
         """Lanes exit: their stores complete, but one that still reads shared memory is a fault."""
@@ -137,42 +138,42 @@ def _load(d: Decoder, rank: int) -> Step:
     hint = d.flag("L2::cache_hint")
     d.finish((3 if rank else 4) + int(hint))
     barriers = mbarriers.mbarriers(d.machine)
-    destination, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
+    to, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
     positions = _box(d, 1, rank, write=False) if rank else _plain(d, 1, loads=True)
     machine = d.machine
     log = proxies(machine)
 
     def step(frame: Frame) -> None:
         for at, lane_mask in _lanes(frame):
-            indices = positions(frame, at, destination, lane_mask)
-            record = _barrier(frame, barrier, d, barriers, lane_mask)
-            if indices is None or record is None:
+            moved = positions(frame, at, to, lane_mask)
+            named = _barrier(frame, barrier, d, barriers, lane_mask)
+            if moved is None or named is None:
                 continue
-            byte_indices, shared_indices = indices
+            byte_indices, there = moved
             lane = int(frame.lanes[at])
-            barrier_granules = machine.shadow.granules(np.array([record.index]), mbarriers.BYTES)[0]
-            log.check(barrier_granules, lane, d.instruction, record.index, barrier=True)
+            made = machine.shadow.granules(np.array([named.index]), mbarriers.BYTES)[0]
+            log.check(made, lane, d.instruction, named.index, barrier=True)
             data, poison = _read(machine, byte_indices, lane, d)
-            transfer = _Transfer(byte_indices[byte_indices >= 0], shared_indices, data, poison, lane, 0, d)
-            _watch_write(machine, shared_indices, lane, d)
-            reads = _granules(transfer.source) if _tracked(machine, transfer.source) else NO_GRANULES
+            source = byte_indices[byte_indices >= 0]
+            _watch_proxy(log, there, lane, d, "shared")  # before its stamps are those of this write
+            _watch_write(machine, there, lane, d)
+            reads = _granules(source) if _tracked(machine, source) else NOTHING
             if len(reads):
-                granules = np.unique(transfer.source >> machine.shadow.shift)
-                log.check(granules, lane, d.instruction, int(transfer.source[0]), space="global")
-            machine.pending.begin(reads, _granules(shared_indices))
-            _start_load(machine, barriers, record, transfer, reads, log)
+                _watch_proxy(log, source, lane, d, "global")
+            operation = machine.pending.begin(reads, _granules(there))
+            _start_load(machine, barriers, named, _Transfer(source, there, data, poison, lane, 0, d, operation), log)
 
     return step
 
 
 def _start_load(
-    machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, transfer: _Transfer, reads: Index, log: Any
+    machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, transfer: _Transfer, log: Any
 ) -> None:
     number = loads(machine).begin(transfer.lane, transfer.step.instruction)
 
     def settle(observer: int) -> None:
         loads(machine).end(number)
-        machine.pending.end(reads, _granules(transfer.target))
+        machine.pending.end(transfer.operation)
         _write_transfer(machine, transfer, observer)
         log.record_async_write(np.unique(transfer.target >> machine.shadow.shift))
 
@@ -208,23 +209,19 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
 
     def step(frame: Frame) -> None:
         for at, lane_mask in _lanes(frame):
-            indices = positions(frame, at, source, lane_mask)
-            if indices is None:
+            moved = positions(frame, at, source, lane_mask)
+            if moved is None:
                 continue
-            global_indices, shared_indices = indices
-            in_bounds = global_indices >= 0
-            target, source_indices = global_indices[in_bounds], shared_indices[in_bounds]
+            outside, inside = moved
+            kept = outside >= 0
+            target, where = outside[kept], inside[kept]
             lane = int(frame.lanes[at])
-            log.check(
-                np.unique(source_indices >> machine.shadow.shift),
-                lane,
-                d.instruction,
-                int(source_indices[0]) if len(source_indices) else 0,
-            )
-            data, poison = _read(machine, source_indices, lane, d)
+            _watch_proxy(log, where, lane, d, "shared")
+            data, poison = _read(machine, where, lane, d)
+            _watch_proxy(log, target, lane, d, "global")
             _watch_write(machine, target, lane, d)
-            machine.pending.begin(_granules(source_indices), _granules(target))
-            state.waiting.append(_Transfer(source_indices, target, data, poison, lane, int(state.committed[lane]), d))
+            operation = machine.pending.begin(_granules(where), _granules(target))
+            state.waiting.append(_Transfer(where, target, data, poison, lane, int(state.committed[lane]), d, operation))
 
     return step
 
@@ -267,19 +264,19 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
 
 def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
     """A function that returns the global (-1 outside the tensor) and shared positions of the bytes of a box."""
-    address = d.address(operand)
-    items = [item for extra in address.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
+    place = d.address(operand)
+    items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
     if len(items) != rank:
         raise d.unsupported(f"{len(items)} coordinates for a tensor of rank {rank}")
-    map_address = d.address_source(address)
+    described = d.address_source(place)
     coordinates = [d.source(item, "s32") for item in items]
 
     def box(frame: Frame, at: int, shared: Source, lane_mask: Any) -> tuple[Index, Index] | None:
         machine, lane = frame.machine, int(frame.lanes[at])
-        map_access = access.locate(
+        found = access.locate(
             frame,
-            map_address.value(frame),
-            map_address.poison(frame),
+            described.value(frame),
+            described.poison(frame),
             "generic",
             MAP_BYTES,
             d.instruction,
@@ -287,9 +284,9 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
             align=64,
             mask=lane_mask,
         )
-        if not len(map_access.index):
+        if not len(found.index):
             return None
-        start = int(map_access.index[0])
+        start = int(found.index[0])
         tensor = TensorMap.decode(machine.memory.data[start : start + MAP_BYTES].tobytes())
         if tensor is None or len(tensor.dims) != rank:
             text = "memory that holds no tensor map" if tensor is None else f"a tensor map of rank {len(tensor.dims)}"
@@ -300,44 +297,44 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
             if poison is not None and poison[at]:
                 machine.faults.poison("a coordinate", d.instruction, frame, np.where(lane_mask, poison, 0).astype(np.uint8))
                 return None
-        address = access.locate(
+        place = access.locate(
             frame, shared.value(frame), shared.poison(frame), "shared", tensor.box_bytes, d.instruction, write=False,
             align=BOX_ALIGNMENT, mask=lane_mask,
         )  # fmt: skip
-        if not len(address.index):
+        if not len(place.index):
             return None
         corner = tuple(int(np.broadcast_to(source.value(frame), frame.n)[at]) for source in coordinates)
         offset = int(np.broadcast_to(shared.value(frame), frame.n)[at])
         outside, inside = box_addresses(tensor, corner, offset)
-        inside = inside + (int(address.index[0]) - offset)
+        inside = inside + (int(place.index[0]) - offset)
         steps = np.arange(tensor.element_bytes)
-        byte_indices = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
-        if not _inside_one(machine, byte_indices, d, lane):
+        spread = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
+        if not _inside_one(machine, spread, d, lane):
             return None
-        first = byte_indices[byte_indices >= 0][:1]
-        allocations = [machine.memory.allocation_at(int(lane_mask)) for lane_mask in first]
-        prior_launches.check(machine, np.full(len(first), lane), first, allocations, d.instruction, write=write)
-        return byte_indices, (inside[:, None] + steps).reshape(-1)
+        first = spread[spread >= 0][:1]
+        hit = [machine.memory.allocation_at(int(lane_mask)) for lane_mask in first]
+        prior_launches.check(machine, np.full(len(first), lane), first, hit, d.instruction, write=write)
+        return spread, (inside[:, None] + steps).reshape(-1)
 
     return box
 
 
 def _inside_one(machine: Machine, byte_indices: Index, d: Decoder, lane: int) -> bool:
     """Whether the tensor's bytes lie in one allocation of global memory; a fault if not."""
-    in_bounds = byte_indices[byte_indices >= 0]
-    if not len(in_bounds):
+    real = byte_indices[byte_indices >= 0]
+    if not len(real):
         return True
-    low, high = int(in_bounds.min()), int(in_bounds.max())
-    allocation = machine.memory.allocation_at(low)
-    if allocation is not None and allocation.space == "global" and allocation.start <= low and high < allocation.end:
+    low, high = int(real.min()), int(real.max())
+    found = machine.memory.allocation_at(low)
+    if found is not None and found.space == "global" and found.start <= low and high < found.end:
         return True
     machine.faults.add("bounds", "a tensor map that reaches outside its tensor", d.instruction, lane, index=low)
     return False
 
 
 def _tracked(machine: Machine, byte_indices: Index) -> bool:
-    allocation = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
-    return allocation is not None and allocation.tracked
+    found = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
+    return found is not None and found.tracked
 
 
 def _rows(machine: Machine, byte_indices: Index) -> Index:
@@ -347,23 +344,29 @@ def _rows(machine: Machine, byte_indices: Index) -> Index:
 
 def _read(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
     """Bytes and poison (zeros for index -1), read now by a lane."""
-    in_bounds = byte_indices >= 0
-    if _tracked(machine, byte_indices[in_bounds]):
-        rows = _rows(machine, byte_indices[in_bounds])
+    real = byte_indices >= 0
+    if _tracked(machine, byte_indices[real]):
+        rows = _rows(machine, byte_indices[real])
         width = 1 << machine.shadow.shift
         access.watch_read(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
-    indices = np.where(in_bounds, byte_indices, 0)
-    return np.where(in_bounds, machine.memory.data[indices], 0).astype(np.uint8), np.where(
-        in_bounds, machine.memory.poison[indices], 0
+    where = np.where(real, byte_indices, 0)
+    return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
+        real, machine.memory.poison[where], 0
     ).astype(np.uint8)
 
 
+def _watch_proxy(log: Proxies, byte_indices: Index, lane: int, d: Decoder, space: str) -> None:
+    """Checks that the last generic writes of these bytes are visible to the async proxy, which reads or writes them."""
+    if len(byte_indices):
+        log.check(np.unique(byte_indices >> log.machine.shadow.shift), lane, d.instruction, int(byte_indices[0]), space=space)
+
+
 def _watch_write(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> None:
-    allocation = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
-    if allocation is None:
+    found = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
+    if found is None:
         return
-    if not allocation.writable:
-        machine.faults.add("read-only", f"a write to `{allocation.name}`", d.instruction, lane, index=int(byte_indices[0]))
+    if not found.writable:
+        machine.faults.add("read-only", f"a write to `{found.name}`", d.instruction, lane, index=int(byte_indices[0]))
     rows = _rows(machine, byte_indices)
     width = 1 << machine.shadow.shift
     access.watch_write(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
@@ -380,6 +383,6 @@ def _write_transfer(machine: Machine, transfer: _Transfer, lane: int) -> None:
     memory, clocks, shadow = machine.memory, machine.clocks, machine.shadow
     memory.data[transfer.target] = transfer.data
     memory.poison[transfer.target] = transfer.poison
-    granules = np.unique(transfer.target >> shadow.shift)
-    shadow.writes[granules] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
-    shadow.reads[granules] = 0
+    where = np.unique(transfer.target >> shadow.shift)
+    shadow.writes[where] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
+    shadow.reads[where] = 0

@@ -1,5 +1,5 @@
 """Control flow: bra, brx.idx, ret, exit, trap (PTX ISA, section 9.7.12), griddepcontrol, and instructions without effect here
-(nanosleep, pmevent, setmaxnreg)."""
+(nanosleep, pmevent)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _target(d: Decoder, item: Any) -> int:
 
 @control("bra")
 def bra(d: Decoder) -> Step:
-    d.flag("uni")
+    uniform = d.flag("uni")
     d.finish(1)
     target, fall, machine = _target(d, d.operands[0]), d.index + 1, d.machine
     guard = d.instruction.guard
@@ -42,6 +42,8 @@ def bra(d: Decoder) -> Step:
             return target
         if not taken.any():
             return fall
+        if uniform:
+            machine.faults.uniform(d.instruction, frame, taken)
         return machine.branch(frame, taken, target, fall)
 
     return branch
@@ -50,7 +52,7 @@ def bra(d: Decoder) -> Step:
 @control("brx")
 def brx(d: Decoder) -> Step:
     d.need("idx")
-    d.flag("uni")
+    uniform = d.flag("uni")
     d.finish(2)
     if d.instruction.guard is not None:
         raise d.unsupported("a guarded indexed branch")
@@ -69,6 +71,8 @@ def brx(d: Decoder) -> Step:
         if outside.any():
             machine.faults.lanes("bounds", f"an index past the {len(targets)} targets", d.instruction, frame, outside)
             raise StopLaunch
+        if uniform:
+            machine.faults.uniform(d.instruction, frame, targets[value])
         return machine.park(frame, targets[value])
 
     return branch
@@ -125,16 +129,10 @@ def griddepcontrol(d: Decoder) -> Step:
     return step
 
 
-@lanewise("pmevent", "setmaxnreg")
+@lanewise("pmevent")
 def no_effect(d: Decoder) -> Step:
-    """Profiler counters, and register reallocation (PTX ISA, setmaxnreg), which changes no value."""
-    if d.instruction.opcode == "setmaxnreg":
-        d.need("inc", "dec")
-        d.need("sync")
-        d.need("aligned")
-        d.need("u32")
-    else:
-        d.flag("mask")
+    """Profiler counters."""
+    d.flag("mask")
     d.finish(1)
     d.source(0, "u32")
     return lambda frame: None

@@ -16,8 +16,8 @@ from tilec.emulator.instructions.operands import active
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.registry import Decoder, Step
+from tilec.emulator.ordering.in_flight import NOTHING
 
-NO_GRANULES = np.zeros(0, np.int64)
 T = TypeVar("T")
 
 
@@ -27,7 +27,7 @@ class CopyGroups(ABC, Generic[T]):
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.waiting: list[T] = []
-        self.committed: NDArray[np.int64] = NO_GRANULES
+        self.committed: NDArray[np.int64] = NOTHING
         machine.on_wave.append(self.clear)
         machine.on_exit.append(self.leave)
 

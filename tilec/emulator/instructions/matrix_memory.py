@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
-from tilec.emulator.instructions import warp
+from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.instructions.warp_matrices import registers
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
@@ -63,7 +63,7 @@ def ldmatrix(d: Decoder) -> Step:
             flags = None if poison is None else np.ascontiguousarray(poison[..., position]).reshape(-1)
             target(frame, np.ascontiguousarray(words[..., position]).reshape(-1), flags)
 
-    return warp.converge(d, step)
+    return converge(d, step)
 
 
 @control("stmatrix")
@@ -88,7 +88,7 @@ def stmatrix(d: Decoder) -> Step:
         if flags is not None:
             access.note_poison(frame.machine, found, flags, d.instruction)
 
-    return warp.converge(d, step)
+    return converge(d, step)
 
 
 @control("movmatrix")
@@ -110,7 +110,7 @@ def movmatrix(d: Decoder) -> Step:
             poison = (both | both >> np.uint32(16)).astype(np.uint8)
         target(frame, transpose(words), poison)
 
-    return warp.converge(d, step)
+    return converge(d, step)
 
 
 def _rows(frame: Frame, address: Source, count: int, d: Decoder, *, write: bool) -> access.Access:

@@ -14,7 +14,7 @@ import numpy as np
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, PARAM_START, SHARED_BASE
 from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Step, Target, lanewise
 from tilec.emulator.ordering.proxies import Proxies, proxies
 from tilec.emulator.ordering.synchronise import Synchronise
@@ -86,8 +86,9 @@ def _raw(kind: str) -> str:
 
 def _parameter(d: Decoder, operand: Address, targets: list[Target], kind: str) -> Step:
     """A parameter has the same value in every lane, so it is read once, when decoded."""
-    start = d.machine.symbol_address(operand.base, d) - GLOBAL_BASE + operand.offset  # pyright: ignore[reportArgumentType]
     width, parameters = TYPES[kind][0] // 8, d.machine.parameters
+    offset = d.machine.symbol_address(operand.base, d) - PARAM_START + operand.offset  # pyright: ignore[reportArgumentType]
+    start = offset + (0 if parameters is None else parameters.start)
     if parameters is None or not parameters.start <= start <= parameters.end - width or start % width:
         raise d.unsupported("a parameter access outside the parameters")
     data = d.machine.memory.data[start : start + width].copy()
@@ -111,21 +112,17 @@ def _loader(
     synchronise = Synchronise.of(d.machine) if strong else None
 
     def step(frame: Frame) -> None:
-        addresses = address.value(frame)
-        checked = access.locate(
-            frame, addresses, address.poison(frame), space, min(total, 16), instruction, write=False, align=total
-        )
+        where = address.value(frame)
+        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=False, align=total)
         if total > 16:
-            values, poisons = _halves(frame, checked, width, count, instruction, nc)
+            values, poisons = _halves(frame, found, width, count, instruction, nc)
         else:
             used = instruction.used_bytes
-            values, poisons = access.load(
-                frame, checked, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used
-            )
+            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used)
         for target, value, poison in zip(targets, values, poisons, strict=True):
             target(frame, value.view(dtype), poison)
         if synchronise is not None:
-            synchronise.after_read(checked, order, scope)
+            synchronise.after_read(found, order, scope)
 
     return step
 
@@ -139,9 +136,9 @@ def _halves(
     for half in range(2):
         part = access.Access(found.positions, found.index + 16 * half, found.allocation, 16, found.lanes)
         used = instruction.used_bytes >> 16 * half
-        loaded = access.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
-        values += loaded[0]
-        poisons += loaded[1]
+        more = access.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
+        values += more[0]
+        poisons += more[1]
     return values, poisons
 
 
@@ -158,18 +155,16 @@ def st(d: Decoder) -> Step:
     synchronise = Synchronise.of(d.machine) if strong else None
 
     def step(frame: Frame) -> None:
-        addresses = address.value(frame)
-        checked = access.locate(
-            frame, addresses, address.poison(frame), space, min(total, 16), instruction, write=True, align=total
-        )
+        where = address.value(frame)
+        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=True, align=total)
         values = [np.asarray(source.value(frame)).astype(dtype, copy=False) for source in sources]
         poisons = [source.poison(frame) for source in sources]
         if synchronise is not None:
-            synchronise.before_write(checked, order, scope)
+            synchronise.before_write(found, order, scope)
         for first in range(0, count, max(1, 16 // width)):
             last = min(count, first + max(1, 16 // width))
-            index = checked.index + first * width
-            part = access.Access(checked.positions, index, checked.allocation, (last - first) * width, checked.lanes)
+            index = found.index + first * width
+            part = access.Access(found.positions, index, found.allocation, (last - first) * width, found.lanes)
             access.store(frame, part, width, values[first:last], poisons[first:last], instruction, atomic=strong, scope=scope)
 
     return step
@@ -208,8 +203,8 @@ def isspacep(d: Decoder) -> Step:
 
     def inside(address: Lanes) -> Lanes:
         address = np.asarray(address).view(np.int64)
-        if space in ("shared", "local"):
-            base = SHARED_BASE if space == "shared" else LOCAL_BASE
+        base = {"shared": SHARED_BASE, "local": LOCAL_BASE, "param": PARAM_BASE}.get(space)
+        if base is not None:
             return (address >= base) & (address < base + access.WINDOW)
         memory, index = d.machine.memory, address - GLOBAL_BASE
         return np.array([(a := memory.allocation_at(int(i))) is not None and a.space == space for i in np.atleast_1d(index)])
@@ -220,7 +215,7 @@ def isspacep(d: Decoder) -> Step:
 @lanewise("fence", "membar")
 def fence(d: Decoder) -> Step:
     """Orders a thread's earlier accesses with its later ones, at strong accesses (PTX ISA, section 8.8)."""
-    init_fences: Proxies | None = None
+    made: Proxies | None = None
     if d.instruction.opcode == "membar":
         kind, scope = "sc", d.need("cta", "gl", "sys")
     else:
@@ -233,7 +228,7 @@ def fence(d: Decoder) -> Step:
             d.need("release")
             d.need("cluster")
             kind, scope = "acq_rel", "cluster"
-            init_fences = proxies(d.machine)
+            made = proxies(d.machine)
         else:
             kind = d.take("sc", "acq_rel", "acquire", "release") or "acq_rel"
             scope = d.need(*SCOPES)
@@ -241,8 +236,8 @@ def fence(d: Decoder) -> Step:
     synchronise = Synchronise.of(d.machine)
 
     def step(frame: Frame) -> None:
-        if init_fences is not None:
-            init_fences.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], is_mbarrier_init=True)
+        if made is not None:
+            made.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], is_mbarrier_init=True)
         synchronise.fence(frame, kind, scope)
 
     return step

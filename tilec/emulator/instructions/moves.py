@@ -7,12 +7,12 @@ import numpy as np
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.halves import high, low, packed
-from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.machine.memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Source, Step, Target, lanewise
 from tilec.emulator.ptx.syntax import Register, Vector
 
 _MOV = ("pred", "b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64")
-WINDOWS = {"shared": SHARED_BASE, "local": LOCAL_BASE, "global": 0, "const": 0, "param": 0}
+WINDOWS = {"shared": SHARED_BASE, "local": LOCAL_BASE, "global": 0, "const": 0, "param": PARAM_BASE}
 
 
 @lanewise("mov")
@@ -76,13 +76,9 @@ def cvta(d: Decoder) -> Step:
     space = d.need(*WINDOWS, "shared::cta", "param::entry").split("::")[0]
     kind = d.need("u64", "u32")
     d.finish(2)
-    base = TYPES[kind][1](WINDOWS[space])
     if kind == "u32" and WINDOWS[space]:
         raise d.unsupported("32-bit generic addresses")
-    if space == "param" and not to:
-        # A 64-bit parameter address is complete already; one truncated to 32 bits lost its window, which is restored here.
-        window = TYPES[kind][1](GLOBAL_BASE)
-        return d.pure(0, kind, [d.source(1, kind)], lambda value: value | window)
+    base = TYPES[kind][1](WINDOWS[space])
     return d.pure(0, kind, [d.source(1, kind)], lambda value: value - base if to else value + base)
 
 

@@ -1,88 +1,23 @@
 """Warp-wide instructions: shfl.sync, vote.sync, match.sync, redux.sync, activemask, elect.sync, bar.warp.sync (PTX ISA,
-sections 9.7.9.6, 9.7.13), and `converge`, which makes a step wait for all its member threads.
+sections 9.7.9.6, 9.7.13).
 
-Invariant: the body of a converged step sees, for each warp of the frame, every thread of the member mask that has not exited.
-shfl, vote and match do not order memory; bar.warp.sync does.
+A step sees, for each warp of the frame, every thread of the member mask that has not exited (`convergence`). shfl, vote and
+match do not order memory; bar.warp.sync does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import POISON, Lanes, Poison
+from tilec.emulator.instructions.convergence import ALL, converge
 from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.lanes import where
-from tilec.emulator.machine.registry import Decoder, Source, Step, control, lanewise
+from tilec.emulator.machine.registry import Decoder, Step, control, lanewise
 from tilec.emulator.ptx.syntax import Pair
-
-READY: Final = 0
-BLOCKED: Final = 1
-EXITED: Final = 2
-ALL: Final = np.uint32(0xFFFFFFFF)
-Body = Callable[[Frame], Any]
-
-
-def converge(d: Decoder, body: Body, members: Source | None = None) -> Step:
-    """Runs `body` once every member has arrived: all threads of the warp if `members` is None (or a literal of all ones)."""
-    machine, instruction = d.machine, d.instruction
-    everyone = members is None or (members.constant is not None and members.constant == ALL)
-
-    def step(frame: Frame) -> Any:
-        if everyone and frame.whole_warps:
-            return body(frame)
-        if members is None or everyone:
-            wanted = np.full(frame.n, ALL, np.uint32)
-        else:
-            wanted = np.broadcast_to(members.value(frame), frame.n)
-            poison = members.poison(frame)
-            if poison is not None:
-                machine.faults.poison("a member mask", instruction, frame, poison)
-        return _gather(d, frame, wanted, body, strict=not everyone)
-
-    return step
-
-
-def _bits(lane_in_warp: NDArray[Any]) -> NDArray[np.uint32]:
-    return np.uint32(1) << lane_in_warp.astype(np.uint32)
-
-
-def _gather(d: Decoder, frame: Frame, wanted: NDArray[np.uint32], body: Body, strict: bool) -> Any:
-    machine = d.machine
-    warp, bit = machine.warp[frame.lanes], _bits(machine.lane_in_warp[frame.lanes])
-    if strict:
-        outside = (wanted & bit) == 0
-        machine.faults.lanes("divergent", "a thread that its own member mask does not name", d.instruction, frame, outside)
-        wanted = wanted | bit
-    present = np.zeros(machine.warp_count, np.uint32)
-    np.bitwise_or.at(present, warp, bit)
-    live = np.zeros(machine.warp_count, np.uint32)
-    alive = np.flatnonzero(machine.status != EXITED)
-    np.bitwise_or.at(live, machine.warp[alive], _bits(machine.lane_in_warp[alive]))
-    complete = (wanted & live[warp] & ~present[warp]) == 0
-    # A warp continues only when all its lanes here are complete; other members may already be blocked at this instruction.
-    halted = np.zeros(machine.warp_count, np.bool_)
-    halted[warp[~complete]] = True
-    ready = ~halted[warp] if not strict else complete
-    if ready.all():
-        return body(frame)
-    others = np.flatnonzero((machine.status == BLOCKED) & (machine.pc == d.index))
-    of_these_warps = np.isin(machine.warp[others], warp)
-    if of_these_warps.any():
-        machine.status[others[of_these_warps]] = READY
-        return machine.park(frame, d.index)
-    machine.park(frame, d.index)
-    machine.status[frame.lanes[~ready]] = BLOCKED
-    if ready.any():
-        rest = Frame(machine, frame.lanes[ready], d.index)
-        signal = body(rest)
-        if signal is None:
-            return machine.park(rest, d.index + 1)
-        return signal if not isinstance(signal, int) else machine.park(rest, signal)
-    return machine.park(frame, d.index, BLOCKED)
 
 
 def rows(frame: Frame) -> NDArray[np.int64]:
@@ -178,13 +113,8 @@ def vote(d: Decoder) -> Step:
         votes = ballot(table, data)
         present = ballot(table, np.ones(frame.n, np.bool_))
         _, back = np.unique(frame.column("warp"), return_inverse=True)
-        own_votes, own_present = votes[back] & mask, present[back] & mask
-        results = {
-            "ballot": own_votes,
-            "any": own_votes != 0,
-            "all": own_votes == own_present,
-            "uni": (own_votes == own_present) | (own_votes == 0),
-        }
+        mine, here = votes[back] & mask, present[back] & mask
+        results = {"ballot": mine, "any": mine != 0, "all": mine == here, "uni": (mine == here) | (mine == 0)}
         poison = condition.poison(frame)
         if poison is not None:
             poison = shared_poison(table, poison)[back]
@@ -276,10 +206,10 @@ def redux(d: Decoder) -> Step:
         poison = value.poison(frame)
         spread = None if poison is None else np.zeros(frame.n, np.uint8)
         for group in range(int(back.max()) + 1):
-            members_of_group = back == group
-            total[members_of_group] = function.reduce(data[members_of_group], dtype=data.dtype)
+            here = back == group
+            total[here] = function.reduce(data[here], dtype=data.dtype)
             if poison is not None and spread is not None:
-                spread[members_of_group] = np.bitwise_or.reduce(poison[members_of_group])
+                spread[here] = np.bitwise_or.reduce(poison[here])
         write(frame, total, spread)
 
     return converge(d, body, members)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
-from tilec.emulator.instructions import warp
+from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.registry import Decoder, Source, Step, control
 from tilec.emulator.matrices.formats import WIDTH
@@ -64,7 +64,7 @@ def mma(d: Decoder) -> Step:
             poison_of_register = None if poison is None else np.ascontiguousarray(poison[..., position]).reshape(-1)
             target(frame, np.ascontiguousarray(product[..., position]).reshape(-1), poison_of_register)
 
-    return warp.converge(d, step)
+    return converge(d, step)
 
 
 def registers(frame: Frame, sources: list[Source]) -> tuple[Words, NDArray[Any] | None]:

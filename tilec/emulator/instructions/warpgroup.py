@@ -20,14 +20,14 @@ from tilec.emulator.instructions.operands import poison_of, read
 from tilec.emulator.instructions.warpgroup_state import GROUP, Product, Warpgroups, converge_group, warpgroups
 from tilec.emulator.machine import access
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.machine import WARP, Machine
 from tilec.emulator.machine.memory import SHARED_START
 from tilec.emulator.machine.registry import Decoder, Source, Step, Target, control
 from tilec.emulator.matrices.descriptors import CHUNK, Descriptor, element_addresses
 from tilec.emulator.matrices.formats import WIDTH, decode
 from tilec.emulator.matrices.fragments import accumulator, gather, operand_a
 from tilec.emulator.matrices.products import group_product, left_of_group
-from tilec.emulator.ordering.in_flight import SHIFT
+from tilec.emulator.ordering.in_flight import NOTHING, SHIFT
 from tilec.emulator.ordering.proxies import proxies
 from tilec.emulator.ptx.syntax import Instruction, Register, Vector
 
@@ -115,11 +115,8 @@ def _form(d: Decoder) -> _Form:
     d.finish(4 + flags)
     immediate = [int(d.source(4 + k, "s32").constant) for k in range(flags)]
     negate = (immediate[0] == -1, immediate[1] == -1) if result != "s32" else (False, False)
-    transpose_flags = immediate[2:] if sixteen else []
-    transposed = (
-        False if from_registers or not sixteen else bool(transpose_flags[0]),
-        bool(transpose_flags[-1]) if sixteen else False,
-    )
+    turned = immediate[2:] if sixteen else []
+    transposed = (False if from_registers or not sixteen else bool(turned[0]), bool(turned[-1]) if sixteen else False)
     count = columns // (4 if result == "f16" else 2)
     items = d.vector(0, count)
     targets: list[tuple[int, Target]] = []
@@ -168,8 +165,8 @@ def _warpgroup_product(
     accumulators = (
         np.stack([source.value(frame)[span].reshape(4, 32) for source in form.accumulators], axis=-1) if accumulate else None
     )
-    products = group_product(left, right, accumulators, form.result)
-    flags = np.full((*products.shape,), IN_FLIGHT, np.uint8)
+    words = group_product(left, right, accumulators, form.result)
+    flags = np.full((*words.shape,), IN_FLIGHT, np.uint8)
     if left_poison is not None or right_poison is not None:
         flags |= _spread(left_poison, right_poison, form)
     if accumulate:
@@ -178,20 +175,20 @@ def _warpgroup_product(
             if spoilt is not None:
                 flags[..., position] |= spoilt[span].reshape(4, 32)
     for position in range(len(form.targets)):
-        values[position][span] = products[..., position].reshape(-1)
+        values[position][span] = words[..., position].reshape(-1)
         poison[position, span] = flags[..., position].reshape(-1)
-    chunk_indices = np.concatenate([left_places, right_places])  # one per chunk of 16 bytes
+    places = np.concatenate([left_places, right_places])  # one per chunk of 16 bytes
     shift = machine.shadow.shift
-    granules = ((chunk_indices >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
-    reads = ((chunk_indices >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
-    if len(chunk_indices):
-        log.check(granules, first, d.instruction, int(chunk_indices[0]))
+    granules = ((places >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
+    reads = ((places >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
+    if len(places):
+        log.check(granules, first, d.instruction, int(places[0]))
     machine.pending.check_granules(reads[:, None], np.full(len(reads), first), False, d.instruction)
     _watch(machine, granules, first, d.instruction)
-    machine.pending.begin(reads, np.zeros(0, np.int64))
+    operation = machine.pending.begin(reads, NOTHING)
     inputs = {_register(source_operand): source.value(frame)[span].copy() for source_operand, source in _inputs(d, form)}
     results = {index: values[position][span].copy() for position, (index, _) in enumerate(form.targets)}
-    state.unfinished.append(Product(first, int(state.committed[first]), results, inputs, reads, granules, d))
+    state.unfinished.append(Product(first, int(state.committed[first]), results, inputs, operation, granules, d))
 
 
 def _inputs(d: Decoder, form: _Form) -> list[tuple[Any, Source]]:
@@ -212,9 +209,9 @@ def _check_registers(frame: Frame, form: _Form, state: Warpgroups, d: Decoder, a
         return
     for position, (index, _) in enumerate(form.targets):
         value = form.accumulators[position].value(frame)[span]
-        previous = state.last_writer(first, index)
-        if previous is not None and len(previous.results) == len(form.targets):
-            same = (value == previous.results[index]).all()
+        before = state.last_writer(first, index)
+        if before is not None and len(before.results) == len(form.targets):
+            same = (value == before.results[index]).all()
         else:
             same = (value == state.fenced[index][lanes]).all()
         if not same:
@@ -238,7 +235,7 @@ def _left(frame: Frame, form: _Form, at: int, d: Decoder) -> tuple[Any, Any, Ind
     depth = DEPTH[form.kind]
     spoilt = [source.poison(frame) for source in form.left_registers]
     flags: Any = None
-    if any(flags_of_register is not None for flags_of_register in spoilt):
+    if any(found is not None for found in spoilt):
         stack = np.stack([np.zeros((4, 32), np.uint8) if p is None else p[span].reshape(4, 32) for p in spoilt], axis=-1)
         rows, columns = operand_a(depth, form.kind)
         wide = np.broadcast_to(stack[..., None], (*stack.shape, rows.shape[2]))
@@ -258,8 +255,8 @@ def _shared(
     if spoilt is not None and spoilt[at : at + GROUP].any():
         machine.faults.poison("a matrix descriptor", d.instruction, frame, spoilt)
         return nothing
-    descriptor = Descriptor.read(int(bits[at]))
-    problem = descriptor.problem()
+    described = Descriptor.read(int(bits[at]))
+    problem = described.problem()
     if problem is None and (bits[at : at + GROUP] != bits[at]).any():
         problem = "differs between the threads of a warpgroup"
     if problem is None and transposed and width != 2:
@@ -267,7 +264,7 @@ def _shared(
     if problem is not None:
         machine.faults.add("descriptor", f"a matrix descriptor {problem}", d.instruction, lane)
         return nothing
-    addresses = element_addresses(descriptor, rows, width, transposed)
+    addresses = element_addresses(described, rows, width, transposed)
     if int(addresses.min()) < SHARED_START or int(addresses.max()) + width > SHARED_START + machine.shared_size:
         low, high = int(addresses.min()), int(addresses.max()) + width
         text = f"a matrix at shared addresses {low} to {high}, outside the block's shared memory"
@@ -275,8 +272,8 @@ def _shared(
         return nothing
     index = addresses + int(machine.shared_base[lane])
     memory = machine.memory
-    element_indices = index // width
-    raw = memory.views[width][element_indices]
+    where = index // width
+    raw = memory.views[width][where]
     poison: Poison | None = None
     flags = memory.poison[index]
     for offset in range(1, width):
@@ -300,12 +297,12 @@ def _spread(left: Poison | None, right: Poison | None, form: _Form) -> NDArray[n
 
 
 def _watch(machine: Machine, granules: Index, first: int, instruction: Instruction) -> None:
-    """Records the reads of a product as reads by the first and the last warp of the group, because ordering after only one of
-    them must not suffice."""
-    indices = granules << machine.shadow.shift
-    for lane in (first, first + 96):
-        found = machine.shadow.read(indices, 1 << machine.shadow.shift, np.full(len(indices), lane))
-        if found is not None:
-            touched = access.Access(None, indices, None, 1 << machine.shadow.shift, np.full(len(indices), lane))
-            access.report_race(machine, touched, found, instruction, "reads what another thread writes")
+    """Reports reads of a product that race for any of the four warps. The wait records them (`stamp_reads`); until then the
+    bytes are in flight."""
+    for lane in range(first, first + GROUP, WARP):
+        lanes = np.full(len(granules), lane)
+        racing = machine.shadow.unordered_writes(granules[:, None], lanes)
+        if racing is not None:
+            touched = access.Access(None, granules << machine.shadow.shift, None, 1 << machine.shadow.shift, lanes)
+            access.report_race(machine, touched, racing, instruction, "reads what another thread writes")
             return

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import IN_FLIGHT
-from tilec.emulator.instructions import warp
+from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.halves import whole
-from tilec.emulator.machine.machine import BLOCKED, Machine
+from tilec.emulator.machine.machine import BLOCKED, WARP, Machine
 from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Step
+from tilec.emulator.ordering.in_flight import Operation
 from tilec.emulator.ptx.syntax import Register, Vector
 
 Index = NDArray[np.int64]
@@ -29,13 +30,13 @@ GROUP: Final = 128
 @dataclass(slots=True)
 class Product:
     """An unfinished product of the warpgroup that begins at lane `first`: its group, the registers it writes and reads with
-    their values, the granules of memory it reads (`reads` of `in_flight`, `shadow_granules` of the race shadow)."""
+    their values, its reads of memory (`operation` of `in_flight`, `places`: granules of the race shadow)."""
 
     first: int
     group: int
     results: dict[int, Words]
     inputs: dict[int, Words]
-    reads: Index
+    operation: Operation
     shadow_granules: Index
     step: Decoder
 
@@ -71,32 +72,32 @@ class Warpgroups:
 
     def wait(self, frame: Frame, allowed: int) -> None:
         """Completes all but the last `allowed` groups of the frame's lanes."""
-        waiting = np.zeros(self.machine.lane_count, np.bool_)
-        waiting[frame.lanes] = True
-        unfinished_products: list[Product] = []
+        here = np.zeros(self.machine.lane_count, np.bool_)
+        here[frame.lanes] = True
+        left: list[Product] = []
         last: dict[tuple[int, int], Product] = {}
         for product in self.unfinished:
-            if not waiting[product.first] or product.group >= self.committed[product.first] - allowed:
-                unfinished_products.append(product)
+            if not here[product.first] or product.group >= self.committed[product.first] - allowed:
+                left.append(product)
                 for index in product.results:
                     last.pop((product.first, index), None)
                 continue
-            self.machine.pending.end(product.reads, np.zeros(0, np.int64))
+            self.machine.pending.end(product.operation)
             stamp_reads(self.machine, product.shadow_granules, product.first)
             self._check_inputs(frame, product)
             last |= {(product.first, index): product for index in product.results}
         self._settle(frame, last)
-        self.unfinished = unfinished_products
+        self.unfinished = left
 
     def _settle(self, frame: Frame, last: dict[tuple[int, int], Product]) -> None:
         """Clears the in-flight poison of accumulators whose last product is complete."""
         by_register: dict[int, list[Product]] = {}
         for (_, index), product in last.items():
             by_register.setdefault(index, []).append(product)
-        for index, writers in by_register.items():
+        for index, found in by_register.items():
             value, poison = frame.get(index), whole(frame.get_poison(index))
             fresh = np.zeros(frame.n, np.uint8) if poison is None else poison.copy()
-            for product in writers:
+            for product in found:
                 at = int(np.searchsorted(frame.lanes, product.first))
                 span = slice(at, at + GROUP)
                 if not (fresh[span] & IN_FLIGHT).all() or (value[span] != product.results[index]).any():
@@ -121,7 +122,8 @@ class Warpgroups:
         members = set(frame.lanes.tolist())
         for product in self.unfinished:
             if product.first in members:
-                self.machine.pending.end(product.reads, np.zeros(0, np.int64))
+                self.machine.pending.end(product.operation)
+                stamp_reads(self.machine, product.shadow_granules, product.first)
         self.unfinished = [product for product in self.unfinished if product.first not in members]
 
     def last_writer(self, first: int, index: int) -> Product | None:
@@ -169,11 +171,12 @@ def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
             machine.park(together, d.index + 1)
         return RESCHEDULE
 
-    return warp.converge(d, whole)
+    return converge(d, whole)
 
 
 def stamp_reads(machine: Machine, granules: Index, first: int) -> None:
-    """Stamps the reads of these granules of the race shadow, by products of the warpgroup at lane `first`, as of now."""
-    indices = granules << machine.shadow.shift
-    for lane in (first, first + GROUP - 32):
-        machine.shadow.read(indices, 1 << machine.shadow.shift, np.full(len(indices), lane))
+    """Stamps the reads of these granules of the race shadow, by a product of the warpgroup at lane `first`, as of now: by a
+    lane of each of its four warps, because ordering after some of them must not suffice."""
+    shadow_granules = granules << machine.shadow.shift
+    for lane in range(first, first + GROUP, WARP):
+        machine.shadow.read(shadow_granules, 1 << machine.shadow.shift, np.full(len(shadow_granules), lane))

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import STORED, Lanes, Poison
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, SHARED_START, Allocation
+from tilec.emulator.machine.memory import (
+    GLOBAL_BASE,
+    LOCAL_BASE,
+    PARAM_BASE,
+    PARAM_START,
+    SHARED_BASE,
+    SHARED_START,
+    Allocation,
+)
 from tilec.emulator.ordering import noncoherent, prior_launches, replicas
 from tilec.emulator.ptx.syntax import Instruction
 
@@ -110,12 +118,18 @@ def _resolve(machine: Machine, lanes: Index, address: Index, space: str) -> Inde
         inside = (address >= 16) & (address < machine.local_size)
         start = machine.local.start if machine.local else 0
         return np.where(inside, start + lanes * machine.local_size + address, -1)
+    if space == "param":
+        place = machine.parameters
+        inside = (address >= PARAM_START) & (address < PARAM_START + (place.end - place.start if place else 0))
+        return np.where(inside, address - PARAM_START + (place.start if place else 0), -1)
     index = address - GLOBAL_BASE
     if space == "generic" and (index < 0).any():
         shared = (address >= SHARED_BASE) & (address < SHARED_BASE + WINDOW)
         local = (address >= LOCAL_BASE) & (address < LOCAL_BASE + WINDOW)
         index = np.where(shared, _resolve(machine, lanes, address - SHARED_BASE, "shared"), index)
+        param = (address >= PARAM_BASE) & (address < PARAM_BASE + WINDOW)
         index = np.where(local, _resolve(machine, lanes, address - LOCAL_BASE, "local"), index)
+        index = np.where(param, _resolve(machine, lanes, address - PARAM_BASE, "param"), index)
     return index
 
 

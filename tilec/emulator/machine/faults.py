@@ -71,18 +71,24 @@ class Recorder:
 
     def lanes(self, kind: str, message: str, instruction: Instruction, frame: Frame, bad: NDArray[np.bool_]) -> None:
         """Records a fault of the frame's lanes at the true entries of `bad`."""
-        positions = np.flatnonzero(bad)
-        if len(positions):
-            self.add(kind, message, instruction, int(frame.lanes[positions[0]]), count=len(positions))
+        where = np.flatnonzero(bad)
+        if len(where):
+            self.add(kind, message, instruction, int(frame.lanes[where[0]]), count=len(where))
+
+    def uniform(self, instruction: Instruction, frame: Frame, choice: NDArray[np.integer | np.bool_]) -> None:
+        """Records a branch marked `.uni` whose threads of one warp do not make the same `choice` [lanes of the frame] (PTX
+        ISA, "Control flow instructions: bra": all active threads that execute it have equal guards and targets)."""
+        warp = frame.column("warp")
+        _, first, which = np.unique(warp, return_index=True, return_inverse=True)
+        bad = choice != choice[first][which]
+        self.lanes("divergent", "a branch marked .uni that only a part of a warp takes", instruction, frame, bad)
 
     def poison(self, subject: str, instruction: Instruction, frame: Frame, poison: Poison, *, masked: bool = True) -> None:
         """Records that poison decides something: `poison` [lanes of the frame], under the frame's mask."""
-        positions = np.flatnonzero(poison if frame.mask is None or not masked else np.where(frame.mask, poison, 0))
-        if len(positions):
-            bits = int(poison[positions[0]])
-            self.add(
-                kind_of(bits), f"{subject} is not defined", instruction, int(frame.lanes[positions[0]]), count=len(positions)
-            )
+        where = np.flatnonzero(poison if frame.mask is None or not masked else np.where(frame.mask, poison, 0))
+        if len(where):
+            bits = int(poison[where[0]])
+            self.add(kind_of(bits), f"{subject} is not defined", instruction, int(frame.lanes[where[0]]), count=len(where))
 
 
 def kind_of(bits: int) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilec.emulator.errors import Lanes, Limits, Poison, StopLaunch
 from tilec.emulator.machine import faults, schedule
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.memory import GLOBAL_BASE, SHARED_START, Allocation, Memory
+from tilec.emulator.machine.memory import PARAM_START, SHARED_START, Allocation, Memory
 from tilec.emulator.machine.program import Program
 from tilec.emulator.machine.registry import RAW, RESCHEDULE, TYPES, Decoder, Signal
 from tilec.emulator.machine.specials import special
@@ -64,6 +64,7 @@ class Machine:
         self.on_exit: list[Callable[[Frame], None]] = []
         self.wakers: list[Callable[[], bool]] = []
         self.steps_left = self.limits.instructions
+        self.short_of_registers: Callable[[], Index] = lambda: np.zeros(0, np.int64)
         self.pending = InFlight(self)
         self.overlaps = False
         self.before_dependency_wait: NDArray[np.bool_] | None = None
@@ -195,8 +196,8 @@ class Machine:
 
     # --- names
     def symbol_address(self, symbol: Symbol, d: Decoder) -> int:
-        """The address of a variable as `mov` returns it: an offset in the window for shared and local variables, otherwise
-        generic."""
+        """The address of a variable as `mov` returns it: an offset in the window for shared and local variables and
+        parameters, otherwise generic."""
         name = symbol.name
         if name in self.shared_offsets:
             return SHARED_START + self.shared_offsets[name] + symbol.offset
@@ -206,7 +207,7 @@ class Machine:
             return self.globals[name].address + symbol.offset
         for parameter in self.function.parameters:
             if parameter.name == name and self.parameters is not None:
-                return GLOBAL_BASE + self.parameters.start + parameter.offset + symbol.offset
+                return PARAM_START + parameter.offset + symbol.offset
         raise d.unsupported(f"unknown symbol {name}")
 
     def special(self, name: str, d: Decoder) -> Callable[[Frame], Lanes]:

@@ -1,9 +1,10 @@
 """Memory of a launch: one flat byte array for every state space, with an allocation map and a byte of poison flags per byte.
 
-An address is GLOBAL_BASE plus an index into the array for global, const and parameter space. Shared and local addresses are
-offsets in a window, one per block or thread; generic addresses map the windows at SHARED_BASE and LOCAL_BASE (PTX ISA,
-section 5.1 State Spaces). Gaps separate allocations, so an access past the end of one does not reach the next. Invariant: all
-bytes of an access at an index that `locate` returned lie in one allocation, are aligned, and may be accessed that way.
+An address is GLOBAL_BASE plus an index into the array for global and const space. Shared, local and parameter addresses are
+offsets in a window, one per block, thread or launch; generic addresses map the windows at SHARED_BASE, LOCAL_BASE and
+PARAM_BASE, and cvta converts between the two (PTX ISA, section 5.1 State Spaces, and "Generic addressing"). Gaps separate
+allocations, so an access past the end of one does not reach the next. Invariant: all bytes of an access at an index that
+`locate` returned lie in one allocation, are aligned, and may be accessed that way.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from tilec.emulator.errors import UNINITIALISED
 GLOBAL_BASE: Final = 0x7100_0000_0000
 SHARED_BASE: Final = 0x7000_0000_0000
 LOCAL_BASE: Final = 0x6000_0000_0000
+PARAM_BASE: Final = 0x5000_0000_0000
 SHARED_START: Final = 1024
 """First offset of a block's shared variables; chips reserve the bytes below for the system."""
+PARAM_START: Final = 4096
+"""First offset of the parameters."""
 PAGE: Final = 256
 Index = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

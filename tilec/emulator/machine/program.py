@@ -89,6 +89,7 @@ def _guard_values(machine: Machine, instruction: Instruction, index: int, step: 
 def _guard_control(machine: Machine, instruction: Instruction, index: int, step: Step) -> Step:
     assert instruction.guard is not None
     register, negated = instruction.guard.index, instruction.guard_negated
+    uniform = instruction.opcode == "ret" and "uni" in instruction.modifiers
 
     def guarded(frame: Frame) -> Any:
         mask = frame.get(register)
@@ -101,6 +102,8 @@ def _guard_control(machine: Machine, instruction: Instruction, index: int, step:
             return step(frame)
         if not mask.any():
             return None
+        if uniform:
+            machine.faults.uniform(instruction, frame, mask)
         return machine.branch(frame, mask, index, index + 1)
 
     return guarded

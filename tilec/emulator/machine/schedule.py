@@ -62,8 +62,8 @@ class Scheduler:
         warps = np.unique(machine.warp[lanes])
         if len(warps) > 1:
             count = int(random.choice([1, max(1, len(warps) // 2), len(warps)]))
-            chosen = random.choice(warps, count, replace=False)
-            lanes = lanes[np.isin(machine.warp[lanes], chosen)]
+            kept = random.choice(warps, count, replace=False)
+            lanes = lanes[np.isin(machine.warp[lanes], kept)]
         budget = int(2 ** random.uniform(0, 12))
         others = pcs[np.isin(machine.warp[ready], machine.warp[lanes]) & (pcs != low)]
         return Frame(machine, lanes, low), np.unique(others), budget
@@ -101,7 +101,7 @@ def local_layout(function: Function) -> tuple[dict[str, int], int]:
 
 def module_variables(module: Module, memory: Memory) -> dict[str, Allocation]:
     """Allocates the global and constant variables of a module with their initial contents."""
-    variables: dict[str, Allocation] = {}
+    found: dict[str, Allocation] = {}
     for variable in module.variables.values():
         if variable.space not in ("global", "const"):
             continue
@@ -109,10 +109,10 @@ def module_variables(module: Module, memory: Memory) -> dict[str, Allocation]:
             raise UnsupportedPtx(f"external variable {variable.name}")
         writable = variable.space == "global"
         data = np.frombuffer((variable.initial or b"").ljust(variable.size, b"\0"), np.uint8)
-        allocation = memory.allocate(variable.name, data, writable=writable, align=max(variable.align, 16))
-        allocation.space, allocation.is_tensor = variable.space, False
-        variables[variable.name] = allocation
-    return variables
+        place = memory.allocate(variable.name, data, writable=writable, align=max(variable.align, 16))
+        place.space, place.is_tensor = variable.space, False
+        found[variable.name] = place
+    return found
 
 
 def report_deadlock(machine: Machine) -> None:
@@ -127,15 +127,16 @@ def report_deadlock(machine: Machine) -> None:
         names = ", ".join(str(tuple(int(x) for x in machine.block_ids[b])) for b in blocks[:4])
         threads = ranges(machine.thread[lanes[machine.block[lanes] == blocks[0]]])
         lines.append(f"line {instruction.line} `{instruction.text}`: threads {threads} of block(s) {names}")
-    exited = int((machine.status == 2).sum())
-    message = "threads wait for ever: " + "; ".join(lines) + (f"; {exited} threads have left" if exited else "")
+    gone = int((machine.status == 2).sum())
+    message = "threads wait for ever: " + "; ".join(lines) + (f"; {gone} threads have left" if gone else "")
     waiting = [machine.program.instructions[int(pc)] for pc in machine.pc[blocked]]
-    warp_wide = [
-        not (waiting_instruction.opcode in ("bar", "barrier", "mbarrier") and waiting_instruction.modifiers[:1] != ("warp",))
-        for waiting_instruction in waiting
+    short = np.isin(blocked, machine.short_of_registers())
+    apart = [
+        not (s or (w.opcode in ("bar", "barrier", "mbarrier") and w.modifiers[:1] != ("warp",)))
+        for w, s in zip(waiting, short, strict=True)
     ]
-    divergent = any(warp_wide)
-    chosen = warp_wide.index(True) if divergent else 0
+    divergent = any(apart)
+    chosen = apart.index(True) if divergent else 0
     first, instruction = int(blocked[chosen]), waiting[chosen]
     machine.faults.add("divergent" if divergent else "deadlock", message, instruction, first, count=len(blocked))
 

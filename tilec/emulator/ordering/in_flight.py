@@ -1,12 +1,14 @@
 """Bytes that unfinished asynchronous operations read or write, and bytes of live mbarriers.
 
-An operation calls `begin` with the granules that it reads and writes and `end` after its wait; in between, `check` reports
-every conflicting access. Invariant: `busy` is False if and only if nothing is in flight and no mbarrier is live, so a plain
-access then costs one test. PTX ISA, "Asynchronous operations" and "Async proxy".
+`begin` returns an `Operation`, which `end` takes after its wait; in between, `check` reports every conflicting access. An
+operation that is unknown, or has ended, is an internal error (KeyError). Invariant: `busy` is False if and only if no operation
+is under way and no mbarrier is live, so a plain access then costs one test. PTX ISA, "Asynchronous operations" and "Async
+proxy".
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.int64]
 SHIFT: Final = 2
+NOTHING: Final[Index] = np.zeros(0, np.int64)
+_ONE: Final = np.uint16(1)
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """The granules that an operation still reads and writes."""
+
+    reads: Index
+    writes: Index
 
 
 def granules(index: Index, width: int) -> Index:
@@ -34,7 +46,8 @@ class InFlight:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.busy = False
-        self._operations = self._barriers = 0
+        self._under_way: set[Operation] = set()
+        self._barriers = 0
         self._size = 0
         self._readers: NDArray[np.uint16] = np.zeros(0, np.uint16)
         self._writers: NDArray[np.uint16] = np.zeros(0, np.uint16)
@@ -50,23 +63,39 @@ class InFlight:
 
     def clear(self) -> None:
         """Clears the state for a new wave of blocks."""
-        self.busy, self._operations, self._barriers = False, 0, 0
+        self.busy, self._barriers = False, 0
+        self._under_way.clear()
         self._readers[:], self._writers[:], self._is_barrier[:] = 0, 0, False
 
-    def begin(self, reads: Index, writes: Index) -> None:
-        """Starts an operation that reads and writes these granules (each listed once)."""
+    def begin(self, reads: Index, writes: Index) -> Operation:
+        """Starts an operation that reads and writes these granules."""
         self._grow()
-        self._readers[reads] += 1
-        self._writers[writes] += 1
-        self._operations += 1
+        operation = Operation(reads, writes)
+        np.add.at(self._readers, reads, _ONE)
+        np.add.at(self._writers, writes, _ONE)
+        self._under_way.add(operation)
         self.busy = True
+        return operation
 
-    def end(self, reads: Index, writes: Index) -> None:
-        """Ends an operation that was started with the same granules."""
-        self._readers[reads] -= 1
-        self._writers[writes] -= 1
-        self._operations -= 1
-        self.busy = bool(self._operations or self._barriers)
+    def end_reads(self, operation: Operation) -> None:
+        """Ends the reads of an operation, which goes on writing."""
+        if operation not in self._under_way:
+            raise KeyError(operation)
+        np.subtract.at(self._readers, operation.reads, _ONE)
+        operation.reads = NOTHING
+
+    def end(self, operation: Operation) -> None:
+        """Ends an operation."""
+        self.end_reads(operation)
+        np.subtract.at(self._writers, operation.writes, _ONE)
+        self._under_way.remove(operation)
+        self.busy = bool(self._under_way or self._barriers)
+
+    def split(self, operation: Operation, parts: list[tuple[Index, Index]]) -> list[Operation]:
+        """Replaces an operation by several, each of which reads and writes a part of its granules."""
+        found = [self.begin(reads, writes) for reads, writes in parts]
+        self.end(operation)
+        return found
 
     def mark_barrier(self, index: int, live: bool) -> None:
         """Marks the eight bytes at `index` as an mbarrier, or no longer as one."""
@@ -74,7 +103,7 @@ class InFlight:
         if bool(self._is_barrier[index >> SHIFT]) != live:
             self._barriers += 1 if live else -1
         self._is_barrier[index >> SHIFT : (index >> SHIFT) + 2] = live
-        self.busy = bool(self._operations or self._barriers)
+        self.busy = bool(self._under_way or self._barriers)
 
     def check(self, index: Index, width: int, lanes: Index, is_write: bool, instruction: Instruction) -> None:
         """Reports accesses of `width` bytes by `lanes`, each at its `index`, that conflict with an operation in flight."""

@@ -1,10 +1,10 @@
 """Proxy fences, and checks for missing ones between the generic and the async proxy.
 
-PTX ISA, section 8, "Proxies" and `fence.proxy.async`. `wgmma` and bulk copies read shared memory through the async proxy. A
-write through the generic proxy (`st`, `cp.async`, `stmatrix`) is visible there only if a proxy fence, by any thread, lies
-between the write and the read in causality order. Simplification: a fence covers the writes of its own thread and those that
+PTX ISA, section 8, "Proxies" and `fence.proxy.async`. `wgmma` and bulk copies access memory through the async proxy. A write
+through the generic proxy (`st`, `cp.async`, `stmatrix`) is ordered before a read or a write there only if a proxy fence, by
+any thread, lies between the two in causality order. Simplification: a fence covers the writes of its own thread and those that
 the thread knew through a barrier of its block; a fence by a third thread that learned of the write through an mbarrier is not
-recognized. Bulk copies also read global memory through the async proxy; `fence.proxy.async.shared::cta` does not order that,
+recognized. Bulk copies also access global memory through the async proxy; `fence.proxy.async.shared::cta` does not order that,
 and `.global` does not order shared memory. An mbarrier is initialized through the generic proxy and bulk copies count bytes
 on it through the async proxy: the fence between may also be `fence.mbarrier_init` by the initializing thread.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tilec.emulator.machine.machine import Machine
 
 Index = NDArray[np.int64]
-READS: Final = "the async proxy reads what the generic proxy wrote with no fence.proxy.async between"
+TOUCHES: Final = "the async proxy reads or writes what the generic proxy wrote with no fence.proxy.async between"
 COUNTS: Final = "the async proxy counts on an mbarrier with no fence.proxy.async since it was made"
 
 
@@ -98,7 +98,7 @@ class Proxies:
             if (barrier or not fence.is_mbarrier_init) and fence.space in (None, space):
                 missing[missing] &= ~self._covers(fence, reader, times[missing], writers[missing])
         if missing.any():
-            text = COUNTS if barrier else READS
+            text = COUNTS if barrier else TOUCHES
             machine.faults.add("proxy", text, instruction, reader, index=index, count=int(missing.sum()), distinct=text)
 
     def _covers(self, fence: _Fence, reader: int, times: Index, writers: Index) -> NDArray[np.bool_]:

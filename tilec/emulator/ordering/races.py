@@ -147,9 +147,9 @@ class Shadow:
         if more > 0:
             self.writes = np.concatenate([self.writes, np.zeros(more, np.int64)])
             self.reads = np.concatenate([self.reads, np.zeros(more, np.int64)])
-        for recorded_lanes in (self.readers, self.writers):
-            if recorded_lanes is not None:
-                recorded_lanes.grow(len(self.writes))
+        for one in (self.readers, self.writers):
+            if one is not None:
+                one.grow(len(self.writes))
 
     def forget(self, start: int, end: int) -> None:
         """Clears the stamps of memory that gets a new owner."""
@@ -172,22 +172,22 @@ class Shadow:
         clocks = self.clocks
         blocks = clocks.machine.block[lanes]
         plain = stamps & ~ATOMIC
-        unsynchronized = (plain >> LANE_BITS) > clocks.block_time[blocks][:, None]
+        late = (plain >> LANE_BITS) > clocks.block_time[blocks][:, None]
         foreign = stamps != 0
         if atomic:
             foreign &= stamps < ATOMIC
         number = (plain & LANE_MASK) - 1
         local = number - clocks.first_lane
-        own = local == lanes[:, None]
+        mine = local == lanes[:, None]
         count = clocks.machine.lane_count
         inside = (local >= 0) & (local < count)
-        unsynchronized |= ~inside | (clocks.machine.block[np.where(inside, local, 0)] != blocks[:, None])
-        suspects = foreign & unsynchronized & ~own
+        late |= ~inside | (clocks.machine.block[np.where(inside, local, 0)] != blocks[:, None])
+        suspects = foreign & late & ~mine
         if not suspects.any():
             return suspects
         rows, columns = np.nonzero(suspects)
-        times, writers, code = plain[rows, columns] >> LANE_BITS, number[rows, columns], number[rows, columns] + 1
-        ordered = clocks.knows(lanes[rows], writers, times)
+        times, who, code = plain[rows, columns] >> LANE_BITS, number[rows, columns], number[rows, columns] + 1
+        ordered = clocks.knows(lanes[rows], who, times)
         group = (code >= SEVERAL_IN_BLOCK) & (code != SEVERAL)
         if group.any():
             blocks = code[group] - SEVERAL_IN_BLOCK
@@ -202,13 +202,9 @@ class Shadow:
         self, index: Index, width: int, lanes: Index, atomic: bool = False, block_scope: bool = False
     ) -> NDArray[np.bool_] | None:
         """Records reads; returns which of them [m, granules] conflict with an unordered write, or None. `atomic`: strong
-        accesses, of block scope if `block_scope`."""
+        accesses, of block scope if `narrow`."""
         where = self.granules(index, width)
-        written = self.writes[where]
-        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
-        if self.strong.table:
-            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, block_scope=block_scope)
-            racing = _either(racing, strong)
+        racing = self.unordered_writes(where, lanes, atomic, block_scope)
         if atomic:
             self.strong.record_access(where, lanes, False, block_scope)
         else:
@@ -218,10 +214,21 @@ class Shadow:
                 self._record(self.reads, where, lanes, merged, old_stamps)
             else:
                 self._record_each(self.readers, where, lanes, old_stamps)
+        return racing
+
+    def unordered_writes(
+        self, where: Index, lanes: Index, atomic: bool = False, block_scope: bool = False
+    ) -> NDArray[np.bool_] | None:
+        """Which reads of granules [m, k] by lanes [m] now conflict with an unordered write, or None; records nothing."""
+        written = self.writes[where]
+        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
+        if self.strong.table:
+            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, block_scope=block_scope)
+            racing = _either(racing, strong)
         return racing if racing is not None and racing.any() else None
 
     def _record_each(self, readers: Readers, where: Index, lanes: Index, old_stamps: Stamps) -> None:
-        """Stamps reads, and records the readers of granules that several lanes of a block have read. `old_stamps`: the old
+        """Stamps reads, and records the readers of granules that several lanes of a block have read. `before`: the old
         stamps."""
         machine = self.clocks.machine
         group = SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
@@ -236,28 +243,27 @@ class Shadow:
         single_lane: NDArray[np.bool_],
     ) -> None:  # fmt: skip
         """Records the individual lanes of granules whose new stamp means several lanes of one block: the recorded set is
-        extended where `merged`, started with the one lane of the stamp `old_stamps` where `single_lane`, and started empty
-        elsewhere."""
+        extended where `kept`, started with the one lane of the stamp `before` where `alone`, and started empty elsewhere."""
         clocks, machine = self.clocks, self.clocks.machine
-        recorded = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
-        if not recorded.any():
+        noted = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
+        if not noted.any():
             return
-        new_sets = recorded & ~merged
-        if new_sets.any():
-            known.start(where[new_sets])
-            single = new_sets & single_lane
+        fresh = noted & ~merged
+        if fresh.any():
+            known.start(where[fresh])
+            single = fresh & single_lane
             if single.any():
                 plain = old_stamps[single] & ~ATOMIC
                 known.add(where[single], (plain & LANE_MASK) - 1 - clocks.first_lane, plain >> LANE_BITS)
-        lane_ids: Index = np.broadcast_to(lanes[:, None], where.shape)
-        known.add(where[recorded], lane_ids[recorded], np.full(int(recorded.sum()), clocks.now))
+        who: Index = np.broadcast_to(lanes[:, None], where.shape)
+        known.add(where[noted], who[noted], np.full(int(noted.sum()), clocks.now))
 
     def _record(
         self, stamps: Stamps, where: Index, lanes: Index, merged: NDArray[np.bool_] | None, old_stamps: Stamps
     ) -> NDArray[np.bool_]:
-        """Stamps granules [m, k] with lanes [m] now. Where `merged`, the new stamp also covers the unordered access
-        `old_stamps`; lanes of this instruction that share a granule get a common stamp. Returns which entries lost their
-        granule to a later lane."""
+        """Stamps granules [m, k] with lanes [m] now. Where `kept`, the new stamp also covers the unordered access `before`;
+        lanes of this instruction that share a granule get a common stamp. Returns which entries lost their granule to a later
+        lane."""
         clocks = self.clocks
         stamp: Stamps = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
         new: Stamps = np.broadcast_to(stamp, where.shape)
@@ -273,25 +279,25 @@ class Shadow:
     def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, overwritten: NDArray[np.bool_], lanes: Index) -> None:
         """Stamps granules that several lanes access in one instruction as several lanes of one block, or of several."""
         clocks, machine = self.clocks, self.clocks.machine
-        own_block = machine.block_number[machine.block[lanes]][:, None]
+        mine = machine.block_number[machine.block[lanes]][:, None]
         code = winner & LANE_MASK
         local = np.clip(code - 1 - clocks.first_lane, 0, machine.lane_count - 1)
         block = np.where(code >= SEVERAL_IN_BLOCK, code - SEVERAL_IN_BLOCK, machine.block_number[machine.block[local]])
-        same = overwritten & (block == own_block)
+        same = overwritten & (block == mine)
         time = clocks.now << LANE_BITS
-        stamps[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + own_block, where.shape)[same]
+        stamps[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + mine, where.shape)[same]
         stamps[where[overwritten & ~same]] = time + SEVERAL
 
     def _several(self, old_stamps: Stamps, lanes: Index) -> Stamps:
         """The stamp of lanes together with earlier unordered ones."""
         clocks, machine = self.clocks, self.clocks.machine
         code = old_stamps & LANE_MASK
-        own_block = machine.block_number[machine.block[lanes]][:, None]
+        mine = machine.block_number[machine.block[lanes]][:, None]
         local = code - 1 - clocks.first_lane
         inside = (local >= 0) & (local < machine.lane_count)
         block = np.where(inside, machine.block_number[machine.block[np.where(inside, local, 0)]], -1)
         block = np.where((code >= SEVERAL_IN_BLOCK) & (code != SEVERAL), code - SEVERAL_IN_BLOCK, block)
-        return (clocks.now << LANE_BITS) + np.where(block == own_block, SEVERAL_IN_BLOCK + own_block, SEVERAL)
+        return (clocks.now << LANE_BITS) + np.where(block == mine, SEVERAL_IN_BLOCK + mine, SEVERAL)
 
     def write(
         self, index: Index, width: int, lanes: Index, atomic: bool = False, block_scope: bool = False
@@ -301,29 +307,27 @@ class Shadow:
         where = self.granules(index, width)
         written, read = self.writes[where], self.reads[where]
         racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
-        racing_reads = self.unordered(read, lanes, where, self.readers) if read.any() else None
-        racing_or_none = np.zeros(where.shape, np.bool_) if racing is None else racing
+        beside = self.unordered(read, lanes, where, self.readers) if read.any() else None
+        plain = np.zeros(where.shape, np.bool_) if racing is None else racing
         if self.strong.table:
             strong = [
-                self.strong.conflicts(where, lanes, with_writes=writes, strong=atomic, block_scope=block_scope)
-                for writes in (True, False)
+                self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, block_scope=block_scope)
+                for wrote in (True, False)
             ]
-            racing, racing_reads = _either(racing, strong[0]), _either(racing_reads, strong[1])
+            racing, beside = _either(racing, strong[0]), _either(beside, strong[1])
         if atomic:
             self.strong.record_access(where, lanes, True, block_scope)
             self.writes[where] = (((self.clocks.now << LANE_BITS) + lanes + (self.clocks.first_lane + 1)) | ATOMIC)[:, None]
             self.reads[where] = 0
-            return racing, None, racing_reads
+            return racing, None, beside
         self.strong.drop(where)
         overwritten = self._record(self.writes, where, lanes, racing, written)
         if self.writers is not None:
             block = SEVERAL_IN_BLOCK + self.clocks.machine.block_number[self.clocks.machine.block[lanes]][:, None]
             several = (written & LANE_MASK) == block
-            self._record_lanes(
-                self.writers, self.writes, where, lanes, written, several & racing_or_none, racing_or_none & ~several
-            )
+            self._record_lanes(self.writers, self.writes, where, lanes, written, several & plain, plain & ~several)
         self.reads[where] = 0
-        return racing, overwritten, racing_reads
+        return racing, overwritten, beside
 
 
 def _either(first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
