@@ -78,7 +78,7 @@ SPREAD: Final = {
     "programs/test_programs.py::test_all_machines_agree": 4,
     "programs/test_regressions.py::test_machines_agree": 3,
     "project/test_endings.py::test_processes_die_together": 2,
-    "registry/test_lies.py::test_a_lie_is_refused": 2,
+    "registry/test_lies.py::test_a_tampered_response_is_refused": 2,
     "soundness/test_enumeration.py::test_every_schedule_is_proven": 3,
     "soundness/test_enumeration.py::test_every_schedule_is_right": 3,
     "soundness/test_random_kernels.py::test_no_refuted_kernel_is_accepted": 3,

@@ -101,7 +101,7 @@ def test_files_that_are_none(place: Path, suffix: str) -> None:
         (b"MZ" + bytes(300), "is no CUBIN"), (CUBIN[:-1], "without a table of sections"), (CUBIN[:60], "is no CUBIN"),
     ],
 )  # fmt: skip
-def test_code_that_is_not_what_the_manifest_says(place: Path, cubin: bytes, words: str) -> None:
+def test_code_that_differs_from_the_manifest(place: Path, cubin: bytes, words: str) -> None:
     described = PLAIN | {"digests": {"cubin": hashlib.sha256(cubin).hexdigest()}}
     place.write_text(json.dumps(described))
     place.with_suffix(".cubin").write_bytes(cubin)

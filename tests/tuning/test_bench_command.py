@@ -243,7 +243,9 @@ def test_without_a_gpu_it_reports_that_and_a_floor(kernel: Path, capsys: pytest.
         (["--dims", "N"], "`N` is not NAME=NUMBER"),
     ],
 )
-def test_unsupported_requests_are_refused(kernel: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+def test_unsupported_requests_are_refused(
+    kernel: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
     assert commands.run(["bench", str(kernel), *arguments]) == 2
     assert told in capsys.readouterr().err
     assert commands.run(["bench", "other.json"]) == 2
@@ -291,7 +293,9 @@ def test_a_large_launch_is_not_of_one_long_extent_and_a_short_one() -> None:
     assert large_launch(Contract.of_function(function, prove(function)), {}) == {"T": 8192, "V": 8192}
 
 
-def test_the_process_reports_why_there_is_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_reports_why_there_is_no_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tilec.tuning.child.greet", lambda notify, about: notify({"failed": "no driver"}))
     assert bench_child.main() == 1
     assert "failed" in json.loads(capsys.readouterr().out)

@@ -155,7 +155,9 @@ print(os.getcwd() in sys.path, sys.path[0])
         (("-m", "other"), "{good}", False),  # a third-party program, which only imports this one
     ],
 )
-def test_how_a_program_forgets_the_folder(tmp_path: Path, python: str, command: tuple[str, ...], given: str, clean: bool) -> None:
+def test_how_a_program_forgets_the_folder(
+    tmp_path: Path, python: str, command: tuple[str, ...], given: str, clean: bool
+) -> None:
     good, folder_here = tmp_path / "good", tmp_path / "here"
     (good / "prog").mkdir(parents=True)
     folder_here.mkdir()

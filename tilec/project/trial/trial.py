@@ -216,8 +216,8 @@ def _reference_errors(shown: str, path: Path) -> Any:
             yield
     except (Exception, SystemExit) as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        location = f" at line {frames[-1].lineno}" if frames else ""
-        raise NoReference(f"{shown} fails{location}: {type(error).__name__}: {error}") from None
+        where = f" at line {frames[-1].lineno}" if frames else ""
+        raise NoReference(f"{shown} fails{where}: {type(error).__name__}: {error}") from None
 
 
 def _written(spec: TensorSpec, array: Array) -> Written:
@@ -255,11 +255,11 @@ def compared(
             absolute = relative * _typical(expected)
         allowed = absolute + relative * np.abs(expected)
         comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
-        error = np.location(comparable, np.abs(found - expected) / np.location(comparable, allowed, 1.0), np.inf)
+        error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
         same = (found == expected) | (np.isnan(found) & np.isnan(expected))
         if spec.dtype not in TOLERANCES:  # float64 cannot represent all 64-bit integers
             same = array == truth
-        error = np.location(same, 0.0, error)
+        error = np.where(same, 0.0, error)
     worst = np.unravel_index(int(np.argmax(error)), error.shape)
     return Written(
         spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),
