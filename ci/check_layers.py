@@ -134,9 +134,9 @@ def knotted(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 def complaint(importer: Sequence[str], imported: str) -> str:
     """Why the file `importer` (path parts without suffix) may not import `imported`, or an empty string."""
-    package, here = importer[0], layer(importer[1:])
+    package, layer_of_importer = importer[0], layer(importer[1:])
     top, _, rest = imported.partition(".")
-    there = layer(rest.split("."))
+    layer_of_imported = layer(rest.split("."))
     if imported == "<relative>":
         return "relative imports hide the layer; spell the package out"
     if package == "engine":
@@ -146,29 +146,33 @@ def complaint(importer: Sequence[str], imported: str) -> str:
         return "engine runs without a compiler" if top in COMPILER_PACKAGES else ""
     if top == "engine":
         return "tilec does not know the engine"
-    if within(here, NO_COMPILER) and top in COMPILER_PACKAGES:
-        return f"{here} must work where {top} is not installed"
-    if top == "tilec" and here == there == "passes":
-        mine, other = importer[2], rest.split(".")[1] if "." in rest else ""
-        allowed = PASSES.get(mine)
+    if within(layer_of_importer, NO_COMPILER) and top in COMPILER_PACKAGES:
+        return f"{layer_of_importer} must work where {top} is not installed"
+    if top == "tilec" and layer_of_importer == layer_of_imported == "passes":
+        own_folder, other = importer[2], rest.split(".")[1] if "." in rest else ""
+        allowed = PASSES.get(own_folder)
         if allowed is None:
-            return "" if mine == "__init__" else f"passes.{mine} is in no folder of passes; add it to ci/check_layers.py"
-        return "" if other in (mine, *allowed) else f"passes.{mine} may not import passes.{other}"
-    if top != "tilec" or here == there or here in DRIVERS:
+            return (
+                ""
+                if own_folder == "__init__"
+                else f"passes.{own_folder} is in no folder of passes; add it to ci/check_layers.py"
+            )
+        return "" if other in (own_folder, *allowed) else f"passes.{own_folder} may not import passes.{other}"
+    if top != "tilec" or layer_of_importer == layer_of_imported or layer_of_importer in DRIVERS:
         return ""
-    if here not in KNOWN:
-        return f"{here} is in no layer; add it to ci/check_layers.py"
-    if here in VOCABULARY and there in VOCABULARY[: VOCABULARY.index(here)]:
+    if layer_of_importer not in KNOWN:
+        return f"{layer_of_importer} is in no layer; add it to ci/check_layers.py"
+    if layer_of_importer in VOCABULARY and layer_of_imported in VOCABULARY[: VOCABULARY.index(layer_of_importer)]:
         return ""
-    if here in STAGES and there in VOCABULARY:
+    if layer_of_importer in STAGES and layer_of_imported in VOCABULARY:
         return ""
-    if here in AUDIT and there in (*VOCABULARY, *AUDIT_MAY_USE):
+    if layer_of_importer in AUDIT and layer_of_imported in (*VOCABULARY, *AUDIT_MAY_USE):
         return ""
-    if here in FINDER and there in (*VOCABULARY, *FINDER_MAY_USE):
+    if layer_of_importer in FINDER and layer_of_imported in (*VOCABULARY, *FINDER_MAY_USE):
         return ""
-    if here in OPS and there in (*VOCABULARY, *OPS_MAY_USE):
+    if layer_of_importer in OPS and layer_of_imported in (*VOCABULARY, *OPS_MAY_USE):
         return ""
-    return f"{here} may not import {there}"
+    return f"{layer_of_importer} may not import {layer_of_imported}"
 
 
 def layer(parts: Sequence[str]) -> str:
@@ -179,7 +183,7 @@ def layer(parts: Sequence[str]) -> str:
 
 def within(name: str, allowed: Sequence[str]) -> bool:
     """Whether a dotted name is one of `allowed` or lies in one."""
-    return any(name == each or name.startswith(f"{each}.") for each in allowed)
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in allowed)
 
 
 def main(root: Path) -> int:

@@ -44,13 +44,13 @@ def commits(root: Path) -> dict[str, str]:
 def files_wrong(root: Path, entries: Mapping[str, Entry]) -> list[str]:
     """Files without a result in the registry, and results without files."""
     folder = root / FOLDER
-    there = {path.name for path in folder.iterdir() if path.is_file()}
+    present = {path.name for path in folder.iterdir() if path.is_file()}
     lines = [
         f"{FOLDER}/{name}: ci/evidence/results.toml does not have it"
-        for name in sorted(there - owners(entries.values()).keys())
+        for name in sorted(present - owners(entries.values()).keys())
     ]
     for name, entry in entries.items():
-        if not there & {*entry.files()}:
+        if not present & {*entry.files()}:
             lines.append(f"ci/evidence/results.toml: `{name}` has no file in {FOLDER}")
     return lines
 
@@ -71,8 +71,8 @@ def table(states: Mapping[str, Status], made: Mapping[str, str], *, long: bool, 
 
 
 def _basis(entry: Entry, *, long: bool) -> str:
-    short = [re.sub(r"^(source|version):(tilec/|ci/bench/)?", "", name) for name in entry.rests_on]
-    text = ", ".join(short)
+    short_names = [re.sub(r"^(source|version):(tilec/|ci/bench/)?", "", name) for name in entry.rests_on]
+    text = ", ".join(short_names)
     return text if long or len(text) <= 90 else f"{text[:87]}..."
 
 
@@ -88,7 +88,7 @@ def main() -> int:
     states = states_of(root, entries)
     print("\n".join(table(states, commits(root), long=options.long, only_stale=options.stale)))
     wrong = [*files_wrong(root, entries), *complaints(citations(root), states, entries.values())]
-    counts = ", ".join(f"{sum(s.state == word for s in states.values())} {word}" for word in ("fresh", "stale", "failed"))
+    counts = ", ".join(f"{sum(s.state == state for s in states.values())} {state}" for state in ("fresh", "stale", "failed"))
     print(f"{len(states)} results: {counts}")
     for line in wrong:
         print(f"error: {line}")

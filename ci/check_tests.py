@@ -65,9 +65,9 @@ def collected(root: Path, runs: Iterable[tuple[str, ...]]) -> list[set[str]]:
 
     CannotCollect with pytest's output.
     """
-    asked = [[*ALONE, *options] for options in runs]
+    option_lists = [[*ALONE, *options] for options in runs]
     done = subprocess.run(
-        [sys.executable, "-c", COLLECT, json.dumps(asked)], cwd=root, capture_output=True, text=True, check=False
+        [sys.executable, "-c", COLLECT, json.dumps(option_lists)], cwd=root, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise CannotCollect(done.stdout[-4000:] + done.stderr[-2000:])
@@ -82,12 +82,12 @@ def function(test: str) -> str:
 def faults(files: set[str], every: set[str], runs: dict[tuple[str, ...], set[str]]) -> list[str]:
     """A line for each file without a test, each test without a run, and each function or file that has cases only in campaigns.
     A test without cases may be a campaign on its own, in a file with other tests."""
-    held = {test.partition("::")[0] for test in every}
-    found = [f"{name}: pytest collects no test of it" for name in sorted(files - held)]
+    tested = {test.partition("::")[0] for test in every}
+    found = [f"{name}: pytest collects no test of it" for name in sorted(files - tested)]
     found += [f"{test}: no run selects it" for test in sorted(every.difference(*runs.values()))]
-    here = {name for test in runs[DEFAULT] for name in (function(test), test.partition("::")[0])}
-    alone = {function(test) for test in runs[CAMPAIGNS] if "[" in test} - here
-    alone |= {test.partition("::")[0] for test in runs[CAMPAIGNS]} - here
+    default_runs = {name for test in runs[DEFAULT] for name in (function(test), test.partition("::")[0])}
+    alone = {function(test) for test in runs[CAMPAIGNS] if "[" in test} - default_runs
+    alone |= {test.partition("::")[0] for test in runs[CAMPAIGNS]} - default_runs
     return found + [f"{name}: the default run has no case of it" for name in sorted(alone)]
 
 

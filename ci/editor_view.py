@@ -54,13 +54,13 @@ class Screen:
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), "-c", str(folder), "bash --norc")
         self.tmux("set", "-g", "default-terminal", "tmux-256color")
 
-    def tmux(self, *words: str) -> str:
+    def tmux(self, *arguments: str) -> str:
         """Run a tmux command; returns its output."""
-        return subprocess.run(["tmux", "-S", self.socket, *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(["tmux", "-S", self.socket, *arguments], check=True, capture_output=True, text=True).stdout
 
-    def keys(self, *words: str) -> None:
+    def keys(self, *arguments: str) -> None:
         """Send keys."""
-        self.tmux("send-keys", *words)
+        self.tmux("send-keys", *arguments)
 
     def until(self, pattern: str) -> str:
         """The screen, once it matches a pattern."""
@@ -112,12 +112,12 @@ def screens(folder: Path) -> list[str]:
 def drawn(found: list[str]) -> str:
     """The screens as one SVG, without the editor's empty lines."""
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w", encoding="utf-8"), force_terminal=True)  # noqa: SIM115
-    for place, text in enumerate(found):
+    for index, text in enumerate(found):
         plain = re.sub(r"\x1b\[(?:58[;:][\d;:]*|59)m", "", text)  # colours of underlines, which rich does not support
         lines = plain.rstrip().split("\n")[:-1]
         while lines and re.fullmatch(r"(?:\x1b\[[\d;]*m|~|\s)*", lines[-1]):
             lines.pop()
-        if place:
+        if index:
             console.print(Text("\u2500" * COLUMNS, style="#6e7681"))
         for line in lines:
             console.print(Text.from_ansi(line), no_wrap=True, crop=True, overflow="crop")

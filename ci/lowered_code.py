@@ -71,8 +71,10 @@ def lowered(request: Request, known: dict[str, str], ptx: Path | None) -> dict[s
             found[target.name] = f"refused: {error.diagnostics[0].code}"
             continue
         launch: dict[str, Any] = json.loads(work.products["launch"])
-        told = {name: launch[name] for name in ("entry", "abi", "block", "dynamic_shared_bytes", "dependent_launch", "notes")}
-        found[target.name] = f"{digest(work.products['mlir'])} {digest(json.dumps(told, sort_keys=True).encode())}"
+        launch_parts = {
+            name: launch[name] for name in ("entry", "abi", "block", "dynamic_shared_bytes", "dependent_launch", "notes")
+        }
+        found[target.name] = f"{digest(work.products['mlir'])} {digest(json.dumps(launch_parts, sort_keys=True).encode())}"
         if ptx is not None:
             from tilec.codegen import to_ptx
 

@@ -63,7 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="carry results over a renaming")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    renames, left = read_renames(), 0
+    renames, stale = read_renames(), 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         check_out(renames.before, folder)
@@ -77,13 +77,13 @@ def main() -> int:
                 continue
             if status(entry, data, now).state != "stale":
                 continue
-            why = changed(entry, earlier[entry.name], data, (before, now), renames)
-            print(f"{entry.name:20} {why or 'the same under other names'}")
-            left += bool(why)
-            if not why and not options.check:
+            reason = changed(entry, earlier[entry.name], data, (before, now), renames)
+            print(f"{entry.name:20} {reason or 'the same under other names'}")
+            stale += bool(reason)
+            if not reason and not options.check:
                 stamp = {"rests_on": now.all_of(entry.rests_on), "renamed_since": renames.before}
                 path.write_text(json.dumps(data | stamp, indent=1) + "\n", encoding="utf-8")
-    return int(left > 0)
+    return int(stale > 0)
 
 
 if __name__ == "__main__":

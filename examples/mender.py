@@ -89,12 +89,12 @@ def _clause(fix: Json) -> bool:
 
 def _apart(fixes: list[Json]) -> list[Json]:
     """Fixes whose edits do not meet those of fixes before; the others have their turn in the next round."""
-    taken: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    used_spans: list[tuple[tuple[int, int], tuple[int, int]]] = []
     found: list[Json] = []
     for fix in fixes:
-        places = [_place(edit) for edit in fix["edits"]]
-        if all(end < begin or stop < start for begin, end in taken for start, stop in places):
-            taken += places
+        spans = [_place(edit) for edit in fix["edits"]]
+        if all(end < begin or stop < start for begin, end in used_spans for start, stop in spans):
+            used_spans += spans
             found.append(fix)
     return found
 
@@ -108,8 +108,8 @@ def edited(text: str, edits: list[Json]) -> str:
     lines = text.split("\n")
     for edit in sorted(edits, key=_place, reverse=True):
         (line, column), (end_line, end_column) = _place(edit)
-        whole = lines[line - 1][: column - 1] + edit["text"] + lines[end_line - 1][end_column - 1 :]
-        lines[line - 1 : end_line] = whole.split("\n")
+        joined = lines[line - 1][: column - 1] + edit["text"] + lines[end_line - 1][end_column - 1 :]
+        lines[line - 1 : end_line] = joined.split("\n")
     return "\n".join(lines)
 
 
@@ -148,7 +148,9 @@ class Kernel:
         except SyntaxError:
             return None
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        node = next((one for one in functions if any("kernel" in ast.unparse(mark) for mark in one.decorator_list)), None)
+        node = next(
+            (one for one in functions if any("kernel" in ast.unparse(decorator) for decorator in one.decorator_list)), None
+        )
         if node is None:
             return None
         dims = [one.name for one in tree.body if isinstance(one, ast.ClassDef) and "Dim" in map(ast.unparse, one.bases)]
@@ -223,8 +225,8 @@ class Kernel:
     def _changed(self, node: ast.expr, error: Json) -> Iterator[tuple[float, str]]:
         if isinstance(node, ast.Tuple) and len(node.elts) > 1:
             parts = [self.source(one) for one in node.elts]
-            for place in range(len(parts) - 1):
-                swapped = [*parts[:place], parts[place + 1], parts[place], *parts[place + 2 :]]
+            for index in range(len(parts) - 1):
+                swapped = [*parts[:index], parts[index + 1], parts[index], *parts[index + 2 :]]
                 yield 0.3, f"({', '.join(swapped)})" if self.source(node).startswith("(") else ", ".join(swapped)
         elif isinstance(node, ast.BinOp):
             yield from self._of_arithmetic(node)
@@ -321,7 +323,7 @@ def main() -> int:
         text = options.file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"`{options.file}` cannot be read: {error}")
-    given = [word for one in options.constants for word in ("-c", one)]
+    given = [option for one in options.constants for option in ("-c", one)]
     mended = mend(text, errors_of(options.file, [*given, "--arch", options.arch], [sys.executable, "-P", "-m", "tilec"]))
     for change in mended.changes:
         print(change)

@@ -122,6 +122,6 @@ def test_the_number_of_type_circles_is_that_of_today() -> None:
     assert len(check_layers.knotted(check_layers.uses(files, types=True))) == check_layers.TYPE_CIRCLES
 
 
-def test_every_circle_is_told() -> None:
+def test_every_circle_is_reported() -> None:
     graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}, "e": {"a"}}
     assert sorted(map(sorted, map(set, check_layers.circles(graph)))) == [["a", "b"], ["c", "d"]]

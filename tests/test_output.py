@@ -126,7 +126,7 @@ def test_a_slow_reader_is_waited_for(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/stderr"])
-def test_a_descriptor_is_written_to_behind_what_was_printed(root: Path, name: str) -> None:
+def test_a_descriptor_is_written_to_after_the_printed_text(root: Path, name: str) -> None:
     """Also if it is a file, which keeps its contents."""
     code = f"import sys; from tilec.untrusted.output import write_named; print('a'); print(write_named({name!r}, b'b'))"
     with (root / "out").open("wb") as out:

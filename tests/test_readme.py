@@ -94,7 +94,7 @@ def test_commands_are_one_line_each() -> None:
         assert fenced(marker).count("\n") == 1
 
 
-def test_commands_for_machines_without_a_gpu_answer(tmp_path: Path) -> None:
+def test_commands_for_machines_without_a_gpu_work(tmp_path: Path) -> None:
     answers: list[str] = []
     for line in fenced("no GPU", ENGINE).replace("/tmp/tiny", str(tmp_path / "tiny")).splitlines():
         python, *arguments = shlex.split(line)

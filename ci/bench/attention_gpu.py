@@ -97,8 +97,8 @@ class Bench:
     def tensors(self, tokens: int, slots: int) -> dict[str, Any]:
         """Normally distributed inputs; a poisoned output."""
         shapes = {"q": (tokens, HEADS, GROUP, WIDTH), "k_cache": (slots, HEADS, WIDTH), "v_cache": (slots, HEADS, WIDTH)}
-        made = {name: self.torch.randn(size, device="cuda", dtype=self.torch.bfloat16) for name, size in shapes.items()}
-        return made | {"out": self.torch.full_like(made["q"], math.nan)}
+        arrays = {name: self.torch.randn(size, device="cuda", dtype=self.torch.bfloat16) for name, size in shapes.items()}
+        return arrays | {"out": self.torch.full_like(arrays["q"], math.nan)}
 
     def library(self, tensors: Mapping[str, Any], backend: str) -> Any:
         """A call of torch's causal attention with one of its backends."""
@@ -147,16 +147,18 @@ class Bench:
         moved = 2 * WIDTH * tokens * (2 * HEADS * GROUP + 2 * HEADS)
         sets = [self.tensors(tokens, tokens) for _ in range(min(40, ROTATED_BYTES // moved + 2))]
         plans = {name: [self.worker.plan(entry, tensors) for tensors in sets] for name, entry in self.entries.items()}
-        alternatives = {name: [lambda p=plan: p.launch(self.worker.stream()) for plan in made] for name, made in plans.items()}
+        alternatives = {
+            name: [lambda p=plan: p.launch(self.worker.stream()) for plan in arrays] for name, arrays in plans.items()
+        }
         for label, backend in (("cuDNN", "CUDNN_ATTENTION"), ("FlashAttention-2", "FLASH_ATTENTION")):
             alternatives[label] = [self.library(tensors, backend) for tensors in sets]
         errors = {
             label: self.compared(alternatives[label][0]()[0].transpose(0, 1), sets[0])
             for label in ("cuDNN", "FlashAttention-2")
         }
-        for name, made in plans.items():
+        for name, arrays in plans.items():
             sets[0]["out"].fill_(math.nan)
-            made[0].launch(self.worker.stream())
+            arrays[0].launch(self.worker.stream())
             self.worker.synchronize()
             errors[name] = self.compared(sets[0]["out"], sets[0])
         wrong = [f"{name}: {error:.2e}" for name, error in errors.items() if not error <= ALLOWED * errors["cuDNN"]]

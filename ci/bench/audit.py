@@ -89,7 +89,7 @@ def wait_for_idle() -> None:
 
 
 @contextlib.contextmanager
-def beside(count: int) -> Generator[None]:
+def busy_processes(count: int) -> Generator[None]:
     """Run `count` computing processes during the block."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
@@ -229,7 +229,7 @@ def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output:
     if when.startswith("idle"):
         wait_for_idle()
     known = Store(store)
-    with contextlib.closing(known), beside(audits.busy if when.startswith("busy") else 0):
+    with contextlib.closing(known), busy_processes(audits.busy if when.startswith("busy") else 0):
         for path in paths:
             with open_bundle(path) as bundle:
                 report = audit(bundle, audits.options, Verdicts(known), assembler(known))

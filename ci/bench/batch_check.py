@@ -5,7 +5,7 @@
 For 2, 4 and 8 sequences of different lengths, the logits of 16 teacher-forced steps are compared with those of each sequence
 alone at batch size 1; each row must be bitwise independent of the sequences in all other rows. Then total tokens per second
 after prompts of several lengths, for 1 to 8 sequences, and a profile of a step of eight. Writes `batch_check.json` and `.md`;
-exit code 1 if logits differ by more than `FAR`.
+exit code 1 if logits differ by more than `MAX_DISTANCE`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS: Final = 16
 LENGTHS: Final = (18, 333, 1, 90, 1500, 7, 64, 129)
 """Prompt lengths in tokens, one per sequence."""
 SPEEDS: Final = (18, 512, 2048, 8192)
-FAR: Final = 0.03
+MAX_DISTANCE: Final = 0.03
 """Maximum relative distance of bf16 logits between batch and single steps, in the Euclidean norm."""
 
 
@@ -51,14 +51,14 @@ def main() -> int:
         backend = load_on_gpu(path, config, BlockWeights(config, "bf16"), options.max_seq_len, "bf16")
         record: dict[str, Any] = {"far": {}, "independent": {}, "drawn": drawn_alike(backend, config), "tok_s": {}}
         for sequences in (2, 4, 8):
-            far, independent = held_against_single(backend, config, sequences)
-            record["far"][sequences], record["independent"][sequences] = far, independent
-            failed |= not (far <= FAR and independent)
+            distance, independent = compared_with_single(backend, config, sequences)
+            record["far"][sequences], record["independent"][sequences] = distance, independent
+            failed |= not (distance <= MAX_DISTANCE and independent)
         for length in (one for one in SPEEDS if one + 200 < options.max_seq_len):
             record["tok_s"][length] = {1: single_speed(backend, config, length)}
             record["tok_s"][length] |= {many: batch_speed(backend, config, length, many) for many in (2, 4, 8)}
             print(name, length, record["tok_s"][length], flush=True)
-        record["us"] = where_time_goes(backend, config)
+        record["us"] = time_by_kind(backend, config)
         failed |= not record["drawn"]
         found[name] = record
         print(name, json.dumps(record), flush=True)
@@ -72,7 +72,7 @@ def forced(length: int, config: Any) -> list[int]:
     return [int(token) for token in np.random.default_rng([length, 1]).integers(0, config.vocab_size, STEPS)]
 
 
-def held_against_single(backend: CudaBackend, config: Any, sequences: int) -> tuple[float, bool]:
+def compared_with_single(backend: CudaBackend, config: Any, sequences: int) -> tuple[float, bool]:
     """The largest distance of a row's logits from those of its sequence alone, and whether other sequences change no bit."""
     lengths = LENGTHS[:sequences]
     alone: list[Any] = []
@@ -82,38 +82,38 @@ def held_against_single(backend: CudaBackend, config: Any, sequences: int) -> tu
         alone.append(np.stack([backend.decode_logits(sequence, token) for token in forced(length, config)]))
     with Batch(backend, sequences) as batch:
         together = logits_of(batch, config, lengths)
-    far = max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(together, alone, strict=True))
+    distance = max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(together, alone, strict=True))
     same = True
     with Batch(backend, sequences) as batch:
         others = [prompt_of(length + 40, config) for length in lengths[1:]]
         for ids in others:
             batch.add(ids)
-        place, _ = batch.add(prompt_of(lengths[0], config))
+        row, _ = batch.add(prompt_of(lengths[0], config))
         for step, token in enumerate(forced(lengths[0], config)):
-            tokens = {other: (step * 7919 + other) % config.vocab_size for other in range(sequences)} | {place: token}
-            same &= bool((batch.logits(tokens)[place] == together[0][step]).all())
-    return far, same
+            tokens = {other: (step * 7919 + other) % config.vocab_size for other in range(sequences)} | {row: token}
+            same &= bool((batch.logits(tokens)[row] == together[0][step]).all())
+    return distance, same
 
 
 def logits_of(batch: Batch, config: Any, lengths: tuple[int, ...]) -> list[Any]:
     """Teacher-forced logits of each sequence, (STEPS, vocab)."""
-    places = [batch.add(prompt_of(length, config))[0] for length in lengths]
-    given = {place: forced(length, config) for place, length in zip(places, lengths, strict=True)}
-    rows = [batch.logits({place: given[place][step] for place in places}) for step in range(STEPS)]
-    return [np.stack([row[place] for row in rows]) for place in places]
+    batch_rows = [batch.add(prompt_of(length, config))[0] for length in lengths]
+    given = {place: forced(length, config) for place, length in zip(batch_rows, lengths, strict=True)}
+    rows = [batch.logits({place: given[place][step] for place in batch_rows}) for step in range(STEPS)]
+    return [np.stack([row[place] for row in rows]) for place in batch_rows]
 
 
 def drawn_alike(backend: CudaBackend, config: Any) -> bool:
     """Whether a partly sampled batch generates the same tokens for a sequence as a batch of that sequence and free rows."""
     params = SamplingParams(0.9, 40, 0.95, seed=3)
-    answers: list[list[int]] = []
+    generations: list[list[int]] = []
     for others in (0, 5):
         with Batch(backend, 8) as batch:
             for number in range(others):
                 batch.add(prompt_of(20 + number, config), params if number % 2 else None)
-            place, token = batch.add(prompt_of(33, config), params)
-            answers.append([token, *(batch.step()[place] for _ in range(STEPS))])
-    return answers[0] == answers[1]
+            row, token = batch.add(prompt_of(33, config), params)
+            generations.append([token, *(batch.step()[row] for _ in range(STEPS))])
+    return generations[0] == generations[1]
 
 
 def single_speed(backend: CudaBackend, config: Any, length: int) -> float:
@@ -143,7 +143,7 @@ def batch_speed(backend: CudaBackend, config: Any, length: int, sequences: int) 
     return sorted(rates[1:])[1]
 
 
-def where_time_goes(backend: CudaBackend, config: Any) -> dict[str, float]:
+def time_by_kind(backend: CudaBackend, config: Any) -> dict[str, float]:
     """Microseconds of the launches of each kind in a step of eight sequences at 18 tokens, run in sequence."""
     found: dict[str, float] = {}
     with Batch(backend, 8) as batch:

@@ -46,11 +46,11 @@ def build(project: Path, options: list[str], tree: Path = ROOT) -> tuple[float, 
 
 def rebuilt(report: dict[str, Any], kernel: str, stage: str) -> list[str]:
     """Artifacts for which `stage` ran; an error if an artifact of another kernel was built."""
-    made = [item for item in report["artifacts"] if item["status"] == "built"]
-    other = {item["kernel"] for item in made} - {kernel}
+    built = [item for item in report["artifacts"] if item["status"] == "built"]
+    other = {item["kernel"] for item in built} - {kernel}
     if other:
         sys.exit(f"editing {kernel} rebuilt {', '.join(sorted(other))}")
-    return [item["name"] for item in made if not item["stage_hits"][stage]]
+    return [item["name"] for item in built if not item["stage_hits"][stage]]
 
 
 def measure(
@@ -70,11 +70,13 @@ def measure(
     if edit[0] not in text:
         sys.exit(f"{path.name} has no `{edit[0]}` to edit")
     edited = edit[1].join(text.rsplit(edit[0], 1))  # the last occurrence is code, an earlier one may be prose
-    for what, fresh in (("one kernel edited", edited), ("a comment edited", f"{edited}# a comment\n")):
+    for situation, fresh in (("one kernel edited", edited), ("a comment edited", f"{edited}# a comment\n")):
         path.write_text(fresh, encoding="utf-8")
         seconds, report = build(project, options, tree)
-        made = sum(item["status"] == "built" for item in report["artifacts"])
-        rows.append({"what": what, "seconds": seconds, "artifacts": made, "cubins": len(rebuilt(report, kernel, "cubin"))})
+        built_count = sum(item["status"] == "built" for item in report["artifacts"])
+        rows.append(
+            {"what": situation, "seconds": seconds, "artifacts": built_count, "cubins": len(rebuilt(report, kernel, "cubin"))}
+        )
     if not rows[-2]["cubins"]:
         sys.exit(f"the edit of {path.name} changed no CUBIN")
     if rows[-1]["cubins"]:
@@ -91,26 +93,26 @@ def copied(tree: Path, project: Path) -> Path:
     return project
 
 
-def side_by_side(before: Path, options: argparse.Namespace) -> int:
+def compare_checkouts(before: Path, options: argparse.Namespace) -> int:
     """Measure both checkouts alternately, print and write the medians."""
-    words = ["--arch", options.arch, "--jobs", options.jobs]
+    build_options = ["--arch", options.arch, "--jobs", options.jobs]
     seconds: dict[str, dict[str, list[float]]] = {}
     artifacts: dict[str, dict[str, int]] = {}
-    for turn in range(options.rounds):
+    for round_number in range(options.rounds):
         for name, tree in (("before", before.resolve()), ("after", ROOT)):
             with tempfile.TemporaryDirectory() as folder:
                 project = copied(tree, Path(folder, "project"))
-                for row in measure(project, words, options.kernel, options.edit, tree):
+                for row in measure(project, build_options, options.kernel, options.edit, tree):
                     seconds.setdefault(row["what"], {}).setdefault(name, []).append(row["seconds"])
                     artifacts.setdefault(row["what"], {})[name] = row["artifacts"]
-            print(f"round {turn + 1}, {name}", file=sys.stderr, flush=True)
+            print(f"round {round_number + 1}, {name}", file=sys.stderr, flush=True)
     cores = len(os.sched_getaffinity(0))
     lines = [f"`tilec build --arch {options.arch} --jobs {options.jobs}` on {cores} cores, medians of {options.rounds} rounds"]
     lines += ["", "| what | before, s | after, s | after / before | artifacts made |", "|---|--:|--:|--:|--:|"]
-    for what, found in seconds.items():
+    for situation, found in seconds.items():
         old, new = (statistics.median(found[name]) for name in ("before", "after"))
-        made = "{before} -> {after}".format(**artifacts[what])
-        lines.append(f"| {what} | {old:.2f} | {new:.2f} | {new / old:.2f} | {made} |")
+        artifact_counts = "{before} -> {after}".format(**artifacts[situation])
+        lines.append(f"| {situation} | {old:.2f} | {new:.2f} | {new / old:.2f} | {artifact_counts} |")
     print("\n".join(lines))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "build_speed_before.md").write_text("\n".join(lines) + "\n")
@@ -133,7 +135,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
     options = parser.parse_args()
     if options.before is not None:
-        return side_by_side(options.before, options)
+        return compare_checkouts(options.before, options)
     with tempfile.TemporaryDirectory() as folder:
         alone = copied(ROOT, Path(folder, "alone"))
         seconds, report = build(alone, ["--arch", options.arch.split(",")[0], "--jobs", options.jobs])

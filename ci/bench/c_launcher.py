@@ -33,13 +33,13 @@ def build(folder: Path) -> int:
     from tilec.cli import commands
 
     (bundle,) = (folder / "artifacts" / "bundles").glob("*.bundle")
-    place = folder / "c"
-    status = commands.run(["bundle", "launcher", str(bundle), "-o", str(place), "--prefix", "layer"])
+    output_folder = folder / "c"
+    status = commands.run(["bundle", "launcher", str(bundle), "-o", str(output_folder), "--prefix", "layer"])
     if status:
         return status
-    shutil.copy(PROGRAM, place)
+    shutil.copy(PROGRAM, output_folder)
     command = ["cc", *FLAGS, "c_launcher.c", "layer.c", "-o", "c_launcher"]
-    return subprocess.run(command, cwd=place, check=False).returncode
+    return subprocess.run(command, cwd=output_folder, check=False).returncode
 
 
 def as_bf16(values: NDArray[Any]) -> NDArray[Any]:

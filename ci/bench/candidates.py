@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 ARCH: Final = "sm_90"
 ELEMENT: Final = "bf16"
 PERSISTENT: Final = ", persistent = true"
-IN_TURNS: Final = f'{PERSISTENT}, order = "pingpong"'
+PINGPONG: Final = f'{PERSISTENT}, order = "pingpong"'
 STORED: Final = ', store = "tma"'
 """Schedule suffix in the build file's syntax."""
 FUNCTIONS: Final = ("eight_rows",)
@@ -40,9 +40,9 @@ class Candidate:
     @property
     def name(self) -> str:
         """The folder's name."""
-        words = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
+        schedule_text = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
         group = f"_group{self.group}" if self.group != 8 else ""
-        return f"{self.label}{self.rows}x{self.columns}{f'_split{self.split}' if self.split > 1 else ''}_{words}{group}"
+        return f"{self.label}{self.rows}x{self.columns}{f'_split{self.split}' if self.split > 1 else ''}_{schedule_text}{group}"
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,10 @@ def conversation(source: random.Random) -> tuple[str, dict[str, Any]]:
         messages.append({"role": "system", "content": source.choice(PIECES)})
     for _ in range(source.randint(1, 4) if kind == "many turns" else 1):
         messages.append({"role": "user", "content": " ".join(source.choices(PIECES, k=source.randint(1, 3)))})
-        answer = source.choice(PIECES)
+        reply = source.choice(PIECES)
         if kind == "thoughts":
-            answer = f"<think>\n{source.choice(PIECES)}\n</think>\n\n{answer}"
-        messages.append({"role": "assistant", "content": answer})
+            reply = f"<think>\n{source.choice(PIECES)}\n</think>\n\n{reply}"
+        messages.append({"role": "assistant", "content": reply})
     if kind == "tools":
         call = {"type": "function", "function": {"name": "weather", "arguments": {"city": source.choice(PIECES)}}}
         messages.append({"role": "assistant", "content": source.choice(PIECES), "tool_calls": [call]})
@@ -125,8 +125,8 @@ def main() -> int:
             same = found == wanted
         stream = Detokenizer(ours)
         pieces = [stream.push(token) for token in allowed] + [stream.finish()]
-        whole = theirs.decode(wanted, skip_special_tokens=True)
-        if wanted != allowed or not same or "".join(pieces) != whole:
+        full_text = theirs.decode(wanted, skip_special_tokens=True)
+        if wanted != allowed or not same or "".join(pieces) != full_text:
             different.append({"seed": seed, "kind": kind, "allowed": wanted == allowed, "not_allowed": same})
         counts[kind] += 1
         tokens += len(wanted)

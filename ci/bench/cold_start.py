@@ -119,14 +119,14 @@ def one(model: Path, bundle: Path, blocker: Path) -> dict[str, float]:
         process.stdout.read(1)
         first = time.perf_counter() - began
         process.stdout.read()
-    whole = time.perf_counter() - began
+    total = time.perf_counter() - began
     assert process.returncode == 0
     done = subprocess.run(
         [*command, "--json", "--max-new-tokens", "2"], capture_output=True, env=environment, cwd=ROOT, check=True
     )
     parts = json.loads(done.stdout)
     keys = ("load_seconds", "kernel_load_seconds", "first_token_seconds")
-    return {"to_first_byte": first, "to_exit": whole, **{key: parts[key] for key in keys}}
+    return {"to_first_byte": first, "to_exit": total, **{key: parts[key] for key in keys}}
 
 
 def report(record: dict[str, Any], folder: Path) -> int:
@@ -138,17 +138,17 @@ def report(record: dict[str, Any], folder: Path) -> int:
     ]
     lines += ["| seconds | median | worst | goal |", "|---|--:|--:|--:|"]
     goals = {"to_first_byte": FIRST_TOKEN_GOAL, "kernel_load_seconds": KERNELS_GOAL}
-    met = True
+    ok = True
     for key in runs[0]:
         values = [run[key] for run in runs]
-        met = met and max(values) <= goals.get(key, max(values))
+        ok = ok and max(values) <= goals.get(key, max(values))
         lines.append(f"| {key} | {statistics.median(values):.3f} | {max(values):.3f} | {goals.get(key, '')} |")
     lines += ["", f"Not importable in these processes: {', '.join(FORBIDDEN)}."]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cold_start.json").write_text(json.dumps(record, indent=1) + "\n")
     (folder / "cold_start.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
-    return int(not met)
+    return int(not ok)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from tilec.emulator.launch import emulate  # noqa: E402
 EXTENTS: Final = ((72, 72, 328), (130, 72, 264), (40, 136, 72), (97, 136, 520))
 """M, N and K of products: 6, 5, 2 and 9 iterations of 64. The last has several tiles for each of two persistent blocks, and 33
 rows in the last row of tiles, where the boxes of small-M products change."""
-FEW: Final = ((18, 72, 328), (5, 72, 264), (34, 72, 1096), (17, 136, 968))
+SMALL_M: Final = ((18, 72, 328), (5, 72, 264), (34, 72, 1096), (17, 136, 968))
 """The same for small M; with K split in three, each split has 2, 2, 6 and 5 or 6 iterations."""
 LENGTHS: Final = ((20, 290, 320, 2), (20, 60, 128, 2), (70, 220, 320, 1), (97, 64, 192, 1))
 """Tokens, tokens before them, slots and heads per group: 5, 2, 5 and 2 or 3 iterations of 64 keys."""
@@ -59,9 +59,9 @@ def subjects() -> dict[str, list[Make]]:
         "ping-pong": [_product(64, 64, **wide, order="pingpong"), _product(64, 128, **wide, order="pingpong")],
         "persistent": [_product(64, 64, **wide), _product(128, 64, **wide)],
         "stores by TMA": [_product(64, 64, stages=2, store="tma"), _product(64, 64, **wide, store="tma")],
-        "split depth": [_few("matmul_split"), _shipped("matmul_split", 0)],
-        "back-to-back products": [_few("matmul_silu_mul_few"), _shipped("matmul_silu_mul", 0), _attention(64, 128)],
-        "early issue": [_few("matmul_few", stages=6), _product(64, 64, stages=4), _shipped("matmul_few", 0)],
+        "split depth": [_small_m("matmul_split"), _shipped("matmul_split", 0)],
+        "back-to-back products": [_small_m("matmul_silu_mul_few"), _shipped("matmul_silu_mul", 0), _attention(64, 128)],
+        "early issue": [_small_m("matmul_few", stages=6), _product(64, 64, stages=4), _shipped("matmul_few", 0)],
     }
     plain = [name for name in sorted(shipped_launches.SIZES) if "matmul" not in name and name != "flash_attention"]
     found["decode"] = [_shipped(name, 0) for name in plain if "matvec" in name or "decode" in name]
@@ -71,11 +71,11 @@ def subjects() -> dict[str, list[Make]]:
 
 
 def _of_kind(kind: str, make: Make) -> Make:
-    def made() -> Subject:
+    def make_subject() -> Subject:
         one = make()
         return Subject(one.name, kind, one.text, one.run)
 
-    return made
+    return make_subject
 
 
 def _product(rows: int, columns: int, **wanted: Any) -> Make:
@@ -95,12 +95,12 @@ def _product(rows: int, columns: int, **wanted: Any) -> Make:
     return make
 
 
-def _few(name: str, **wanted: Any) -> Make:
+def _small_m(name: str, **wanted: Any) -> Make:
     def make() -> Subject:
         kernel = weight_products.made(name, "bf16", 16, 64, **{"stages": 2, **wanted})
 
         def run(text: str, seed: int, steps: int) -> Report:
-            extents = FEW[seed % len(FEW)]
+            extents = SMALL_M[seed % len(SMALL_M)]
             random = np.random.default_rng(seed)
             sizes = dict(zip("mnk", extents, strict=True)) | {"s": weight_products.SPLITS, "2": 2}
             arrays: dict[str, Any] = {}

@@ -72,9 +72,9 @@ class Planted:
         """A mistake of the class planted least so far, at an executed location; None if none is left."""
         number = zlib.crc32(subject.name.encode()) + len(self.texts)
         for kind in sorted(CLASSES, key=lambda kind: (self.classes[kind], zlib.crc32(kind.encode()))):
-            places = [m for m in sites(subject.text, kind) if _line(subject.text, m.start()) in executed]
-            for step in range(min(len(places), 8)):
-                mutant = plant(subject.text, kind, places[(number + step) % len(places)])
+            matches = [m for m in sites(subject.text, kind) if _line(subject.text, m.start()) in executed]
+            for step in range(min(len(matches), 8)):
+                mutant = plant(subject.text, kind, matches[(number + step) % len(matches)])
                 if mutant is not None and mutant.text not in self.texts:
                     self.classes[kind] += 1
                     self.texts.add(mutant.text)
@@ -82,7 +82,7 @@ class Planted:
         return None
 
 
-def judge(subject: Subject, mutant: Mutant, originals: dict[int, Report], steps: int) -> tuple[str, int]:
+def detect(subject: Subject, mutant: Mutant, originals: dict[int, Report], steps: int) -> tuple[str, int]:
     """How the mistake was found (empty: not found) and with how many seeds."""
     for tried, seed in enumerate(SEEDS, 1):
         if seed not in originals:
@@ -138,14 +138,15 @@ class _Ready:
         digest = hashlib.sha256(mutant.text.encode()).hexdigest()
         if digest in known:
             return known[digest]
-        how, seeds = judge(subject, mutant, self.originals, 20 * original.statistics["steps"] + 100_000)
+        detected_by, seeds = detect(subject, mutant, self.originals, 20 * original.statistics["steps"] + 100_000)
         row: Row = {
             "schedule": subject.kind, "file": subject.name, "class": mutant.kind, "line": mutant.line,
-            "before": mutant.before[:300], "after": mutant.after[:300], "ptx": digest, "found": how, "seeds": seeds,
+            "before": mutant.before[:300], "after": mutant.after[:300], "ptx": digest, "found": detected_by, "seeds": seeds,
             "seconds": round(time.process_time() - began, 2),
         }  # fmt: skip
         print(
-            f"{row['class']:34} {subject.kind:24} {subject.name[:40]:40} {how or 'NOT FOUND'} ({row['seconds']} s)", flush=True
+            f"{row['class']:34} {subject.kind:24} {subject.name[:40]:40} {detected_by or 'NOT FOUND'} ({row['seconds']} s)",
+            flush=True,
         )
         return row
 
@@ -198,17 +199,17 @@ def write(rows: list[Row], basis: dict[str, str], out: Path) -> None:
                                  ("class", "class", dict.fromkeys(CLASSES))):  # fmt: skip
         lines += [f"| {title} | planted | by a fault | by an output | not found |", "|---|--:|--:|--:|--:|"]
         for name in names:
-            mine = [row for row in rows if row[column] == name]
-            if mine:
-                by_output = sum(row["found"].startswith("output") for row in mine)
-                lost = sum(not row["found"] for row in mine)
-                lines.append(f"| {name} | {len(mine)} | {len(mine) - by_output - lost} | {by_output} | {lost} |")
+            group = [row for row in rows if row[column] == name]
+            if group:
+                by_output = sum(row["found"].startswith("output") for row in group)
+                lost = sum(not row["found"] for row in group)
+                lines.append(f"| {name} | {len(group)} | {len(group) - by_output - lost} | {by_output} | {lost} |")
         lines.append("")
     lines += ["Not found:", "", "| class | schedule, file, line | instruction | why |", "|---|---|---|---|"]
     for row in missed:
         change = f"`{row['before'][:90]}`" + (f" -> `{row['after'][:90]}`" if row["after"] else "")
-        place = f"{row['schedule']}, {row['file']}, {row['line']}"
-        lines.append(f"| {row['class']} | {place} | {change.replace('|', ' ')} | {row['reason']} |")
+        location = f"{row['schedule']}, {row['file']}, {row['line']}"
+        lines.append(f"| {row['class']} | {location} | {change.replace('|', ' ')} | {row['reason']} |")
     (out / "emulator_faults.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

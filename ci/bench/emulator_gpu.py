@@ -136,11 +136,11 @@ def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, A
     wholes: dict[str, Any] = {}
     for spec in manifest.tensors:
         array = np.ascontiguousarray(arrays[spec.name])
-        whole = torch.full((array.nbytes + 2 * GUARD,), 255, dtype=torch.uint8, device="cuda")
-        body = whole[GUARD : GUARD + array.nbytes]
+        guarded = torch.full((array.nbytes + 2 * GUARD,), 255, dtype=torch.uint8, device="cuda")
+        body = guarded[GUARD : GUARD + array.nbytes]
         body.copy_(torch.from_numpy(array.reshape(-1).view(np.uint8)))
         tensors[spec.name] = body.view(getattr(torch, TORCH[spec.dtype])).view(array.shape)
-        wholes[spec.name] = whole
+        wholes[spec.name] = guarded
     kernel = runtime.Kernel(manifest, case.cubin, chip)
     if kernel.at_once is not None:
         kernel.at_once = PERSISTENT_BLOCKS

@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 INEXACT: Final = re.compile(r"\b(?:\w+\.approx|div\.full|wgmma|mma\.sync|tanh|red\.\S*add\S*f|atom\.\S*add\S*f)")
 """Instructions whose last bits, or whose order of summation, the PTX ISA leaves implementation-defined."""
-JUDGES: Final = (
+BASIS: Final = (
     "tilec/emulator", "tilec/ir", "tilec/artifact/records.py", "kernels_src/reference.py", "kernels_src/reference_attention.py",
     "ci/bench/emulator_run.py", "ci/bench/emulator_gpu_report.py",
 )  # fmt: skip
@@ -63,11 +63,11 @@ class Task:
     gpu: str
     seen: Line | None
     kept: Line | None
-    judges: str
+    basis: str
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Checked:
     """Rows of a launch, what to record of the GPU's outputs and of the verdict, and whether it was emulated in this run."""
 
     case: str
@@ -83,11 +83,11 @@ def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: fl
     result, budget = Result("emulator_gpu"), Budget(seconds)
     outputs, device = _brought(gpu)
     seen, verdicts = Verdicts(OUTPUTS), Verdicts("emulator_gpu")
-    judges = Digests(ROOT).sources(JUDGES)
+    basis = Digests(ROOT).sources(BASIS)
     todo = [
         Task(
             folder, case.stem, case.number, outputs.get(case.name, {}), device["gpu"], seen.known(case.name),
-            verdicts.known(case.name), judges,
+            verdicts.known(case.name), basis,
         )
         for case in cases(folder, only)
     ]  # fmt: skip
@@ -97,7 +97,7 @@ def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: fl
         for start in range(0, len(todo), BATCH):
             if budget.is_spent():
                 break
-            for found in pool.map(judged, todo[start : start + BATCH]):
+            for found in pool.map(checked, todo[start : start + BATCH]):
                 rows += found.rows
                 emulated += found.emulated
                 done += 1
@@ -113,8 +113,8 @@ def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: fl
         return UNFINISHED
     gpus = sorted({line.verdict.detail[0] for line in seen.lines.values()})
     result.device = ", ".join(gpus)
-    told = {"gpus": gpus, "launches": len(todo), "launched_now": device["launched"], "emulated_now": emulated}
-    return write(rows, told | {"problems": device["problems"]}, result)
+    device_record = {"gpus": gpus, "launches": len(todo), "launched_now": device["launched"], "emulated_now": emulated}
+    return write(rows, device_record | {"problems": device["problems"]}, result)
 
 
 def _brought(folder: Path | None) -> tuple[dict[str, dict[str, Array]], dict[str, Any]]:
@@ -130,7 +130,7 @@ def _brought(folder: Path | None) -> tuple[dict[str, dict[str, Array]], dict[str
     return outputs, json.loads((folder / "device.json").read_text(encoding="utf-8"))
 
 
-def judged(task: Task) -> Judged:
+def checked(task: Task) -> Checked:
     """The verdict on a launch: the recorded one if it is still valid, otherwise the emulator's."""
     case = next(c for c in cases(task.folder, task.stem) if c.stem == task.stem and c.number == task.number)
     ptx = (task.folder / f"{task.stem}.ptx").read_text(encoding="utf-8")
@@ -139,13 +139,13 @@ def judged(task: Task) -> Judged:
     seen = task.seen if task.seen is not None and launch in task.seen.keys else None
     if task.outputs:
         seen = Line((launch,), Verdict("ran", [task.gpu, _kept(case, arrays, task.outputs)]))
-    now = key(task.judges, short(ptx.encode()), launch, json.dumps(seen and seen.verdict.detail))
+    now = key(task.basis, short(ptx.encode()), launch, json.dumps(seen and seen.verdict.detail))
     if task.kept is not None and now in task.kept.keys:
-        return Judged(case.name, [{"case": case.name, **row} for row in task.kept.verdict.detail], seen, task.kept, False)
-    rows = list(judge(case, ptx, arrays, task.outputs, seen.verdict.detail[1] if seen is not None else {}))
-    word = "agrees" if all(row["agrees"] for row in rows) else "disagrees"
+        return Checked(case.name, [{"case": case.name, **row} for row in task.kept.verdict.detail], seen, task.kept, False)
+    rows = list(rows_of(case, ptx, arrays, task.outputs, seen.verdict.detail[1] if seen is not None else {}))
+    verdict = "agrees" if all(row["agrees"] for row in rows) else "disagrees"
     kept = [{name: value for name, value in row.items() if name != "case"} for row in rows]
-    return Judged(case.name, rows, seen, Line((now,), Verdict(word, kept)), True)
+    return Checked(case.name, rows, seen, Line((now,), Verdict(verdict, kept)), True)
 
 
 def _kept(case: Case, arrays: dict[str, Array], theirs: dict[str, Array]) -> dict[str, list[Any]]:
@@ -160,7 +160,7 @@ def _kept(case: Case, arrays: dict[str, Array], theirs: dict[str, Array]) -> dic
     return found
 
 
-def judge(
+def rows_of(
     case: Case, ptx: str, arrays: dict[str, Array], theirs: dict[str, Array], seen: Mapping[str, Any]
 ) -> Iterator[Row]:  # fmt: skip
     """One row per written tensor. `theirs` has bytes by tensor, `seen` digests and distances."""
@@ -176,20 +176,20 @@ def judge(
             yield row | {"agrees": False, "why": "the GPU did not run it"}
             continue
         digest_of_theirs, chips = seen[spec.name]
-        mine = np.ascontiguousarray(report.tensors[spec.name])
-        same = short(mine.tobytes()) == digest_of_theirs
+        own = np.ascontiguousarray(report.tensors[spec.name])
+        same = short(own.tobytes()) == digest_of_theirs
         ours = emulator_run.error(
-            emulator_run.typed(mine.view(np.dtype(STORAGE[spec.dtype])), spec.dtype), exact[spec.name]
+            emulator_run.typed(own.view(np.dtype(STORAGE[spec.dtype])), spec.dtype), exact[spec.name]
         ).norm
         slack = SLACK
         if FROM_STORED.get(case.manifest.kernel) == spec.name:
             slack = OF_STORED[str(case.manifest.constants["E"])]
-        near = ours <= ALLOWED_FACTOR * chips + slack and chips <= ALLOWED_FACTOR * ours + slack
+        close = ours <= ALLOWED_FACTOR * chips + slack and chips <= ALLOWED_FACTOR * ours + slack
         row |= {"identical": same, "emulator": ours, "gpu": chips}
         if spec.name in theirs:
-            other = theirs[spec.name].view(np.dtype(STORAGE[spec.dtype])).reshape(mine.shape)
-            row["units"] = units_apart(mine.view(other.dtype), other, spec.dtype)
-        yield row | {"agrees": (same if bitwise else same or near) and not faults, "elements": int(mine.size)}
+            other = theirs[spec.name].view(np.dtype(STORAGE[spec.dtype])).reshape(own.shape)
+            row["units"] = units_apart(own.view(other.dtype), other, spec.dtype)
+        yield row | {"agrees": (same if bitwise else same or close) and not faults, "elements": int(own.size)}
 
 
 def units_apart(first: Array, second: Array, dtype: str) -> int:
@@ -222,12 +222,12 @@ def write(rows: list[Row], device: dict[str, Any], result: Result) -> int:
         "| kernel | tensors | exact | identical | most units apart | emulator's error | GPU's error |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]  # fmt: skip
-    for kernel, mine in groups.items():
-        ran = [row for row in mine if "identical" in row]
+    for kernel, own in groups.items():
+        ran = [row for row in own if "identical" in row]
         worst = [max((row.get(name, 0) for row in ran), default=0) for name in ("units", "emulator", "gpu")]
-        bits, identical = sum(row["bitwise"] for row in mine), sum(row["identical"] for row in ran)
+        bits, identical = sum(row["bitwise"] for row in own), sum(row["identical"] for row in ran)
         errors = f"{worst[1]:.1e} | {worst[2]:.1e}"
-        lines.append(f"| `{kernel}` | {len(mine)} | {bits} | {identical} | {worst[0]} | {errors} |")
+        lines.append(f"| `{kernel}` | {len(own)} | {bits} | {identical} | {worst[0]} | {errors} |")
     lines += ["", *(f"- disagrees: {row['case']} `{row['tensor']}` {row.get('why', '')} {row['faults'][:1]}" for row in wrong)]
     result.write({"run": device, "rows": rows}, exit_status=int(bool(wrong)))
     (RESULTS / "emulator_gpu.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

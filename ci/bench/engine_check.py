@@ -92,10 +92,10 @@ class BlockWeights:
     def tensors(self) -> Iterator[tuple[str, Any]]:
         """Tensors by Hugging Face's names."""
         for destination in self.destinations:
-            whole = self.values(destination.name, destination.shape, 0, destination.bytes // 2)
+            block = self.values(destination.name, destination.shape, 0, destination.bytes // 2)
             for piece in destination.pieces:
                 begin = piece.offset // 2
-                yield piece.name, whole[begin : begin + piece.elements].reshape(piece.shape)
+                yield piece.name, block[begin : begin + piece.elements].reshape(piece.shape)
 
 
 def config_of(name: str) -> ModelConfig:
@@ -182,8 +182,8 @@ def decode_speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
     """Tokens per second at batch 1 after prompts of several lengths, greedy and sampled; medians."""
     found: dict[str, float] = {}
     for length in (18, 512, 2048):
-        for how, sampling in (("decode", None), ("sampled", SamplingParams(0.6, 20, 0.95))):
-            if how == "sampled" and length > 18:
+        for mode, sampling in (("decode", None), ("sampled", SamplingParams(0.6, 20, 0.95))):
+            if mode == "sampled" and length > 18:
                 continue
             sequence = backend.begin()
             backend.prefill(sequence, prompt_of(length, config), sampling)
@@ -194,7 +194,7 @@ def decode_speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
                 began = time.perf_counter()
                 count = sum(1 for _ in backend.stream_tokens(sequence, token, 128))
                 rates.append(count / (time.perf_counter() - began))
-            found[f"{how}_at_{length}_tok_s"] = sorted(rates[1:])[1]
+            found[f"{mode}_at_{length}_tok_s"] = sorted(rates[1:])[1]
     return found
 
 
@@ -243,16 +243,16 @@ def transformers_decode_speed(model: Any, config: ModelConfig, how: str) -> tupl
     rates: list[float] = []
     with torch.inference_mode():
         cache = transformers.StaticCache(config=model.config, max_cache_len=DECODED + WARM_STEPS + 4 * 128)
-        places = torch.arange(DECODED, device="cuda")
+        positions = torch.arange(DECODED, device="cuda")
         ids = torch.tensor([prompt_of(DECODED, config)], device="cuda")
-        logits = model(ids, past_key_values=cache, cache_position=places, logits_to_keep=1).logits
+        logits = model(ids, past_key_values=cache, cache_position=positions, logits_to_keep=1).logits
         token = logits[:, -1].argmax(-1, keepdim=True)
-        place = places[-1:] + 1
+        position = positions[-1:] + 1
         began = time.perf_counter()
         for count in (WARM_STEPS, 128, 128, 128, 128):
             for _ in range(count):
-                logits = step(token.clone(), past_key_values=cache, cache_position=place).logits
-                token, place = logits[:, -1].argmax(-1, keepdim=True), place + 1
+                logits = step(token.clone(), past_key_values=cache, cache_position=position).logits
+                token, position = logits[:, -1].argmax(-1, keepdim=True), position + 1
             torch.cuda.synchronize()
             now = time.perf_counter()
             rates.append(count / (now - began))
@@ -313,11 +313,11 @@ def compare(
     rows: list[dict[str, Any]] = []
     for length in prompts:
         exact = logits["f32"][length].astype(np.float64)
-        mine, theirs = errors(ours[length], exact), errors(logits[dtype][length], exact)
+        own, theirs = errors(ours[length], exact), errors(logits[dtype][length], exact)
         rows.append({
-            "model": name, "dtype": dtype, "length": length, "prefill": mine[0] / theirs[0], "ours": mine[0],
-            "transformers": theirs[0], "decode_worst": max(mine[1:]), "transformers_worst": max(theirs[1:]),
-            "decode_mean": sum(mine[1:]) / STEPS, "transformers_mean": sum(theirs[1:]) / STEPS,
+            "model": name, "dtype": dtype, "length": length, "prefill": own[0] / theirs[0], "ours": own[0],
+            "transformers": theirs[0], "decode_worst": max(own[1:]), "transformers_worst": max(theirs[1:]),
+            "decode_mean": sum(own[1:]) / STEPS, "transformers_mean": sum(theirs[1:]) / STEPS,
         })  # fmt: skip
         print(rows[-1], flush=True)
     return rows

@@ -98,12 +98,12 @@ def long_context(backend: CudaBackend, config: ModelConfig, slots: int) -> dict[
     sequence = backend.begin()
     before = backend.driver.memory()[0]
     began = time.perf_counter()
-    whole = backend.prompt_logits(sequence, ids)
+    full = backend.prompt_logits(sequence, ids)
     took = time.perf_counter() - began
     sequence = backend.begin()
     backend.prompt_logits(sequence, ids[:-1])
     split = backend.decode_logits(sequence, ids[-1])
-    error = float(np.linalg.norm(whole - split) / np.linalg.norm(whole))
+    error = float(np.linalg.norm(full - split) / np.linalg.norm(full))
     sequence = backend.begin()
     backend.prefill(sequence, ids)
     token = backend.token()
@@ -115,11 +115,11 @@ def long_context(backend: CudaBackend, config: ModelConfig, slots: int) -> dict[
         refused = False
     except UsageError:
         refused = True
-    left = backend.driver.memory()[0]
+    free_bytes = backend.driver.memory()[0]
     return {
         "prompt": len(ids), "prefill_seconds": took, "prefill_against_decode": error, "decode_tokens_per_second": rate,
-        "one_more_refused": refused, "free_bytes_lost": before - left,
-        "ok": given == 64 and refused and error < 0.05 and left >= before,
+        "one_more_refused": refused, "free_bytes_lost": before - free_bytes,
+        "ok": given == 64 and refused and error < 0.05 and free_bytes >= before,
     }  # fmt: skip
 
 

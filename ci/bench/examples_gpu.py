@@ -123,7 +123,7 @@ def check(call: Callable[..., Any], problem: Problem, sizes: dict[str, int]) -> 
 def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) -> dict[str, Timing]:
     """Alternating timings of the kernel, torch's operator, torch's add and its copy or sum. Results are kept until their set is
     used again, so that each set has separate memory for them."""
-    beside = getattr(importlib.import_module("baseline"), problem.kernel)
+    baseline = getattr(importlib.import_module("baseline"), problem.kernel)
     count = max(2, -(-SETS_BYTES // nbytes))
     sets = [problem.inputs(problem.sizes, 2 + number) for number in range(count)]
     elements = nbytes // 6
@@ -138,7 +138,7 @@ def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) 
 
     def theirs(**given: Any) -> Any:
         known = {**given, **problem.sizes, "E": problem.element}
-        return beside(**{name: known[name] for name in inspect.signature(beside).parameters})
+        return baseline(**{name: known[name] for name in inspect.signature(baseline).parameters})
 
     def add(x: Any, y: Any, out: Any) -> Callable[[], object]:
         return lambda: torch.add(x, y, out=out)
@@ -181,9 +181,9 @@ def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
                 row.problem = found.wrong
                 return row
         if rounds:
-            taken = times(call, problem, nbytes, rounds)
-            row.time, row.torch_time, row.add_time = taken["tilec"], taken["torch"], taken["add"]
-            row.mix_time = taken.get("mix")
+            timings = times(call, problem, nbytes, rounds)
+            row.time, row.torch_time, row.add_time = timings["tilec"], timings["torch"], timings["add"]
+            row.mix_time = timings.get("mix")
     except Exception as error:  # a failure of one kernel only affects its row
         traceback.print_exc()
         row.problem = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -209,8 +209,8 @@ def line(row: Row) -> str:
 
 def report(rows: list[Row], variants: bool) -> str:
     """The table as Markdown."""
-    where = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, by `ci/bench/examples_gpu.py`"
-    lines = ["# The examples on a GPU", "", *HEAD.format(where=where).splitlines(), ""]
+    device_text = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, by `ci/bench/examples_gpu.py`"
+    lines = ["# The examples on a GPU", "", *HEAD.format(where=device_text).splitlines(), ""]
     lines += [
         "| kernel | size | error | us | TB/s | share of add | of copy or sum | torch, us | constants |"
         + (" variant |" if variants else "")

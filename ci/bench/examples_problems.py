@@ -62,12 +62,12 @@ def checked(problem: Problem, inputs: Inputs, found: Any) -> Checked:
     if problem.kernel == "top_k":
         return _checked_top_k(inputs, *results)
     worst = 0.0
-    for place, (result, (exact, terms)) in enumerate(zip(results, problem.exact(inputs), strict=True)):
+    for index, (result, (exact, terms)) in enumerate(zip(results, problem.exact(inputs), strict=True)):
         if result.shape != exact.shape:
-            return Checked(0.0, f"result {place} has shape {tuple(result.shape)}, not {tuple(exact.shape)}")
+            return Checked(0.0, f"result {index} has shape {tuple(result.shape)}, not {tuple(exact.shape)}")
         if terms is None:
             if not torch.equal(result, exact):
-                return Checked(0.0, f"result {place} is not what was moved")
+                return Checked(0.0, f"result {index} is not what was moved")
             continue
         allowed = UNIT[result.dtype] * exact.abs() + SUMS * terms
         off = (result.double() - exact).abs()

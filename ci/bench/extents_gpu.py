@@ -51,7 +51,7 @@ def check(bench: Any, cases: Any, entry: Any) -> list[str]:
     """The errors of an artifact, at every checked size."""
     wrong: list[str] = []
     for dims in cases.checked_sizes(entry.manifest):
-        tensors = cases.make_tensors(entry.manifest, dims, bench.place)
+        tensors = cases.make_tensors(entry.manifest, dims, bench.device_name)
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         bench.plan(entry, tensors).launch(bench.stream())
         bench.synchronize()
@@ -70,7 +70,7 @@ def timed(bench: Any, cases: Any, entries: list[Any]) -> dict[int, dict[str, flo
         constant = VARIANTS[entry.manifest.kernel][0]
         extent = int(entry.manifest.constants[constant])
         dims = {"N": ELEMENTS} if constant == "BLOCK" else {"T": ELEMENTS // extent}
-        sets = [cases.make_tensors(entry.manifest, dims, bench.place) for _ in range(2)]
+        sets = [cases.make_tensors(entry.manifest, dims, bench.device_name) for _ in range(2)]
         plans = [bench.plan(entry, tensors) for tensors in sets]
         alternatives[entry.variant] = [lambda plan=plan: plan.launch(bench.stream()) for plan in plans]
         moved[entry.variant] = extent, cases.bytes_moved(entry.manifest, sets[0])
@@ -91,12 +91,12 @@ def measured(folder: Path, *, dry: bool = False) -> dict[str, Any]:
     slow: list[str] = []
     times: dict[str, dict[str, dict[str, float]]] = {}
     for kernel, (_, pairs) in VARIANTS.items():
-        mine = [entry for entry in entries if entry.manifest.kernel == kernel]
-        if not mine:
+        own = [entry for entry in entries if entry.manifest.kernel == kernel]
+        if not own:
             wrong.append(f"no artifact of {kernel}")
             continue
-        wrong += [] if dry else [line for entry in mine for line in check(bench, cases, entry)]
-        found = timed(bench, cases, mine)
+        wrong += [] if dry else [line for entry in own for line in check(bench, cases, entry)]
+        found = timed(bench, cases, own)
         for extent, neighbour in pairs.items():
             share = found[extent]["gigabytes_per_second"] / max(found[neighbour]["gigabytes_per_second"], 1e-9)
             found[extent] |= {"neighbour": neighbour, "share": round(share, 3)}

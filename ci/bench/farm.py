@@ -183,11 +183,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
     options = parser.parse_args()
     words = [
-        word
+        option
         for name in options.kernel or ["flash_attention", "rms_norm", "topk_blocks", "decode_attention"]
-        for word in ("-k", name)
+        for option in ("-k", name)
     ]
-    few = ["-k", "add", "-k", "rms_norm", "-k", "silu_mul", "--arch", "sm_90"]
+    fast_options = ["-k", "add", "-k", "rms_norm", "-k", "silu_mul", "--arch", "sm_90"]
     path = options.out / "farm.json"
     record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     record["cores"] = len(os.sched_getaffinity(0))
@@ -195,7 +195,7 @@ def main() -> int:
     parts = options.parts.split(",")
     for part in parts:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            record[part] = speed(Path(folder), words) if part == "speed" else kills(Path(folder), few)
+            record[part] = speed(Path(folder), words) if part == "speed" else kills(Path(folder), fast_options)
         path.write_text(json.dumps(record, indent=1) + "\n")
         (options.out / "farm.md").write_text(table(record))
     print(table(record))

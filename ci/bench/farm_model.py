@@ -86,14 +86,14 @@ def team(
 ) -> dict[str, float]:
     """A day of a team: each person pulls `pulls` times, and each time the artifacts of one kernel are new."""
     artifacts = len(found["artifact_cpu_seconds"])
-    each = statistics.mean(found["artifact_cpu_seconds"])
+    per_task = statistics.mean(found["artifact_cpu_seconds"])
     changed = artifacts / kernels
     packed = found["stages"]["artifact"]["packed"] / artifacts
     shared = sum(found["stages"][name]["packed"] for name in SHARED if name in found["stages"]) / artifacts
     return {
         "artifacts_per_change": changed,
-        "cpu_hours_alone": people * pulls * changed * each / 3600,
-        "cpu_hours_shared": pulls * changed * each / 3600,
+        "cpu_hours_alone": people * pulls * changed * per_task / 3600,
+        "cpu_hours_shared": pulls * changed * per_task / 3600,
         "received_mb": people * pulls * changed * packed / 1e6,
         "written_mb": pulls * changed * shared / 1e6,
         "server_mb_of_one_version": artifacts * shared / 1e6,
@@ -108,9 +108,9 @@ def table(record: dict[str, Any]) -> str:
     lines += ["| stage | entries | CPU, s | CPU per artifact, ms | bytes per entry | on a remote | fetched from a remote |"]
     lines += ["|---|--:|--:|--:|--:|--:|---|"]
     for name, row in record["stages"].items():
-        each = row["cpu_seconds"] / artifacts * 1000
+        per_task = row["cpu_seconds"] / artifacts * 1000
         lines.append(
-            f"| {name} | {row['entries']} | {row['cpu_seconds']:.1f} | {each:.0f} | {row['bytes'] / row['entries']:.0f} "
+            f"| {name} | {row['entries']} | {row['cpu_seconds']:.1f} | {per_task:.0f} | {row['bytes'] / row['entries']:.0f} "
             f"| {row['packed'] / row['entries']:.0f} | {'yes' if name in SHARED else 'no'} |"
         )
     lines += ["", f"An artifact takes {record['cpu_seconds_per_artifact']:.2f} s of CPU. Round trips of an artifact: 1 where "]
@@ -158,17 +158,17 @@ def main() -> int:
     farm = json.loads((options.out / "farm.json").read_text())["speed"]
     tasks = found["artifact_cpu_seconds"]
     dispatch = farm["scheduler_seconds_per_task"]
-    beside = farm["node_seconds_per_task"]
+    overhead = farm["node_seconds_per_task"]
     packed = found["stages"]["artifact"]["bytes"] / len(tasks)  # Dask sends products uncompressed
     rng = random.Random(0)
     rows: list[dict[str, float]] = []
     for workers, count in FARMS:
-        drawn = [task + beside for task in (tasks if count == len(tasks) else rng.choices(tasks, k=count))]
+        drawn = [task + overhead for task in (tasks if count == len(tasks) else rng.choices(tasks, k=count))]
         rows.append({"workers": workers, "artifacts": count} | simulate(workers, drawn, dispatch, packed))
-    each = statistics.mean(tasks)
+    per_task = statistics.mean(tasks)
     record = {
-        "artifacts": len(tasks), "stages": found["stages"], "cpu_seconds_per_artifact": each, "dispatch_ms": dispatch * 1000,
-        "workers_kept_busy": each / dispatch, "team": team(found, second), "farms": rows,
+        "artifacts": len(tasks), "stages": found["stages"], "cpu_seconds_per_artifact": per_task,
+        "dispatch_ms": dispatch * 1000, "workers_kept_busy": per_task / dispatch, "team": team(found, second), "farms": rows,
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "farm_model.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -45,7 +45,7 @@ def clone(folder: Path) -> Path:
 
 def build_command(*extra: str) -> list[str]:
     """A build of `KERNELS` for one architecture."""
-    chosen = [word for name in KERNELS for word in ("-k", name)]
+    chosen = [option for name in KERNELS for option in ("-k", name)]
     return faults.tilec("build", "--arch", "sm_90", "--jobs", "2", *chosen, *extra)
 
 
@@ -98,9 +98,9 @@ def disks(root: Path, folder: Path) -> dict[str, str]:
     subprocess.run(pack_command(folder / "good"), cwd=root, env=faults.environment(good), check=True, capture_output=True)
     found: dict[str, str] = {}
     cases: list[tuple[str, list[str], Path, Callable[[], None] | None]] = []
-    whole = folder / "whole"
-    subprocess.run(build_command(), cwd=root, env=faults.environment(whole), check=True, capture_output=True)
-    largest = max(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+    complete = folder / "whole"
+    subprocess.run(build_command(), cwd=root, env=faults.environment(complete), check=True, capture_output=True)
+    largest = max(path.stat().st_size for path in complete.rglob("*") if path.is_file())
     for limit in (0, 4_000, 40_000, largest - 1):
         cases.append(
             (f"cache, files end at {limit} bytes", build_command(), folder / f"limit-{limit}", faults.small_files(limit))
@@ -110,18 +110,18 @@ def disks(root: Path, folder: Path) -> dict[str, str]:
     cases.append(("cache, read-only folder", build_command(), locked, faults.obey_permissions))
     cases.append(("bundles, read-only folder", pack_command(locked), good, faults.obey_permissions))
     mounted = [
-        place for place in (folder / "tiny", folder / "small") if full_disk(place, "128k" if place.name == "tiny" else "1m")
+        mount for mount in (folder / "tiny", folder / "small") if full_disk(mount, "128k" if mount.name == "tiny" else "1m")
     ]
     try:
-        for place in mounted:
-            cases.append((f"cache, full disk ({place.name})", build_command(), place / "store", None))
+        for mount in mounted:
+            cases.append((f"cache, full disk ({mount.name})", build_command(), mount / "store", None))
         if mounted:
             cases.append(("bundles, full disk", pack_command(mounted[0] / "out"), good, None))
         for name, command, store, before in cases:
             found[name] = faults.one_clear_error(command, root, store, before).replace(str(folder), "<folder>")
     finally:
-        for place in mounted:
-            subprocess.run(["umount", str(place)], check=True)
+        for mount in mounted:
+            subprocess.run(["umount", str(mount)], check=True)
     after = folder / "after"
     subprocess.run(pack_command(after), cwd=root, env=faults.environment(good), check=True, capture_output=True)
     name = f"{MODEL}-sm_90a.bundle"
@@ -133,12 +133,16 @@ def disks(root: Path, folder: Path) -> dict[str, str]:
 def clones(folder: Path) -> dict[str, Any]:
     """Compare bundles of two clones at different paths, built with different numbers of workers and separate stores."""
     paths = [clone(folder / "one"), clone(folder / "a longer path" / "two")]
-    made: list[dict[str, bytes]] = []
+    bundles: list[dict[str, bytes]] = []
     for jobs, root in enumerate(paths, 1):
         command = faults.tilec("bundle", "pack", "-m", MODEL, "-o", str(root / "out"), "--jobs", str(jobs))
         subprocess.run(command, cwd=root, env=faults.environment(root / "store"), check=True, capture_output=True)
-        made.append({path.name: path.read_bytes() for path in sorted((root / "out").iterdir())})
-    return {"bundles": len(made[0]), "same": made[0] == made[1], "bytes": {name: len(data) for name, data in made[0].items()}}
+        bundles.append({path.name: path.read_bytes() for path in sorted((root / "out").iterdir())})
+    return {
+        "bundles": len(bundles[0]),
+        "same": bundles[0] == bundles[1],
+        "bytes": {name: len(data) for name, data in bundles[0].items()},
+    }
 
 
 def table(record: dict[str, Any]) -> list[str]:

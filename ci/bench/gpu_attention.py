@@ -177,12 +177,12 @@ def _decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
         scores = torch.einsum("hgd,shd->hgs", t["q"][b], keys) * scale
         owner = torch.arange(length, device=scores.device) // tile % parts
         for p in range(min(parts, -(-length // tile))):
-            mine = owner == p
-            top = scores[..., mine].amax(-1)
-            weights = torch.exp2(scores[..., mine] - top[..., None])
+            own = owner == p
+            top = scores[..., own].amax(-1)
+            weights = torch.exp2(scores[..., own] - top[..., None])
             found["maxima"][b, p] = top
             found["sums"][b, p] = weights.sum(-1)
-            found["partial"][b, p] = torch.einsum("hgs,shd->hgd", weights, values[mine])
+            found["partial"][b, p] = torch.einsum("hgs,shd->hgd", weights, values[own])
     return found
 
 
@@ -254,10 +254,10 @@ def argmax_of_parts(logits: Any, rows: int, parts: int) -> Tensors:
     groups = -(-logits.shape[1] // (rows * parts)) * parts
     padded = functional.pad(logits, (0, groups * rows - logits.shape[1]), value=-math.inf)
     columns = torch.arange(groups * rows, device=logits.device).view(-1, parts, rows).transpose(0, 1).reshape(parts, -1)
-    mine = padded[:, columns]
-    top = mine.amax(2)
-    place = torch.where(mine == top[..., None], columns, 2147483647).amin(2)
-    return {"maxima": top, "indices": torch.where(top.isinf(), 2147483647, place)}
+    own = padded[:, columns]
+    top = own.amax(2)
+    column = torch.where(own == top[..., None], columns, 2147483647).amin(2)
+    return {"maxima": top, "indices": torch.where(top.isinf(), 2147483647, column)}
 
 
 def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:

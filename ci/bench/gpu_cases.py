@@ -118,10 +118,10 @@ GUARD: Final = 128
 
 def _poisoned(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
     count = math.prod(shape)
-    whole = torch.empty(count + 2 * GUARD, dtype=dtype, device=device)
-    whole.view(torch.uint8).fill_(0xFF)
-    tensor = whole[GUARD : GUARD + count].view(shape)
-    tensor.guarded = whole
+    guarded = torch.empty(count + 2 * GUARD, dtype=dtype, device=device)
+    guarded.view(torch.uint8).fill_(0xFF)
+    tensor = guarded[GUARD : GUARD + count].view(shape)
+    tensor.guarded = guarded
     return tensor
 
 
@@ -140,10 +140,10 @@ def make_written(manifest: Manifest, tensors: Tensors) -> Tensors:
 def guards_intact(tensors: Tensors) -> bool:
     """Whether no byte around a poisoned tensor was written."""
     for tensor in tensors.values():
-        whole = getattr(tensor, "guarded", None)
-        if whole is not None:
-            sides = torch.cat((whole[:GUARD], whole[-GUARD:])).view(torch.uint8)
-            if not bool((sides == 0xFF).all()):
+        guarded = getattr(tensor, "guarded", None)
+        if guarded is not None:
+            guards = torch.cat((guarded[:GUARD], guarded[-GUARD:])).view(torch.uint8)
+            if not bool((guards == 0xFF).all()):
                 return False
     return True
 
@@ -242,8 +242,10 @@ def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
     """Each split of K is a range of whole iterations; the last may be shorter or empty."""
     step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
     run = math.ceil(math.ceil(t["a"].shape[1] / step) / parts) * step
-    each = [t["a"][:, part * run : (part + 1) * run] @ t["b"][:, part * run : (part + 1) * run].T for part in range(parts)]
-    return {"parts": torch.stack(each)}
+    parts_of_k = [
+        t["a"][:, part * run : (part + 1) * run] @ t["b"][:, part * run : (part + 1) * run].T for part in range(parts)
+    ]
+    return {"parts": torch.stack(parts_of_k)}
 
 
 def _merge_splits(manifest: Manifest, t: Tensors) -> Tensors:

@@ -120,9 +120,9 @@ def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Any, Any, Any]:
     heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
     queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    turn = gpu_attention.rotated
-    queries = turn(queries, t["q_weight"], cos, sin) if "q_weight" in t else None
-    return queries, turn(keys, t["k_weight"], cos, sin), values
+    rotate = gpu_attention.rotated
+    queries = rotate(queries, t["q_weight"], cos, sin) if "q_weight" in t else None
+    return queries, rotate(keys, t["k_weight"], cos, sin), values
 
 
 def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Tensors:

@@ -146,8 +146,8 @@ def library_run(problem: Problem, manifest: Manifest, tensors: Tensors, total_by
         return f"torch {manifest.kernel}", lambda: MEANING[manifest.kernel](manifest, tensors)
     floats = next(t for t in tensors.values() if t.is_floating_point())
     if problem.against == "read":
-        words = torch.ones(max(8, total_bytes // 4), device=floats.device)
-        return "torch amax, equal bytes", lambda: words.amax()
+        storage = torch.ones(max(8, total_bytes // 4), device=floats.device)
+        return "torch amax, equal bytes", lambda: storage.amax()
     count = max(8, total_bytes // (3 * floats.element_size()))
     x, y = (torch.randn(count, device=floats.device, dtype=floats.dtype) for _ in range(2))
     out = torch.empty_like(x)

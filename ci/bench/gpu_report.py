@@ -120,15 +120,15 @@ def _verdicts(records: list[Record], best: list[Record]) -> tuple[list[str], boo
             failed = True
             lines.append(f"- FAILED {record['kernel']}: {record['text']}")
     for kernel, dtype in dict.fromkeys((record["kernel"], record["dtype"]) for record in best):
-        held = [r for r in best if (r["kernel"], r["dtype"]) == (kernel, dtype) and r["floor"] is not None]
-        if not held:
+        with_floor = [r for r in best if (r["kernel"], r["dtype"]) == (kernel, dtype) and r["floor"] is not None]
+        if not with_floor:
             continue
-        worst = min(held, key=lambda r: r["ratio"] / r["floor"])
-        mean = math.exp(sum(math.log(r["ratio"]) for r in held) / len(held))
-        wanted_mean = GEOMETRIC_MEAN_FLOORS.get(kernel, 0.0) if len(held) > 1 else 0.0
+        worst = min(with_floor, key=lambda r: r["ratio"] / r["floor"])
+        mean = math.exp(sum(math.log(r["ratio"]) for r in with_floor) / len(with_floor))
+        wanted_mean = GEOMETRIC_MEAN_FLOORS.get(kernel, 0.0) if len(with_floor) > 1 else 0.0
         ok = worst["ratio"] >= worst["floor"] and mean >= wanted_mean
         failed = failed or not ok
         text = f"worst {worst['ratio']:.3f} at {worst['label']} (floor {worst['floor']}), geometric mean {mean:.3f}"
         text += f" (floor {wanted_mean})" if wanted_mean else ""
-        lines.append(f"- {'ok' if ok else 'SLOW'} {kernel} {dtype}: {text} over {len(held)} sizes")
+        lines.append(f"- {'ok' if ok else 'SLOW'} {kernel} {dtype}: {text} over {len(with_floor)} sizes")
     return lines, failed

@@ -41,7 +41,7 @@ ROTATED_BYTES: Final = 600_000_000
 """Minimum bytes of all argument sets together: ten times the L2 cache of the largest chip used."""
 EXPECTED_BYTES_PER_US: Final = 3.5e6
 EXPECTED_FLOPS_PER_US: Final = 3e8
-JUDGES: Final = (
+BASIS: Final = (
     "ci/bench/gpu_worker.py", "ci/bench/gpu_cases.py", "ci/bench/gpu_attention.py", "ci/bench/gpu_decode.py", "tilec/runtime",
 )  # fmt: skip
 """Sources that a verdict on a CUBIN depends on."""
@@ -59,7 +59,7 @@ class Bench:
 
     def __init__(self, dry: bool) -> None:
         self.dry = dry
-        self.place = "cpu" if dry else "cuda"
+        self.device_name = "cpu" if dry else "cuda"
         if dry:
             import sys
 
@@ -69,7 +69,7 @@ class Bench:
             torch.zeros(1, device="cuda")  # makes torch's context current before `Device` looks for one
             self.device = Device()
         self.kept = None if dry else Verdicts("kernels_gpu")
-        self.judges = Digests(ROOT).sources(JUDGES)
+        self.basis = Digests(ROOT).sources(BASIS)
         self._loaded: dict[int, tuple[Entry, Kernel]] = {}  # keeps the entry alive, because `id`s of deleted objects are reused
 
     def kernel(self, entry: Entry) -> Kernel:
@@ -115,12 +115,12 @@ def work(folders: list[Path], only: Sequence[str] | None, dry: bool, skip_checks
         if name not in present:
             emit("problem", kernel=name, text=f"no artifact for {bench.device.architecture} in {', '.join(map(str, folders))}")
     for name in todo:
-        mine = [entry for entry in entries if entry.manifest.kernel == name]
-        emit("begin", kernel=name, artifacts=len(mine))
+        own = [entry for entry in entries if entry.manifest.kernel == name]
+        emit("begin", kernel=name, artifacts=len(own))
         if name not in MEANING:
             emit("problem", kernel=name, text="ci/bench/gpu_cases.py does not say what this kernel computes")
         else:
-            right = mine if skip_checks else [entry for entry in mine if _check(bench, entry)]
+            right = own if skip_checks else [entry for entry in own if _check(bench, entry)]
             if not skip_times:
                 _time_kernel(bench, name, right)
         emit("end", kernel=name)
@@ -136,7 +136,7 @@ def case_of(entry: Entry) -> str:
 def _check(bench: Bench, entry: Entry) -> bool:
     """Check an artifact at every size, unless this CUBIN has a valid verdict; returns False if it is wrong."""
     manifest, right, count = entry.manifest, True, 0
-    now = key(bench.judges, short(entry.cubin), bench.device.name)
+    now = key(bench.basis, short(entry.cubin), bench.device.name)
     known = bench.kept.find(case_of(entry), now) if bench.kept is not None else None
     if known is not None and known.word == "right":
         emit("checked", kernel=manifest.kernel, variant=entry.variant, dtype=entry.dtype, right=True, kept=now, **known.detail)
@@ -145,7 +145,7 @@ def _check(bench: Bench, entry: Entry) -> bool:
     for dims in checked_sizes(manifest):
         count += 1
         try:
-            tensors = make_tensors(manifest, dims, bench.place)
+            tensors = make_tensors(manifest, dims, bench.device_name)
             before = {name: tensor.clone() for name, tensor in tensors.items()}
             plan = bench.plan(entry, tensors)
             plan.launch(bench.stream())
@@ -214,11 +214,11 @@ def _time_problem(bench: Bench, problem: Problem, dtype: str, entries: list[Entr
         dims = {
             key: value if any(key in e.manifest.constants for e in entries) else min(value, 64) for key, value in dims.items()
         }
-    sets = [make_tensors(manifest, dims, bench.place)]
+    sets = [make_tensors(manifest, dims, bench.device_name)]
     total = bytes_moved(manifest, sets[0])
     allocated = sum(tensor.numel() * tensor.element_size() for tensor in sets[0].values())
     rotations = 2 if bench.dry else min(400, ROTATED_BYTES // total + 1, MOST_ALLOCATED // allocated + 1)
-    sets += [make_tensors(manifest, dims, bench.place) for _ in range(rotations - 1)]
+    sets += [make_tensors(manifest, dims, bench.device_name) for _ in range(rotations - 1)]
     entries = [entry for entry in entries if _right_at(bench, entry, dims, sets[0])]
     if not entries:
         return
@@ -278,8 +278,8 @@ def _host_costs(bench: Bench, entries: list[Entry]) -> None:
     if entry is None:
         return
     try:
-        tensors = make_tensors(entry.manifest, {"N": 1024}, bench.place)
-        x = torch.randn(1024, device=bench.place)
+        tensors = make_tensors(entry.manifest, {"N": 1024}, bench.device_name)
+        x = torch.randn(1024, device=bench.device_name)
         plan = bench.plan(entry, tensors)
         stream = bench.stream()
         costs = {

@@ -73,9 +73,9 @@ def judged(one: Broken) -> Verdict | None:
     """Fix the kernel and judge the result; None if it is not refused, and so not broken."""
     spec = importlib.util.spec_from_file_location("mender", ROOT / "examples" / "mender.py")
     assert spec is not None and spec.loader is not None
-    mender: Any = importlib.util.module_from_spec(spec)
-    sys.modules["mender"] = mender
-    spec.loader.exec_module(mender)
+    fixer: Any = importlib.util.module_from_spec(spec)
+    sys.modules["mender"] = fixer
+    spec.loader.exec_module(fixer)
     with tempfile.TemporaryDirectory() as folder:
         for other in one.folder.glob("*.py"):
             (Path(folder) / other.name).write_bytes(other.read_bytes())
@@ -89,7 +89,7 @@ def judged(one: Broken) -> Verdict | None:
         if not first:
             return None
         began = time.monotonic()
-        found = mender.mend(one.text, check)
+        found = fixer.mend(one.text, check)
         path.write_text(found.text, encoding="utf-8")
         outcome = _compared(path, one) if found.accepted else "not mended"
         codes = sorted({error["code"] for error in first})
@@ -101,12 +101,12 @@ def _compared(path: Path, one: Broken) -> str:
     """Compare the fixed kernel with the correct one: it must admit the same launches and compute the reference there."""
     right = load_kernel(one.folder / f"{one.kernel}.py", one.constants, root=one.folder)
     launches = small_launches(Contract.of_function(right, prove(right)), {})[:LAUNCHES]
-    mended = load_kernel(path, one.constants, root=path.parent)
-    takes = Contract.of_function(mended, prove(mended))
+    fixed = load_kernel(path, one.constants, root=path.parent)
+    contract = Contract.of_function(fixed, prove(fixed))
     for seed, dims in enumerate(launches):
-        whole = {name: value for name, value in dims.items() if name in takes.names}
-        question = TrialRequest(path, path.parent, one.constants, whole, seed, 1, own_reference(one.folder, one.kernel))
-        (trial,) = trials(question)
+        dims_used = {name: value for name, value in dims.items() if name in contract.names}
+        request = TrialRequest(path, path.parent, one.constants, dims_used, seed, 1, own_reference(one.folder, one.kernel))
+        (trial,) = trials(request)
         if trial.problem and not trial.blocks:
             return "fewer launches"
         if not trial.right:
@@ -129,8 +129,8 @@ def table(title: str, found: list[Verdict]) -> list[str]:
     """Rows by kind."""
     lines = [f"## {title}", "", "| mistake | kernels | " + " | ".join(OUTCOMES) + " |", "|---|--:|" + "--:|" * len(OUTCOMES)]
     for kind in [*dict.fromkeys(one.kind for one in found), "all"]:
-        mine = Counter(one.outcome for one in found if kind in ("all", one.kind))
-        lines.append(f"| {kind} | {sum(mine.values())} | " + " | ".join(str(mine[name]) for name in OUTCOMES) + " |")
+        outcomes = Counter(one.outcome for one in found if kind in ("all", one.kind))
+        lines.append(f"| {kind} | {sum(outcomes.values())} | " + " | ".join(str(outcomes[name]) for name in OUTCOMES) + " |")
     return [*lines, ""]
 
 
@@ -153,7 +153,7 @@ def main() -> int:
     for one, verdict in zip(corpus, first, strict=True):
         if verdict is None:
             print(f"NOT REFUSED: {one.kernel}: {one.what}")
-    whole = [one for one in first if one is not None]
+    dims_used = [one for one in first if one is not None]
     lines = ["# Broken kernels, mended from their JSON", ""]
     lines += ["`examples/mender.py` has the errors of `tilec check --json` and the text, and nothing else. Mended: accepted,"]
     lines += [
@@ -163,15 +163,15 @@ def main() -> int:
     lines += ["The order in which the mender tries changes was settled with the fifty in view; before that it mended 37 of 48."]
     lines += ["The sixty generated mistakes of draw 7 were in view when E0110 got fixes; before that 48 of them were mended."]
     lines += ["Those of draw 8 were not."]
-    lines += ["", *table(f"Fifty mistakes of authors, {sum(one.checks for one in whole)} checks", whole)]
+    lines += ["", *table(f"Fifty mistakes of authors, {sum(one.checks for one in dims_used)} checks", dims_used)]
     for seed, found in samples.items():
         lines += table(f"{len(found)} generated mistakes, drawn with {seed}, which the mender was not written for", found)
-    left = [one for one in whole if one.outcome != "mended"]
-    lines += ["Of the fifty, those that are not mended:", ""] if left else []
-    lines += [f"- {one.kernel}, {one.kind}: {one.what.replace(chr(10), ' ')}: {one.outcome}" for one in left]
+    unfixed = [one for one in dims_used if one.outcome != "mended"]
+    lines += ["Of the fifty, those that are not mended:", ""] if unfixed else []
+    lines += [f"- {one.kernel}, {one.kind}: {one.what.replace(chr(10), ' ')}: {one.outcome}" for one in unfixed]
     options.out.mkdir(parents=True, exist_ok=True)
     data = {
-        "corpus": [asdict(one) for one in whole],
+        "corpus": [asdict(one) for one in dims_used],
         "generated": {seed: [asdict(one) for one in found] for seed, found in samples.items()},
     }
     (options.out / "mender.json").write_text(json.dumps(data, indent=1) + "\n")

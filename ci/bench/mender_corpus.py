@@ -13,7 +13,7 @@ from typing import Final
 Constant = int | float | bool | str
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHIPPED: Final = ROOT / "kernels_src"
-OWN: Final = Path(__file__).resolve().parent / "mender_kernels"
+KERNELS_FOLDER: Final = Path(__file__).resolve().parent / "mender_kernels"
 B16: Final[dict[str, Constant]] = {"E": "bf16"}
 
 RIGHT: Final[dict[str, tuple[Path, dict[str, Constant]]]] = {
@@ -27,11 +27,11 @@ RIGHT: Final[dict[str, tuple[Path, dict[str, Constant]]]] = {
     "silu_mul_rows": (SHIPPED, B16 | {"ROWS": 4, "BLOCK": 64}),
     "argmax_blocks": (SHIPPED, B16 | {"BLOCK": 64}),
     "matvec": (SHIPPED, B16 | {"B": 1, "K": 128, "ROWS": 8, "BLOCK": 64}),
-    "transpose": (OWN, B16 | {"BLOCK": 32}),
-    "head_permute": (OWN, {"HEADS": 8, "D": 32}),
-    "padded_softmax": (OWN, B16 | {"BLOCK": 64}),
-    "scale_rows": (OWN, {"ROWS": 4, "BLOCK": 32}),
-    "block_sum": (OWN, {"BLOCK": 32}),
+    "transpose": (KERNELS_FOLDER, B16 | {"BLOCK": 32}),
+    "head_permute": (KERNELS_FOLDER, {"HEADS": 8, "D": 32}),
+    "padded_softmax": (KERNELS_FOLDER, B16 | {"BLOCK": 64}),
+    "scale_rows": (KERNELS_FOLDER, {"ROWS": 4, "BLOCK": 32}),
+    "block_sum": (KERNELS_FOLDER, {"BLOCK": 32}),
 }
 """Correct kernels: the folder, and the constants with which they are checked and run."""
 
@@ -111,6 +111,6 @@ def broken() -> list[Broken]:
         text = (folder / f"{kernel}.py").read_text(encoding="utf-8")
         if text.count(right) != 1:
             raise ValueError(f"`{right}` stands {text.count(right)} times in {kernel}.py")
-        what = f"`{right.strip()}` is `{wrong.strip()}`" if wrong else f"`{right.strip()}` is missing"
-        found.append(Broken(kind, kernel, what, text.replace(right, wrong), folder, dict(constants)))
+        mistake = f"`{right.strip()}` is `{wrong.strip()}`" if wrong else f"`{right.strip()}` is missing"
+        found.append(Broken(kind, kernel, mistake, text.replace(right, wrong), folder, dict(constants)))
     return found

@@ -26,7 +26,7 @@ from tests.mutation.judge import judge  # noqa: E402
 OUTCOMES: Final = ("equivalent", "refused", "right", "safe", "unjudged", "false accept")
 
 
-def judged(mutant: Mutant) -> dict[str, Any]:
+def checked(mutant: Mutant) -> dict[str, Any]:
     """The verdict as data."""
     verdict = judge(mutant)
     return {
@@ -47,7 +47,7 @@ def main() -> int:
     names = [name for name in shipped.NAMES if options.only is None or name in options.only]
     todo = [mutant for name in names for mutant in mutants(ROOT / "kernels_src" / f"{name}.py")]
     with ProcessPoolExecutor(options.jobs) as pool:
-        records = list(pool.map(judged, todo, chunksize=4))
+        records = list(pool.map(checked, todo, chunksize=4))
     lines = ["# Mutants of the shipped kernels", ""]
     lines += [
         f"{len(records)} mutants, {time.monotonic() - began:.0f} s. Equivalent: the same tile IR. Right and safe: accepted,"
@@ -58,8 +58,10 @@ def main() -> int:
     for title, key in (("kernel", "kernel"), ("mistake", "kind")):
         lines += ["", f"| {title} | mutants | " + " | ".join(OUTCOMES) + " |", "|---|--:|" + "--:|" * len(OUTCOMES)]
         for value in dict.fromkeys(record[key] for record in records):
-            mine = Counter(record["outcome"] for record in records if record[key] == value)
-            lines.append(f"| {value} | {sum(mine.values())} | " + " | ".join(str(mine[name]) for name in OUTCOMES) + " |")
+            outcomes = Counter(record["outcome"] for record in records if record[key] == value)
+            lines.append(
+                f"| {value} | {sum(outcomes.values())} | " + " | ".join(str(outcomes[name]) for name in OUTCOMES) + " |"
+            )
     refused = [record for record in records if record["outcome"] == "refused"]
     shown = sum(record["counterexample"] for record in refused)
     codes = Counter(" ".join(record["codes"]) for record in refused)

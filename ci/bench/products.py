@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from candidates import ELEMENT, IN_TURNS, PERSISTENT, STORED, Candidate, Part, arguments, run, tma
+from candidates import ELEMENT, PERSISTENT, PINGPONG, STORED, Candidate, Part, arguments, run, tma
 
 CANDIDATES: Final = (
     tma(128, 256, 2, 3, PERSISTENT),
@@ -31,17 +31,17 @@ CANDIDATES: Final = (
     tma(128, 128, 2, 6, PERSISTENT, 4),
     tma(128, 128, 2, 6, PERSISTENT, 16),
     tma(128, 96, 2, 6, PERSISTENT),
-    tma(128, 192, 2, 3, IN_TURNS),
-    tma(192, 128, 2, 3, IN_TURNS),
-    tma(128, 160, 2, 4, IN_TURNS),
-    tma(128, 128, 2, 4, IN_TURNS),
-    tma(128, 128, 2, 4, IN_TURNS, 16),
-    tma(64, 256, 2, 4, IN_TURNS),
-    tma(64, 192, 2, 5, IN_TURNS),
-    tma(64, 160, 2, 6, IN_TURNS),
-    tma(64, 128, 2, 7, IN_TURNS),
-    tma(64, 128, 3, 6, IN_TURNS),
-    tma(128, 80, 2, 6, IN_TURNS),
+    tma(128, 192, 2, 3, PINGPONG),
+    tma(192, 128, 2, 3, PINGPONG),
+    tma(128, 160, 2, 4, PINGPONG),
+    tma(128, 128, 2, 4, PINGPONG),
+    tma(128, 128, 2, 4, PINGPONG, 16),
+    tma(64, 256, 2, 4, PINGPONG),
+    tma(64, 192, 2, 5, PINGPONG),
+    tma(64, 160, 2, 6, PINGPONG),
+    tma(64, 128, 2, 7, PINGPONG),
+    tma(64, 128, 3, 6, PINGPONG),
+    tma(128, 80, 2, 6, PINGPONG),
     tma(128, 80, 2, 6),
     tma(128, 80, 2, 6, PERSISTENT),
     tma(64, 256, 1, 4, PERSISTENT),
@@ -93,11 +93,11 @@ def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) ->
 BEST: Final = (
     tma(64, 64, 1, 8),
     tma(64, 128, 1, 7),
-    tma(64, 160, 2, 6, IN_TURNS),
+    tma(64, 160, 2, 6, PINGPONG),
     tma(64, 192, 1, 5, STORED),
-    tma(128, 128, 2, 4, IN_TURNS + STORED, 16),
-    tma(128, 160, 2, 4, IN_TURNS, 16),
-    tma(128, 160, 2, 4, IN_TURNS + STORED, 16),
+    tma(128, 128, 2, 4, PINGPONG + STORED, 16),
+    tma(128, 160, 2, 4, PINGPONG, 16),
+    tma(128, 160, 2, 4, PINGPONG + STORED, 16),
     tma(128, 192, 2, 4, PERSISTENT + STORED),
     tma(128, 256, 2, 3, PERSISTENT + STORED, 16),
     *(left(32, 64, 8, 2, split) for split in (1, 3)),
@@ -109,7 +109,7 @@ BEST: Final = (
     left(64, 64, 6, 2, 4),
     left(128, 64, 4, 2, 3),
     left(128, 64, 8, 1, 3),
-    tma(128, 160, 2, 4, IN_TURNS),
+    tma(128, 160, 2, 4, PINGPONG),
     tma(128, 128, 2, 6, PERSISTENT, 16),
     tma(128, 128, 2, 6, PERSISTENT, 4),
     tma(256, 128, 2, 4, STORED),
@@ -159,9 +159,9 @@ EDGES: Final = (
     *(left(rows, 64, stages, blocks) for rows, stages, blocks in ((32, 8, 2), (64, 12, 1))),
     tma(64, 64, 1, 8),
     tma(64, 128, 1, 7),
-    tma(64, 160, 2, 6, IN_TURNS),
+    tma(64, 160, 2, 6, PINGPONG),
     tma(64, 192, 1, 5, STORED),
-    tma(128, 128, 2, 4, IN_TURNS + STORED, 16),
+    tma(128, 128, 2, 4, PINGPONG + STORED, 16),
 )
 """For M that does not fill tiles."""
 

@@ -129,8 +129,8 @@ def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, 
     """The error message of each candidate, empty if it is correct. A child running `script` that dies or hangs invalidates only
     its current candidate."""
     found: dict[str, str] = {}
-    while left := [name for name in names if name not in found]:
-        command = [sys.executable, script, str(folder), "--check", *left]
+    while remaining := [name for name in names if name not in found]:
+        command = [sys.executable, script, str(folder), "--check", *remaining]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         heard = threading.Event()
@@ -147,7 +147,7 @@ def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, 
                 name, text = json.loads(line[1:])
                 found[name] = text
         status = child.wait()
-        still = [name for name in left if name not in found]
+        still = [name for name in remaining if name not in found]
         if still:
             found[still[0]] = "it hung" if status < 0 else f"its process ended with status {status}"
     return found
@@ -188,15 +188,17 @@ class Bench:
             found, broken = cases.find_artifacts([folder / name / "artifacts"], self.worker.device.architecture)
             assert found and not broken, broken
             self.entries[name] = sorted(found, key=lambda entry: KERNELS.index(entry.manifest.kernel))
-        elements = {entry.manifest.constants["E"] for made in self.entries.values() for entry in made}
+        elements = {entry.manifest.constants["E"] for alternatives in self.entries.values() for entry in alternatives}
         (self.element,) = elements or {"bf16"}
         self.dtype = {"bf16": self.torch.bfloat16, "f16": self.torch.float16}[self.element]
 
     def tensors(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """Normally distributed inputs; a poisoned output."""
         m, n, k = shape
-        made = {name: self.torch.randn(size, device="cuda", dtype=self.dtype) for name, size in (("a", (m, k)), ("b", (n, k)))}
-        return made | {"out": self.torch.full((m, n), math.nan, device="cuda", dtype=self.dtype)}
+        alternatives = {
+            name: self.torch.randn(size, device="cuda", dtype=self.dtype) for name, size in (("a", (m, k)), ("b", (n, k)))
+        }
+        return alternatives | {"out": self.torch.full((m, n), math.nan, device="cuda", dtype=self.dtype)}
 
     def error(self, name: str, shape: tuple[int, int, int]) -> tuple[float, float]:
         """The relative error of one launch against float32, and the allowed error."""
@@ -219,14 +221,14 @@ class Bench:
 
     def launch(self, plans: list[Any], overlap: bool = False) -> None:
         """One product; with `overlap` it may begin while the previous launch still runs."""
-        for place, plan in enumerate(plans):
-            plan.launch(self.worker.stream(), overlap=overlap or place > 0)
+        for index, plan in enumerate(plans):
+            plan.launch(self.worker.stream(), overlap=overlap or index > 0)
 
     def compared(self, tensors: Mapping[str, Any]) -> tuple[float, float]:
         """The error of `out`, and the allowed error."""
-        return self.judge(tensors)()
+        return self.error_of(tensors)()
 
-    def judge(self, tensors: Mapping[str, Any]) -> Callable[[], tuple[float, float]]:
+    def error_of(self, tensors: Mapping[str, Any]) -> Callable[[], tuple[float, float]]:
         """A function that returns the current error of `out`, and the allowed error."""
         a, b = tensors["a"], tensors["b"]
         truth = a.float() @ b.float().T
@@ -260,7 +262,7 @@ class Bench:
         alternatives["cuBLAS"] = [partial(self.product, tensors) for tensors in sets]
         wrong += self.wrong({name: plans[name] for name in best}, sets[-1], -1, True)
         if self.triton:
-            configuration, alternatives[TRITON] = self.triton.best(sets, expected, self.judge(sets[0]))
+            configuration, alternatives[TRITON] = self.triton.best(sets, expected, self.error_of(sets[0]))
         times = clock.measure(alternatives, expected, rounds=ROUNDS)
         self.torch.cuda.empty_cache()
         found = {"shape": shape, "us": {name: time.median for name, time in times.items()}, "wrong": wrong, "flops": flops}
@@ -270,13 +272,13 @@ class Bench:
         self, plans: Mapping[str, list[list[Any]]], tensors: Mapping[str, Any], place: int, overlap: bool
     ) -> list[str]:  # fmt: skip
         """The candidates whose result on a set of tensors is wrong, with the error."""
-        judge, found = self.judge(tensors), list[str]()
-        for name, made in plans.items():
+        error_of, found = self.error_of(tensors), list[str]()
+        for name, alternatives in plans.items():
             tensors["out"].fill_(math.nan)
-            for one in made if overlap else (made[place],):
+            for one in alternatives if overlap else (alternatives[place],):
                 self.launch(one, overlap)
             self.worker.synchronize()
-            error, allowed = judge()
+            error, allowed = error_of()
             if not error <= allowed:
                 found.append(f"{name}{OVERLAPPED * overlap}: {error:.2e}")
         return found
@@ -286,10 +288,11 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
     """Write and print the tables; returns the exit status."""
     rows = record["rows"]
     ratios = [{name: row["us"]["cuBLAS"] / us for name, us in row["us"].items()} for row in rows]
-    ours = [{name: ratio for name, ratio in of.items() if name not in ("cuBLAS", TRITON)} for of in ratios]
-    best = [max((ratio, name) for name, ratio in of.items() if OVERLAPPED not in name) for of in ours]
-    over = [
-        max((ratio, name.removesuffix(OVERLAPPED)) for name, ratio in of.items() if name.endswith(OVERLAPPED)) for of in ours
+    ours = [{name: ratio for name, ratio in row_ratios.items() if name not in ("cuBLAS", TRITON)} for row_ratios in ratios]
+    best = [max((ratio, name) for name, ratio in row_ratios.items() if OVERLAPPED not in name) for row_ratios in ours]
+    overlapped = [
+        max((ratio, name.removesuffix(OVERLAPPED)) for name, ratio in row_ratios.items() if name.endswith(OVERLAPPED))
+        for row_ratios in ours
     ]
     with_triton = TRITON in ratios[0]
     lines = [f"# Products beside cuBLAS, {record['element']}, {record['gpu']}", ""]
@@ -300,7 +303,7 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
         "| overlapped: ratio | read | candidate |",
         f"|---|--:|--:|{'--:|--:|' if with_triton else ''}--:|--:|--:|---|--:|--:|---|",
     ]
-    for i, (row, (ratio, candidate), (more, other)) in enumerate(zip(rows, best, over, strict=True)):
+    for i, (row, (ratio, candidate), (more, other)) in enumerate(zip(rows, best, overlapped, strict=True)):
         rate, floor = row["flops"] / row["us"]["cuBLAS"] / 1e6, row["read_us"] / row["us"]["cuBLAS"]
         shape = " x ".join(map(str, row["shape"]))
         first = f"{rate:.0f} | {floor:.2f}"
@@ -308,14 +311,14 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
         second = f"{rate * ratio:.0f} | {ratio:.3f} | {floor * ratio:.2f} | {candidate}"
         lines.append(f"| {shape} | {first} | {second} | {more:.3f} | {floor * more:.2f} | {other} |")
     lines += ["", record["note"]] if "note" in record else []
-    lines += ["", *_summary(rows, {"best": best, "best, overlapped": over}), ""]
+    lines += ["", *_summary(rows, {"best": best, "best, overlapped": overlapped}), ""]
     if with_triton:
-        of_triton = [(of[TRITON], "") for of in ratios]
+        of_triton = [(row_ratios[TRITON], "") for row_ratios in ratios]
         lines += _summary(rows, {"Triton": of_triton})
         lines += ["", "Triton's configurations, in the order above: " + ", ".join(str(row["triton"]) for row in rows) + ".", ""]
     lines += ["Each candidate, ratio to cuBLAS in the order above; `-`: left out after a first round.", ""]
     lines += [
-        f"- {name}: {' '.join(f'{of[name]:.2f}' if name in of else '-' for of in ours)}"
+        f"- {name}: {' '.join(f'{row_ratios[name]:.2f}' if name in row_ratios else '-' for row_ratios in ours)}"
         for name in sorted(set[str]().union(*ours))
     ]
     lines += [
@@ -332,14 +335,14 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
 def _summary(rows: list[dict[str, Any]], found: Mapping[str, list[tuple[float, str]]]) -> list[str]:
     """Least ratio to cuBLAS and geometric mean, separately for small and large M."""
     lines: list[str] = []
-    for what, ratios in found.items():
+    for series, ratios in found.items():
         for label, chosen in (
             ("M >= 128", [ratio for row, (ratio, _) in zip(rows, ratios, strict=True) if row["shape"][0] >= 128]),
             ("M < 128", [ratio for row, (ratio, _) in zip(rows, ratios, strict=True) if row["shape"][0] < 128]),
         ):
             if chosen:
                 mean = math.exp(sum(map(math.log, chosen)) / len(chosen))
-                lines.append(f"- {what}, {label}: least {min(chosen):.3f} of cuBLAS, geometric mean {mean:.3f}")
+                lines.append(f"- {series}, {label}: least {min(chosen):.3f} of cuBLAS, geometric mean {mean:.3f}")
     return lines
 
 

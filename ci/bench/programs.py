@@ -39,7 +39,7 @@ DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "
 ARCHS = tuple(target.name for target in TARGETS)
 COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/target/schedule.py", "tilec/atoms", "tilec/mlir",
             "tilec/lowering", "tilec/codegen", "tilec/toolchain.py", "tilec/target/targets.py")  # fmt: skip
-JUDGES = (
+BASIS = (
     "tilec/emulator", "tilec/interpreter", "tilec/ir", "tilec/passes/prover", "tilec/passes/analysis",
     "tests/programs/machines.py", "tests/programs/error_bounds.py", "tests/programs/launches.py",
     "tests/lowering/block_machine.py",
@@ -55,7 +55,7 @@ EXPLAINED = {
 UNFINISHED = 3
 
 
-def jobs(arguments: argparse.Namespace, judges: str, verdicts: Verdicts) -> Iterator[Job]:
+def jobs(arguments: argparse.Namespace, basis: str, verdicts: Verdicts) -> Iterator[Job]:
     """All programs, alternating between the kinds; every tenth is proven, every fifth also runs on the block machine."""
     counts = {"program": arguments.programs, "traffic": arguments.traffic}
     counts |= {"odd program": arguments.odd_programs, "odd traffic": arguments.odd_traffic}
@@ -63,7 +63,7 @@ def jobs(arguments: argparse.Namespace, judges: str, verdicts: Verdicts) -> Iter
         for n in range(arguments.first, arguments.first + count):
             seeds = (0, n + 1) if "traffic" in kind else (0,)
             archs = ARCHS if "program" in kind else (ARCHS[n % 3],)
-            yield Job(kind, n, archs, seeds, n % 10 == 0, n % 5 == 0, judges, verdicts.known(case(kind, n)))
+            yield Job(kind, n, archs, seeds, n % 10 == 0, n % 5 == 0, basis, verdicts.known(case(kind, n)))
 
 
 def case(kind: str, number: int) -> str:
@@ -71,20 +71,20 @@ def case(kind: str, number: int) -> str:
     return f"{kind.replace(' ', '_')}:{number}"
 
 
-def judge_all(arguments: argparse.Namespace, verdicts: Verdicts) -> tuple[list[tuple[Job, Outcome]], int, bool]:
+def check_all(arguments: argparse.Namespace, verdicts: Verdicts) -> tuple[list[tuple[Job, Outcome]], int, bool]:
     """Outcomes in order, the number of programs run now, and whether the budget sufficed; outcomes are stored as they
     arrive."""
     digests = Digests(ROOT)
     compiler, budget = digests.sources(COMPILER), Budget(arguments.budget)
-    every = list(jobs(arguments, digests.sources(JUDGES), verdicts))
+    every = list(jobs(arguments, digests.sources(BASIS), verdicts))
     done: list[tuple[Job, Outcome]] = []
     todo: list[Job] = []
     for job in every:
-        held = verdicts.find(case(job.kind, job.number), job.key(compiler))
-        if held is None:
+        recorded = verdicts.find(case(job.kind, job.number), job.key(compiler))
+        if recorded is None:
             todo.append(job)
         else:
-            done.append((job, kept_outcome(held)))
+            done.append((job, kept_outcome(recorded)))
     ran = 0
     for job, outcome in examine_all((job for job in todo if not budget.is_spent()), arguments.jobs):
         done.append((job, outcome))
@@ -105,8 +105,8 @@ def table(found: list[tuple[Job, Outcome]], ran: int) -> str:
     lines += ["two schedules. `odd`: extents are not powers of two.", ""]
     lines += [f"| outcome | {' | '.join(kinds)} |", f"|---|{'--:|' * len(kinds)}"]
     counts = Counter((job.kind, outcome.kind) for job, outcome in found)
-    for kind, words in KINDS.items():
-        lines.append(f"| {words} | {' | '.join(str(counts[made, kind]) for made in kinds)} |")
+    for kind, label in KINDS.items():
+        lines.append(f"| {label} | {' | '.join(str(counts[made, kind]) for made in kinds)} |")
     parts = Counter(part for job, _ in found for part in job.make().parts)
     modes = Counter("exact" if job.make().exact else "within bounds" for job, _ in found)
     lines += [
@@ -121,14 +121,14 @@ def table(found: list[tuple[Job, Outcome]], ran: int) -> str:
         lines += [f"| {stage} | {1000 * total / ran:.1f} |" for stage, total in seconds.most_common()]
     lines += ["", "## Parts", "", "| part | programs |", "|---|--:|"]
     lines += [f"| {part} | {count} |" for part, count in parts.most_common()]
-    met: Counter[tuple[str, str]] = Counter()
+    occurrences: Counter[tuple[str, str]] = Counter()
     sample = found[:: max(1, len(found) // 1000)]
     for job, _ in sample:
-        met.update(operations(load(job.make())))
+        occurrences.update(operations(load(job.make())))
     lines += ["", f"## Operations by dtype, in {len(sample)} of the programs", "", f"| operation | {' | '.join(DTYPES)} |"]
     lines.append(f"|---|{'--:|' * len(DTYPES)}")
-    for name in sorted({name for name, _ in met if not name.startswith("index: ")}):
-        lines.append(f"| {name} | {' | '.join(str(met[name, dtype] or '') for dtype in DTYPES)} |")
+    for name in sorted({name for name, _ in occurrences if not name.startswith("index: ")}):
+        lines.append(f"| {name} | {' | '.join(str(occurrences[name, dtype] or '') for dtype in DTYPES)} |")
     lines += ["", "## What was not equal", ""]
     wrong = [(job, outcome) for job, outcome in found if outcome.kind != "equal"]
     for job, outcome in wrong[:40]:
@@ -157,7 +157,7 @@ def main() -> int:
         return 0
     result = Result("programs")
     verdicts = Verdicts("programs", arguments.output / "verdicts")
-    found, ran, done = judge_all(arguments, verdicts)
+    found, ran, done = check_all(arguments, verdicts)
     if not done:
         print(f"{len(found)} programs judged, {ran} of them now: run again to go on")
         return UNFINISHED

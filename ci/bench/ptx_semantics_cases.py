@@ -36,31 +36,31 @@ class Case:
 
     def inputs(self) -> list[Array]:
         """One array of raw bits per operand."""
-        return [values(which, bits, f"{self.name}/{k}", k) for k, (bits, which) in enumerate(self.operands)]
+        return [values(value_set, bits, f"{self.name}/{k}", k) for k, (bits, value_set) in enumerate(self.operands)]
 
 
 BITS: Final = {"f32": 32, "f16": 16, "bf16": 16, "f64": 64, "f16x2": 32, "bf16x2": 32}
 
 
-def _edges(which: str, bits: int) -> list[int]:
+def _edges(value_set: str, bits: int) -> list[int]:
     """Edge values, as raw bits."""
     top = (1 << bits) - 1
-    if which == "amount":
+    if value_set == "amount":
         return [*range(72), 127, 128, 255, 256, 257, 1 << 16, 1 << 31, top]
-    if which == "f32":
+    if value_set == "f32":
         found = [0, 1, 2, 0x7FFFFF, 0x800000, 0x800001, 0x3F000000, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x40000000, 0x3FC00000]
         found += [0x40200000, 0x4B000000, 0x4B800000, 0x4EFFFFFF, 0x4F000000, 0x4F7FFFFF, 0x4F800000, 0x5F000000, 0x5F800000]
         found += [0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0x477FE000, 0x477FF000, 0x33000000, 0x33000001]
         found += [0x38800000, 0x387FFFFF, 0x3F808000, 0x3F818000, 0x43E00000, 0x43E80000, 0x42FE0000, 0x42FF0000, 0x7F7F8000]
         found += [0x43000000, 0x42FC0000, 0x43160000, 0x3D000000]
-    elif which == "f16":
+    elif value_set == "f16":
         found = [0, 1, 2, 0x3FF, 0x400, 0x401, 0x3800, 0x3BFF, 0x3C00, 0x3C01, 0x4000, 0x4100, 0x7BFF, 0x7C00, 0x7C01, 0x7E00]
         found += [0x7FFF, 0x6400, 0x57FF]
-    elif which == "bf16":
+    elif value_set == "bf16":
         found = [0, 1, 2, 0x7F, 0x80, 0x81, 0x3F00, 0x3F7F, 0x3F80, 0x3F81, 0x4000, 0x4020, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0]
         found += [0x7FFF, 0x4F00, 0x4F80]
-    elif which in ("f16x2", "bf16x2"):
-        halves = [*_edges(which[:-2], 16)]
+    elif value_set in ("f16x2", "bf16x2"):
+        halves = [*_edges(value_set[:-2], 16)]
         return [low | high << 16 for low, high in zip(halves, halves[3:] + halves[:3], strict=True)]
     else:
         return [
@@ -83,31 +83,31 @@ def _edges(which: str, bits: int) -> list[int]:
     return found + [value | 1 << (bits - 1) for value in found]
 
 
-def values(which: str, bits: int, name: str, place: int) -> Array:
+def values(value_set: str, bits: int, name: str, operand: int) -> Array:
     """COUNT values of a set as unsigned integers of the register's width. Each operand steps through its edges at a different
     rate, so that all pairs of edges occur; random values are next, floats mostly of common magnitude."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
-    edges = [value for value in _edges(which.removesuffix("!"), bits) if value or not which.endswith("!")]
-    if which == "f32":
+    edges = [value for value in _edges(value_set.removesuffix("!"), bits) if value or not value_set.endswith("!")]
+    if value_set == "f32":
         usual = random.normal(size=COUNT).astype(np.float32) * np.exp2(random.integers(-12, 12, COUNT)).astype(np.float32)
         found = np.where(random.random(COUNT) < 0.3, random.integers(0, 1 << 32, COUNT, dtype=np.uint32), usual.view(np.uint32))
-    elif which == "amount":
+    elif value_set == "amount":
         found = random.integers(0, 80, COUNT)
     else:
         found = random.integers(0, 1 << bits, COUNT, dtype=np.uint64)
-        if which in ("f16", "bf16", "f16x2", "bf16x2"):
-            single = "f16" if which.startswith("f16") else "bf16"
+        if value_set in ("f16", "bf16", "f16x2", "bf16x2"):
+            single = "f16" if value_set.startswith("f16") else "bf16"
             usual = random.normal(size=2 * COUNT) * np.exp2(random.integers(-6, 6, 2 * COUNT))
             half = usual.astype(np.float16).view(np.uint16) if single == "f16" else _upper(usual)
             both = half[:COUNT].astype(np.uint64) | half[COUNT:].astype(np.uint64) << np.uint64(16)
             found = np.where(random.random(COUNT) < 0.6, both & np.uint64((1 << bits) - 1), found)
-        elif which.startswith("s"):  # small differences and small divisors
+        elif value_set.startswith("s"):  # small differences and small divisors
             found = np.where(random.random(COUNT) < 0.4, found >> np.uint64(bits - 9), found)
     found = np.asarray(found).astype(f"u{bits // 8}")
     fixed = np.array(edges, np.uint64).astype(f"u{bits // 8}")
-    index = np.arange(COUNT // 2) // (len(fixed) if place == 1 else 1 if place == 0 else 3)
+    index = np.arange(COUNT // 2) // (len(fixed) if operand == 1 else 1 if operand == 0 else 3)
     found[: COUNT // 2] = fixed[index % len(fixed)]
-    if which.endswith("!"):
+    if value_set.endswith("!"):
         found[found == 0] = 1
     return found
 
@@ -225,9 +225,9 @@ def _narrow() -> Iterator[Case]:
 
 
 def _conversions() -> Iterator[Case]:
-    whole = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
-    for source in whole:
-        for to in whole:
+    integers = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
+    for source in integers:
+        for to in integers:
             if source != to:
                 yield _case(f"cvt.{to}.{source}", to, source)
                 yield _case(f"cvt.sat.{to}.{source}", to, source)
@@ -235,7 +235,7 @@ def _conversions() -> Iterator[Case]:
             yield _case(f"cvt.rn.{to}.{source}", to, source)
         for mode in ("rz", "rm", "rp"):
             yield _case(f"cvt.{mode}.f32.{source}", "f32", source)
-    for to in whole:
+    for to in integers:
         for mode in ("rni", "rzi", "rmi", "rpi", "rzi.ftz", "rpi.ftz", "rzi.sat"):
             yield _case(f"cvt.{mode}.{to}.f32", to, "f32")
         yield _case(f"cvt.rzi.{to}.f16", to, "f16")

@@ -91,11 +91,11 @@ class Gpu:
         self.call(self.driver.cuCtxSetCurrent(self.call(self.driver.cuDevicePrimaryCtxRetain(ordinal))))
         self.name = self.call(self.driver.cuDeviceGetName(128, ordinal)).split(b"\0")[0].decode()
 
-    def call(self, answer: Any) -> Any:
+    def call(self, reply: Any) -> Any:
         """The result of a driver call; RuntimeError if it failed."""
-        if int(answer[0]):
-            raise RuntimeError(str(answer[0]))
-        return answer[1] if len(answer) == 2 else answer[1:]
+        if int(reply[0]):
+            raise RuntimeError(str(reply[0]))
+        return reply[1] if len(reply) == 2 else reply[1:]
 
     def run(self, cubin: bytes, inputs: list[Array], result: Array, blocks: int, threads: int) -> Array:
         """Launch entry `k` on copies of the inputs; returns the result's bytes."""
@@ -108,8 +108,8 @@ class Gpu:
             self.call(driver.cuMemcpyHtoD(pointer, np.ascontiguousarray(array).ctypes.data, array.nbytes))
             pointers.append(pointer)
         values = [np.array([int(pointer)], np.uint64) for pointer in pointers]
-        places = np.array([value.ctypes.data for value in values], np.uint64)
-        self.call(driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, 0, places.ctypes.data, 0))
+        addresses = np.array([value.ctypes.data for value in values], np.uint64)
+        self.call(driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, 0, addresses.ctypes.data, 0))
         self.call(driver.cuCtxSynchronize())
         found = np.empty_like(result)
         self.call(driver.cuMemcpyDtoH(found.ctypes.data, pointers[-1], found.nbytes))
@@ -137,9 +137,9 @@ def device(work: Path, out: Path) -> int:
         except RuntimeError as error:
             problems.append(f"{case.name}: {error}")
     for name in listed.PRODUCTS:
-        for whole in (True, False):
-            inputs = list(listed.product_inputs(name, whole))
-            outputs[f"{name}|{whole}"] = gpu.run(cubins[name], inputs, np.zeros_like(inputs[2]), listed.FRAGMENTS, 32)
+        for small_integers in (True, False):
+            inputs = list(listed.product_inputs(name, small_integers))
+            outputs[f"{name}|{small_integers}"] = gpu.run(cubins[name], inputs, np.zeros_like(inputs[2]), listed.FRAGMENTS, 32)
     for name, array in outputs.items():
         if array.dtype == np.uint32 and not array.size % 4 and (array <= 1).all():
             outputs[name] = array.astype(np.uint8)
@@ -163,9 +163,9 @@ def emulated(text: str, inputs: list[Array], result: Array, blocks: int, threads
     """The same launch in the emulator; AssertionError if it reports a fault."""
     emulator: Any = importlib.import_module("tilec.emulator")
     memory = emulator.Memory()
-    places = [memory.allocate(f"in{k}", array, writable=False) for k, array in enumerate(inputs)]
-    places.append(memory.allocate("out", result, initialised=False, checked=True))
-    report = emulator.run(emulator.parse(text), "k", (blocks,), (threads,), places, memory)
+    addresses = [memory.allocate(f"in{k}", array, writable=False) for k, array in enumerate(inputs)]
+    addresses.append(memory.allocate("out", result, initialised=False, checked=True))
+    report = emulator.run(emulator.parse(text), "k", (blocks,), (threads,), addresses, memory)
     assert not report.faults, report.faults[0]
     return report.tensors["out"]
 
@@ -180,11 +180,13 @@ def compare(gpu: Path, results: Path) -> int:
         if case.name in outputs:
             rows.append(_row(case, outputs[case.name]))
     for name in listed.PRODUCTS:
-        for whole in (True, False):
-            inputs = list(listed.product_inputs(name, whole))
-            mine = emulated(listed.product_ptx(name), inputs, np.zeros_like(inputs[2]), listed.FRAGMENTS, 32)
-            label = f"{name}, {'whole numbers' if whole else 'normal numbers'}"
-            rows.append(_judge(label, "f32", whole, mine, outputs[f"{name}|{whole}"].astype(np.uint32), []))
+        for small_integers in (True, False):
+            inputs = list(listed.product_inputs(name, small_integers))
+            own = emulated(listed.product_ptx(name), inputs, np.zeros_like(inputs[2]), listed.FRAGMENTS, 32)
+            label = f"{name}, {'whole numbers' if small_integers else 'normal numbers'}"
+            rows.append(
+                _difference(label, "f32", small_integers, own, outputs[f"{name}|{small_integers}"].astype(np.uint32), [])
+            )
     results.mkdir(parents=True, exist_ok=True)
     (results / "ptx_semantics_gpu.json").write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     (results / "ptx_semantics_gpu.md").write_text(table(rows, record), encoding="utf-8")
@@ -219,32 +221,32 @@ def keep(gpu: Path, path: Path) -> int:
 def _row(case: Case, theirs: Array) -> dict[str, Any]:
     result = empty(case)
     try:
-        mine = emulated(listed.ptx(case), case.inputs(), result, listed.COUNT // listed.THREADS, listed.THREADS)
+        own = emulated(listed.ptx(case), case.inputs(), result, listed.COUNT // listed.THREADS, listed.THREADS)
     except Exception as error:
         found = {"case": case.name, "kind": case.kind, "exact": case.exact, "count": 0, "different": 0, "nan": 0}
         return {**found, "ulps": 0, "mean_ulps": 0.0, "shown": [], "refused": f"{type(error).__name__}: {error}"[:200]}
-    return _judge(case.name, case.kind, case.exact, mine, theirs.astype(result.dtype), case.inputs())
+    return _difference(case.name, case.kind, case.exact, own, theirs.astype(result.dtype), case.inputs())
 
 
-def _judge(name: str, kind: str, exact: bool, mine: Array, theirs: Array, inputs: list[Array]) -> dict[str, Any]:
+def _difference(name: str, kind: str, exact: bool, own: Array, theirs: Array, inputs: list[Array]) -> dict[str, Any]:
     """The difference of two results. Units in the last place are counted on the ordered encodings of a float type."""
-    mine, theirs = np.ascontiguousarray(mine).reshape(-1), np.ascontiguousarray(theirs).reshape(-1)
+    own, theirs = np.ascontiguousarray(own).reshape(-1), np.ascontiguousarray(theirs).reshape(-1)
     single = kind.removesuffix("x2")
-    rows = np.arange(len(mine))
+    rows = np.arange(len(own))
     if kind.endswith("x2"):
-        mine, theirs, rows = mine.view(np.uint16), theirs.view(np.uint16), np.repeat(rows, 2)
-    unequal = mine != theirs
-    nan = unequal & _is_nan(single, mine) & _is_nan(single, theirs)
+        own, theirs, rows = own.view(np.uint16), theirs.view(np.uint16), np.repeat(rows, 2)
+    unequal = own != theirs
+    nan = unequal & _is_nan(single, own) & _is_nan(single, theirs)
     different = unequal & ~nan
-    distance = np.abs(_ordered(single, mine) - _ordered(single, theirs)) if single in ("f32", "f16", "bf16") else different
+    distance = np.abs(_ordered(single, own) - _ordered(single, theirs)) if single in ("f32", "f16", "bf16") else different
     distance = np.where(nan, 0, distance).astype(np.float64)
-    ends = _is_nan(single, mine) != _is_nan(single, theirs)
+    ends = _is_nan(single, own) != _is_nan(single, theirs)
     shown = [
-        f"({', '.join(f'{int(x[rows[at]]):#x}' for x in inputs)}) -> GPU {int(theirs[at]):#x}, emulator {int(mine[at]):#x}"
+        f"({', '.join(f'{int(x[rows[at]]):#x}' for x in inputs)}) -> GPU {int(theirs[at]):#x}, emulator {int(own[at]):#x}"
         for at in np.flatnonzero(different if different.any() else nan)[:SHOWN]
     ]
     return {
-        "case": name, "kind": kind, "exact": exact, "count": len(mine), "different": int(different.sum()),
+        "case": name, "kind": kind, "exact": exact, "count": len(own), "different": int(different.sum()),
         "nan": int(nan.sum()), "ulps": int(distance[~ends].max(initial=0)), "mean_ulps": float(distance[~ends].mean()),
         "nan_against_number": int(ends.sum()), "shown": shown,
     }  # fmt: skip

@@ -84,7 +84,7 @@ FAMILIES: Final = {
 }
 
 
-def judged(job: tuple[str, int]) -> tuple[int, Verdict]:
+def checked(job: tuple[str, int]) -> tuple[int, Verdict]:
     """One case of a family, in a separate process."""
     family, number = job
     with TemporaryDirectory() as folder:
@@ -113,7 +113,7 @@ def main() -> int:
     given = parser.parse_args()
     family = FAMILIES[given.family]
     if given.show is not None:
-        print(family.text(given.show), judged((given.family, given.show))[1])
+        print(family.text(given.show), checked((given.family, given.show))[1])
         return 0
     sources = [name.partition(":")[2] for name in read_registry()[given.family].rests_on]
     result, basis = Result(given.family), Digests(ROOT).definitions(sources)
@@ -121,7 +121,7 @@ def main() -> int:
     keys = {number: key(basis, number, family.text(number)) for number in range(given.count)}
     todo = [(given.family, number) for number in keys if verdicts.find(number, keys[number]) is None]
     with multiprocessing.get_context("forkserver").Pool(given.jobs) as pool:
-        for number, verdict in pool.imap_unordered(judged, todo, chunksize=4):
+        for number, verdict in pool.imap_unordered(checked, todo, chunksize=4):
             verdicts.add(number, [keys[number]], verdict)
     verdicts.close(list(keys))
     found = summary([line.verdict for line in verdicts.lines.values()])

@@ -35,15 +35,15 @@ def campaign(count: int, seed: int) -> dict[str, Any]:
     """Outcomes of `count` pulls in total, by kind of change."""
     found: dict[str, dict[str, Any]] = {name: {"tried": 0, "sound": 0, "refused": Counter(), "wrong": []} for name in CHANGES}
     registry, names = Registry(), list(CHANGES)
-    with served(registry) as place, tempfile.TemporaryDirectory() as folder:
-        stock(place)
+    with served(registry) as repository, tempfile.TemporaryDirectory() as folder:
+        stock(repository)
         before = peak_mib()
         for number in range(count):
             name = names[number % len(names)]
             row = found[name]
             row["tried"] += 1
             try:
-                code = attempt(registry, place, CHANGES[name], seed * 1_000_003 + number, Path(folder) / "out")
+                code = attempt(registry, repository, CHANGES[name], seed * 1_000_003 + number, Path(folder) / "out")
             except Exception as error:  # no other exception may reach a user
                 row["wrong"].append(f"{name}, {number}: {type(error).__name__}: {error}"[:300])
                 continue

@@ -67,18 +67,18 @@ def served(kind: str, folder: Path) -> Generator[tuple[str, dict[str, str]]]:
             yield found
 
 
-def second(work: Path, words: list[str]) -> dict[str, Any]:
+def second(work: Path, options: list[str]) -> dict[str, Any]:
     """One build of everything, written back to all three servers; then a fresh clone for each of them."""
     with contextlib.ExitStack() as stack:
         found = {kind: stack.enter_context(served(kind, work / kind)) for kind in ("redis", "webdav", "s3")}
         names = found["s3"][1]
         first = clone(work / "first")
-        remotes = [word for url, _ in found.values() for word in ("--remote", url)]
-        cold, report = build(first, [*words, *remotes], names)
+        remotes = [option for url, _ in found.values() for option in ("--remote", url)]
+        cold, report = build(first, [*options, *remotes], names)
         rows: list[dict[str, Any]] = []
         for kind, (url, _) in found.items():
             other = clone(work / f"second-{kind}")
-            seconds, again = build(other, [*words, "--remote", url], names)
+            seconds, again = build(other, [*options, "--remote", url], names)
             counted = counts(other)
             rows.append(
                 {
@@ -97,10 +97,10 @@ def second(work: Path, words: list[str]) -> dict[str, Any]:
     return {"rows": rows, "ok": all(row["seconds"] <= LIMIT and not row["made"] and row["same_bytes"] for row in rows)}
 
 
-def kills(work: Path, words: list[str], wanted: int = 50) -> dict[str, Any]:
+def kills(work: Path, options: list[str], wanted: int = 50) -> dict[str, Any]:
     """Builds while the server is killed and restarted at random times: all must succeed, with the same bytes."""
     reference = clone(work / "reference")
-    build(reference, words)
+    build(reference, options)
     expected = products(reference)
     killed = builds = wrong = failed = 0
     stop, rng = threading.Event(), random.Random(1)
@@ -124,7 +124,7 @@ def kills(work: Path, words: list[str], wanted: int = 50) -> dict[str, Any]:
     try:
         while killed < wanted:
             project = clone(work / f"kills-{builds}")
-            line, environment = command(project, [*words, "--remote", f"redis://127.0.0.1:{port}/0|timeout=2"])
+            line, environment = command(project, [*options, "--remote", f"redis://127.0.0.1:{port}/0|timeout=2"])
             done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=project)
             builds += 1
             failed += done.returncode != 0
@@ -139,7 +139,7 @@ def kills(work: Path, words: list[str], wanted: int = 50) -> dict[str, Any]:
             "ok": not failed and not wrong}  # fmt: skip
 
 
-def together(work: Path, words: list[str], builders: int = 8) -> dict[str, Any]:
+def together(work: Path, options: list[str], builders: int = 8) -> dict[str, Any]:
     """Concurrent builders, each with its own clone and store, on one remote of each kind."""
     rows: list[dict[str, Any]] = []
     for kind in ("redis", "s3", "webdav"):
@@ -148,7 +148,7 @@ def together(work: Path, words: list[str], builders: int = 8) -> dict[str, Any]:
             start = time.perf_counter()
             running: list[subprocess.Popen[str]] = []
             for project in projects:
-                line, environment = command(project, [*words, "--remote", f"{url}|timeout=30"])
+                line, environment = command(project, [*options, "--remote", f"{url}|timeout=30"])
                 running.append(
                     subprocess.Popen(
                         line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment | names, cwd=project
@@ -158,17 +158,17 @@ def together(work: Path, words: list[str], builders: int = 8) -> dict[str, Any]:
             seconds = time.perf_counter() - start
             if any(process.returncode for process in running):
                 sys.exit("a builder failed")
-            made: dict[str, int] = {}
+            built: dict[str, int] = {}
             for report in reports:
                 for item in report["artifacts"]:
-                    made[f"{item['name']} {item['arch']}"] = made.get(f"{item['name']} {item['arch']}", 0) + (
+                    built[f"{item['name']} {item['arch']}"] = built.get(f"{item['name']} {item['arch']}", 0) + (
                         item["status"] == "built"
                     )
             every = [counts(project) for project in projects]
             rows.append(
                 {
-                    "remote": kind, "builders": builders, "artifacts": len(made), "seconds": seconds,
-                    "made": sum(made.values()), "more_than_once": sum(count > 1 for count in made.values()),
+                    "remote": kind, "builders": builders, "artifacts": len(built), "seconds": seconds,
+                    "made": sum(built.values()), "more_than_once": sum(count > 1 for count in built.values()),
                     "told_twice": sum(one.get(url, {}).get("twice", 0) for one in every),
                     "waited": sum(one["local"].get("waited", 0) for one in every),
                     "same_bytes": len({json.dumps(products(project)) for project in projects}) == 1,
@@ -183,36 +183,38 @@ class _Lying:
     """A layer that returns a mutant."""
 
     def __init__(self) -> None:
-        self.answer = b""
+        self.reply = b""
 
     def get(self, key: str, limit: int) -> bytes | None:
-        return self.answer[: limit + 1]
+        return self.reply[: limit + 1]
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-def poison(work: Path, words: list[str], count: int = 700) -> dict[str, Any]:
+def poison(work: Path, options: list[str], count: int = 700) -> dict[str, Any]:
     """Mutants of real entries, read as builds do, with their check of products; and through builds."""
     with served("redis", work / "redis") as (url, _):
         first = clone(work / "first")
-        build(first, [*words, "--remote", url])
+        build(first, [*options, "--remote", url])
         layer = open_layer(Address(url))
         with contextlib.closing(Store(Path(f"{first}-store"))) as store:
             entries = {key: (record["label"], store.lookup(key)) for key, record in store.records()}
-        held = {key: layer.get(key, 1 << 26) for key in entries}
-        shared = sorted(key for key, data in held.items() if data is not None)
+        stored = {key: layer.get(key, 1 << 26) for key in entries}
+        shared = sorted(key for key, data in stored.items() if data is not None)
         kinds: dict[str, dict[str, int]] = {}
         for signed in (True, False):
-            _judge(shared, entries, count // 2, signed, kinds)
+            _check_mutants(shared, entries, count // 2, signed, kinds)
         expected = products(first)
-        rebuilt = _through_builds(work, words, url, layer, shared, expected)
+        rebuilt = _through_builds(work, options, url, layer, shared, expected)
     used = sum(found["used"] for found in kinds.values())
     tried = sum(sum(found.values()) for found in kinds.values())
     return {"mutants": tried, "used": used, "kinds": kinds, "builds": rebuilt, "ok": not used and not rebuilt["wrong"]}
 
 
-def _judge(keys: list[str], entries: dict[str, Any], count: int, signed: bool, kinds: dict[str, dict[str, int]]) -> None:
+def _check_mutants(
+    keys: list[str], entries: dict[str, Any], count: int, signed: bool, kinds: dict[str, dict[str, int]]
+) -> None:
     """Serve mutants one by one; an accepted one must equal the entry byte for byte."""
     signer = Secret(b"the team's secret " * 2) if signed else Unsigned()
     secret = b"the team's secret " * 2 if signed else b""
@@ -236,7 +238,7 @@ def _judge(keys: list[str], entries: dict[str, Any], count: int, signed: bool, k
 
         others = [one for one in strange if one is not None]
         for kind, mutant in mutants(data, others, max(count // len(chosen), 1), rng.randrange(99)):
-            lying.answer = mutant
+            lying.reply = mutant
             try:
                 found = remote.fetch(key, "", check)
             except ProductError:
@@ -248,19 +250,19 @@ def _judge(keys: list[str], entries: dict[str, Any], count: int, signed: bool, k
 
 
 def _through_builds(
-    work: Path, words: list[str], url: str, layer: Layer, keys: list[str], expected: dict[str, str]
+    work: Path, options: list[str], url: str, layer: Layer, keys: list[str], expected: dict[str, str]
 ) -> dict[str, int]:
     """Poison every entry of a server, and build: everything is rebuilt, and the remote is repaired."""
     wrong = refused = 0
     for number, spoil in enumerate((_flipped, _cut, _swapped)):
         spoil(layer, keys)
         project = clone(work / f"poisoned-{number}")
-        build(project, [*words, "--remote", url])
+        build(project, [*options, "--remote", url])
         wrong += products(project) != expected
         refused += counts(project)[url]["refused"]
-        mended = clone(work / f"mended-{number}")
-        _, report = build(mended, [*words, "--remote", url])
-        wrong += products(mended) != expected or any(item["status"] != "hit" for item in report["artifacts"])
+        repaired = clone(work / f"mended-{number}")
+        _, report = build(repaired, [*options, "--remote", url])
+        wrong += products(repaired) != expected or any(item["status"] != "hit" for item in report["artifacts"])
     return {"builds": 6, "refused": refused, "wrong": wrong}
 
 
@@ -346,13 +348,13 @@ def main() -> int:
     parser.add_argument("--jobs", default="2")
     parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
     options = parser.parse_args()
-    few = ["--jobs", options.jobs, "--arch", options.arch]
-    few += [word for name in options.kernel or ["add", "rms_norm", "kv_update"] for word in ("--kernel", name)]
+    fast_options = ["--jobs", options.jobs, "--arch", options.arch]
+    fast_options += [option for name in options.kernel or ["add", "rms_norm", "kv_update"] for option in ("--kernel", name)]
     runs: dict[str, Callable[[Path], dict[str, Any]]] = {
         "second": lambda work: second(work, ["--jobs", options.jobs]),
-        "kills": lambda work: kills(work, few),
-        "together": lambda work: together(work, [*few[2:], "--jobs", "1"]),
-        "poison": lambda work: poison(work, few),
+        "kills": lambda work: kills(work, fast_options),
+        "together": lambda work: together(work, [*fast_options[2:], "--jobs", "1"]),
+        "poison": lambda work: poison(work, fast_options),
     }
     path = options.out / "remote_cache.json"
     record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}

@@ -29,7 +29,7 @@ from ci.evidence import Digests  # noqa: E402
 from ci.evidence.digests import short  # noqa: E402
 from ci.evidence.verdicts import Budget, Verdict, Verdicts, key  # noqa: E402
 
-JUDGES: Final = (
+BASIS: Final = (
     "ci/bench/sanitize_gpu.py", "ci/bench/gpu_cases.py", "ci/bench/gpu_attention.py", "ci/bench/gpu_decode.py",
 )  # fmt: skip
 """Sources that a verdict on a CUBIN depends on."""
@@ -60,17 +60,17 @@ def main() -> int:
     began, budget = time.monotonic(), Budget(options.budget)
     kept = Verdicts(options.name)
     kept.path = Path(options.out) / "verdicts" / kept.path.name
-    judges = f"{Digests(ROOT).sources(JUDGES)} {options.sizes}"
+    basis = f"{Digests(ROOT).sources(BASIS)} {options.sizes}"
     found = [
-        Artifact(kernel, path.stem, key(judges, short(path.with_suffix(".cubin").read_bytes())))
+        Artifact(kernel, path.stem, key(basis, short(path.with_suffix(".cubin").read_bytes())))
         for kernel, paths in by_kernel(options.folder, options.only).items()
         for path in paths[:: max(1, len(paths) // options.artifacts)][: options.artifacts]
     ]
     runs: list[tuple[str, str, list[Artifact]]] = []
     for kernel in dict.fromkeys(artifact.kernel for artifact in found):
         for tool in TOOLS:
-            mine = [artifact for artifact in found if artifact.kernel == kernel]
-            runs.append((tool, kernel, [a for a in mine if kept.find(a.case(tool), a.key) is None]))
+            own = [artifact for artifact in found if artifact.kernel == kernel]
+            runs.append((tool, kernel, [a for a in own if kept.find(a.case(tool), a.key) is None]))
     with ThreadPoolExecutor(options.jobs) as pool:
         begun = [pool.submit(run_tool, *run, options, budget) for run in runs]
         results = [run.result() for run in begun]
@@ -170,13 +170,13 @@ def launch_all(folder: Path, stems: list[str], sizes: int) -> int:
             keep: list[Any] = []
             for spec in manifest.tensors:
                 tensor = tensors[spec.name]
-                place = device.empty(tuple(tensor.shape), spec.dtype)
+                array = device.empty(tuple(tensor.shape), spec.dtype)
                 if spec.access not in ("out", "scratch"):
                     host = tensor.contiguous()
-                    device.driver.copy_to_device(place.pointer, host.data_ptr(), place.nbytes, 0)
+                    device.driver.copy_to_device(array.pointer, host.data_ptr(), array.nbytes, 0)
                     keep.append(host)
-                keep.append(place)
-                views[spec.name] = TensorView(place.pointer, spec.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+                keep.append(array)
+                views[spec.name] = TensorView(array.pointer, spec.dtype, tuple(tensor.shape), tuple(tensor.stride()))
             given = arguments(manifest, tensors)
             loaded.plan({**given, **views}, values=values_option(manifest)).launch()
             device.driver.synchronize(0)
@@ -189,9 +189,9 @@ def report(results: list[dict[str, Any]], path: Path, seconds: float) -> int:
     """Write and print the table."""
     lines = ["| kernel | launches | " + " | ".join(TOOLS) + " |", "|---|--:|" + "--:|" * len(TOOLS)]
     for kernel in dict.fromkeys(result["kernel"] for result in results):
-        mine = {result["tool"]: result for result in results if result["kernel"] == kernel}
-        words = ["not run" if mine[tool]["errors"] is None else f"{mine[tool]['errors']} errors" for tool in TOOLS]
-        lines.append(f"| {kernel} | {min(r['launches'] for r in mine.values())} | {' | '.join(words)} |")
+        own = {result["tool"]: result for result in results if result["kernel"] == kernel}
+        cells = ["not run" if own[tool]["errors"] is None else f"{own[tool]['errors']} errors" for tool in TOOLS]
+        lines.append(f"| {kernel} | {min(r['launches'] for r in own.values())} | {' | '.join(cells)} |")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps({"seconds": seconds, "results": results}, indent=1) + "\n")
     path.with_suffix(".md").write_text("# Kernels under compute-sanitizer\n\n" + "\n".join(lines) + "\n")

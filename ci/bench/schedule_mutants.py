@@ -169,7 +169,7 @@ def idle_lines(kernel: Made, extents: tuple[int, ...]) -> set[str]:
     return {f"line {line}" for line, count in counts.items() if not count}
 
 
-def judge(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]:
+def detect(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]:
     """Which check finds a mistake in a prepared function, and its message."""
     function = parse_function(text)
     try:
@@ -181,8 +181,8 @@ def judge(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]:
     if ptx == kernel.ptx:
         return "nobody", "the same code"
     described = replace(kernel.manifest, abi=lowered.abi, tensor_maps=lowered.tensor_maps)  # other copies, other tensor maps
-    said = run(kernel._replace(manifest=described), extents, ptx)
-    return ("emulator", said) if said else ("nobody", "")
+    message = run(kernel._replace(manifest=described), extents, ptx)
+    return ("emulator", message) if message else ("nobody", "")
 
 
 def main() -> int:
@@ -196,11 +196,11 @@ def main() -> int:
     idle: set[str] = set()
 
     def add(level: str, name: str, kind: str, what: str, verdict: tuple[str, str]) -> None:
-        by, said = verdict
+        by, message = verdict
         known = NOTHING | (CHAINED if name.startswith("flash_attention") else IN_TURNS if "pingpong" in name else {})
         reason = "the launch does not run the line" if what in idle else known.get(kind, "")
-        why = (said or reason) if by == "nobody" else ""
-        rows.append({"level": level, "kernel": name, "kind": kind, "what": what, "by": by, "said": said, "why": why})
+        why = (message or reason) if by == "nobody" else ""
+        rows.append({"level": level, "kernel": name, "kind": kind, "what": what, "by": by, "said": message, "why": why})
         if by == "nobody":
             print(f"{name}: {kind}, {what}: nobody{f' ({why})' if why else ''}", flush=True)
 
@@ -208,12 +208,12 @@ def main() -> int:
         kernel = by.made(*sizes, **wanted)
         name = f"{kernel.prepared.name} {sizes[1]}x{sizes[2]}x64 {sizes[0]}, {kernel.schedule}"
         text, idle = print_function(kernel.prepared), idle_lines(kernel, extents)
-        assert judge(kernel, extents, text) == ("nobody", "the same code") and not run(kernel, extents, kernel.ptx)
+        assert detect(kernel, extents, text) == ("nobody", "the same code") and not run(kernel, extents, kernel.ptx)
         for mutant in mutants(text):
-            add("schedule", name, mutant.kind, mutant.what, judge(kernel, extents, mutant.text))
+            add("schedule", name, mutant.kind, mutant.what, detect(kernel, extents, mutant.text))
         for kind, what, ptx in by_ptx(kernel.ptx):
-            said = run(kernel, extents, ptx)
-            add("PTX", name, kind, what, ("emulator", said) if said else ("nobody", ""))
+            message = run(kernel, extents, ptx)
+            add("PTX", name, kind, what, ("emulator", message) if message else ("nobody", ""))
         report(rows, time.monotonic() - start, options.out)  # intermediate results: all kernels take an hour on two cores
     return int(any(row["by"] == "nobody" and not row["why"] for row in rows))
 
@@ -221,8 +221,8 @@ def main() -> int:
 def report(rows: list[dict[str, Any]], seconds: float, out: Path) -> None:
     """Write `schedule_mutants.json` and `.md`."""
     counts = Counter((row["level"], row["kind"], row["by"]) for row in rows)
-    by, judged = ("verifier", "emulator", "nobody"), Counter(row["by"] for row in rows)
-    told = sum(bool(row["why"]) for row in rows)
+    names, counted = ("verifier", "emulator", "nobody"), Counter(row["by"] for row in rows)
+    explained = sum(bool(row["why"]) for row in rows)
     lines = [
         "# Mistakes in schedules of roles",
         "",
@@ -230,17 +230,17 @@ def report(rows: list[dict[str, Any]], seconds: float, out: Path) -> None:
         "function, which the second verifier judges, and the emulator what it accepts; and in the PTX, which the emulator",
         "judges.",
         "",
-        f"{len(rows)} mistakes: {judged[by[0]]} refused by the verifier, {judged[by[1]]} found by the emulator, "
-        f"{judged[by[2]]} by nobody, {told} of them for a reason that is told below.",
+        f"{len(rows)} mistakes: {counted[names[0]]} refused by the verifier, {counted[names[1]]} found by the emulator, "
+        f"{counted[names[2]]} by nobody, {explained} of them for a reason that is told below.",
         "",
         "| in | mistake | planted | verifier | emulator | nobody |",
         "|---|---|--:|--:|--:|--:|",
     ]
     for level, kind in dict.fromkeys((row["level"], row["kind"]) for row in rows):
-        each = [counts[level, kind, one] for one in by]
-        lines.append(f"| {level} | {kind} | {sum(each)} | {' | '.join(map(str, each))} |")
-    left = sorted({(row["kind"], row["why"] or "**not known**") for row in rows if row["by"] == "nobody"})
-    lines += ["", "What nobody finds, and why:", "", *(f"- {kind}: {why}" for kind, why in left)]
+        row_counts = [counts[level, kind, one] for one in names]
+        lines.append(f"| {level} | {kind} | {sum(row_counts)} | {' | '.join(map(str, row_counts))} |")
+    unfound = sorted({(row["kind"], row["why"] or "**not known**") for row in rows if row["by"] == "nobody"})
+    lines += ["", "What nobody finds, and why:", "", *(f"- {kind}: {reason}" for kind, reason in unfound)]
     kernels = list(dict.fromkeys(row["kernel"] for row in rows))
     out.mkdir(parents=True, exist_ok=True)
     (out / "schedule_mutants.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

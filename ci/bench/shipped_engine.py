@@ -84,7 +84,7 @@ def prepare(folder: Path, tokenizer: Path) -> None:
         *project["optional-dependencies"]["signing"],
     ]
     fetch = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", PYTHON]
-    fetch += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    fetch += [option for platform in PLATFORMS for option in ("--platform", platform)]
     subprocess.run([*fetch, "-d", str(folder / "wheels"), *needs], check=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(tokenizer / name, folder / "model")
@@ -102,9 +102,9 @@ def prepare(folder: Path, tokenizer: Path) -> None:
     (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def tilec(*words: str) -> None:
+def tilec(*arguments: str) -> None:
     """Run a command of tilec."""
-    subprocess.run([sys.executable, "-P", "-m", "tilec", *words], check=True)
+    subprocess.run([sys.executable, "-P", "-m", "tilec", *arguments], check=True)
 
 
 def run(folder: Path, out: Path) -> int:
@@ -119,13 +119,13 @@ def run(folder: Path, out: Path) -> int:
         install = [python, "-m", "pip", "install", "-q", "--no-index", "--find-links", str(folder / "wheels"), *wanted]
         subprocess.run(install, check=True)
         installed = time.perf_counter() - began
-        looked = f"import importlib.util as u; print([name for name in {COMPILERS!r} if u.find_spec(name)])"
-        compilers = subprocess.run([python, "-c", looked], check=True, capture_output=True, text=True).stdout.strip()
+        check_script = f"import importlib.util as u; print([name for name in {COMPILERS!r} if u.find_spec(name)])"
+        compilers = subprocess.run([python, "-c", check_script], check=True, capture_output=True, text=True).stdout.strip()
         pulled = ("--bundle", str(next((folder / "pulled").glob("*.bundle"))))
         cases = {
-            "wheel, found by itself": ask(python, home, folder, "release"),
-            "pulled bundle": ask(python, home, folder, "release", *pulled),
-            "pulled bundle, another key trusted": ask(python, home, folder, "stranger", *pulled),
+            "wheel, found by itself": generate(python, home, folder, "release"),
+            "pulled bundle": generate(python, home, folder, "release", *pulled),
+            "pulled bundle, another key trusted": generate(python, home, folder, "stranger", *pulled),
         }
     first, second, refused = cases.values()
     same = bool(first.get("ids")) and first.get("ids") == second.get("ids")
@@ -145,15 +145,15 @@ def run(folder: Path, out: Path) -> int:
     return int(not right)
 
 
-def ask(python: str, home: Path, folder: Path, policy: str, *more: str) -> dict[str, Any]:
+def generate(python: str, home: Path, folder: Path, policy: str, *more: str) -> dict[str, Any]:
     """Generate once in a separate process that cannot see a checkout."""
     command = [python, "-P", "-m", "tilec_engine", "--model", str(folder / "model"), "--dummy-weights", "--json", *more]
     command += ["--prompt", "Hello", "--max-new-tokens", "32", "--trust", str(folder / f"{policy}.toml")]
     kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")}
     done = subprocess.run(command, cwd=home, env={**kept, "HOME": str(home)}, capture_output=True, text=True, check=False)
     error = next((line for line in done.stderr.splitlines() if "error" in line), "").replace(str(folder), "FOLDER")
-    answer: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
-    return {"status": done.returncode, "error": error, **answer}
+    output: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    return {"status": done.returncode, "error": error, **output}
 
 
 if __name__ == "__main__":

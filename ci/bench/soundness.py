@@ -41,7 +41,7 @@ KINDS = {
     "invalid": "refused by the frontend",
     "crash": "the prover failed",
 }
-JUDGES = (
+BASIS = (
     "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/artifact/records.py", "tests/soundness/verdict.py",
     "tests/soundness/enumeration.py", "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
 )  # fmt: skip
@@ -69,19 +69,19 @@ class Row:
 
 
 @cache
-def judges() -> str:
-    """The digest of `JUDGES`."""
-    return Digests(ROOT).sources(JUDGES)
+def basis() -> str:
+    """The digest of `BASIS`."""
+    return Digests(ROOT).sources(BASIS)
 
 
-def judged(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
+def checked(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
     """The verdict on one kernel, its key, and whether it is the cached one."""
     seed, line = task
     kernel = generate_any(seed)
     function = parse(kernel)
     if function is None:
         return Row(seed, kernel.schedule, "invalid", (), (), 0), "", True
-    now = key(judges(), seed, print_function(function))
+    now = key(basis(), seed, print_function(function))
     kept = line.verdict if line is not None and now in line.keys else None
     if kept is not None:
         launches, codes, wrong = kept.detail if len(kept.detail) > 1 else (*kept.detail, (), ())
@@ -91,37 +91,37 @@ def judged(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
             verdict = judge_function(function, seed)
         except Exception as error:  # a failing kernel must not end a run of thousands; it is counted and named
             verdict = Verdict("crash", (type(error).__name__,))
-    met, done = tuple(sorted(features(function))), tuple(sorted(operations(function)))
-    row = Row(seed, kernel.schedule, verdict.kind, verdict.codes, verdict.wrong_examples, verdict.launches, met, done)
+    features_used, done = tuple(sorted(features(function))), tuple(sorted(operations(function)))
+    row = Row(seed, kernel.schedule, verdict.kind, verdict.codes, verdict.wrong_examples, verdict.launches, features_used, done)
     return row, now, kept is not None
 
 
-def judge_all(seeds: range, jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
+def check_all(seeds: range, jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
     """Rows of all kernels within the budget, and how many were judged now; verdicts are stored as they arrive."""
     rows: list[Row] = []
     fresh = 0
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=50) as pool:
         tasks: Iterator[tuple[int, Line | None]] = ((seed, verdicts.known(seed)) for seed in seeds)
         while not budget.is_spent() and (batch := list(islice(tasks, 100 * jobs))):
-            for row, now, is_kept in pool.map(judged, batch, chunksize=10):
+            for row, now, is_kept in pool.map(checked, batch, chunksize=10):
                 rows.append(row)
                 if not is_kept:
                     fresh += 1
-                    told = [row.codes, row.wrong_examples] if row.codes or row.wrong_examples else []
-                    verdicts.add(row.seed, [now], Kept(row.kind, [row.launches, *told]))
+                    details = [row.codes, row.wrong_examples] if row.codes or row.wrong_examples else []
+                    verdicts.add(row.seed, [now], Kept(row.kind, [row.launches, *details]))
     return rows, fresh
 
 
 def table(rows: list[Row], fresh: int) -> str:
     """The table of results."""
     kinds = Counter(row.kind for row in rows)
-    judged_rows = len(rows) - kinds["invalid"] - kinds["vacuous"]
+    checked_rows = len(rows) - kinds["invalid"] - kinds["vacuous"]
     lines = ["# Soundness of the prover on random kernels", ""]
     lines += [f"{len(rows)} kernels, numbers {rows[0].seed} to {rows[-1].seed}; {fresh} of them judged by the last run.", ""]
     lines += ["| verdict | kernels | share of judged |", "|---|--:|--:|"]
-    for kind, words in KINDS.items():
-        share = "" if kind in ("invalid", "vacuous") else f"{100 * kinds[kind] / max(1, judged_rows):.2f} %"
-        lines.append(f"| {words} | {kinds[kind]} | {share} |")
+    for kind, label in KINDS.items():
+        share = "" if kind in ("invalid", "vacuous") else f"{100 * kinds[kind] / max(1, checked_rows):.2f} %"
+        lines.append(f"| {label} | {kinds[kind]} | {share} |")
     examples = sum(len(row.wrong_examples) for row in rows)
     refused = [row for row in rows if row.kind.startswith("refused")]
     named = sum(len(row.codes) for row in refused)
@@ -140,8 +140,8 @@ def table(rows: list[Row], fresh: int) -> str:
     lines += ["", "## By schedule", "", "| schedule | kernels | accepted | refused, confirmed | refused, harmless |"]
     lines.append("|---|--:|--:|--:|--:|")
     for name in sorted({row.part for row in rows}):
-        mine = Counter(row.kind for row in rows if row.part == name)
-        counts = (sum(mine.values()), mine["accepted"], mine["refused_confirmed"], mine["refused_harmless"])
+        outcomes = Counter(row.kind for row in rows if row.part == name)
+        counts = (sum(outcomes.values()), outcomes["accepted"], outcomes["refused_confirmed"], outcomes["refused_harmless"])
         lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     lines.append("")
     for kind in ("false_accept", "crash"):
@@ -156,19 +156,21 @@ def coverage(rows: list[Row]) -> str:
     lines += ["| feature | kernels | accepted | refused, confirmed | refused, harmless | harmless refused |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     for feature in sorted({feature for row in rows for feature in row.features}):
-        mine = Counter(row.kind for row in rows if feature in row.features)
-        harmless = mine["accepted"] + mine["refused_harmless"]
-        counts = (sum(mine.values()), mine["accepted"], mine["refused_confirmed"], mine["refused_harmless"])
-        share = f"{100 * mine['refused_harmless'] / harmless:.1f} %" if harmless else ""
+        outcomes = Counter(row.kind for row in rows if feature in row.features)
+        harmless = outcomes["accepted"] + outcomes["refused_harmless"]
+        counts = (sum(outcomes.values()), outcomes["accepted"], outcomes["refused_confirmed"], outcomes["refused_harmless"])
+        share = f"{100 * outcomes['refused_harmless'] / harmless:.1f} %" if harmless else ""
         lines.append(f"| {feature} | {' | '.join(map(str, counts))} | {share} |")
-    met = Counter(pair for row in rows for pair in row.operations)
+    features_used = Counter(pair for row in rows for pair in row.operations)
     accepted = Counter(pair for row in rows if row.kind == "accepted" for pair in row.operations)
-    dtypes = [dtype for dtype in DTYPES if any(pair[1] == dtype for pair in met)]
+    dtypes = [dtype for dtype in DTYPES if any(pair[1] == dtype for pair in features_used)]
     lines += ["", "## Operations by dtype", "", "Kernels that use it, and how many of them were accepted. `index:` lines count"]
     lines += ["operations that decide where memory is touched.", "", f"| operation | {' | '.join(dtypes)} |"]
     lines.append(f"|---|{'--:|' * len(dtypes)}")
-    for name in sorted({name for name, _ in met}, key=lambda n: (n.startswith("index: "), n)):
-        cells = [f"{met[name, dtype]}, {accepted[name, dtype]}" if met[name, dtype] else "" for dtype in dtypes]
+    for name in sorted({name for name, _ in features_used}, key=lambda n: (n.startswith("index: "), n)):
+        cells = [
+            f"{features_used[name, dtype]}, {accepted[name, dtype]}" if features_used[name, dtype] else "" for dtype in dtypes
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -194,7 +196,7 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, metavar="NUMBER", help="print the smallest kernel like this false accept")
     arguments = parser.parse_args()
     if arguments.show is not None:
-        print(text_of(generate_any(arguments.show)), judged((arguments.show, None))[0], sep="\n")
+        print(text_of(generate_any(arguments.show)), checked((arguments.show, None))[0], sep="\n")
         return 0
     if arguments.shrink is not None:
         print(smallest(generate_any(arguments.shrink)))
@@ -202,7 +204,7 @@ def main() -> int:
     result = Result("soundness")
     verdicts = Verdicts("soundness", arguments.output / "verdicts")
     seeds = range(arguments.first, arguments.first + arguments.count)
-    rows, fresh = judge_all(seeds, arguments.jobs, Budget(arguments.budget), verdicts)
+    rows, fresh = check_all(seeds, arguments.jobs, Budget(arguments.budget), verdicts)
     verdicts.close()
     if len(rows) < len(seeds):
         print(f"{len(rows)} of {len(seeds)} kernels, {fresh} of them judged now: run again to go on")

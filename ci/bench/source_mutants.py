@@ -96,21 +96,21 @@ class Tree:
                 command(step), cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 start_new_session=True,
             )  # fmt: skip
-            how, output, seconds = finish(process, limit, until=until)
-            return how, process.returncode, output, seconds
+            ending, output, seconds = finish(process, limit, until=until)
+            return ending, process.returncode, output, seconds
 
-    def judge(self, mutant: Mutant, step: Step, limit: float, until: float) -> tuple[str, str, float] | None:
+    def run_step(self, mutant: Mutant, step: Step, limit: float, until: float) -> tuple[str, str, float] | None:
         """Make the mistake, run the step, unmake it: status, test and seconds; None where it was not at its end at `until`."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
         try:
             path.write_text(mutant.applied(text), encoding="utf-8")
-            how, status, output, seconds = self.run(step, limit, until)
+            ending, status, output, seconds = self.run(step, limit, until)
         finally:
             path.write_text(text, encoding="utf-8")
-        if how == STOPPED:
+        if ending == STOPPED:
             return None
-        if how != ENDED:
+        if ending != ENDED:
             return "hung", name_of(step), seconds
         if status in (0, 5):  # 5: no test was collected
             return "passed", "", seconds
@@ -163,37 +163,37 @@ class State:
             read = ""
         return key(self.functions[mutant.identity], mutant.identity, outcome.status, read)
 
-    def add(self, mutant: Mutant, step: Step, said: tuple[str, str, float]) -> None:
+    def add(self, mutant: Mutant, step: Step, outcome_of: tuple[str, str, float]) -> None:
         """Keep what a step said."""
-        outcome = Outcome(*said)
+        outcome = Outcome(*outcome_of)
         self.found[mutant.identity][name_of(step)] = outcome
         kept = Verdict(outcome.status, [outcome.test, round(outcome.seconds, 1)])
         self.verdicts.add(self.case(mutant, step), [self.key(mutant, step, outcome)], kept)
 
     def is_open(self, mutant: Mutant, step: Step) -> bool:
         """Whether a step could still say something of a mutant that no step has seen."""
-        said = self.found[mutant.identity]
-        return name_of(step) not in said and not any(row.status in SEEN for row in said.values())
+        outcome_of = self.found[mutant.identity]
+        return name_of(step) not in outcome_of and not any(row.status in SEEN for row in outcome_of.values())
 
     def result(self, mutant: Mutant, most: int | None) -> Fate:
         """What the steps say together; the first that saw the mistake is named."""
-        said, order = self.found[mutant.identity], [name_of(step) for step in self.steps(mutant)[:most]]
-        seconds = sum(row.seconds for row in said.values())
+        outcome_of, order = self.found[mutant.identity], [name_of(step) for step in self.steps(mutant)[:most]]
+        seconds = sum(row.seconds for row in outcome_of.values())
         for name in order:
-            row = said.get(name)
+            row = outcome_of.get(name)
             if row is not None and row.status in SEEN:
-                return Fate("killed" if row.status == "failed" else "hung", row.test, seconds, len(said))
-        done = all(name in said for name in order)
-        return Fate("survived" if done else "unfinished", "", seconds, len(said))
+                return Fate("killed" if row.status == "failed" else "hung", row.test, seconds, len(outcome_of))
+        done = all(name in outcome_of for name in order)
+        return Fate("survived" if done else "unfinished", "", seconds, len(outcome_of))
 
 
 def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[Step, float]:
     """Run every step once without a mistake: all must pass; limits follow from the processor time that they took."""
     limits: dict[Step, float] = {}
     for step in dict.fromkeys(step for _, step in todo):
-        how, status, output, took = tree.run(step, 1200)
+        ending, status, output, took = tree.run(step, 1200)
         print(f"baseline {took:6.1f} s  {name_of(step)}", flush=True)
-        if how != ENDED or status not in (0, 5):
+        if ending != ENDED or status not in (0, 5):
             raise SystemExit(f"without any mistake {name_of(step)} fails:\n{output[-3000:]}")
         limits[step] = 20 + slack * took
     return limits
@@ -222,15 +222,18 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
                     return
             tree, limit = trees.get(), limits.get(step, LIMIT)
             try:
-                said = tree.judge(mutant, step, limit, until)
+                outcome_of = tree.run_step(mutant, step, limit, until)
             finally:
                 trees.put(tree)
-            if said is None:
+            if outcome_of is None:
                 return  # this run ended, which says nothing of the mistake
             with lock:
-                state.add(mutant, step, said)
-                where = f"{mutant.path}:{mutant.line} {mutant.operator}"
-                print(f"{said[2]:6.1f} s {said[0]:6} {mutant.identity} {where} {said[1] or name_of(step)}", flush=True)
+                state.add(mutant, step, outcome_of)
+                location = f"{mutant.path}:{mutant.line} {mutant.operator}"
+                print(
+                    f"{outcome_of[2]:6.1f} s {outcome_of[0]:6} {mutant.identity} {location} {outcome_of[1] or name_of(step)}",
+                    flush=True,
+                )
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(work, todo))
@@ -267,10 +270,10 @@ def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str],
     counts = Counter(results[m.identity].outcome for m in wanted)
     seen = counts["killed"] + counts["hung"]
     lines = ["# Mistakes in tilec's own source", ""]
-    how = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
+    ending = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
     took = sum(results[m.identity].seconds for m in wanted)
     lived = f"{counts['survived']} survived, {counts['unfinished']} not judged to the end"
-    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {lived}. Processor time of all: {took:.0f} s.", ""]
+    lines += [f"{len(wanted)} mutants: {seen} seen ({ending}), {lived}. Processor time of all: {took:.0f} s.", ""]
     operators = Counter(m.operator for m in wanted)
     lines += ["| mistake | mutants | survived |", "|---|--:|--:|"]
     for operator, count in operators.most_common():
@@ -284,8 +287,8 @@ def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str],
     lines += ["", "## All", "", "| where | function | mistake | what | seen by | s |", "|---|---|---|---|---|--:|"]
     for m in wanted:
         result = results[m.identity]
-        by = result.test if result.outcome == "killed" else f"{result.outcome} {result.test}".strip()
-        cells = (f"{m.path.removeprefix('tilec/')}:{m.line}", m.function, m.operator, _what(m), by)
+        seen_by = result.test if result.outcome == "killed" else f"{result.outcome} {result.test}".strip()
+        cells = (f"{m.path.removeprefix('tilec/')}:{m.line}", m.function, m.operator, _what(m), seen_by)
         lines.append(f"| {' | '.join(map(_cell, cells))} | {result.seconds:.0f} |")
     return "\n".join(lines) + "\n"
 
@@ -358,8 +361,8 @@ def main() -> int:
     if unfinished and not arguments.only and not arguments.steps:
         print(f"{len(fates) - unfinished} of {len(fates)} mutants judged to the end: run again to go on")
         return UNFINISHED
-    left_out = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
-    text = table(wanted, fates, notes, left_out)
+    equivalents = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
+    text = table(wanted, fates, notes, equivalents)
     print(text)
     unexplained = [m for m in wanted if fates[m.identity].outcome == "survived" and m.identity not in notes]
     status = int(bool(unexplained))

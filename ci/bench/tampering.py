@@ -48,18 +48,18 @@ LIMIT_MIB: Final = 128.0
 def tamper(count: int, seed: int) -> dict[str, Any]:
     """Outcomes of `count` changes, by family."""
     with tempfile.TemporaryDirectory(dir=quick()) as name:
-        made = scene.make(Path(name).resolve())
-        return as_json(run(made, FAMILIES, count, seed))
+        setup = scene.make(Path(name).resolve())
+        return as_json(run(setup, FAMILIES, count, seed))
 
 
 def milliseconds(call: Callable[[], object], times: int = 30) -> float:
     """The minimum of `times` calls: other load on the machine only adds time."""
-    taken: list[float] = []
+    times_taken: list[float] = []
     for _ in range(times):
         began = time.perf_counter()
         call()
-        taken.append((time.perf_counter() - began) * 1000)
-    return round(min(taken), 3)
+        times_taken.append((time.perf_counter() - began) * 1000)
+    return round(min(times_taken), 3)
 
 
 def sealed_mapping(path: Path) -> None:

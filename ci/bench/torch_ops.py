@@ -120,7 +120,7 @@ class Ops:
         return Layer().to("cuda", torch.bfloat16)
 
 
-def apart(torch: Any, found: Any, wanted: Any) -> float:
+def distance(torch: Any, found: Any, wanted: Any) -> float:
     """The largest difference, in units of the root mean square of the expected values."""
     wide = wanted.double()
     return float((found.double() - wide).abs().max() / wide.pow(2).mean().sqrt())
@@ -130,7 +130,7 @@ def check_eager(torch: Any, ops: Ops) -> str:
     model = ops.model()
     with torch.no_grad():
         x = torch.randn(37, HIDDEN, device="cuda", dtype=torch.bfloat16)
-        error = apart(torch, model(x), model.reference(x))
+        error = distance(torch, model(x), model.reference(x))
     assert error < 0.05, error
     return f"{error:.4f} of the root mean square"
 
@@ -143,7 +143,7 @@ def check_compiled(torch: Any, ops: Ops, mode: str, dynamic: bool | None) -> str
         for rows in (37, 37, 37, 64) if dynamic else (37, 37, 37):
             x = torch.randn(rows, HIDDEN, device="cuda", dtype=torch.bfloat16)
             wanted, found = model(x), compiled(x).clone()
-            worst = max(worst, apart(torch, found, wanted))
+            worst = max(worst, distance(torch, found, wanted))
             same = same and bool(torch.equal(found, wanted))
     assert worst < 0.05, worst
     return "equal to eager, bit for bit" if same else f"{worst:.4f} of the root mean square from eager"
@@ -158,10 +158,10 @@ def check_mutation(torch: Any, ops: Ops) -> str:
     compiled = torch.compile(step, fullgraph=True)
     for _ in range(3):
         x, residual = (torch.randn(5, HIDDEN, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-        mine, theirs = residual.clone(), residual.clone()
-        wanted, found = step(x, mine, weight), compiled(x, theirs, weight)
-        version = mine._version
-        assert torch.equal(mine, theirs) and torch.equal(mine, x + residual)
+        own, theirs = residual.clone(), residual.clone()
+        wanted, found = step(x, own, weight), compiled(x, theirs, weight)
+        version = own._version
+        assert torch.equal(own, theirs) and torch.equal(own, x + residual)
         assert all(torch.equal(one, other) for one, other in zip(wanted, found, strict=True))
         assert version > 0
     return "in place, eager and compiled"
@@ -215,11 +215,11 @@ def check_elsewhere(torch: Any, ops: Ops) -> str:
     """Other streams, a thread without a context, modes, host tensors."""
     x, y = (torch.randn(5000, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     wanted = x + y
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         found = ops.add(x, y)
-    side.synchronize()
+    side_stream.synchronize()
     assert torch.equal(found, wanted)
     results: list[Any] = []
 

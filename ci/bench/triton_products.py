@@ -33,8 +33,8 @@ class Config(NamedTuple):
     roles: bool = False
 
     def __str__(self) -> str:
-        words = f"{self.rows}x{self.columns} stages{self.stages} warps{self.warps} group{self.group}"
-        return f"{words} roles" if self.roles else words
+        text = f"{self.rows}x{self.columns} stages{self.stages} warps{self.warps} group{self.group}"
+        return f"{text} roles" if self.roles else text
 
 
 CONFIGS: Final = (
@@ -125,9 +125,9 @@ class TritonProducts:
 
     def _arguments(self, config: Config, tensors: Mapping[str, Any]) -> tuple[Any, ...]:
         tiles = {"a": (config.rows, DEPTH), "b": (config.columns, DEPTH), "out": (config.rows, config.columns)}
-        made = [descriptors.TensorDescriptor.from_tensor(tensors[name], list(tile)) for name, tile in tiles.items()]
+        arguments = [descriptors.TensorDescriptor.from_tensor(tensors[name], list(tile)) for name, tile in tiles.items()]
         rows, depth = tensors["a"].shape
-        return (*made, rows, tensors["b"].shape[0], depth)
+        return (*arguments, rows, tensors["b"].shape[0], depth)
 
     def _options(self, config: Config) -> dict[str, Any]:
         return {

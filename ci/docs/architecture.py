@@ -33,7 +33,7 @@ def architecture(root: Path) -> str:
         f"{', '.join(f'`{name}`' for name in stages())}.\n",
         "## Folders\n",
         "| folder | what |\n|---|---|",
-        *(f"| {name} | {what} |" for name, what in folders(root)),
+        *(f"| {name} | {description} |" for name, description in folders(root)),
         "",
         "## What each package says\n",
         *(_package(path, root) for path in sorted(packages(root))),
@@ -47,7 +47,7 @@ def folders(root: Path) -> list[tuple[str, str]]:
     for path in (*sorted((root / "tilec").glob("*/__init__.py")), root / "engine/__init__.py"):
         name = path.parent.relative_to(root).as_posix()
         rows.append((f"[`{name}`](#{_anchor(name)})", _first_sentence(_docstring(path))))
-    return [*rows, *((f"`{name}`", what) for name, what in OTHERS.items())]
+    return [*rows, *((f"`{name}`", description) for name, description in OTHERS.items())]
 
 
 def stages() -> list[str]:

@@ -66,10 +66,10 @@ def _help(text: str) -> str:
 
 def _options(context: click.Context) -> str:
     rows = [record for one in context.command.get_params(context) if (record := one.get_help_record(context)) is not None]
-    rows = [(names, told) for names, told in rows if told and not names.startswith(("-h,", "--help", "--color"))]
+    rows = [(names, described) for names, described in rows if described and not names.startswith(("-h,", "--help", "--color"))]
     if not rows:
         return ""
-    cells = [f"| `{_cell(names)}` | {_cell(told)} |" for names, told in rows]
+    cells = [f"| `{_cell(names)}` | {_cell(described)} |" for names, described in rows]
     return "\n".join(["| option | what |", "|---|---|", *cells]) + "\n"
 
 

@@ -29,8 +29,8 @@ _repository = Repository(ROOT)
 
 def generated() -> dict[str, str]:
     """The text of each generated page."""
-    made = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands(), "api.md": api()}
-    return made | {"architecture.md": architecture(ROOT)} | errors()
+    pages = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands(), "api.md": api()}
+    return pages | {"architecture.md": architecture(ROOT)} | errors()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

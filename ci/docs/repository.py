@@ -61,9 +61,9 @@ class Repository:
                 path = self.root / name
                 if not path.is_file():
                     raise LinkError(f"{uri}: `{match[3]}` is no file of the repository")
-                place = f"repository/{name}" if path.suffix in (*PICTURES, ".md") else f"repository/{name}.md"
-                self.page_of[name], self.name_of[place] = place, name
-                found[place] = self._shown(path, name)
+                page = f"repository/{name}" if path.suffix in (*PICTURES, ".md") else f"repository/{name}.md"
+                self.page_of[name], self.name_of[page] = page, name
+                found[page] = self._shown(path, name)
         return found
 
     def relinked(self, text: str, uri: str) -> str:
@@ -73,14 +73,14 @@ class Repository:
         def change(match: re.Match[str]) -> str:
             if any(start <= match.start() < end for start, end in kept):
                 return match[0]
-            address, mark, anchor = match[3].partition("#")
+            address, hash_sign, anchor = match[3].partition("#")
             name = self._target(address, uri)
             if name is None:
                 return match[0]
-            place = name.removeprefix(PAGES) if name.startswith(PAGES) else self.page_of.get(name)
-            if place is None:
+            page = name.removeprefix(PAGES) if name.startswith(PAGES) else self.page_of.get(name)
+            if page is None:
                 return match[2]
-            return f"{match[1]}[{match[2]}]({posixpath.relpath(place, posixpath.dirname(uri) or '.')}{mark}{anchor})"
+            return f"{match[1]}[{match[2]}]({posixpath.relpath(page, posixpath.dirname(uri) or '.')}{hash_sign}{anchor})"
 
         return _LINK.sub(change, text)
 

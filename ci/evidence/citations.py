@@ -21,7 +21,7 @@ PAGES: Final = (
 )  # fmt: skip
 LINK: Final = re.compile(r"\[(?P<text>[^\]]*)\]\((?:[\w./-]*?)results/(?P<file>[\w.]+)\)|`[\w./-]*?results/(?P<plain>[\w.]+)`")
 DATE: Final = re.compile(r", \d{4}-\d\d-\d\d$")
-BEHIND: Final = 16
+DATE_DISTANCE: Final = 16
 """Characters after a citation in which its date may be."""
 
 
@@ -46,9 +46,9 @@ def citations(root: Path) -> list[Citation]:
     for page in pages(root):
         text = page.read_text(encoding="utf-8")
         for match in LINK.finditer(text):
-            place = f"{page.relative_to(root).as_posix()}:{text.count(chr(10), 0, match.start()) + 1}"
-            around = f"{match['text'] or ''} {text[match.end() : match.end() + BEHIND]}"
-            found.append(Citation(place, match["file"] or match["plain"], around))
+            location = f"{page.relative_to(root).as_posix()}:{text.count(chr(10), 0, match.start()) + 1}"
+            around = f"{match['text'] or ''} {text[match.end() : match.end() + DATE_DISTANCE]}"
+            found.append(Citation(location, match["file"] or match["plain"], around))
     return found
 
 
@@ -66,10 +66,10 @@ def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries:
             lines.append(f"{citation.place}: `{citation.file}` is no result of ci/evidence/results.toml")
         elif not _may_stand(states[entry.name], citation.text):
             state = states[entry.name]
-            way = (
+            remedy = (
                 f"renew it, or cite it with its date, {state.age} (`python ci/figures.py --write`)" if state.age else "renew it"
             )
-            lines.append(f"{citation.place}: `{citation.file}` is {state.state}: {'; '.join(state.reasons)}: {way}")
+            lines.append(f"{citation.place}: `{citation.file}` is {state.state}: {'; '.join(state.reasons)}: {remedy}")
     return lines
 
 
@@ -88,7 +88,7 @@ def dated(text: str, states: Mapping[str, Status], entries: Iterable[Entry]) -> 
             return match[0]
         state = states[entry.name]
         bare = DATE.sub("", match["text"])
-        words = f"{bare}, {state.age}" if state.state == "stale" and state.age else bare
-        return match[0].replace(f"[{match['text']}]", f"[{words}]", 1)
+        label = f"{bare}, {state.age}" if state.state == "stale" and state.age else bare
+        return match[0].replace(f"[{match['text']}]", f"[{label}]", 1)
 
     return LINK.sub(one, text)

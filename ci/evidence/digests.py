@@ -154,11 +154,11 @@ class Digests:
 
     def sources(self, paths: Iterable[str], *, docstrings: bool = False) -> str:
         """One digest of the files and folders of `paths`, including their names."""
-        made = hashlib.sha256()
+        digest = hashlib.sha256()
         for path in paths:
             for file in self.files(path):
-                made.update(f"{file.relative_to(self.root).as_posix()}\0".encode() + self._content(file, docstrings) + b"\0")
-        return made.hexdigest()[:LENGTH]
+                digest.update(f"{file.relative_to(self.root).as_posix()}\0".encode() + self._content(file, docstrings) + b"\0")
+        return digest.hexdigest()[:LENGTH]
 
     def files(self, path: str) -> Iterator[Path]:
         """The relevant files of a path, sorted; UnknownDigest if there are none."""

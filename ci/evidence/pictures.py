@@ -30,11 +30,11 @@ class Picture:
 
     def digest(self, folder: Path) -> str:
         """The digest of the measurements in its JSON files, independent of their stamps and formatting."""
-        made = hashlib.sha256()
+        digest_ = hashlib.sha256()
         for source in self.sources:
             data: dict[str, Any] = json.loads((folder / source).read_text(encoding="utf-8"))
-            made.update(json.dumps({k: v for k, v in data.items() if k not in STAMP}, sort_keys=True).encode())
-        return made.hexdigest()[:16]
+            digest_.update(json.dumps({k: v for k, v in data.items() if k not in STAMP}, sort_keys=True).encode())
+        return digest_.hexdigest()[:16]
 
     def is_current(self, folder: Path) -> bool:
         """Whether it was drawn from its current JSON."""

@@ -40,9 +40,9 @@ def kernels(results: Results) -> list[str]:
         ),
     ]
     lines = ["| kernels | compared with | ratio of rates: worst, geometric mean |", "|---|---|--:|"]
-    for what, library, name, path in rows:
-        least, mean = (results.text(name, f"{path}.{which}", ".3f") for which in ("least", "mean"))
-        lines.append(f"| {what} | {library} | {least}, {mean} |")
+    for label, library, name, path in rows:
+        least, mean = (results.text(name, f"{path}.{statistic}", ".3f") for statistic in ("least", "mean"))
+        lines.append(f"| {label} | {library} | {least}, {mean} |")
     return lines
 
 
@@ -55,8 +55,8 @@ def engine(results: Results) -> list[str]:
     def row(label: str, key: str, reference: str, form: str) -> str:
         cells: list[str] = []
         for name in MODELS:
-            beside = f" ({formatted(speeds[name][reference], '.0f')})" if reference in speeds[name] else ""
-            cells.append(formatted(speeds[name][key], form) + beside)
+            compared = f" ({formatted(speeds[name][reference], '.0f')})" if reference in speeds[name] else ""
+            cells.append(formatted(speeds[name][key], form) + compared)
         return f"| {label} (transformers) | {' | '.join(cells)} |"
 
     decode = "transformers_eager_decode_at_18_tok_s"
@@ -91,11 +91,11 @@ def summary(results: Results) -> list[str]:
     seconds = results.text("build_speed", f"{cold}seconds", ".0f")
     jobs = results.text("build_speed", "jobs")
     lines = ["| what | compared with | tilec | result |", "|---|---|---|---|"]
-    beside = f"transformers (eager): {theirs} tokens/s"
-    lines.append(f"| decode of Qwen3 4B, batch 1 | {beside} | {ours} tokens/s | {_cited('engine_check')} |")
-    for what, library, name, path in ratios:
-        least, mean = (results.text(name, f"{path}.{which}", ".2f") for which in ("least", "mean"))
-        lines.append(f"| {what} | {library} | {mean} of its rate; at worst {least} | {_cited(name)} |")
+    compared = f"transformers (eager): {theirs} tokens/s"
+    lines.append(f"| decode of Qwen3 4B, batch 1 | {compared} | {ours} tokens/s | {_cited('engine_check')} |")
+    for label, library, name, path in ratios:
+        least, mean = (results.text(name, f"{path}.{statistic}", ".2f") for statistic in ("least", "mean"))
+        lines.append(f"| {label} | {library} | {mean} of its rate; at worst {least} | {_cited(name)} |")
     build = f"cold build for one architecture, {artifacts} artifacts, {jobs} processes"
     return [*lines, f"| {build} | | {seconds} s | {_cited('build_speed')} |"]
 

@@ -48,16 +48,16 @@ class Results:
             if name not in VIEWS:
                 raise WrongFigure(f"ci/evidence/views.py makes nothing of `{name}`")
             data, path = VIEWS[name](data), path.removeprefix("view.")
-        place = 0
-        while place < len(path):
-            match = STEP.match(path, place)
+        offset = 0
+        while offset < len(path):
+            match = STEP.match(path, offset)
             if match is None:
-                raise WrongFigure(f"`{path}` is no path, from `{path[place:]}` on")
+                raise WrongFigure(f"`{path}` is no path, from `{path[offset:]}` on")
             try:
                 data = _step(data, *match.groups())
             except (KeyError, IndexError, TypeError, StopIteration):
                 raise WrongFigure(f"`{name}` has nothing at `{path[: match.end()]}`") from None
-            place = match.end()
+            offset = match.end()
         return data
 
     def text(self, name: str, path: str, form: str = "") -> str:

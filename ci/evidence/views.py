@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-FEW: Final = 128
+SMALL_M: Final = 128
 """Small-M products have fewer rows than this."""
 SHIPPED_ATTENTION: Final = "128x128_copytma_consumers2_stages2"
 OVERLAPPED: Final = ", overlapped"
@@ -36,13 +36,13 @@ def kernels_gpu(data: Tree) -> Tree:
         if key and (key not in best or row["us"] < best[key]["us"]):
             best[key] = row
     kernels = {kernel for kernel, _ in best}
-    held = {
+    with_floor = {
         kernel: [row for (name, _), row in best.items() if name == kernel and row["floor"] is not None] for kernel in kernels
     }
     rates: dict[str, dict[str, float]] = {}
     for (kernel, label), row in best.items():
         rates.setdefault(kernel, {})[label] = row["bytes"] / row["us"] / 1e6
-    ratios = {kernel: least_and_mean(row["ratio"] for row in rows) for kernel, rows in held.items() if rows}
+    ratios = {kernel: least_and_mean(row["ratio"] for row in rows) for kernel, rows in with_floor.items() if rows}
     return {"ratios": ratios, "tb_s": rates}
 
 
@@ -51,8 +51,8 @@ def products(data: Tree) -> Tree:
     and of Triton; and the best read's time over that of the overlapped candidate (`read`) and of cuBLAS (`cublas_read`)."""
     found: Tree = {}
     groups = {
-        "many": [r for r in data["rows"] if r["shape"][0] >= FEW],
-        "few": [r for r in data["rows"] if r["shape"][0] < FEW],
+        "many": [r for r in data["rows"] if r["shape"][0] >= SMALL_M],
+        "few": [r for r in data["rows"] if r["shape"][0] < SMALL_M],
     }
     for name, rows in groups.items():
         chosen: dict[str, list[float]] = {"best": [], "overlapped": [], "triton": [], "read": [], "cublas_read": []}
@@ -60,13 +60,13 @@ def products(data: Tree) -> Tree:
             us: Mapping[str, float] = row["us"]
             library = us["cuBLAS"]
             ours = {key: library / value for key, value in us.items() if key not in ("cuBLAS", "Triton")}
-            over = max(ratio for key, ratio in ours.items() if key.endswith(OVERLAPPED))
+            overlapped = max(ratio for key, ratio in ours.items() if key.endswith(OVERLAPPED))
             chosen["best"].append(max(ratio for key, ratio in ours.items() if OVERLAPPED not in key))
-            chosen["overlapped"].append(over)
+            chosen["overlapped"].append(overlapped)
             chosen["triton"] += [library / us["Triton"]] if "Triton" in us else []
-            chosen["read"].append(row["read_us"] / library * over)
+            chosen["read"].append(row["read_us"] / library * overlapped)
             chosen["cublas_read"].append(row["read_us"] / library)
-        found[name] = {what: least_and_mean(ratios) for what, ratios in chosen.items() if ratios}
+        found[name] = {series: least_and_mean(ratios) for series, ratios in chosen.items() if ratios}
     return found
 
 
@@ -99,8 +99,8 @@ def cold_start(data: Tree) -> Tree:
 def torch_ops(data: Tree) -> Tree:
     """Microseconds that a call of `tilec.op` costs more than a bare launch, as the mean of three kernels."""
     us = data["microseconds"]
-    over = [us[f"tilec.op {name}"] - us[f"bare launch of {name}"] for name in ("add", "rms_norm", "add_rms_norm")]
-    return {"over_bare": statistics.mean(over)}
+    overlapped = [us[f"tilec.op {name}"] - us[f"bare launch of {name}"] for name in ("add", "rms_norm", "add_rms_norm")]
+    return {"over_bare": statistics.mean(overlapped)}
 
 
 def mender(data: Tree) -> Tree:

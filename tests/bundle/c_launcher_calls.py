@@ -53,8 +53,8 @@ class Caller:
         self.integers = {spec.name for spec in manifest.scalars if spec.dtype[0] in "iu"}
         strides = [slot.name for slot in manifest.abi if slot.kind == "stride"]
         slots = [slot.name for slot in manifest.abi if slot.kind == "dim"]
-        own = slots + sorted(names - {*slots, *strides, *self.integers})
-        self.dims, self.strides = own, strides
+        dim_names = slots + sorted(names - {*slots, *strides, *self.integers})
+        self.dims, self.strides = dim_names, strides
         self.sizes = [BYTES.get(slot.kind) or ctypes.sizeof(TYPES[self.dtype(slot.name)]) for slot in manifest.abi]
 
     def dtype(self, scalar: str) -> str:
@@ -72,26 +72,26 @@ class Caller:
         values = {name: dice.choice([1, 2, 3, 8, 16, 64, 100, 4096]) for name in self.dims}
         values |= {name: dice.choice([128, 8192, 1 << 20]) for name in self.strides}
         for spec in self.manifest.scalars:
-            whole = spec.name in self.integers
-            values[spec.name] = dice.choice([1, 2, 5, 100]) if whole else True if spec.dtype == "bool" else 0.5
-        pointers = {spec.name: (1 + place) << 40 for place, spec in enumerate(self.manifest.tensors)}
+            is_integer = spec.name in self.integers
+            values[spec.name] = dice.choice([1, 2, 5, 100]) if is_integer else True if spec.dtype == "bool" else 0.5
+        pointers = {spec.name: (1 + index) << 40 for index, spec in enumerate(self.manifest.tensors)}
         trusted = True
         if dice.random() < 0.5:
             broken = ["pointer", "pointer", "overlap", "overlap", "null", "end", "trust"]
-            what = dice.choice([*self.dims, *self.strides, *self.integers, *broken])
+            changed = dice.choice([*self.dims, *self.strides, *self.integers, *broken])
             name = dice.choice(list(pointers))
-            if what == "pointer":
+            if changed == "pointer":
                 pointers[name] += dice.choice([1, 2, 8, 16])
-            elif what == "overlap":
+            elif changed == "overlap":
                 pointers[name] = dice.choice(list(pointers.values())) + dice.choice([0, 16, 256, 1 << 16])
-            elif what == "null":
+            elif changed == "null":
                 pointers[name] = 0
-            elif what == "end":
+            elif changed == "end":
                 pointers[name] = 2**64 - dice.choice([16, 4096])
-            elif what == "trust":
+            elif changed == "trust":
                 trusted = False
             else:
-                values[what] = dice.choice(self.fitting(what, [0, -1, 7, 65536, MAX_DIM, MAX_DIM + 1, 2**31 - 1]))
+                values[changed] = dice.choice(self.fitting(changed, [0, -1, 7, 65536, MAX_DIM, MAX_DIM + 1, 2**31 - 1]))
         return {"values": values, "pointers": pointers, "trusted": trusted}
 
     def python(self, call: dict[str, Any]) -> tuple[str, Any]:
@@ -127,7 +127,7 @@ class Caller:
             assert stub.launches == before, "launched, and refused"
             return f"E{status:04d}", ""
         assert (stub.launches, stub.stream, stub.function.decode()) == (before + 1, 5, self.manifest.entry)
-        sent = [bytes(stub.arguments[place][:size]) for place, size in enumerate(self.sizes)]
+        sent = [bytes(stub.arguments[index][:size]) for index, size in enumerate(self.sizes)]
         assert list(stub.block[1:]) == [1, 1]
         return "", (tuple(stub.grid), stub.block[0], stub.shared, sent)
 
@@ -169,7 +169,7 @@ def failures(library: Any, stem: str, stub: Stub) -> dict[str, str]:
 def main(stub_path: str, launcher: str, bundle_path: str, names: dict[str, str], stem: str) -> dict[str, Any]:
     stub = Stub.in_dll(ctypes.CDLL(stub_path), "stub")
     library = ctypes.CDLL(launcher)
-    told = failures(library, stem, stub)
+    failed = failures(library, stem, stub)
     loads = stub.loads - stub.unloads
     kernels = ctypes.c_void_p()
     assert getattr(library, f"{stem}_load")(ctypes.byref(kernels)) == 0
@@ -188,7 +188,7 @@ def main(stub_path: str, launcher: str, bundle_path: str, names: dict[str, str],
                     differences.append([name, call, repr(wanted), repr(found)])
     stub.failing = b"cuLaunchKernel"
     getattr(library, f"{stem}_unload")(kernels)
-    return {"codes": codes, "differences": differences[:50], "told": told, "left_loaded": stub.loads - stub.unloads - loads}
+    return {"codes": codes, "differences": differences[:50], "told": failed, "left_loaded": stub.loads - stub.unloads - loads}
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def killed_builds(root: Path, command: list[str], kills: int, seed: int) -> Coun
         if len(present) == len(reference):
             shutil.rmtree(store)
             known = set()
-    left = sum(1 for _ in store.rglob(".tmp-*")) if store.exists() else 0
+    temporary = sum(1 for _ in store.rglob(".tmp-*")) if store.exists() else 0
     shutil.rmtree(root / "artifacts" / "build")
     subprocess.run(command, cwd=root, env=environment(store), check=True, capture_output=True)
     if outputs_of(root) != right:
@@ -124,7 +124,11 @@ def killed_builds(root: Path, command: list[str], kills: int, seed: int) -> Coun
         prune(opened, now=time.time() + 10_000)
     if any(store.rglob(".tmp-*")):
         count.unexplained.append("temporary files that pruning leaves")
-    count.notes = {"builds that got through": finished, "temporary files left for pruning": left, "entries": len(reference)}
+    count.notes = {
+        "builds that got through": finished,
+        "temporary files left for pruning": temporary,
+        "entries": len(reference),
+    }
     return count
 
 
@@ -199,25 +203,25 @@ def damaged_index(store: Path, count: int, seed: int) -> Count:
     for _ in range(count):
         key = rng.choice(sorted(reference))
         path = store / "v2" / "entries" / key
-        whole = path.read_bytes()
-        data = bytearray(whole)
+        original = path.read_bytes()
+        data = bytearray(original)
         for _ in range(rng.choice((1, 20))):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         path.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.2 else data)
         result.tried += 1
         with contextlib.closing(Store(store)) as opened:
-            for asked in {key, *rng.sample(sorted(reference), min(20, len(reference)))}:
+            for requested in {key, *rng.sample(sorted(reference), min(20, len(reference)))}:
                 before = len(opened.problems)
-                listed = opened.digests(asked)
+                listed = opened.digests(requested)
                 if listed is None:
                     result.misses += 1
-                    if len(opened.problems) == before or asked != key:
-                        result.unexplained.append(asked)
-                elif listed == reference[asked]:
+                    if len(opened.problems) == before or requested != key:
+                        result.unexplained.append(requested)
+                elif listed == reference[requested]:
                     result.served += 1
                 else:
-                    result.wrong.append(asked)
-        path.write_bytes(whole)
+                    result.wrong.append(requested)
+        path.write_bytes(original)
     result.notes = {"entries": len(reference)}
     return result
 

@@ -101,9 +101,9 @@ def overwritten(data: bytes, rng: random.Random) -> bytes:
 def swapped_blobs(data: bytes, rng: random.Random) -> bytes:
     """Swaps the bytes of two blobs, up to the shorter length, under a repaired digest."""
     fields, text, _ = split(data)
-    left, right = rng.sample(json.loads(text)["blobs"], 2)
-    size = min(left["size"], right["size"])
-    a, b = fields[5] + left["offset"], fields[5] + right["offset"]
+    first, right = rng.sample(json.loads(text)["blobs"], 2)
+    size = min(first["size"], right["size"])
+    a, b = fields[5] + first["offset"], fields[5] + right["offset"]
     out = bytearray(data)
     out[a : a + size], out[b : b + size] = data[b : b + size], data[a : a + size]
     return sealed(bytes(out[:-TRAILER]))
@@ -113,10 +113,10 @@ def swapped_references(data: bytes, rng: random.Random) -> bytes:
     """Swaps the code of two kernels."""
     manifest = json.loads(split(data)[1])
     kernels = manifest["kernels"]
-    left, right = next(
+    first, right = next(
         (a, b) for a in rng.sample(kernels, len(kernels)) for b in rng.sample(kernels, len(kernels)) if a["blob"] != b["blob"]
     )
-    left["blob"], right["blob"] = right["blob"], left["blob"]
+    first["blob"], right["blob"] = right["blob"], first["blob"]
     return with_manifest(data, canonical(manifest))
 
 
@@ -257,6 +257,6 @@ def mutants(data: bytes, count: int, seed: int) -> Iterator[tuple[str, bytes]]:
     kinds = list(KINDS)
     for number in range(count):
         kind = kinds[number % len(kinds)]
-        while (made := KINDS[kind](data, rng)) == data:
+        while (mutant := KINDS[kind](data, rng)) == data:
             pass
-        yield kind, made
+        yield kind, mutant

@@ -25,11 +25,11 @@ def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
     """A stub CUBIN of `sm` with the entry, different for each `salt`: an ELF header, code, names and sections."""
     code = salt.to_bytes(4, "little") * 50 + bytes(padding)
     names = b"\0.shstrtab\0.text." + entry.encode() + b"\0"
-    at = 64 + len(code) + len(names)
+    section_offset = 64 + len(code) + len(names)
     header = bytearray(64)
     header[:9] = b"\x7fELF\x02\x01\x01\x41\x08"
     struct.pack_into("<HH", header, 16, 2, 190)
-    struct.pack_into("<Q", header, 40, at)
+    struct.pack_into("<Q", header, 40, section_offset)
     struct.pack_into("<I", header, 48, 6 << 24 | sm << 8 | 4)
     struct.pack_into("<HHH", header, 58, 64, 3, 1)
     sections = [

@@ -24,11 +24,11 @@ print(json.dumps(as_json(project.build(Path(sys.argv[1])), 0)))
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    made = project.make(tmp_path / "p")
+    folder = project.make(tmp_path / "p")
     for name in ("copy_a", "copy_b"):
-        with (made / "kernels_src" / f"{name}.py").open("a") as file:
+        with (folder / "kernels_src" / f"{name}.py").open("a") as file:
             file.write("#! sleep 0.03\n")
-    return made
+    return folder
 
 
 @pytest.mark.campaign

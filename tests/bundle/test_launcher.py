@@ -48,18 +48,18 @@ def odd() -> dict[str, Any]:
     }  # fmt: skip
     scalars = [{"name": name, "dtype": dtype} for name, dtype in kinds.items()]
     grid = [["//", ["+", "N", 3], 4], ["max", 1, ["-", "D", ["min", "count", 9]]], "V"]
-    apart = [["int", "table"], ["int", "ids"]]
-    made = prebuilt.manifest("odd", {"G": True, "F": 0.5}, tensors, scalars, ["N", "V", "D"], grid, apart)
-    made["schedule"] = made["schedule"] | {"persistent": True, "blocks": 2}
-    made["abi"][-8:-8] = [{"kind": "stride", "name": name} for name in ("S", "R")]
-    made["launch_checks"] = [
+    no_alias = [["int", "table"], ["int", "ids"]]
+    description = prebuilt.manifest("odd", {"G": True, "F": 0.5}, tensors, scalars, ["N", "V", "D"], grid, no_alias)
+    description["schedule"] = description["schedule"] | {"persistent": True, "blocks": 2}
+    description["abi"][-8:-8] = [{"kind": "stride", "name": name} for name in ("S", "R")]
+    description["launch_checks"] = [
         {"condition": ["or", ["==", ["%", "D", 8], 0], ["<", "D", 4]], "text": 'D % 8 == 0 or D < 4; "??/" \\ */ /* \u00e9'},
         {"condition": ["and", [">=", "wide", -5], ["!=", ["%", ["-", 0, "wide"], 3], 1]], "text": "(-wide) % 3 != 1"},
         {"condition": ["<=", ["*", ["*", "N", "D"], "S"], 1 << 50], "text": "N * D * S"},
         {"condition": [">", ["//", "count", "tiny"], -4], "text": "count // tiny > -4"},
     ]
-    made["value_checks"] = [{"tensor": "ids", "low": 0, "high": "V", "distinct": True}]
-    return made
+    description["value_checks"] = [{"tensor": "ids", "low": 0, "high": "V", "distinct": True}]
+    return description
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +81,11 @@ def test_it_launches_what_the_python_launcher_does(
     bundle: Path, stub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.run(["bundle", "launcher", str(bundle), "-o", str(tmp_path), "--prefix", "t", "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert list(made["left_out"]) == ["mapped"]
-    assert made["functions"]["add-E=bf16-BLOCK=2048"] == "t_add_E_bf16_BLOCK_2048"
-    compiled("-shared", "-fPIC", made["source"], "-o", tmp_path / "launcher.so")
-    script, functions = HERE / "c_launcher_calls.py", json.dumps(made["functions"])
+    description = json.loads(capsys.readouterr().out)
+    assert list(description["left_out"]) == ["mapped"]
+    assert description["functions"]["add-E=bf16-BLOCK=2048"] == "t_add_E_bf16_BLOCK_2048"
+    compiled("-shared", "-fPIC", description["source"], "-o", tmp_path / "launcher.so")
+    script, functions = HERE / "c_launcher_calls.py", json.dumps(description["functions"])
     command = [sys.executable, "-P", script, stub, tmp_path / "launcher.so", bundle, functions, "t"]
     environment = {"PYTHONPATH": str(ROOT)}
     found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -96,10 +96,10 @@ def test_it_launches_what_the_python_launcher_does(
     codes = {"E0906", "E0907", "E0908", "E0909", "E0910", "E0911", "E0913", "E0914"}
     assert codes <= result["codes"].keys()
     assert result["codes"]["launched"] > 300
-    told = result["told"]
-    assert told["capability"] == "error[E0902]: the code is for compute capability 9.0, the device has 10.0"
-    assert "error[E0916]" in told["shared memory"]
-    assert told["cuModuleLoadData"].endswith("`cuModuleLoadData` failed with CUDA_ERROR_ILLEGAL_ADDRESS")
+    messages = result["told"]
+    assert messages["capability"] == "error[E0902]: the code is for compute capability 9.0, the device has 10.0"
+    assert "error[E0916]" in messages["shared memory"]
+    assert messages["cuModuleLoadData"].endswith("`cuModuleLoadData` failed with CUDA_ERROR_ILLEGAL_ADDRESS")
 
 
 def test_the_program_that_a_gpu_runs(bundle: Path, stub: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_no_text_of_a_bundle_is_more_than_a_text() -> None:
         (["-k", "mapped"], "can have a function in C"),
     ],
 )
-def test_what_cannot_be_made_is_said(
+def test_what_cannot_be_built_is_reported(
     bundle: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert commands.run(["bundle", "launcher", str(bundle), "-o", str(tmp_path / "out"), *arguments]) == 2

@@ -46,9 +46,9 @@ def prefill():
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    made = project.make(tmp_path / "p")
-    monkeypatch.chdir(made)
-    return made
+    folder = project.make(tmp_path / "p")
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def with_models(root: Path, old: str = "", new: str = "") -> BuildFile:
@@ -154,8 +154,8 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
     path = root / "build.toml"
     path.write_text(path.read_text().replace('name = "copy_b"\n', 'name = "copy_b"\narch = ["sm_90"]\n'))
     build = with_models(root)
-    of = {target.name: {use.kernel for use in enumerate_world(build, (target,)).uses} for target in TARGETS}
-    assert of == {"sm_90a": {"copy_a", "copy_b"}, "sm_100a": {"copy_a"}, "sm_120a": {"copy_a"}}
+    kernels_by_target = {target.name: {use.kernel for use in enumerate_world(build, (target,)).uses} for target in TARGETS}
+    assert kernels_by_target == {"sm_90a": {"copy_a", "copy_b"}, "sm_100a": {"copy_a"}, "sm_120a": {"copy_a"}}
     entries = {entry.name: entry for entry in build.entries}
     assert entries["copy_b"].among(TARGETS) == TARGETS[:1] and entries["copy_a"].among(TARGETS) == TARGETS
 
@@ -203,7 +203,7 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
         ("[[model]]", "[[tuning]]\nkernel = 'k'\nfamily = 'f'\nmeasured = 'x'\n[[model]]", "E0802 `cost` is not an expression"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(root: Path, old: str, new: str, problem: str) -> None:
+def test_errors_of_a_model_are_reported(root: Path, old: str, new: str, problem: str) -> None:
     found = refused(root, old, new)
     assert any(line.startswith(problem) for line in found), found
 

@@ -65,7 +65,7 @@ def test_kernels_of_a_clone_at_another_path_are_the_same_bytes(bundle: Path, tmp
     assert str(ROOT).encode() not in bundle.read_bytes()
 
 
-def test_bundle_holds_what_the_plan_says(
+def test_a_bundle_contains_what_the_plan_lists(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(models, "DTYPES", ("bf16",))
@@ -104,7 +104,7 @@ def test_list_verify_and_show(bundle: Path, capsys: pytest.CaptureFixture[str]) 
 def test_refusals_have_their_status(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damaged = tmp_path / "damaged.bundle"
     damaged.write_bytes(bundle.read_bytes()[:-1])
-    for arguments, status, words in (
+    for arguments, status, message in (
         (["verify", str(bundle), str(damaged)], 1, "error[E0705]"),
         (["verify", str(bundle), "--arch", "sm_100"], 1, "error[E0706]"),
         (["verify", str(bundle), "--sha256", "00"], 1, "error[E0705]"),
@@ -120,7 +120,7 @@ def test_refusals_have_their_status(bundle: Path, tmp_path: Path, capsys: pytest
     ):
         assert commands.run(["bundle", *arguments]) == status, arguments
         err = capsys.readouterr().err
-        assert words in err
+        assert message in err
         assert err.count("error") == 1
     assert commands.run(["bundle", "verify", "--json", str(bundle), str(damaged)]) == 1
     assert [one["intact"] for one in json.loads(capsys.readouterr().out)["bundles"]] == [True, False]
@@ -144,7 +144,7 @@ def changed(bundle: Path, path: Path) -> Path:
     return path
 
 
-def test_diff_says_what_got_worse(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_names_what_got_worse(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["bundle", "diff", str(bundle), str(bundle)]) == 0
     assert capsys.readouterr().out == "the bundles are the same\n"
     other = str(changed(bundle, tmp_path / "other.bundle"))
@@ -202,11 +202,11 @@ def test_what_its_sources_do_not_build_is_named(small: tuple[Path, Path], tmp_pa
     root, path = small
     data = path.read_bytes()
     manifest = json.loads(mutants.split(data)[1])
-    left, right = (one for one in manifest["kernels"] if one["manifest"]["kernel"] == "rms_norm")
+    first, right = (one for one in manifest["kernels"] if one["manifest"]["kernel"] == "rms_norm")
     with open_bundle(path) as bundle:
         blobs = {one.blob: bundle.cubin(one) for one in bundle.kernels}
         texts = bundle.texts()
-    left["blob"] = left["manifest"]["digests"]["cubin"] = right["blob"]
+    first["blob"] = first["manifest"]["digests"]["cubin"] = right["blob"]
     manifest["kernels"][0]["manifest"]["launch_checks"] = []
     del manifest["blobs"], manifest["texts"]
     used = {one["blob"] for one in manifest["kernels"]}
@@ -215,9 +215,9 @@ def test_what_its_sources_do_not_build_is_named(small: tuple[Path, Path], tmp_pa
     status, row, err = rebuilt(root, forged)
     assert (status, row["intact"], row["rebuilt"]) == (1, True, False)
     assert row["differences"] == [
-        "argmax_reduce-PARTS=128: `launch_checks` of its manifest differs", f"{left['name']}: its CUBIN differs"
+        "argmax_reduce-PARTS=128: `launch_checks` of its manifest differs", f"{first['name']}: its CUBIN differs"
     ]  # fmt: skip
-    assert "error[E0921]" in err and f"{left['name']}: its CUBIN differs" in err
+    assert "error[E0921]" in err and f"{first['name']}: its CUBIN differs" in err
 
 
 @pytest.mark.campaign

@@ -25,9 +25,9 @@ def record(change: Any = None, name: str = "scale-N=1") -> Record:
     data = copy.deepcopy(samples.manifest("scale", b"", {}))
     if change is not None:
         change(data)
-    made = Record()
-    made.add(name, manifest_from_json(data))
-    return made
+    result = Record()
+    result.add(name, manifest_from_json(data))
+    return result
 
 
 def registers(count: int) -> Any:
@@ -62,11 +62,11 @@ WORSE = {
 
 @pytest.mark.parametrize("name", WORSE)
 def test_worse_fails_with_a_readable_difference(name: str) -> None:
-    change, words = WORSE[name]
+    change, note = WORSE[name]
     (only,) = verdict(record(), record(change))
     assert only.code == "E0708"
     assert only.message.startswith("`scale-N=1")
-    assert only.notes == (words,)
+    assert only.notes == (note,)
     assert verdict(record(change), record()) == []
 
 
@@ -115,16 +115,16 @@ def test_a_project_holds_to_its_golden_files_until_one_is_better(
     ratchet = ["ratchet", "--project", str(project), "--arch", "sm_90"]
     assert commands.run([*ratchet, "--golden", str(golden)]) == 0, capsys.readouterr().err
     assert "artifacts hold" in capsys.readouterr().out
-    mine = tmp_path / "golden"
-    shutil.copytree(golden, mine)
-    text = (mine / "proofs.json").read_text()
+    golden_copy = tmp_path / "golden"
+    shutil.copytree(golden, golden_copy)
+    text = (golden_copy / "proofs.json").read_text()
     assert '"coverage of `out`": "set"' in text
-    (mine / "proofs.json").write_text(text.replace('"coverage of `out`": "set"', '"coverage of `out`": "static"', 1))
-    command = [*ratchet, "--golden", str(mine)]
+    (golden_copy / "proofs.json").write_text(text.replace('"coverage of `out`": "set"', '"coverage of `out`": "static"', 1))
+    command = [*ratchet, "--golden", str(golden_copy)]
     assert commands.run(command) == 1
     err = capsys.readouterr().err
     assert "error[E0708]" in err and "coverage of `out`: static -> set" in err
     assert commands.run([*command, "--update"]) == 0
     known = read(Output(golden, None))
-    assert all(not change.worse for change in changes(known, read(Output(mine, None))))
+    assert all(not change.worse for change in changes(known, read(Output(golden_copy, None))))
     assert commands.run(command) == 0

@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    place = tmp_path / "tiny-1b-sm_90a.bundle"
-    place.write_bytes(samples.bundle())
-    return place
+    file = tmp_path / "tiny-1b-sm_90a.bundle"
+    file.write_bytes(samples.bundle())
+    return file
 
 
 def refusal(path: Path, **options: str) -> BundleError:
@@ -56,11 +56,11 @@ def test_equal_code_is_stored_once_and_aligned(path: Path) -> None:
         assert len(bundle.blobs) == 2
         data = path.read_bytes()
         for blob in bundle.blobs.values():
-            at = data.index(
+            offset = data.index(
                 next(code for code in samples.parts()[1].values() if hashlib.sha256(code).hexdigest() == blob.sha256)
             )
-            assert at % ALIGN == 0
-            assert data.count(data[at : at + blob.size]) == 1
+            assert offset % ALIGN == 0
+            assert data.count(data[offset : offset + blob.size]) == 1
 
 
 def test_find_takes_as_many_constants_as_it_needs(path: Path) -> None:
@@ -100,7 +100,7 @@ def test_wrong_architecture_format_and_digest(path: Path) -> None:
     ("code", "sm", "words"),
     [("scale", 100, "is for sm_100, not for sm_90a"), ("other", 90, "has no entry `scale`"), ("", 0, "is no CUBIN")],
 )
-def test_code_that_is_not_what_the_manifest_says(path: Path, code: str, sm: int, words: str) -> None:
+def test_code_that_differs_from_the_manifest(path: Path, code: str, sm: int, words: str) -> None:
     image = samples.cubin(code, sm=sm) if code else b"MZ" + bytes(300)
     manifest = samples.manifest("scale", image, {})
     digest = hashlib.sha256(image).hexdigest()

@@ -18,9 +18,9 @@ from tilec.runtime import BundleError, open_bundle
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    place = tmp_path / "tiny-1b-sm_90a.bundle"
-    place.write_bytes(samples.bundle())
-    return place
+    file = tmp_path / "tiny-1b-sm_90a.bundle"
+    file.write_bytes(samples.bundle())
+    return file
 
 
 def test_every_kernel_has_its_texts(path: Path) -> None:
@@ -34,7 +34,7 @@ def test_every_kernel_has_its_texts(path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_a_stream_that_expands_to_more_than_it_says(path: Path) -> None:
+def test_a_stream_that_expands_to_more_than_it_states(path: Path) -> None:
     """However much a few bytes expand to, no more is decompressed than the manifest states, plus at most one wrong text."""
     bomb = lzma.compress(bytes(64 << 20), format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE)
     assert len(bomb) < 20_000
@@ -84,9 +84,9 @@ def test_damaged_streams_are_refused(path: Path, tmp_path: Path) -> None:
     start = len(data) - TRAILER - manifest["texts"]["size"]
     broken = tmp_path / "broken.bundle"
     refused = 0
-    for at in range(start, len(data) - TRAILER):
+    for location in range(start, len(data) - TRAILER):
         changed = bytearray(data[:-TRAILER])
-        changed[at] ^= 0x10
+        changed[location] ^= 0x10
         broken.write_bytes(mutants.sealed(bytes(changed)))
         with open_bundle(broken) as bundle:
             try:
@@ -108,9 +108,9 @@ def test_a_text_that_no_kernel_names_is_refused(tmp_path: Path) -> None:
 
 def test_sizes_that_cannot_be_are_refused(path: Path, tmp_path: Path) -> None:
     data = path.read_bytes()
-    for at, value in ((("entries", 0, "size"), 1 << 40), (("size",), 0), (("entries",), [])):
+    for location, value in ((("entries", 0, "size"), 1 << 40), (("size",), 0), (("entries",), [])):
         manifest = json.loads(mutants.split(data)[1])
-        mutants.put(manifest, ("texts", *at), value)
+        mutants.put(manifest, ("texts", *location), value)
         other = tmp_path / "other.bundle"
         other.write_bytes(mutants.with_manifest(data, canonical(manifest)))
         with pytest.raises(BundleError):

@@ -97,7 +97,7 @@ def test_blocks_are_found_with_their_indent() -> None:
     assert (second.kind, second.body) == ("console", "$ tilec check\ndone\n")
 
 
-def test_a_block_that_is_not_run_says_why() -> None:
+def test_a_block_that_is_not_run_gives_the_reason() -> None:
     excused = "<!-- not run: an editor's own language -->\n```lua\nrun()\n```\n"
     assert blocks(excused) == []
     assert len(blocks(excused.replace("an editor's own language", ""))) == 1

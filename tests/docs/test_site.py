@@ -76,7 +76,7 @@ def test_every_word_is_on_its_page() -> None:
     assert {word for section in SECTIONS.values() for word in section} <= headings
 
 
-def test_a_word_says_what_it_is_refused_for() -> None:
+def test_a_word_lists_its_refusals() -> None:
     """From the source of the frontend, and from the prover's errors for the kernels of tests/ui."""
     told = refusals(ROOT)
     assert ("E0113", "`load` takes either an index or `offset=`") in told["load"]

@@ -45,25 +45,25 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any
     return calls
 
 
-def test_a_random_kernel_is_judged_once_a_prover(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_random_kernel_is_checked_once_per_prover(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(monkeypatch, soundness, "judge_function")
-    first, now, is_kept = soundness.judged((0, None))
+    first, now, is_kept = soundness.checked((0, None))
     assert (len(calls), is_kept) == (1, False)
     line = Line((now,), Verdict(first.kind, [first.launches, first.codes, first.wrong_examples]))
-    assert soundness.judged((0, line)) == (first, now, True) and len(calls) == 1
-    monkeypatch.setattr(soundness, "judges", lambda: "another prover")
-    again, later, is_kept = soundness.judged((0, line))
+    assert soundness.checked((0, line)) == (first, now, True) and len(calls) == 1
+    monkeypatch.setattr(soundness, "basis", lambda: "another prover")
+    again, later, is_kept = soundness.checked((0, line))
     assert (again, is_kept, len(calls)) == (first, False, 2) and later != now
 
 
-def test_a_run_of_random_kernels_goes_on_where_its_budget_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_random_kernels_resumes_where_its_budget_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = SimpleNamespace(Pool=lambda jobs, maxtasksperchild: ThreadPool(jobs))  # no process has to start
     monkeypatch.setattr(soundness.multiprocessing, "get_context", lambda _: threads)
     verdicts = Verdicts("soundness", tmp_path)
-    assert soundness.judge_all(range(4), 1, Budget(0), verdicts) == ([], 0)
-    rows, fresh = soundness.judge_all(range(4), 1, Budget(None), verdicts)
+    assert soundness.check_all(range(4), 1, Budget(0), verdicts) == ([], 0)
+    rows, fresh = soundness.check_all(range(4), 1, Budget(None), verdicts)
     assert [row.seed for row in rows] == [0, 1, 2, 3] and fresh == sum(row.kind != "invalid" for row in rows)
-    again, fresh = soundness.judge_all(range(4), 1, Budget(None), Verdicts("soundness", tmp_path))
+    again, fresh = soundness.check_all(range(4), 1, Budget(None), Verdicts("soundness", tmp_path))
     assert (again, fresh) == (rows, 0)
 
 
@@ -73,9 +73,9 @@ def asked(tmp_path: Path, budget: float | None = None) -> argparse.Namespace:
     )
 
 
-def test_a_program_runs_again_where_its_ptx_or_a_judge_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_runs_again_where_its_ptx_or_a_checker_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(budget: float | None = None) -> tuple[int, bool]:
-        found, ran, done = programs.judge_all(asked(tmp_path, budget), Verdicts("programs", tmp_path))
+        found, ran, done = programs.check_all(asked(tmp_path, budget), Verdicts("programs", tmp_path))
         assert all(outcome.kind == "equal" for _, outcome in found)
         return ran, done
 
@@ -85,7 +85,7 @@ def test_a_program_runs_again_where_its_ptx_or_a_judge_changed(tmp_path: Path, m
 
     monkeypatch.setattr(programs, "examined", examined)
     monkeypatch.setattr(programs, "examine_all", lambda jobs, _: [(job, programs.examined(job)) for job in jobs])
-    names = {programs.COMPILER: "compiler", programs.JUDGES: "judges"}
+    names = {programs.COMPILER: "compiler", programs.BASIS: "judges"}
     monkeypatch.setattr(Digests, "sources", lambda self, paths: names[paths])
     assert run(budget=0) == (0, False)
     assert run() == (2, True)
@@ -94,7 +94,7 @@ def test_a_program_runs_again_where_its_ptx_or_a_judge_changed(tmp_path: Path, m
     calls = counted(monkeypatch, programs, "examined")
     assert run() == (0, True) and len(calls) == 2  # compiled again, and not run
     assert run() == (0, True) and len(calls) == 2
-    names[programs.JUDGES] = "other judges"
+    names[programs.BASIS] = "other judges"
     assert run() == (2, True) and len(calls) == 4
 
 
@@ -147,7 +147,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_mistake_in_the_source_is_judged_again_where_function_or_tests_changed(tree: Path) -> None:
+def test_a_mistake_in_the_source_is_checked_again_where_function_or_tests_changed(tree: Path) -> None:
     path = tree / "tilec/passes/judge.py"
     mutant = next(m for m in mutants(tree, path) if m.function == "small")
     near, far = ("tests/test_judge.py",), ("tests/test_more.py",)
@@ -231,6 +231,6 @@ def test_a_cubin_is_not_sanitized_twice(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_keys_of_campaigns_name_sources_that_are_there() -> None:
     digests = Digests(ROOT)
-    for paths in (soundness.JUDGES, programs.COMPILER, programs.JUDGES, sanitize_gpu.JUDGES, source_mutants.SHARED):
+    for paths in (soundness.BASIS, programs.COMPILER, programs.BASIS, sanitize_gpu.BASIS, source_mutants.SHARED):
         assert all(list(digests.files(path)) for path in paths)
     assert key(1) == key("1")

@@ -65,7 +65,7 @@ def test_a_stale_result_is_cited_with_its_date_and_a_failed_one_never(state: str
         ("On 2026-01-02 we sat. [judged.md](ci/bench/results/judged.md) says what it says.", False),
     ],
 )
-def test_a_date_counts_in_the_link_or_right_behind_it(text: str, is_right: bool, tmp_path: Path) -> None:
+def test_a_date_counts_in_the_link_or_right_after_it(text: str, is_right: bool, tmp_path: Path) -> None:
     write(tmp_path / "README.md", text)
     assert (complaints(citations(tmp_path), OF_DAY, [NOW]) == []) == is_right
 

@@ -63,11 +63,11 @@ def test_a_path_that_leads_nowhere_is_refused(name: str, path: str, form: str, t
         Results(results(tmp_path, judged=DATA)).text(name, path, form)
 
 
-def test_milliseconds_have_two_digits_or_none_behind_the_point() -> None:
+def test_milliseconds_have_two_decimals_or_none() -> None:
     assert [formatted(value, "ms") for value in (0.04, 3.13, 9.94, 9.96, 902.1)] == ["0.0", "3.1", "9.9", "10", "902"]
 
 
-def test_a_figure_that_differs_from_the_json_is_found_and_mended(tmp_path: Path) -> None:
+def test_a_figure_that_differs_from_the_json_is_found_and_fixed(tmp_path: Path) -> None:
     assert complaints(tmp_path, README) == []
     (line,) = complaints(tmp_path, README.replace(">482<", ">404<"))
     assert line.startswith("README.md:1: `404` is 482 in judged.json")
@@ -88,7 +88,7 @@ def test_a_table_is_made_of_the_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", ["0.92", "81 %", "1.5"])
-def test_a_figure_by_hand_beside_a_result_of_today_is_found(number: str, tmp_path: Path) -> None:
+def test_a_figure_by_hand_next_to_a_fresh_result_is_found(number: str, tmp_path: Path) -> None:
     text = f"{README}\nIt takes {number} of it ([judged.md](ci/bench/results/judged.md)).\n"
     assert complaints(tmp_path, text) == [f"README.md:3: `{number}` is written by hand beside a result of today"]
     assert complaints(tmp_path, f"{README}\nIt takes {number} of it.\n") == []
@@ -120,7 +120,7 @@ def test_a_picture_of_another_json_is_found(tmp_path: Path, monkeypatch: pytest.
     assert (folder / "judged.svg").read_text().count("made of") == 1 and picture.is_current(folder)
 
 
-def test_the_pages_of_this_project_say_what_the_json_says() -> None:
+def test_the_pages_of_this_project_agree_with_the_json() -> None:
     folder = ROOT / "ci" / "bench" / "results"
     assert figures.wrong(ROOT, folder, figures.read_registry()) == []
     assert [picture.name for picture in PICTURES if not picture.is_current(folder)] == []

@@ -32,7 +32,7 @@ def state(root: Path, data: object) -> Status:
     return status(JUDGED, data, Digests(root))
 
 
-def test_a_result_says_what_it_rests_on_and_holds(repository: Path) -> None:
+def test_a_result_lists_what_it_rests_on_and_is_fresh(repository: Path) -> None:
     data = made(repository)
     assert data["rests_on"] == Digests(repository).all_of(JUDGED.rests_on)
     assert data["command"] == "python judge.py" and data["wrong"] == 0 and data["measured_on"] and data["device"]
@@ -69,7 +69,7 @@ def test_only_a_product_that_it_rests_on_makes_it_stale(repository: Path) -> Non
     assert state(repository, data).reasons == ("cubin:sm_90a:add-* changed",)
 
 
-def test_unknown_products_make_it_stale_and_say_what_to_do(repository: Path) -> None:
+def test_unknown_products_make_it_stale_and_suggest_a_command(repository: Path) -> None:
     data = made(repository)
     write(repository / "kernels_src/add.py", "x = 2\n")
     found = state(repository, data)

@@ -39,7 +39,7 @@ def test_a_line_that_was_cut_off_is_passed_over(end: str, tmp_path: Path) -> Non
     assert again.find(7, key("a")) == Verdict("right") and again.known(8) is None
 
 
-def test_keys_tell_parts_apart() -> None:
+def test_keys_distinguish_parts() -> None:
     assert len({key("ab", "c"), key("a", "bc"), key("abc"), key("ab", "c", "")}) == 4
 
 

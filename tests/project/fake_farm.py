@@ -105,7 +105,8 @@ def build(root: Path, folder: Path, client: Client, messages: list[str] | None =
         patch.setitem(sys.modules, "distributed", types.SimpleNamespace(Client=functools.partial(_given, client)))
         return build_project(
             file, file.entries, None, store, project.TOOLCHAIN, jobs=2, runner=fake_stages.run, preload=(),
-            dispatch=dask_scheduler.dispatch("dask://127.0.0.1:1", store), notify=(messages or []).append,
+            dispatch=dask_scheduler.dispatch("dask://127.0.0.1:1", store),
+            notify=(messages if messages is not None else []).append,
         )  # fmt: skip
 
 

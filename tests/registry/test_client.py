@@ -227,7 +227,7 @@ def test_no_password_is_sent_with_a_redirect(
 
         registry.tamper = tamper
         assert pulled(repository, tmp_path / "out") == shipment().data
-    assert elsewhere.request and not any("authorization" in request.headers for request in elsewhere.request)
+    assert elsewhere.requests and not any("authorization" in request.headers for request in elsewhere.requests)
 
 
 @pytest.mark.parametrize("api", [True, False])

@@ -112,7 +112,7 @@ def test_who_does_not_prove_its_name_is_refused(
     monkeypatch.delenv("SSL_CERT_FILE")
     found = refusal(stocked[1], tmp_path / "out")
     assert found.code == "E0731" and "does not prove who it is" in found.message and "SSL_CERT_FILE" in found.hint
-    assert all(request.method != "GET" for request in stocked[0].request)
+    assert all(request.method != "GET" for request in stocked[0].requests)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_securesystemslib_verifies_ours(signed_setup: SignedSetup) -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_openssl_verifies_ours(signed_setup: SignedSetup, number: int) -> None:
-    openssl = shutil.statement_name("openssl")
+    openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed")
     folder = signed_setup.folder
@@ -94,7 +94,7 @@ def test_openssl_verifies_ours(signed_setup: SignedSetup, number: int) -> None:
 
 
 def test_a_key_of_openssl_signs(signed_setup: SignedSetup, tmp_path: Path) -> None:
-    if shutil.statement_name("openssl") is None:
+    if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     for arguments in (["ed25519"], ["EC", "-pkeyopt", "ec_paramgen_curve:P-256"]):
         path = tmp_path / "key"

@@ -160,28 +160,28 @@ def test_stale_measurements_are_reported_and_ignored(root: Path, capsys: pytest.
     before = (root / "build.toml").read_text()
     source = root / "kernels_src/double.py"
 
-    def told() -> list[str]:
+    def stale_notes() -> list[str]:
         build = read_build_file(root / "build.toml")
         assert bool(build.notes) == all(not one.cubins for one in build.served)
-        return [note.notes_printed for note in build.notes]
+        return [note.message for note in build.notes]
 
-    assert told() == []
+    assert stale_notes() == []
     source.write_text(tuned_project.KERNEL + "\n")
     front = "what was measured of `double` for sm_90a is not used: "
-    assert told() == [front + "`kernels_src/double.py` is not what was measured"]
+    assert stale_notes() == [front + "`kernels_src/double.py` is not what was measured"]
     capsys.readouterr()
     commands.run(["check"])
     assert "note[N0104]: " + front in capsys.readouterr().err
     source.write_text(tuned_project.KERNEL)
     (root / "build.toml").write_text(before.replace("at_once * BLOCK", "at_once * BLOCK * 2"))
-    assert told() == [front + "`cost` is another than it was"]
+    assert stale_notes() == [front + "`cost` is another than it was"]
     (root / "build.toml").write_text(
         before.replace("{ BLOCK = 256, schedule = { warps = 2 } }", "{ BLOCK = 256, schedule = { warps = 4 } }")
     )
-    assert told() == [front + "the choice BLOCK = 256, warps = 2 is no longer declared"]
+    assert stale_notes() == [front + "the choice BLOCK = 256, warps = 2 is no longer declared"]
     (root / "build.toml").write_text(before)
     TABLE.write_text("{}")
-    assert told() == [front + "`double-sm_90a.json` is no table of format 1"]
+    assert stale_notes() == [front + "`double-sm_90a.json` is no table of format 1"]
 
 
 @pytest.mark.parametrize(

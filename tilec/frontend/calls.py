@@ -68,9 +68,9 @@ def _callee(scope: Scope, node: ast.expr) -> str | Routine | DType:
         package = package_of(scope, node.value)
         if isinstance(package, Package) and package.name == "math":
             return f"math.{node.attr}"
-        word = word_of(scope.module, node)
-        if word is not None:
-            return dtype_named(word) if dtype_word(word) else word
+        name = word_of(scope.module, node)
+        if name is not None:
+            return dtype_named(name) if dtype_word(name) else name
         hint = meant_word(node.attr) if not is_word(node.attr) else "check the spelling"
         raise at.error("E0108", f"`{ast.unparse(node)}` is not defined", hint=hint)
     raise at.error("E0106", "this cannot be called", hint="kernels call words of `tilec` and tile functions")

@@ -82,13 +82,13 @@ def _resident(scope: Scope, node: ast.Call) -> None:
 
 def _values(scope: Scope, node: ast.Call) -> None:
     at = scope.at(node)
-    said: dict[str, bool] = {}
+    properties: dict[str, bool] = {}
     for keyword in node.keywords:
         given = expression(scope, keyword.value)
         if keyword.arg not in VALUE_WORDS or not isinstance(given, bool):
             message = "`values` takes `distinct=`, `sorted=` and `ends=`, each `True` or `False`"
             raise at.error("E0113", message, hint="write `values(ids, 0, V, distinct=True)`")
-        said[keyword.arg] = given
+        properties[keyword.arg] = given
     if len(node.args) != 3:
         raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
     tensor = expression(scope, node.args[0])
@@ -99,17 +99,17 @@ def _values(scope: Scope, node: ast.Call) -> None:
             hint="name a parameter such as `ids: In[i32, N]`",
         )
     low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
-    if said.get("ends") and not said.get("sorted"):
+    if properties.get("ends") and not properties.get("sorted"):
         raise at.error("E0113", "`ends=True` says nothing without `sorted=True`", hint="pass `sorted=True` too")
-    if said.get("sorted") and tensor.tensor.rank != 1:
+    if properties.get("sorted") and tensor.tensor.rank != 1:
         message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"
         raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
-    scope.function.values += (ValueFact(tensor.name, low, high, loc=at.span, **said),)
+    scope.function.values += (ValueFact(tensor.name, low, high, loc=at.span, **properties),)
 
 
 def _ensures(scope: Scope, node: ast.Call) -> None:
     at = scope.at(node)
-    said: dict[str, bool] = {}
+    properties: dict[str, bool] = {}
     above: tuple[Value, ...] = ()
     for keyword in node.keywords:
         if keyword.arg == "above":
@@ -120,7 +120,7 @@ def _ensures(scope: Scope, node: ast.Call) -> None:
         if keyword.arg not in PROMISED_WORDS or not isinstance(given, bool):
             message = "`ensures` takes `above=`, of tensors, and `distinct=` and `sorted=`, each `True` or `False`"
             raise at.error("E0113", message, hint="write `ensures(out, 0, V, distinct=True)`")
-        said[keyword.arg] = given
+        properties[keyword.arg] = given
     if len(node.args) != 3:
         raise at.error("E0113", "`ensures` takes a tensor, a low and a high bound", hint="write `ensures(out, 0, V)`")
     tensor = _integers(scope, node.args[0])
@@ -135,11 +135,11 @@ def _ensures(scope: Scope, node: ast.Call) -> None:
         if one.tensor.dims != tensor.tensor.dims:
             message = f"`{one.name}` and `{tensor.name}` have other extents, so that they have no places in common"
             raise at.error("E0217", message, hint="declare both with the same dims")
-    if said.get("sorted") and tensor.tensor.rank != 1:
+    if properties.get("sorted") and tensor.tensor.rank != 1:
         message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"
         raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
     names = tuple(one.name for one in above)
-    scope.function.promises += (Promise(tensor.name, low, high, names, loc=at.span, **said),)
+    scope.function.promises += (Promise(tensor.name, low, high, names, loc=at.span, **properties),)
 
 
 def _integers(scope: Scope, node: ast.expr) -> Value:

@@ -170,8 +170,8 @@ class Emitter:
             return term
         result = self.emit(ops.Cast(operands=[term]), at, TileType(dtype, source.shape))[0]
         known = self.host(term)
-        holds = dtype.bits > source.dtype.bits or (dtype.bits == source.dtype.bits and source.dtype.kind == "i")
-        if known is not None and dtype.kind == "i" and holds:
+        fits = dtype.bits > source.dtype.bits or (dtype.bits == source.dtype.bits and source.dtype.kind == "i")
+        if known is not None and dtype.kind == "i" and fits:
             self.know(result, known)
         return result
 

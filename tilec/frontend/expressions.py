@@ -39,9 +39,9 @@ def expression(scope: Scope, node: ast.expr) -> Term:
     """Evaluates an expression; Refused with E0106 for valid Python that kernels do not support."""
     build = _BUILD.get(type(node))
     if build is None:
-        words = _UNSUPPORTED.get(type(node), "this expression")
+        description = _UNSUPPORTED.get(type(node), "this expression")
         raise scope.at(node).error(
-            "E0106", f"{words} cannot be used in a kernel", hint=_HINTS.get(type(node), "use tile operations")
+            "E0106", f"{description} cannot be used in a kernel", hint=_HINTS.get(type(node), "use tile operations")
         )
     term = build(scope, node)
     scope.emitter.stands_for(scope.at(node), term)
@@ -74,8 +74,8 @@ def _name(scope: Scope, node: ast.Name) -> Term:
 
 def _as_term(scope: Scope, entry: object, node: ast.expr) -> Term:
     if isinstance(entry, Word | Package | Routine | Foreign | DimName | ElementName | ModuleConstant):
-        what = entry.name.removeprefix("builtins.") if isinstance(entry, Word | Package | Routine) else ast.unparse(node)
-        raise scope.at(node).error("E0106", f"`{what}` is used as a value", hint=f"call it: `{what}(...)`")
+        name = entry.name.removeprefix("builtins.") if isinstance(entry, Word | Package | Routine) else ast.unparse(node)
+        raise scope.at(node).error("E0106", f"`{name}` is used as a value", hint=f"call it: `{name}(...)`")
     return entry  # type: ignore[return-value]
 
 
@@ -172,7 +172,7 @@ def _compare(scope: Scope, node: ast.Compare) -> Term:
     for op in node.ops:
         if type(op) not in arithmetic.COMPARE:
             raise scope.at(node).error("E0106", "`is` and `in` cannot be used in a kernel", hint="compare numbers with `==`")
-    terms = [expression(scope, side) for side in (node.left, *node.comparators)]
+    terms = [expression(scope, operand) for operand in (node.left, *node.comparators)]
     at = scope.at(node)
     parts = [arithmetic.compare(scope.emitter, arithmetic.COMPARE[type(op)], terms[i], terms[i + 1], at)
              for i, op in enumerate(node.ops)]  # fmt: skip
@@ -211,9 +211,9 @@ def _choice(scope: Scope, node: ast.IfExp) -> Term:
 def join(scope: Scope, branch: ops.If, pairs: list[tuple[Term, Term]], at: At) -> list[Term]:
     """Finishes an `if`: yields one value per pair, whose types must agree; E0209."""
     types = [joined_type(pair, at) for pair in pairs]
-    for side, region in enumerate(branch.regions):
+    for operand, region in enumerate(branch.regions):
         with scope.emitter.into(region):
-            yielded = [as_type(scope, pair[side], type, at) for pair, type in zip(pairs, types, strict=True)]
+            yielded = [as_type(scope, pair[operand], type, at) for pair, type in zip(pairs, types, strict=True)]
             scope.emitter.emit(ops.Yield(operands=yielded), at)
     return list(scope.emitter.emit(branch, at, *types))
 

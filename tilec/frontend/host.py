@@ -83,8 +83,8 @@ def predicate(scope: Scope, node: ast.expr) -> Expr:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return _inverted(predicate(scope, node.operand))
     if isinstance(node, ast.Compare) and all(type(op) in COMPARE for op in node.ops):
-        sides = [host_expr(scope, side) for side in (node.left, *node.comparators)]
-        parts = [binary(_SYMBOL[COMPARE[type(op)]], sides[i], sides[i + 1]) for i, op in enumerate(node.ops)]
+        operands = [host_expr(scope, operand) for operand in (node.left, *node.comparators)]
+        parts = [binary(_SYMBOL[COMPARE[type(op)]], operands[i], operands[i + 1]) for i, op in enumerate(node.ops)]
         result = parts[0]
         for part in parts[1:]:
             result = _bounded(binary("and", result, part), scope.at(node))

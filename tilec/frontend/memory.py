@@ -181,11 +181,11 @@ def _indices(call: Call, tensor: Value, indices: Term, shape: tuple[int, ...]) -
             "E0206", f"`{tensor.name}` has {rank} axes, {len(items)} indices given", hint="give one index per axis"
         )
     tiles: list[Value] = []
-    places = _places(call, rank)
-    for item, at in zip(items, places, strict=True):
+    locations = _places(call, rank)
+    for item, at in zip(items, locations, strict=True):
         tile = call.emitter.value(usable(item), at)
         if not tile.tile.dtype.is_integer:
             raise at.error("E0204", f"an index is an integer, found {describe(tile)}", hint="convert it with `.astype(i32)`")
         shape = arithmetic.common_shape(shape, tile.tile.shape, at)
         tiles.append(tile)
-    return [call.emitter.broadcast(tile, shape, at) for tile, at in zip(tiles, places, strict=True)]
+    return [call.emitter.broadcast(tile, shape, at) for tile, at in zip(tiles, locations, strict=True)]

@@ -166,8 +166,8 @@ class _Reader:
                 if alias.name == "*":
                     raise module.source.error("E0112", "`import *` hides what a kernel uses", node, hint="import words by name")
                 if not is_word(alias.name):
-                    near = nearest(alias.name, WORDS)
-                    fixes = module.source.instead(alias, near) if near and alias.asname is None else ()
+                    suggestion = nearest(alias.name, WORDS)
+                    fixes = module.source.instead(alias, suggestion) if suggestion and alias.asname is None else ()
                     message, hint = f"`tilec` has no word `{alias.name}`", meant_word(alias.name)
                     raise module.source.error("E0112", message, node, hint=hint, fixes=fixes)
                 module.names[alias.asname or alias.name] = Word(alias.name)
@@ -179,8 +179,8 @@ class _Reader:
         for alias in node.names:
             bound = alias.asname or alias.name
             if other is None:
-                where = "." * node.level + (node.module or "")
-                module.names[bound] = Foreign(f"imported from `{where}`, which is no kernel file")
+                module_text = "." * node.level + (node.module or "")
+                module.names[bound] = Foreign(f"imported from `{module_text}`, which is no kernel file")
             elif alias.name not in other.names:
                 raise module.source.error("E0112", f"`{other.source.file}` defines no `{alias.name}`", node,
                                    hint="import a `@tilec.function`, a `Dim`, an `Element` or a constant")  # fmt: skip
@@ -198,13 +198,13 @@ class _Reader:
             raise CompileError(Diagnostic("E0513", what, Label(module.source.span(node)), hint=hint))
 
     def _resolve(self, module: Module, node: ast.ImportFrom) -> Path | None:
-        here = module.path.parent
-        for candidate in import_candidates(here, node, self.root):
+        folder = module.path.parent
+        for candidate in import_candidates(folder, node, self.root):
             if os.path.isfile(candidate):  # False for an invalid file name
                 return candidate
             self.absent.append(candidate)
         parts = (node.module or "").split(".") if node.module else []
-        if node.level or (parts and parts[0] == here.resolve().name):
+        if node.level or (parts and parts[0] == folder.resolve().name):
             raise module.source.error("E0112", f"no file for the import of `{node.module or '.'}`", node,
                                hint="name a kernel file beside this one")  # fmt: skip
         return None

@@ -102,8 +102,9 @@ def _measured(row: Row, launch: Mapping[str, float], one: Work, floor: float | N
     faster = f"{row.baseline[0] / median:.3f}" if row.baseline else ""
     rate = f"{one.products / median / 1e6:.1f}" if one.products else ""
     return (
-        _launch_text(launch), f"{median:.2f}", f"{low:.2f} to {high:.2f}", baseline, faster, f"{one.bytes / median / 1e3:.0f}",
-        rate, f"{floor:.2f}" if floor else "", f"{100 * floor / median:.0f} %" if floor else "",
+        _launch_text(launch), f"{median:.2f}", f"{low:.2f} to {high:.2f}", baseline, faster,
+        f"{one.bytes / median / 1e3:.0f}", rate, f"{floor:.2f}" if floor else "",
+        f"{100 * floor / median:.0f} %" if floor else "",
     )  # fmt: skip
 
 

@@ -123,11 +123,11 @@ class _Pool:
             self.start()
         stops = [] if stop is None else [stop]
         while busy := {worker.pipe: worker for worker in self.workers.values() if worker.task is not None}:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
                 return
             for ready in wait(
-                [*stops, self.server.control, *busy], None if math.isinf(remaining) else min(remaining, MOST_SECONDS)
+                [*stops, self.server.control, *busy], None if math.isinf(seconds) else min(seconds, MOST_SECONDS)
             ):
                 if ready == stop:
                     return

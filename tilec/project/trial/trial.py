@@ -216,8 +216,8 @@ def _reference_errors(shown: str, path: Path) -> Any:
             yield
     except (Exception, SystemExit) as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        location = f" at line {frames[-1].lineno}" if frames else ""
-        raise NoReference(f"{shown} fails{location}: {type(error).__name__}: {error}") from None
+        where = f" at line {frames[-1].lineno}" if frames else ""
+        raise NoReference(f"{shown} fails{where}: {type(error).__name__}: {error}") from None
 
 
 def _written(spec: TensorSpec, array: Array) -> Written:
