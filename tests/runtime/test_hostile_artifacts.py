@@ -29,7 +29,7 @@ TEXT = json.dumps(PLAIN)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def artifact(tmp_path: Path) -> Path:
     (tmp_path / "demo.json").write_text(TEXT)
     (tmp_path / "demo.cubin").write_bytes(CUBIN)
     return tmp_path / "demo.json"
@@ -65,47 +65,47 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_text_of_a_manifest(place: Path, name: str) -> None:
+def test_text_of_a_manifest(artifact: Path, name: str) -> None:
     assert TEXTS[name] != TEXT
-    place.write_bytes(TEXTS[name].encode("latin-1"))
-    refusal(place)
+    artifact.write_bytes(TEXTS[name].encode("latin-1"))
+    refusal(artifact)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".cubin"])
-def test_files_that_are_none(place: Path, suffix: str) -> None:
-    path = place.with_suffix(suffix)
+def test_files_that_are_not_regular(artifact: Path, suffix: str) -> None:
+    path = artifact.with_suffix(suffix)
     path.unlink()
     os.mkfifo(path)
-    assert "is not a file" in refusal(place).message
+    assert "is not a file" in refusal(artifact).message
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert "is a link" in refusal(place).message
+    assert "is a link" in refusal(artifact).message
     path.unlink()
     path.mkdir()
-    assert "is not a file" in refusal(place).message
+    assert "is not a file" in refusal(artifact).message
     path.rmdir()
     with path.open("wb") as file:
         file.truncate(1 << 33)
     tracemalloc.start()
     try:
-        assert "more than the" in refusal(place).message
+        assert "more than the" in refusal(artifact).message
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
-    ("cubin", "words"),
+    ("cubin", "message"),
     [
         (samples.cubin("demo", sm=100), "is for sm_100, not for sm_90a"), (samples.cubin("other"), "has no entry `demo`"),
         (b"MZ" + bytes(300), "is no CUBIN"), (CUBIN[:-1], "without a table of sections"), (CUBIN[:60], "is no CUBIN"),
     ],
 )  # fmt: skip
-def test_code_that_differs_from_the_manifest(place: Path, cubin: bytes, words: str) -> None:
-    described = PLAIN | {"digests": {"cubin": hashlib.sha256(cubin).hexdigest()}}
-    place.write_text(json.dumps(described))
-    place.with_suffix(".cubin").write_bytes(cubin)
-    assert words in refusal(place).message
+def test_code_other_than_the_manifest_describes(artifact: Path, cubin: bytes, message: str) -> None:
+    kernel_manifest = PLAIN | {"digests": {"cubin": hashlib.sha256(cubin).hexdigest()}}
+    artifact.write_text(json.dumps(kernel_manifest))
+    artifact.with_suffix(".cubin").write_bytes(cubin)
+    assert message in refusal(artifact).message
 
 
 def fields(**changes: Any) -> dict[str, Any]:
@@ -151,7 +151,7 @@ T = sym("T")
 
 
 @pytest.mark.parametrize(
-    "described",
+    "kernel_manifest",
     [
         manifest((tensor("x", "in", "f32", T),), grid=(huge(),)),
         manifest((tensor("x", "in", "f32", binary("+", T, huge())),)),
@@ -160,10 +160,10 @@ T = sym("T")
         manifest((tensor("x", "in", "i32", T),), value_checks=(ValueCheck("x", const(0), huge(), False),)),
     ],
 )
-def test_values_that_cannot_be_printed(described: Manifest) -> None:
+def test_values_that_cannot_be_printed(kernel_manifest: Manifest) -> None:
     start = time.process_time()
     with pytest.raises(LaunchError) as caught:
-        loaded(described).plan({"x": view(4096, described.tensors[0].dtype, (10,))})
+        loaded(kernel_manifest).plan({"x": view(4096, kernel_manifest.tensors[0].dtype, (10,))})
     assert caught.value.code in ("E0906", "E0910") and len(str(caught.value)) < 4000
     assert time.process_time() - start < 20
 
@@ -175,15 +175,15 @@ UNKNOWN = (
 
 
 @pytest.mark.parametrize("expression", UNKNOWN)
-def test_symbols_that_nothing_asked_for(expression: Expr) -> None:
+def test_symbols_without_a_value(expression: Expr) -> None:
     """A message shows the symbols of a clause; a symbol without a value must not cause another failure."""
     x = tensor("x", "in", "f32", T)
-    for described in (
+    for kernel_manifest in (
         manifest((x,), grid=(expression,)), manifest((x,), launch_checks=(LaunchCheck(expression, "c"),)),
         manifest((tensor("x", "in", "f32", T, expression),)),
     ):  # fmt: skip
         with pytest.raises(LaunchError):
-            loaded(described).plan({"x": view(4096, "f32", (10, 9)[: len(described.tensors[0].dims)])})
+            loaded(kernel_manifest).plan({"x": view(4096, "f32", (10, 9)[: len(kernel_manifest.tensors[0].dims)])})
 
 
 def test_a_tensor_that_reaches_outside_of_memory() -> None:
@@ -218,7 +218,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_tensors_that_are_none(name: str) -> None:
+def test_arguments_that_are_not_tensors(name: str) -> None:
     kernel = loaded(manifest((tensor("x", "in", "i32", T),)))
     with pytest.raises(LaunchError) as caught:
         kernel.plan({"x": ARGUMENTS[name]})
@@ -238,13 +238,13 @@ def test_scalars_and_dims_too_large_to_print(dtype: str) -> None:
     assert caught.value.code == "E0906"
 
 
-def test_host_values_that_are_no_array() -> None:
-    described = manifest((tensor("x", "in", "i32", T),), value_checks=(ValueCheck("x", const(0), const(9), False),))
+def test_host_values_that_are_not_an_array() -> None:
+    kernel_manifest = manifest((tensor("x", "in", "i32", T),), value_checks=(ValueCheck("x", const(0), const(9), False),))
     for values in ([[1], [1, 2]], [GIANT] * 4, ["a"] * 4, np.array([1.0] * 4), [object()] * 4):
         with pytest.raises(LaunchError) as caught:
-            loaded(described).plan({"x": view(4096, "i32", (4,))}, values={"x": values})  # pyright: ignore[reportArgumentType]
+            loaded(kernel_manifest).plan({"x": view(4096, "i32", (4,))}, values={"x": values})  # pyright: ignore[reportArgumentType]
         assert caught.value.code == "E0913"
 
 
-def test_the_plain_artifact_loads(place: Path) -> None:
-    assert load(place, Device(FakeDriver())).manifest.abi[0] == AbiSlot("pointer", "ids")
+def test_the_plain_artifact_loads(artifact: Path) -> None:
+    assert load(artifact, Device(FakeDriver())).manifest.abi[0] == AbiSlot("pointer", "ids")
