@@ -54,10 +54,10 @@ def test_only_full_warpgroups_compute_a_group_product() -> None:
     walk = verify._Walk(function, SM_90A)  # pyright: ignore[reportPrivateUsage]
     products = [op for op in function.body.walk() if isinstance(op, GroupMma)]
     for op in products:
-        walk.group(op, 4)
+        walk.check_product(op, 4)
         for warps in (5, 6, 7):
             with pytest.raises(VerifyError, match=f"no products of groups of {warps} warps"):
-                walk.group(op, warps)
+                walk.check_product(op, warps)
     assert products
 
 

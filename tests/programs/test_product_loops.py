@@ -81,7 +81,7 @@ def silent(function: Function) -> None:
 def test_iterations_issued_past_the_end_are_seen_by_each_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the checker of rings, by the checker of integer widths, and by this machine: each with the other two disabled."""
     overrides = Overrides(copy="tma", early=4, stages=6)
-    monkeypatch.setattr(prologue_stages, "_has_room", has_room)
+    monkeypatch.setattr(prologue_stages, "_fits_i32", has_room)
     with pytest.raises(VerifyError, match="nothing shows that it does not"):
         prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, overrides)
     monkeypatch.setattr(width_check, "check", silent)

@@ -69,8 +69,8 @@ def test_the_campaign_sees_a_verifier_that_is_lax(
         )
         names = ("search: unsigned beside signed",)
     elif dropped == "the folder":
-        monkeypatch.setattr(Kernels, "_of_folder", lambda *_: SimpleNamespace(manifest=None))
-        monkeypatch.setattr(Kernels, "_compare", lambda *_: None)
+        monkeypatch.setattr(Kernels, "_from_folder", lambda *_: SimpleNamespace(manifest=None))
+        monkeypatch.setattr(Kernels, "_compared", lambda _, kernel: kernel)
         names = ("prebuilt: a folder, under a policy",)
     else:
         monkeypatch.setattr(TrustedKey, "signs_for", lambda *_: True)
