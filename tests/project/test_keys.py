@@ -54,7 +54,8 @@ MODULES = {
 AREAS = {
     "frontend": {"tir"}, "diagnostics/spelling.py": {"tir"}, "lowering": {"mlir"}, "atoms": {"schedule", "mlir"},
     "mlir": {"schedule", "mlir"}, "target/schedule.py": {"schedule", "mlir"}, "codegen": {"ptx"},
-    "assemble": {"cubin"}, "__init__.py": {"link"}, "link.py": {"link"}, "artifact/manifest_reader.py": {"link"},
+    "assemble": {"cubin"}, "__init__.py": {"link"}, "version.py": {"link"}, "link.py": {"link"},
+    "artifact/manifest_reader.py": {"link"},
     "toolchain.py": {"ptx", "cubin", "link"},
 }  # fmt: skip
 """The stages that depend on a file in a folder of tilec; the vocabulary affects all stages, a file in no list affects none."""
