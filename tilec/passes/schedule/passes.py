@@ -137,6 +137,16 @@ PASSES: Final = (
 """Every pass, in the order in which they run."""
 
 
+def pass_names() -> tuple[str, ...]:
+    """Names of all passes on the command line."""
+    return tuple(one.option for one in PASSES)
+
+
+def pass_named(option: str) -> Pass:
+    """The pass of a name on the command line; KeyError if there is none."""
+    return {one.option: one for one in PASSES}[option]
+
+
 def before(last: Pass) -> Sequence[Pass]:
     """The passes that run before one of them."""
     return PASSES[: PASSES.index(last)]

@@ -34,15 +34,16 @@ def prepare(
     note_proofs(function)
     settings = Settings(schedule, target, positive)
     if last is not None:
-        return run(function, settings, through(last), _check)
-    run(function, settings, after_each=_check)
+        return run(function, settings, through(last), check_after)
+    run(function, settings, after_each=check_after)
     _refuse_too_large(function, target)
     width_check.check(function)
     verify(function, target)
     return function
 
 
-def _check(function: Function, after: Pass) -> None:
+def check_after(function: Function, after: Pass) -> None:
+    """VerifyError that names the pass if the verifier's rules do not hold after it; else what its own check raises."""
     try:
         verifier.verify(function)
     except VerifyError as error:
