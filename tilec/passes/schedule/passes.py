@@ -138,7 +138,7 @@ PASSES: Final = (
 
 
 def pass_names() -> tuple[str, ...]:
-    """Names of all passes on the command line."""
+    """All names that `--after` takes, in order."""
     return tuple(one.option for one in PASSES)
 
 
