@@ -7,6 +7,7 @@ combines the products into a manifest.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -160,20 +161,29 @@ def _schedule(work: Work) -> dict[str, bytes]:
     return {"schedule": json_bytes(chosen.to_json())}
 
 
-def _mlir(work: Work) -> dict[str, bytes]:
-    from tilec.artifact.records import to_json
+def _scheduled(work: Work, after: str | None = None) -> Function:
+    """The function after all scheduling passes, or after the pass of that name."""
     from tilec.ir.text.lines import number_lines, text_line
-    from tilec.lowering import lower
     from tilec.passes.schedule import prepare
-    from tilec.passes.schedule.notes import notes
+    from tilec.passes.schedule.passes import pass_named
 
     assert work.target is not None
     function, schedule = work.function(), Schedule.from_json(work.data("schedule"))
     number_lines(function)
     marked = set(work.data("positive_divisions"))
     positive = frozenset(op.operands[1] for op in function.body.walk() if text_line(op) in marked)
-    prepared = prepare(function, work.target, schedule, positive=positive)
-    lowered = lower(prepared, work.target, min_blocks=schedule.blocks)
+    last = pass_named(after) if after is not None else None
+    return prepare(function, work.target, schedule, positive=positive, last=last)
+
+
+def _mlir(work: Work) -> dict[str, bytes]:
+    from tilec.artifact.records import to_json
+    from tilec.lowering import lower
+    from tilec.passes.schedule.notes import notes
+
+    assert work.target is not None
+    prepared = _scheduled(work)
+    lowered = lower(prepared, work.target, min_blocks=Schedule.from_json(work.data("schedule")).blocks)
     launch = {
         "entry": lowered.entry,
         "abi": to_json(lowered.abi),
@@ -292,6 +302,21 @@ def run_stage(stage: Stage, work: Work, store: Store) -> None:
     work.hits[stage.name] = entry.hit
     work.costs[stage.name] = entry.cost
     work.milliseconds[stage.name] = (time.perf_counter() - start) * 1000
+
+
+def tile_ir_after(request: Request, target: Target, name: str, store_folder: str) -> str:
+    """The text of the tile IR after the scheduling pass of that name. CompileError if the kernel is rejected, and for internal
+    errors; KeyError if there is no such pass."""
+    from tilec.cache import Store
+    from tilec.ir.text.printer import print_function
+
+    work = Work(request, target)
+    with contextlib.closing(Store(Path(store_folder))) as store:
+        for stage in STAGES[: STAGES.index(stage_named("mlir"))]:
+            run_stage(stage, work, store)
+    what = f"pass `{name}` of kernel `{request.kernel}`"
+    with told_as_diagnostics(what, work.span), progress.stage(what, request.limits):
+        return print_function(_scheduled(work, name))
 
 
 def look_up(request: Request, target: Target | None, store: Store, stages: tuple[Stage, ...]) -> Work | None:

@@ -36,6 +36,16 @@ _STAGES = ("tir", "proofs", "schedule", "mlir", "ptx", "cubin")
 _WRITTEN = click.Path(dir_okay=False, readable=False)
 
 
+class _PassOption(click.Option):
+    """An option that names a scheduling pass. Its help lists them; only then are the passes imported."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from tilec.passes.schedule.passes import pass_names
+
+        record = super().get_help_record(ctx)
+        return record and (record[0], f"{record[1]} {', '.join(pass_names())}.")
+
+
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tilec", message="%(prog)s %(version)s")
 @click.option(
@@ -159,22 +169,27 @@ def explain(code: str) -> int:
 
 @tilec.command(epilog=EPILOG)
 @click.argument("kernel")
-@click.option("--stage", type=click.Choice(_STAGES), default="tir", show_default=True, help="Which product to print.")
+@click.option("--stage", type=click.Choice(_STAGES), help="Which product to print.  [default: tir]")
+@click.option("--after", cls=_PassOption, metavar="PASS", help="Print the tile IR after this scheduling pass instead:")
 @_PROJECT
 @_ARCH
 @_CONSTANTS
 @click.option("--output", "-o", type=_WRITTEN, help="Write here instead of stdout.")
-def dump(kernel: str, stage: str, project: str | None, arch: str | None, constants: tuple[str, ...], output: str | None) -> int:
-    """Print what a stage makes of a kernel.
+def dump(
+    kernel: str, stage: str | None, after: str | None, project: str | None, arch: str | None, constants: tuple[str, ...],
+    output: str | None,
+) -> int:  # fmt: skip
+    """Print what a stage makes of a kernel, or a scheduling pass.
 
     \b
     Examples:
       tilec dump rms_norm --stage mlir --arch sm_90
       tilec dump matmul --stage ptx -c E=f16
+      tilec dump matmul --after staging
     """
-    from tilec.cli.inspect_commands import dump_command
+    from tilec.cli.dump_command import dump_command
 
-    return dump_command(project, kernel, stage, arch, constants, output)
+    return dump_command(project, kernel, stage, after, arch, constants, output)
 
 
 @tilec.command(epilog=EPILOG)

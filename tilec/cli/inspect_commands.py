@@ -1,27 +1,16 @@
-"""`tilec explain`, `tilec dump` and `tilec graph`."""
+"""`tilec explain` and `tilec graph`."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.resources
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
-from tilec.cli.project import (
-    UsageError,
-    chosen_targets,
-    notify,
-    open_one,
-    open_store,
-    print_diagnostics,
-    status_of,
-    toolchain,
-)
+from tilec.cli.project import UsageError, open_one, print_diagnostics
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.diagnostics.terminal import wants_colour
-from tilec.diagnostics.visible import unguarded, visible
+from tilec.diagnostics.visible import unguarded
 from tilec.project.read.models import Constant
 from tilec.untrusted.output import write_named
 
@@ -59,51 +48,6 @@ def _similar_codes(code: str, known: list[str]) -> str:
     if same:
         return f"the codes of its kind are {same[0]} to {same[-1]}"
     return f"the codes are {', '.join(f'{names[0]} to {names[-1]}' for names in hundreds.values())}"
-
-
-def dump_command(
-    project: str | None, kernel: str, stage: str, arch: str | None, constants: tuple[str, ...], output: str | None
-) -> int:  # fmt: skip
-    """Print one product of one specialisation, unless an earlier stage refuses the kernel. Returns the exit status."""
-    from tilec.cache import FileDigests
-    from tilec.pipeline import CHECK_STAGES, stage_named
-    from tilec.project.build.job import crash
-    from tilec.project.build.worker import BUILD_PRELOAD, Outcome, Task
-    from tilec.project.build.worker import run as run_task
-    from tilec.project.read.plan import plan
-    from tilec.workers.scheduler import Crashed, Report, run
-
-    build, entry = open_one(project, kernel, constants, arch)
-    targets = (chosen_targets(arch) or entry.targets)[:1]
-    with contextlib.closing(open_store()) as store:
-        planned, refusals = plan(build, (entry,), targets, store, FileDigests(), toolchain(store))
-    diagnostics = [item for refusal in refusals for item in refusal.diagnostics]
-    data: bytes | None = None
-    preload = () if stage_named(stage) in CHECK_STAGES else BUILD_PRELOAD
-    with tempfile.TemporaryDirectory() as folder:
-        tasks = [
-            Task(item.request, item.name, targets, (item.key,), str(store.root), (stage, folder), True) for item in planned
-        ]
-        with contextlib.closing(run(tasks, run_task, 1, preload, notify)) as events:
-            for event in events:
-                if isinstance(event, Report) and isinstance(event.message, Outcome):
-                    diagnostics.extend(event.message.diagnostics)
-                elif isinstance(event, Crashed):
-                    diagnostics.append(crash(planned[event.index], event))
-        for path in Path(folder).rglob(f"*{stage_named(stage).suffix}"):
-            data = path.read_bytes()
-    print_diagnostics(diagnostics, build.root)
-    if data is None:
-        return status_of(diagnostics)
-    if output is not None:
-        write_named(output, data, durable=False)
-    elif sys.stdout.isatty():
-        print(visible(data.decode("utf-8", "backslashreplace")), end="")
-    else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    return 0
 
 
 def graph_command(project: str | None, kernel: str, constants: tuple[str, ...], output: str) -> int:

@@ -14,6 +14,7 @@ that cannot be satisfied is refused (E0809) at its location in the build file. R
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,9 +26,10 @@ from tilec.ir.layouts.shared_plan import shared_bytes
 from tilec.ir.layouts.thread_elements import FITTING_ELEMENTS
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.passes.analysis.obligations import note_proofs
-from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
+from tilec.passes.schedule.layouts import tensor_stores
+from tilec.passes.schedule.passes import LAYOUT, SHARED_CONVERSIONS, STAGING, Pass, Settings, before, run, through
 from tilec.passes.schedule.pipelining import back_to_back, direct_products, tensor_staging
-from tilec.passes.schedule.pipelining.staging import Candidate, stage, stage_by
+from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong
@@ -82,7 +84,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _most_stages(schedule) - 1))
     found = [*_override_problems(schedule, wanted), *problems(schedule, target), *_grid_problems(draft, schedule)]
     found += _too_few_registers(draft, schedule)
-    found = found or _store_problems(draft, schedule)
+    found = found or _store_problems(draft, schedule, target)
     found = found or _too_large(draft, schedule, target, wanted)
     if found:
         raise refusal(function, found[0], wanted, target)
@@ -127,9 +129,11 @@ def _grid_problems(draft: Function, schedule: Schedule) -> list[Problem]:
     return [Problem("persistent", text, "leave `persistent` out")] if text else []
 
 
-def _store_problems(draft: Function, schedule: Schedule) -> list[Problem]:
+def _store_problems(draft: Function, schedule: Schedule, target: Target) -> list[Problem]:
     """Why the result cannot be stored by TMA."""
-    text = tensor_stores.problem(_with_layouts(draft, schedule)) if schedule.store == "tma" else None
+    if schedule.store != "tma":
+        return []
+    text = tensor_stores.problem(_after(through(LAYOUT), draft, schedule, target))
     return [Problem("store", f'no `store = "tma"`: {text}', "leave `store` out")] if text else []
 
 
@@ -224,7 +228,8 @@ def pipelines_of(
     """A pipeline for every loop that can have one, of at most `limit` stages, as if nothing else used shared memory. Runs the
     staging pass on a copy to find these loops."""
     found: list[Pipeline] = []
-    draft_copy = _initial_copy(draft, schedule)
+    persists = schedule.persistent and persistent.problem(draft) is None
+    draft_copy = _after(before(STAGING), draft, replace(schedule, persistent=persists), target)
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
@@ -301,33 +306,22 @@ def _stages(candidate: Candidate, blocks: int | None, target: Target, max_stages
 
 def _exceeds_shared_memory(draft: Function, schedule: Schedule, target: Target) -> bool:
     """Whether rings and scratch together exceed shared memory; the size of scratch is known only once layouts are assigned."""
-    if _most_stages(schedule) < 2 or problems(schedule, target) or _store_problems(draft, schedule):
+    if _most_stages(schedule) < 2 or problems(schedule, target) or _grid_problems(draft, schedule):
+        return False
+    if _store_problems(draft, schedule, target):
         return False
     return _shared_memory_bytes(draft, schedule, target) > target.max_shared_bytes
 
 
 def _shared_memory_bytes(draft: Function, schedule: Schedule, target: Target) -> int:
     """Bytes of shared memory that a block uses; with pingpong each consumer has its own scratch."""
-    draft_copy = _with_layouts(draft, schedule)
-    if schedule.store == "tma":
-        tensor_stores.insert(draft_copy, target, schedule.takers)
-    conversions.convert(draft_copy)
-    shared_conversions.exchange(draft_copy)
-    return shared_bytes(draft_copy) + (schedule.takers - 1) * pingpong.scratch_bytes(draft_copy.body)
+    scheduled = _after(through(SHARED_CONVERSIONS), draft, schedule, target)
+    return shared_bytes(scheduled) + (schedule.takers - 1) * pingpong.scratch_bytes(scheduled.body)
 
 
-def _with_layouts(draft: Function, schedule: Schedule) -> Function:
-    """A copy with pipelines and layouts, from which the use of shared memory can be computed."""
-    draft_copy = _initial_copy(draft, schedule)
-    stage(draft_copy, schedule)
-    return layout.assign(draft_copy)
-
-
-def _initial_copy(draft: Function, schedule: Schedule) -> Function:
-    """A copy as the input of `stage`."""
-    draft_copy = _copy(draft)
-    draft_copy.num_warps = schedule.tile_warps
-    return persistent.wrap(draft_copy) if schedule.persistent and persistent.problem(draft_copy) is None else draft_copy
+def _after(passes: Sequence[Pass], draft: Function, schedule: Schedule, target: Target) -> Function:
+    """A copy on which `passes` have run."""
+    return run(_copy(draft), Settings(schedule, target), passes)
 
 
 def _most_stages(schedule: Schedule) -> int:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir import verifier
 from tilec.ir.core import Function, Value, VerifyError
-from tilec.ir.layouts import thread_elements
 from tilec.ir.layouts.shared_plan import shared_bytes
-from tilec.ir.ops import Store
 from tilec.passes.analysis.obligations import note_proofs
-from tilec.passes.schedule.checks import bounds_fill_check, width_check
+from tilec.passes.schedule.checks import width_check
 from tilec.passes.schedule.checks.verify import verify
 from tilec.passes.schedule.choose import choose
-from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
-from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
-from tilec.passes.schedule.pipelining import bounds_fill, staging
-from tilec.passes.schedule.simplify import in_range, versioning
-from tilec.passes.schedule.simplify.canonicalize import canonicalize
-from tilec.passes.schedule.specialization import persistent, pingpong, roles
-from tilec.passes.schedule.sync import barrier_insertion
+from tilec.passes.schedule.passes import Pass, Settings, run, through
 from tilec.target.schedule import NOTHING_FIXED, Overrides, Schedule
 from tilec.target.targets import Target
 
@@ -29,11 +21,9 @@ def prepare(
     schedule: Schedule | Overrides = NOTHING_FIXED,
     *,
     positive: frozenset[Value] = frozenset(),
+    last: Pass | None = None,
 ) -> Function:
-    """Run all passes in place, in this order: canonicalization, grid dependency wait, persistent blocks, pipelining, prologue
-    loads before the wait, skipping of out-of-bounds rows, pingpong, versioning of full blocks without masks, unguarded
-    divisions and shifts, layouts and vector widths, TMA stores, layout conversions, barriers, roles. With `Overrides`, `choose`
-    makes the schedule.
+    """Run `PASSES` in place, up to `last` if one is named. With `Overrides`, `choose` makes the schedule.
 
     `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; a VerifyError
     names the pass that broke an invariant. CompileError E0530 if a thread would have too many elements of a tile, E0507 if
@@ -42,56 +32,24 @@ def prepare(
     if isinstance(schedule, Overrides):
         schedule = choose(function, target, schedule)
     note_proofs(function)
-    canonicalize(function)
-    _check(function, "canonicalize")
-    dependency_wait.insert(function, schedule)
-    _check(function, "wait_prior")
-    if schedule.persistent:
-        persistent.wrap(function)
-        _check(function, "going from tile to tile")
-    function.num_warps = schedule.tile_warps
-    staging.stage(function, schedule)
-    _check(function, "staging")
-    prologue_rings.hoist(function)
-    prologue_stages.hoist(function, schedule)
-    _check(function, "copying early")
-    bounds_fill.mark(function)
-    _check(function, "clipping copies")
-    bounds_fill_check.check(function)
-    if schedule.takers > 1:
-        pingpong.take_turns(function, schedule.takers)
-        _check(function, "taking turns")
-    versioning.version(function)
-    _check(function, "versioning")
-    in_range.mark(function, positive)
-    _check(function, "marking what is in range")
-    layout.assign(function)
-    _check(function, "layout")
-    thread_elements.check(function)
-    if schedule.store == "tma":
-        tensor_stores.insert(function, target, schedule.takers)
-        _check(function, "storing by copies")
-    if schedule.store == "streamed":
-        _stream(function)
-    conversions.convert(function)
-    _check(function, "conversions")
-    shared_conversions.exchange(function)
-    _check(function, "exchanges")
-    barrier_insertion.meet(function)
-    _check(function, "meetings")
-    roles.split(function, schedule)
-    _check(function, "splitting roles")
+    settings = Settings(schedule, target, positive)
+    if last is not None:
+        return run(function, settings, through(last), check_after)
+    run(function, settings, after_each=check_after)
     _refuse_too_large(function, target)
     width_check.check(function)
     verify(function, target)
     return function
 
 
-def _stream(function: Function) -> None:
-    """Mark all stores as streaming (evict-first)."""
-    for op in function.body.walk():
-        if isinstance(op, Store):
-            op.streamed = True
+def check_after(function: Function, after: Pass) -> None:
+    """VerifyError that names the pass if the verifier's rules do not hold after it; else what its own check raises."""
+    try:
+        verifier.verify(function)
+    except VerifyError as error:
+        raise VerifyError(f"after {after.name}: {error}") from error
+    if after.check is not None:
+        after.check(function)
 
 
 def _refuse_too_large(function: Function, target: Target) -> None:
@@ -102,10 +60,3 @@ def _refuse_too_large(function: Function, target: Target) -> None:
         raise CompileError(
             Diagnostic("E0507", message, Label(function.loc) if function.loc else None, hint="use smaller tiles")
         )
-
-
-def _check(function: Function, after: str) -> None:
-    try:
-        verifier.verify(function)
-    except VerifyError as error:
-        raise VerifyError(f"after {after}: {error}") from error

@@ -1,0 +1,105 @@
+"""Single passes as text: the tile IR before and after one of them. Also the order of passes, and what runs between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilec.ir.core import Function, VerifyError
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
+from tilec.passes.schedule import PASSES
+from tilec.passes.schedule.passes import LAYOUT, Pass, Settings, before, pass_named, run, through
+from tilec.passes.schedule.prepare import check_after
+from tilec.target.schedule import Role, Schedule
+from tilec.target.targets import SM_90A
+
+SCHEDULE = Schedule((Role("all", 1),))
+HEAD = """kernel @k(%x: in tensor<f32, [64], align 256>, %n: i32, %out: out tensor<f32, [64], align 256>) {
+  constants {}
+  dims []
+  strides []
+  grid [1]
+"""
+WARPS = HEAD + "  warps 1\n"
+LOAD, STORE = "unsafe = none, vector = 0, whole = false", "mask = false, unsafe = none, vector = 0, whole = false"
+
+
+def after(name: str, body: str, schedule: Schedule = SCHEDULE) -> str:
+    """The body's text after the pass of that name alone, as the schedule runs it."""
+    function = parse_function(HEAD + body + "}\n")
+    text = print_function(run(function, Settings(schedule, SM_90A), [pass_named(name)]))
+    assert text.startswith(WARPS) and text.endswith("}\n")
+    return text.removeprefix(WARPS).removesuffix("}\n")
+
+
+def test_canonicalize_folds_constants_and_drops_what_nothing_uses() -> None:
+    body = f"""  %0 = constant {{value = 3}} : i32
+  %1 = constant {{value = 5}} : i32
+  %2 = binary %0, %1 {{kind = "add"}} : i32
+  %3 = binary %n, %0 {{kind = "mul"}} : i32
+  %4 = load %x, %2 {{pad = none, {LOAD}}} : f32[32]
+  store %out, %4, %2 {{{STORE}, streamed = false}}
+"""
+    assert (
+        after("canonicalize", body)
+        == f"""  %0 = constant {{value = 8}} : i32
+  %1 = load %x, %0 {{pad = none, {LOAD}}} : f32[32]
+  store %out, %1, %0 {{{STORE}, streamed = false}}
+"""
+    )
+
+
+BODY = f"""  %0 = load %x, %n {{pad = none, {LOAD}}} : f32[32]
+  %1 = block_id {{axis = 0}} : i32
+  store %out, %0, %1 {{{STORE}, streamed = false}}
+"""
+
+
+def test_the_dependency_wait_follows_scalars_and_precedes_memory() -> None:
+    assert (
+        after("dependency-wait", BODY)
+        == f"""  %0 = block_id {{axis = 0}} : i32
+  wait_prior {{before = false}}
+  %1 = load %x, %n {{pad = none, {LOAD}}} : f32[32]
+  store %out, %1, %0 {{{STORE}, streamed = false}}
+"""
+    )
+
+
+def test_layout_gives_each_tile_threads_and_each_access_a_width() -> None:
+    """The width of a load at an unknown index is that of an element."""
+    layout = "<8@0*1 | 4@0*8 8 | 1>"
+    assert (
+        after("layout", BODY)
+        == f"""  %0 = load %x, %n {{pad = none, unsafe = none, vector = 4, whole = true}} : f32[32] {layout}
+  %1 = block_id {{axis = 0}} : i32
+  store %out, %0, %1 {{mask = false, unsafe = none, vector = 16, whole = true, streamed = false}}
+"""
+    )
+
+
+def test_a_pass_runs_for_the_schedules_that_need_it_alone() -> None:
+    assert after("streamed-stores", BODY) == BODY
+    streamed = after("streamed-stores", BODY, Schedule((Role("all", 1),), store="streamed"))
+    assert streamed == BODY.replace("streamed = false", "streamed = true")
+    persistent = after("persistent", BODY, Schedule((Role("all", 1),), persistent=True))
+    assert after("persistent", BODY) == BODY and "launched_blocks" in persistent
+
+
+def test_names_differ_and_every_pass_has_its_reason() -> None:
+    assert len({one.name for one in PASSES}) == len(PASSES)
+    assert all(one.reason.endswith(".") and pass_named(one.option) is one for one in PASSES)
+
+
+def test_before_and_through_cut_the_list_at_a_pass() -> None:
+    assert (*before(LAYOUT), LAYOUT) == tuple(through(LAYOUT))
+    assert through(PASSES[-1]) == PASSES and not before(PASSES[0])
+
+
+def test_what_breaks_an_invariant_is_named() -> None:
+    def spoil(function: Function, _: Settings) -> None:
+        function.body.ops.reverse()
+
+    spoiling = Pass("spoiling", spoil, "To be found.")
+    with pytest.raises(VerifyError, match="after spoiling: "):
+        run(parse_function(HEAD + BODY + "}\n"), Settings(SCHEDULE, SM_90A), [spoiling], check_after)

@@ -1,0 +1,173 @@
+"""The scheduling passes in their order, and how they run: all of them, or up to one of them.
+
+In: a proven function without a schedule, and the `Settings` of a block. Out: the same function, rewritten in place. `prepare`
+runs all passes; `choose` runs some on a copy, to know what a schedule would need; `tilec dump --after` shows what each makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.ir.core import Function, Value
+from tilec.ir.layouts import thread_elements
+from tilec.passes.schedule.checks import bounds_fill_check
+from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_rings, prologue_stages
+from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, streamed_stores, tensor_stores
+from tilec.passes.schedule.pipelining import bounds_fill, staging
+from tilec.passes.schedule.simplify import in_range, versioning
+from tilec.passes.schedule.simplify.canonicalize import canonicalize
+from tilec.passes.schedule.specialization import persistent, pingpong, roles
+from tilec.passes.schedule.sync import barrier_insertion
+from tilec.target.schedule import Schedule
+from tilec.target.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What passes know besides the function. `positive`: divisors that the prover has shown to be positive."""
+
+    schedule: Schedule
+    target: Target
+    positive: frozenset[Value] = frozenset()
+
+
+def _always(_: Schedule, _target: Target) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One rewrite of a function, in place. `reason`: why it has its place in the order. `when`: the schedules and targets that
+    it runs for. `check`: what holds after it besides the rules of the verifier; raises otherwise."""
+
+    name: str
+    run: Callable[[Function, Settings], object]
+    reason: str
+    when: Callable[[Schedule, Target], bool] = _always
+    check: Callable[[Function], None] | None = None
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line."""
+        return self.name.replace("_", "-")
+
+
+STAGING: Final = Pass(
+    "staging",
+    lambda function, settings: staging.stage(function, settings.schedule),
+    "Pipelines fix the layouts of operands and accumulators, and the copies that later passes move.",
+)
+LAYOUT: Final = Pass(
+    "layout",
+    lambda function, _: layout.assign(function),
+    "Every operation that has elements is there, in the version of the loop that runs it.",
+    check=thread_elements.check,
+)
+SHARED_CONVERSIONS: Final = Pass(
+    "shared_conversions",
+    lambda function, _: shared_conversions.exchange(function),
+    "The conversions that renaming registers cannot make are left. Shared memory grows no more.",
+)
+PASSES: Final = (
+    Pass("canonicalize", lambda function, _: canonicalize(function), "Later passes need not know equal forms."),
+    Pass(
+        "dependency_wait",
+        lambda function, settings: dependency_wait.insert(function, settings.schedule),
+        "The scalars that may precede the wait are those of the kernel itself, before loops and copies add others.",
+    ),
+    Pass(
+        "persistent",
+        lambda function, _: persistent.wrap(function),
+        "The tile loop is around everything that depends on the tile, rings not yet included.",
+        when=lambda schedule, _: schedule.persistent,
+    ),
+    STAGING,
+    Pass("prologue_rings", lambda function, _: prologue_rings.hoist(function), "It moves the copies that staging made."),
+    Pass(
+        "prologue_stages",
+        lambda function, settings: prologue_stages.hoist(function, settings.schedule),
+        "It peels the producer's loop that staging made.",
+    ),
+    Pass(
+        "bounds_fill",
+        lambda function, _: bounds_fill.mark(function),
+        "All copies are made, and an iteration still has one copy of its code.",
+        check=bounds_fill_check.check,
+    ),
+    Pass(
+        "pingpong",
+        lambda function, settings: pingpong.take_turns(function, settings.schedule.takers),
+        "It divides a loop whose copies no longer move.",
+        when=lambda schedule, _: schedule.takers > 1,
+    ),
+    Pass("versioning", lambda function, _: versioning.version(function), "It copies a body that has its final operations."),
+    Pass(
+        "in_range",
+        lambda function, settings: in_range.mark(function, settings.positive),
+        "Versions have tighter ranges; operations that are in range fit one instruction, in whatever layout.",
+    ),
+    LAYOUT,
+    Pass(
+        "tensor_stores",
+        lambda function, settings: tensor_stores.insert(function, settings.target, settings.schedule.takers),
+        "It stores from accumulators' layouts, before conversions that its stores do not need.",
+        when=lambda schedule, _: schedule.store == "tma",
+    ),
+    Pass(
+        "streamed_stores",
+        lambda function, _: streamed_stores.mark(function),
+        "It marks the stores that threads still make themselves.",
+        when=lambda schedule, _: schedule.store == "streamed",
+    ),
+    Pass("conversions", lambda function, _: conversions.convert(function), "Operands have all layouts that operations need."),
+    SHARED_CONVERSIONS,
+    Pass(
+        "barrier_insertion",
+        lambda function, _: barrier_insertion.meet(function),
+        "All accesses of shared memory by threads are there.",
+    ),
+    Pass(
+        "roles",
+        lambda function, settings: roles.split(function, settings.schedule),
+        "It divides finished code; barriers then count the threads of their role.",
+    ),
+)  # fmt: skip
+"""Every pass, in the order in which they run."""
+
+
+def pass_names() -> tuple[str, ...]:
+    """All names that `--after` takes, in order."""
+    return tuple(one.option for one in PASSES)
+
+
+def pass_named(option: str) -> Pass:
+    """The pass of a name on the command line; KeyError if there is none."""
+    return {one.option: one for one in PASSES}[option]
+
+
+def before(last: Pass) -> Sequence[Pass]:
+    """The passes that run before one of them."""
+    return PASSES[: PASSES.index(last)]
+
+
+def through(last: Pass) -> Sequence[Pass]:
+    """The passes up to one of them, and it."""
+    return PASSES[: PASSES.index(last) + 1]
+
+
+def run(
+    function: Function,
+    settings: Settings,
+    passes: Sequence[Pass] = PASSES,
+    after_each: Callable[[Function, Pass], None] | None = None,
+) -> Function:
+    """Run those of `passes` that the schedule needs, in place; `after_each` may check what each of them made."""
+    function.num_warps = settings.schedule.tile_warps
+    for one in passes:
+        if one.when(settings.schedule, settings.target):
+            one.run(function, settings)
+            if after_each is not None:
+                after_each(function, one)
+    return function
