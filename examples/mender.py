@@ -32,6 +32,8 @@ ROUNDS = 12
 MOST_TRIED = 150
 """Changes that are tried where nothing is certain."""
 
+ACCESSES = ("In", "Out", "InOut", "Scratch", "Atomic")
+
 
 @dataclass(frozen=True)
 class Mended:
@@ -148,20 +150,17 @@ class Kernel:
         except SyntaxError:
             return None
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        node = next(
-            (one for one in functions if any("kernel" in ast.unparse(decorator) for decorator in one.decorator_list)), None
-        )
+        node = next((one for one in functions if any(_word(decorator) == "kernel" for decorator in one.decorator_list)), None)
         if node is None:
             return None
-        dims = [one.name for one in tree.body if isinstance(one, ast.ClassDef) and "Dim" in map(ast.unparse, one.bases)]
-        elements = {one.name for one in tree.body if isinstance(one, ast.ClassDef) and "Element" in map(ast.unparse, one.bases)}
+        dims, elements = _declared(tree)
         constants = [arg.arg for arg in node.args.kwonlyargs if arg.arg not in elements]
         assigned, ids = dict[str, ast.expr](), dict[str, int]()
         for one in ast.walk(node):
             if isinstance(one, ast.Assign):
                 for name, value in _pairs(one.targets[0], one.value):
                     assigned.setdefault(name, value)
-                    if isinstance(value, ast.Call) and ast.unparse(value.func) == "bid" and value.args:
+                    if isinstance(value, ast.Call) and _word(value.func) == "bid" and value.args:
                         ids[name] = ast.literal_eval(value.args[0])
         return Kernel(text, node, tuple(dict.fromkeys([*dims, *constants])), ids, assigned)
 
@@ -193,7 +192,7 @@ class Kernel:
             if isinstance(one, ast.Assign) and {name for name, _ in _pairs(one.targets[0], one.value)} & {*names}:
                 yield 1.0, one.value
         for call in calls:
-            if ast.unparse(call.func) == "grid":
+            if _word(call.func) == "grid":
                 yield (-0.5 if grid_first else 1.5), call
             elif ast.unparse(call.func) == "range":
                 for part in call.args:
@@ -238,16 +237,16 @@ class Kernel:
                 yield 0.6, str(node.value - 1)
             for name in self.ids:
                 yield 0.9, name
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "cdiv" and len(node.args) == 2:
+        elif isinstance(node, ast.Call) and _word(node.func) == "cdiv" and len(node.args) == 2:
             left, right = map(self.source, node.args)
-            yield 0.9, f"cdiv({right}, {left})"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "bid" and node.args:
+            yield 0.9, f"{self.source(node.func)}({right}, {left})"
+        elif isinstance(node, ast.Call) and _word(node.func) == "bid" and node.args:
             for axis in range(3):
-                yield 0.5, f"bid({axis})"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "grid" and len(node.args) > 1:
+                yield 0.5, f"{self.source(node.func)}({axis})"
+        elif isinstance(node, ast.Call) and _word(node.func) == "grid" and len(node.args) > 1:
             parts = [self.source(one) for one in node.args]
-            yield 0.3, f"grid({', '.join([parts[1], parts[0], *parts[2:]])})"
-        if isinstance(node, ast.Name | ast.BinOp) or (isinstance(node, ast.Call) and ast.unparse(node.func) == "cdiv"):
+            yield 0.3, f"{self.source(node.func)}({', '.join([parts[1], parts[0], *parts[2:]])})"
+        if isinstance(node, ast.Name | ast.BinOp) or (isinstance(node, ast.Call) and _word(node.func) == "cdiv"):
             yield 1.2, f"{self.source(node)} + 1"
             yield 1.2, f"{self.source(node)} - 1"
 
@@ -257,7 +256,8 @@ class Kernel:
         yield (0.1 if one else 0.7), left
         yield (0.6 if isinstance(node.left, ast.Constant) else 0.8), right
         if isinstance(node.op, ast.FloorDiv):
-            yield 0.2, f"cdiv({left}, {right})"
+            cdiv = "tl.cdiv" if "import tilec as tl" in self.text else "cdiv"
+            yield 0.2, f"{cdiv}({left}, {right})"
         if isinstance(node.op, ast.Add | ast.Sub) and isinstance(node.left, ast.BinOp) and isinstance(node.right, ast.Name):
             factors, addend = node.left, right
             if isinstance(factors.op, ast.Mult):  # `m * M + h` becomes `h * M + m`
@@ -284,6 +284,24 @@ class Kernel:
             for other in self.ids:
                 for size in self.sizes:
                     yield 1.1, f"{name} * {size} + {other}"
+
+
+def _word(node: ast.expr) -> str:
+    """The word of the language in `word` or `tl.word`; empty for any other expression."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("tilec", "tl"):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _declared(tree: ast.Module) -> tuple[list[str], set[str]]:
+    """The file's dims in order, and its elements. Names from files beside it are dims, except those of dtypes, such as `E`."""
+    bases = {one.name: set(map(_word, one.bases)) for one in tree.body if isinstance(one, ast.ClassDef)}
+    local = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.level]
+    shared = [alias.name for one in local for alias in one.names if alias.name.isupper()]
+    notes = [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript) and _word(node.value) in ACCESSES]
+    first = {_word(note.elts[0]) for note in notes if isinstance(note, ast.Tuple) and note.elts}
+    elements = {name for name in shared if name in first} | {name for name in bases if "Element" in bases[name]}
+    return [name for name in [*bases, *shared] if name not in elements and "Dim" in bases.get(name, {"Dim"})], elements
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:

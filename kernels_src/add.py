@@ -1,21 +1,18 @@
 """Element-wise sum: `out[i] = x[i] + y[i]`."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, grid, load, store
+import tilec as tl
+
+from .dims import E
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class N(Dim):
+class N(tl.Dim):
     """number of elements"""
 
 
-@tilec.kernel
-def add(x: In[E, N], y: In[E, N], out: Out[E, N], *, E: Const, BLOCK: Const):
+@tl.kernel
+def add(x: tl.In[E, N], y: tl.In[E, N], out: tl.Out[E, N], *, E: tl.Const, BLOCK: tl.Const):
     """Add two tensors of N elements; each block adds BLOCK of them."""
-    grid(cdiv(N, BLOCK))
-    i = bid(0)
-    total = load(x, i, shape=BLOCK, pad=0) + load(y, i, shape=BLOCK, pad=0)
-    store(out, i, total, mask=True)
+    tl.grid(tl.cdiv(N, BLOCK))
+    i = tl.bid(0)
+    total = tl.load(x, i, shape=BLOCK, pad=0) + tl.load(y, i, shape=BLOCK, pad=0)
+    tl.store(out, i, total, mask=True)

@@ -1,50 +1,27 @@
 """Combine what the parts of `decode_attention` found (Dao et al., Flash-Decoding)."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, astype, bid, exp2, f32, grid, load, max, reshape, store, sum
+import tilec as tl
+
+from .dims import HKV, B, D, E, G, P
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class B(Dim):
-    """number of sequences"""
-
-
-class HKV(Dim):
-    """key heads, and value heads"""
-
-
-class G(Dim):
-    """query heads that share a key head"""
-
-
-class D(Dim):
-    """elements of a head"""
-
-
-class P(Dim):
-    """parts that a sequence is split into"""
-
-
-@tilec.kernel
+@tl.kernel
 def decode_merge(
-    partial: In[f32, B, P, HKV, G, D],
-    maxima: In[f32, B, P, HKV, G],
-    sums: In[f32, B, P, HKV, G],
-    out: Out[E, B, HKV, G, D],
+    partial: tl.In[tl.f32, B, P, HKV, G, D],
+    maxima: tl.In[tl.f32, B, P, HKV, G],
+    sums: tl.In[tl.f32, B, P, HKV, G],
+    out: tl.Out[E, B, HKV, G, D],
     *,
-    E: Const,
-    D: Const,
-    P: Const,
+    E: tl.Const,
+    D: tl.Const,
+    P: tl.Const,
 ):
     """`out = sum_p(w_p * partial_p) / sum_p(w_p * sums_p)` with `w_p = 2 ** (maxima_p - max(maxima))`; one head per block."""
-    grid(G, HKV, B)
-    member, head, b = bid(0), bid(1), bid(2)
-    acc = reshape(load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
-    top = reshape(load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
-    part = reshape(load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
-    weight = exp2(top - max(top, axis=0))
-    mean = sum(acc * weight[:, None], axis=0) / sum(part * weight, axis=0)
-    store(out, (b, head, member, 0), reshape(astype(mean, E), (1, 1, 1, D)))
+    tl.grid(G, HKV, B)
+    member, head, b = tl.bid(0), tl.bid(1), tl.bid(2)
+    acc = tl.reshape(tl.load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
+    top = tl.reshape(tl.load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+    part = tl.reshape(tl.load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+    weight = tl.exp2(top - tl.max(top, axis=0))
+    mean = tl.sum(acc * weight[:, None], axis=0) / tl.sum(part * weight, axis=0)
+    tl.store(out, (b, head, member, 0), tl.reshape(tl.astype(mean, E), (1, 1, 1, D)))

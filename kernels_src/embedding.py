@@ -1,30 +1,15 @@
 """Embedding lookup: one table row per token id."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, grid, i32, load, store, values
+import tilec as tl
+
+from .dims import E, H, T, V
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class T(Dim):
-    """number of tokens"""
-
-
-class V(Dim):
-    """vocabulary size"""
-
-
-class H(Dim):
-    """hidden size"""
-
-
-@tilec.kernel
-def embedding(ids: In[i32, T], table: In[E, V, H], out: Out[E, T, H], *, E: Const, H: Const, BLOCK: Const):
+@tl.kernel
+def embedding(ids: tl.In[tl.i32, T], table: tl.In[E, V, H], out: tl.Out[E, T, H], *, E: tl.Const, H: tl.Const, BLOCK: tl.Const):
     """`out[t] = table[ids[t]]`; every id is checked to be below V where it enters the program, not here."""
-    grid(T, cdiv(H, BLOCK))
-    values(ids, 0, V)
-    token, part = bid(0), bid(1)
-    row = load(table, offset=(load(ids, token), part * BLOCK), shape=(1, BLOCK), pad=0)
-    store(out, (token, part), row, mask=True)
+    tl.grid(T, tl.cdiv(H, BLOCK))
+    tl.values(ids, 0, V)
+    token, part = tl.bid(0), tl.bid(1)
+    row = tl.load(table, offset=(tl.load(ids, token), part * BLOCK), shape=(1, BLOCK), pad=0)
+    tl.store(out, (token, part), row, mask=True)

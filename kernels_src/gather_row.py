@@ -2,27 +2,28 @@
 
 from typing import Literal
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, grid, i32, load, store, values
+import tilec as tl
+
+from .dims import E, H
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class T(Dim):
+class T(tl.Dim):
     """number of rows"""
 
 
-class H(Dim):
-    """hidden size"""
-
-
-@tilec.kernel
-def gather_row(x: In[E, T, H], index: In[i32, Literal[1]], out: Out[E, Literal[1], H], *, E: Const, H: Const, BLOCK: Const):
+@tl.kernel
+def gather_row(
+    x: tl.In[E, T, H],
+    index: tl.In[tl.i32, Literal[1]],
+    out: tl.Out[E, Literal[1], H],
+    *,
+    E: tl.Const,
+    H: tl.Const,
+    BLOCK: tl.Const,
+):
     """`out[0] = x[index[0]]`, BLOCK columns per block."""
-    grid(cdiv(H, BLOCK))
-    values(index, 0, T)
-    part = bid(0)
-    row = load(x, offset=(load(index, 0), part * BLOCK), shape=(1, BLOCK), pad=0)
-    store(out, (0, part), row, mask=True)
+    tl.grid(tl.cdiv(H, BLOCK))
+    tl.values(index, 0, T)
+    part = tl.bid(0)
+    row = tl.load(x, offset=(tl.load(index, 0), part * BLOCK), shape=(1, BLOCK), pad=0)
+    tl.store(out, (0, part), row, mask=True)

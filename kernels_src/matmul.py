@@ -1,50 +1,35 @@
 """Linear layer at prefill: `out = a @ b.T` on tensor cores."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, mma, requires, store, zeros
+import tilec as tl
+
+from .dims import E, K, M, N
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class M(Dim):
-    """rows of activations (tokens)"""
-
-
-class N(Dim):
-    """outputs"""
-
-
-class K(Dim):
-    """inputs"""
-
-
-@tilec.kernel
+@tl.kernel
 def matmul(
-    a: In[E, M, K],
-    b: In[E, N, K],
-    out: Out[E, M, N],
+    a: tl.In[E, M, K],
+    b: tl.In[E, N, K],
+    out: tl.Out[E, M, N],
     *,
-    E: Const,
-    BM: Const,
-    BN: Const,
-    BK: Const,
-    GROUP: Const,
+    E: tl.Const,
+    BM: tl.Const,
+    BN: tl.Const,
+    BK: tl.Const,
+    GROUP: tl.Const,
 ):
     """Accumulated in f32. Blocks walk GROUP rows of tiles at a time, so that neighbours share tiles of `b` in the L2 cache."""
-    requires(K % 8 == 0 and N % 8 == 0)
-    rows, columns = cdiv(M, BM), cdiv(N, BN)
-    grid(rows * columns)
-    requires(rows * columns <= 2147483647)
-    t = bid(0)
+    tl.requires(K % 8 == 0 and N % 8 == 0)
+    rows, columns = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    tl.grid(rows * columns)
+    tl.requires(rows * columns <= 2147483647)
+    t = tl.bid(0)
     first = t // (GROUP * columns) * GROUP
     height = min(rows - first, GROUP)
     m = first + t % (GROUP * columns) % height
     n = t % (GROUP * columns) // height
-    acc = zeros((BM, BN), f32)
-    for k in range(cdiv(K, BK)):
-        x = load(a, (m, k), shape=(BM, BK), pad=0)
-        y = load(b, (n, k), shape=(BN, BK), pad=0)
-        acc = mma(x, y.T, acc)
-    store(out, (m, n), astype(acc, E), mask=True)
+    acc = tl.zeros((BM, BN), tl.f32)
+    for k in range(tl.cdiv(K, BK)):
+        x = tl.load(a, (m, k), shape=(BM, BK), pad=0)
+        y = tl.load(b, (n, k), shape=(BN, BK), pad=0)
+        acc = tl.mma(x, y.T, acc)
+    tl.store(out, (m, n), tl.astype(acc, E), mask=True)

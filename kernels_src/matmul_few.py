@@ -4,47 +4,32 @@ Tensor cores take 64 rows of a left operand and few columns of a right one: as c
 and what a block has on its way from memory is weights.
 """
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, mma, requires, resident, store, zeros
+import tilec as tl
+
+from .dims import E, K, M, N
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class M(Dim):
-    """rows of activations (tokens)"""
-
-
-class N(Dim):
-    """outputs"""
-
-
-class K(Dim):
-    """inputs"""
-
-
-@tilec.kernel
+@tl.kernel
 def matmul_few(
-    a: In[E, M, K],
-    b: In[E, N, K],
-    out: Out[E, M, N],
+    a: tl.In[E, M, K],
+    b: tl.In[E, N, K],
+    out: tl.Out[E, M, N],
     *,
-    E: Const,
-    BM: Const,
-    BN: Const,
-    BK: Const,
+    E: tl.Const,
+    BM: tl.Const,
+    BN: tl.Const,
+    BK: tl.Const,
 ):
     """Accumulated in f32, rounded once; a block has BN outputs of BM tokens."""
-    resident(b)
-    requires(K % 8 == 0 and N % 8 == 0)
-    rows = cdiv(M, BM)
-    grid(rows * cdiv(N, BN))
-    requires(rows * cdiv(N, BN) <= 2147483647)
-    m, n = bid(0) % rows, bid(0) // rows
-    acc = zeros((BN, BM), f32)
-    for k in range(cdiv(K, BK)):
-        x = load(a, (m, k), shape=(BM, BK), pad=0)
-        y = load(b, (n, k), shape=(BN, BK), pad=0)
-        acc = mma(y, x.T, acc)
-    store(out, (m, n), astype(acc.T, E), mask=True)
+    tl.resident(b)
+    tl.requires(K % 8 == 0 and N % 8 == 0)
+    rows = tl.cdiv(M, BM)
+    tl.grid(rows * tl.cdiv(N, BN))
+    tl.requires(rows * tl.cdiv(N, BN) <= 2147483647)
+    m, n = tl.bid(0) % rows, tl.bid(0) // rows
+    acc = tl.zeros((BN, BM), tl.f32)
+    for k in range(tl.cdiv(K, BK)):
+        x = tl.load(a, (m, k), shape=(BM, BK), pad=0)
+        y = tl.load(b, (n, k), shape=(BN, BK), pad=0)
+        acc = tl.mma(y, x.T, acc)
+    tl.store(out, (m, n), tl.astype(acc.T, E), mask=True)

@@ -5,53 +5,38 @@ the kernel behind the product, adds the parts in their order, so that the same i
 operand, as in `matmul_few`.
 """
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, grid, load, mma, requires, resident, store, zeros
+import tilec as tl
+
+from .dims import E, K, M, N
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class M(Dim):
-    """rows of activations (tokens)"""
-
-
-class N(Dim):
-    """outputs"""
-
-
-class K(Dim):
-    """inputs"""
-
-
-class S(Dim):
+class S(tl.Dim):
     """parts of the depth"""
 
 
-@tilec.kernel
+@tl.kernel
 def matmul_split(
-    a: In[E, M, K],
-    b: In[E, N, K],
-    parts: Out[f32, S, M, N],
+    a: tl.In[E, M, K],
+    b: tl.In[E, N, K],
+    parts: tl.Out[tl.f32, S, M, N],
     *,
-    E: Const,
-    S: Const,
-    BM: Const,
-    BN: Const,
-    BK: Const,
+    E: tl.Const,
+    S: tl.Const,
+    BM: tl.Const,
+    BN: tl.Const,
+    BK: tl.Const,
 ):
     """`parts[s]` is the product over the s-th run of steps of BK; the last runs may be shorter, or have none and be zero."""
-    resident(b)
-    requires(K % 8 == 0 and N % 8 == 0)
-    rows, steps = cdiv(M, BM), cdiv(K, BK)
-    grid(rows * cdiv(N, BN), S)
-    requires(rows * cdiv(N, BN) <= 2147483647)
-    m, n, part = bid(0) % rows, bid(0) // rows, bid(1)
-    run = cdiv(steps, S)
-    acc = zeros((BN, BM), f32)
+    tl.resident(b)
+    tl.requires(K % 8 == 0 and N % 8 == 0)
+    rows, steps = tl.cdiv(M, BM), tl.cdiv(K, BK)
+    tl.grid(rows * tl.cdiv(N, BN), S)
+    tl.requires(rows * tl.cdiv(N, BN) <= 2147483647)
+    m, n, part = tl.bid(0) % rows, tl.bid(0) // rows, tl.bid(1)
+    run = tl.cdiv(steps, S)
+    acc = tl.zeros((BN, BM), tl.f32)
     for k in range(part * run, min(part * run + run, steps)):
-        x = load(a, (m, k), shape=(BM, BK), pad=0)
-        y = load(b, (n, k), shape=(BN, BK), pad=0)
-        acc = mma(y, x.T, acc)
-    store(parts, (part, m, n), acc.T[None, :, :], mask=True)
+        x = tl.load(a, (m, k), shape=(BM, BK), pad=0)
+        y = tl.load(b, (n, k), shape=(BN, BK), pad=0)
+        acc = tl.mma(y, x.T, acc)
+    tl.store(parts, (part, m, n), acc.T[None, :, :], mask=True)

@@ -1,80 +1,46 @@
 """`matvec_add_scaled` of the tokens of several sequences: the weights are read once for all rows."""
 
-from eight_rows import each_once, rows_in_parts, weights_in_parts
+import tilec as tl
 
-import tilec
-from tilec import (
-    Const,
-    Dim,
-    Element,
-    In,
-    InOut,
-    Out,
-    astype,
-    bid,
-    f32,
-    grid,
-    load,
-    mma,
-    requires,
-    resident,
-    store,
-    sum,
-    zeros,
-)
+from .dims import B, E, K, N
+from .eight_rows import each_once, rows_in_parts, weights_in_parts
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class B(Dim):
-    """rows, one of each sequence: 2, 4 or 8"""
-
-
-class N(Dim):
-    """outputs"""
-
-
-class P(Dim):
+class P(tl.Dim):
     """groups of ROWS outputs"""
 
 
-class K(Dim):
-    """inputs"""
-
-
-@tilec.kernel
+@tl.kernel
 def matvec_add_scaled_rows(
-    x: In[E, B, K],
-    w: In[E, N, K],
-    residual: InOut[E, B, N],
-    weight: In[E, N],
-    scaled: Out[E, B, N],
-    squares: Out[f32, B, P],
+    x: tl.In[E, B, K],
+    w: tl.In[E, N, K],
+    residual: tl.InOut[E, B, N],
+    weight: tl.In[E, N],
+    scaled: tl.Out[E, B, N],
+    squares: tl.Out[tl.f32, B, P],
     *,
-    E: Const,
-    B: Const,
-    K: Const,
-    ROWS: Const,
-    SPLIT: Const,
-    BLOCK: Const,
+    E: tl.Const,
+    B: tl.Const,
+    K: tl.Const,
+    ROWS: tl.Const,
+    SPLIT: tl.Const,
+    BLOCK: tl.Const,
 ):
     """`residual += x @ w.T` for each row, then `scaled = residual * weight` and the sum of squares of each ROWS elements of the
     residual. SPLIT warps share a sum, as in `scaled_matvec_rows`."""
-    grid(P)
-    requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and P * ROWS == N)
-    resident(w, weight)
-    n = bid(0)
-    g = load(weight, n, shape=ROWS).astype(f32)
-    old = load(residual, (0, n), shape=(B, ROWS)).astype(f32)
-    acc = zeros((SPLIT, ROWS, 8), f32)
+    tl.grid(P)
+    tl.requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and P * ROWS == N)
+    tl.resident(w, weight)
+    n = tl.bid(0)
+    g = tl.load(weight, n, shape=ROWS).astype(tl.f32)
+    old = tl.load(residual, (0, n), shape=(B, ROWS)).astype(tl.f32)
+    acc = tl.zeros((SPLIT, ROWS, 8), tl.f32)
     for k in range(K // (SPLIT * BLOCK)):
-        a = weights_in_parts(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)
-        b = rows_in_parts(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT, BLOCK)
-        acc = mma(a, b, acc)
-    total = astype(each_once(sum(acc, axis=0), ROWS, B).T + old, E)
-    store(residual, (0, n), total)
-    v = total.astype(f32)
-    store(scaled, (0, n), astype(v * g[None, :], E))
-    store(squares, (0, n), sum(v * v, axis=1)[:, None])
+        a = weights_in_parts(tl.load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)
+        b = rows_in_parts(tl.load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT, BLOCK)
+        acc = tl.mma(a, b, acc)
+    total = tl.astype(each_once(tl.sum(acc, axis=0), ROWS, B).T + old, E)
+    tl.store(residual, (0, n), total)
+    v = total.astype(tl.f32)
+    tl.store(scaled, (0, n), tl.astype(v * g[None, :], E))
+    tl.store(squares, (0, n), tl.sum(v * v, axis=1)[:, None])

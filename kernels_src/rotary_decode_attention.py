@@ -2,92 +2,32 @@
 
 from typing import Literal
 
-from rotary import normed_scale, rotated_high, rotated_low
+import tilec as tl
 
-import tilec
-from tilec import (
-    Const,
-    Dim,
-    Element,
-    In,
-    Out,
-    arange,
-    astype,
-    bid,
-    cdiv,
-    exp2,
-    f32,
-    full,
-    grid,
-    i32,
-    inf,
-    load,
-    max,
-    maximum,
-    mma,
-    requires,
-    reshape,
-    resident,
-    store,
-    sum,
-    values,
-    where,
-    zeros,
-)
+from .dims import HKV, B, D, E, G, P, R, S
+from .rotary import normed_scale, rotated_high, rotated_low
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class B(Dim):
-    """number of sequences"""
-
-
-class HKV(Dim):
-    """key heads, and value heads"""
-
-
-class G(Dim):
-    """query heads that share a key head"""
-
-
-class D(Dim):
-    """elements of a head"""
-
-
-class S(Dim):
-    """slots of a sequence"""
-
-
-class R(Dim):
-    """positions in the table"""
-
-
-class P(Dim):
-    """parts that a sequence is split into"""
-
-
-@tilec.kernel
+@tl.kernel
 def rotary_decode_attention(
-    qkv: In[E, B, Literal["(G + 2) * HKV"], D],
-    q_weight: In[E, D],
-    k_weight: In[E, D],
-    table: In[f32, R, D],
-    positions: In[i32, B],
-    lengths: In[i32, B],
-    k_cache: In[E, B, S, HKV, D],
-    v_cache: In[E, B, S, HKV, D],
-    partial: Out[f32, B, P, HKV, G, D],
-    maxima: Out[f32, B, P, HKV, G],
-    sums: Out[f32, B, P, HKV, G],
-    eps: f32,
-    scale: f32,
+    qkv: tl.In[E, B, Literal["(G + 2) * HKV"], D],
+    q_weight: tl.In[E, D],
+    k_weight: tl.In[E, D],
+    table: tl.In[tl.f32, R, D],
+    positions: tl.In[tl.i32, B],
+    lengths: tl.In[tl.i32, B],
+    k_cache: tl.In[E, B, S, HKV, D],
+    v_cache: tl.In[E, B, S, HKV, D],
+    partial: tl.Out[tl.f32, B, P, HKV, G, D],
+    maxima: tl.Out[tl.f32, B, P, HKV, G],
+    sums: tl.Out[tl.f32, B, P, HKV, G],
+    eps: tl.f32,
+    scale: tl.f32,
     *,
-    E: Const,
-    G: Const,
-    D: Const,
-    BN: Const,
+    E: tl.Const,
+    G: tl.Const,
+    D: tl.Const,
+    BN: tl.Const,
 ):
     """`decode_attention` of the rows that `qk_norm_rope_kv` would make of `qkv`: query heads, key heads, value heads.
 
@@ -95,54 +35,54 @@ def rotary_decode_attention(
     cache is only read, and without the new token, which is added from `qkv` by the part that its slot's tile belongs to;
     `decode_merge_kv` writes it. Every part normalises and rotates the queries of its group for itself.
     """
-    grid(P, HKV, B)
-    requires(G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
-    values(positions, 0, R)
-    values(lengths, 1, S + 1)
-    resident(q_weight, k_weight, table, positions, lengths, k_cache, v_cache)
-    part, head, b = bid(0), bid(1), bid(2)
-    slot, position = load(lengths, b) - 1, load(positions, b)
-    cos = load(table, (position, 0), shape=(1, D // 2))[:, None, :]
-    sin = load(table, (position, 1), shape=(1, D // 2))[:, None, :]
-    q_low, q_high = load(q_weight, 0, shape=D // 2).astype(f32), load(q_weight, 1, shape=D // 2).astype(f32)
-    k_low, k_high = load(k_weight, 0, shape=D // 2).astype(f32), load(k_weight, 1, shape=D // 2).astype(f32)
-    low = load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(f32)
-    high = load(qkv, offset=(b, head * G, D // 2), shape=(1, 8, D // 2)).astype(f32)
+    tl.grid(P, HKV, B)
+    tl.requires(G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.values(positions, 0, R)
+    tl.values(lengths, 1, S + 1)
+    tl.resident(q_weight, k_weight, table, positions, lengths, k_cache, v_cache)
+    part, head, b = tl.bid(0), tl.bid(1), tl.bid(2)
+    slot, position = tl.load(lengths, b) - 1, tl.load(positions, b)
+    cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
+    sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
+    q_low, q_high = tl.load(q_weight, 0, shape=D // 2).astype(tl.f32), tl.load(q_weight, 1, shape=D // 2).astype(tl.f32)
+    k_low, k_high = tl.load(k_weight, 0, shape=D // 2).astype(tl.f32), tl.load(k_weight, 1, shape=D // 2).astype(tl.f32)
+    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(tl.f32)
+    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, 8, D // 2)).astype(tl.f32)
     factor = normed_scale(low, high, D, eps)
     low, high = low * factor * q_low[None, None, :], high * factor * q_high[None, None, :]
-    query_low = reshape(astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
-    query_high = reshape(astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
+    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
+    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
     log2_scale = scale * 1.4426950408889634
-    top = full((8,), -inf, f32)
-    total = zeros((8,), f32)
-    acc = zeros((D, 8), f32)
-    for j in range(part, cdiv(slot, BN), P):
-        keys_low = reshape(load(k_cache, offset=(b, j * BN, head, 0), shape=(1, BN, 1, D // 2)), (BN, D // 2))
-        keys_high = reshape(load(k_cache, offset=(b, j * BN, head, D // 2), shape=(1, BN, 1, D // 2)), (BN, D // 2))
-        v = reshape(load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
-        s = mma(keys_high, query_high.T, mma(keys_low, query_low.T, zeros((BN, 8), f32)))
-        s = where((j * BN + arange(BN))[:, None] < slot, s, -inf)
-        higher = maximum(top, max(s, axis=0) * log2_scale)
-        p = exp2(s * log2_scale - higher[None, :])
-        shrink = exp2(top - higher)
-        total = total * shrink + sum(p, axis=0)
-        acc = mma(v.T, astype(p, E), acc * shrink[None, :])
+    top = tl.full((8,), -tl.inf, tl.f32)
+    total = tl.zeros((8,), tl.f32)
+    acc = tl.zeros((D, 8), tl.f32)
+    for j in range(part, tl.cdiv(slot, BN), P):
+        keys_low = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, 0), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+        keys_high = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, D // 2), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+        v = tl.reshape(tl.load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
+        s = tl.mma(keys_high, query_high.T, tl.mma(keys_low, query_low.T, tl.zeros((BN, 8), tl.f32)))
+        s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
+        higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
+        p = tl.exp2(s * log2_scale - higher[None, :])
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(p, axis=0)
+        acc = tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :])
         top = higher
     if slot // BN % P == part:
-        low = load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(f32)
-        high = load(qkv, offset=(b, G * HKV + head, D // 2), shape=(1, 1, D // 2)).astype(f32)
+        low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)
+        high = tl.load(qkv, offset=(b, G * HKV + head, D // 2), shape=(1, 1, D // 2)).astype(tl.f32)
         factor = normed_scale(low, high, D, eps)
         low, high = low * factor * k_low[None, None, :], high * factor * k_high[None, None, :]
-        key_low = reshape(astype(rotated_low(low, high, cos, sin), E), (1, D // 2)).astype(f32)
-        key_high = reshape(astype(rotated_high(low, high, cos, sin), E), (1, D // 2)).astype(f32)
-        value = reshape(load(qkv, offset=(b, (G + 1) * HKV + head, 0), shape=(1, 1, D)), (D,)).astype(f32)
-        s_new = sum(query_low.astype(f32) * key_low, axis=1) + sum(query_high.astype(f32) * key_high, axis=1)
-        higher = maximum(top, s_new * log2_scale)
-        p_new = exp2(s_new * log2_scale - higher)
-        shrink = exp2(top - higher)
+        key_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (1, D // 2)).astype(tl.f32)
+        key_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (1, D // 2)).astype(tl.f32)
+        value = tl.reshape(tl.load(qkv, offset=(b, (G + 1) * HKV + head, 0), shape=(1, 1, D)), (D,)).astype(tl.f32)
+        s_new = tl.sum(query_low.astype(tl.f32) * key_low, axis=1) + tl.sum(query_high.astype(tl.f32) * key_high, axis=1)
+        higher = tl.maximum(top, s_new * log2_scale)
+        p_new = tl.exp2(s_new * log2_scale - higher)
+        shrink = tl.exp2(top - higher)
         total = total * shrink + p_new
         acc = acc * shrink[None, :] + value[:, None] * p_new[None, :]
         top = higher
-    store(partial, (b, part, head, 0, 0), reshape(acc.T, (1, 1, 1, 8, D)), mask=True)
-    store(maxima, (b, part, head, 0), reshape(top, (1, 1, 1, 8)), mask=True)
-    store(sums, (b, part, head, 0), reshape(total, (1, 1, 1, 8)), mask=True)
+    tl.store(partial, (b, part, head, 0, 0), tl.reshape(acc.T, (1, 1, 1, 8, D)), mask=True)
+    tl.store(maxima, (b, part, head, 0), tl.reshape(top, (1, 1, 1, 8)), mask=True)
+    tl.store(sums, (b, part, head, 0), tl.reshape(total, (1, 1, 1, 8)), mask=True)

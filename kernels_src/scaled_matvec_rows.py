@@ -2,75 +2,41 @@
 
 from typing import Literal
 
-from eight_rows import each_once, rows_in_parts, weights_in_parts
+import tilec as tl
 
-import tilec
-from tilec import (
-    Const,
-    Dim,
-    Element,
-    In,
-    Out,
-    astype,
-    bid,
-    f32,
-    grid,
-    load,
-    mma,
-    requires,
-    resident,
-    rsqrt,
-    store,
-    sum,
-    zeros,
-)
+from .dims import B, E, K, N
+from .eight_rows import each_once, rows_in_parts, weights_in_parts
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class B(Dim):
-    """rows, one of each sequence: 2, 4 or 8"""
-
-
-class N(Dim):
-    """outputs"""
-
-
-class K(Dim):
-    """inputs"""
-
-
-@tilec.kernel
+@tl.kernel
 def scaled_matvec_rows(
-    x: In[E, B, K],
-    squares: In[f32, B, Literal["K // 16"]],
-    w: In[E, N, K],
-    out: Out[E, B, N],
-    eps: f32,
+    x: tl.In[E, B, K],
+    squares: tl.In[tl.f32, B, Literal["K // 16"]],
+    w: tl.In[E, N, K],
+    out: tl.Out[E, B, N],
+    eps: tl.f32,
     *,
-    E: Const,
-    B: Const,
-    K: Const,
-    ROWS: Const,
-    SPLIT: Const,
-    BLOCK: Const,
+    E: tl.Const,
+    B: tl.Const,
+    K: tl.Const,
+    ROWS: tl.Const,
+    SPLIT: tl.Const,
+    BLOCK: tl.Const,
 ):
     """`out = (x @ w.T) / sqrt(sum(squares) / K + eps)` for each row, in f32, rounded once; ROWS outputs per block. `x` has rows
     times the norm's weight, `squares` the sums of squares of each row's groups of 16.
 
     SPLIT warps share a sum: each has BLOCK columns of SPLIT * BLOCK.
     """
-    grid(N // ROWS)
-    requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and N % ROWS == 0)
-    resident(w)
-    n = bid(0)
-    total = sum(load(squares, (0, 0), shape=(B, K // 16)), axis=1)
-    scale = rsqrt(total * (1.0 / K) + eps)
-    acc = zeros((SPLIT, ROWS, 8), f32)
+    tl.grid(N // ROWS)
+    tl.requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and N % ROWS == 0)
+    tl.resident(w)
+    n = tl.bid(0)
+    total = tl.sum(tl.load(squares, (0, 0), shape=(B, K // 16)), axis=1)
+    scale = tl.rsqrt(total * (1.0 / K) + eps)
+    acc = tl.zeros((SPLIT, ROWS, 8), tl.f32)
     for k in range(K // (SPLIT * BLOCK)):
-        a = weights_in_parts(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)
-        b = rows_in_parts(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT, BLOCK)
-        acc = mma(a, b, acc)
-    store(out, (0, n), astype((each_once(sum(acc, axis=0), ROWS, B) * scale[None, :]).T, E))
+        a = weights_in_parts(tl.load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)
+        b = rows_in_parts(tl.load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT, BLOCK)
+        acc = tl.mma(a, b, acc)
+    tl.store(out, (0, n), tl.astype((each_once(tl.sum(acc, axis=0), ROWS, B) * scale[None, :]).T, E))

@@ -1,22 +1,19 @@
 """Gated activation of a SwiGLU layer: `out = silu(gate) * up` (Shazeer, GLU Variants Improve Transformer, 2020)."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, sigmoid, store
+import tilec as tl
+
+from .dims import E
 
 
-class E(Element):
-    """bf16 or f16"""
-
-
-class N(Dim):
+class N(tl.Dim):
     """number of elements"""
 
 
-@tilec.kernel
-def silu_mul(gate: In[E, N], up: In[E, N], out: Out[E, N], *, E: Const, BLOCK: Const):
+@tl.kernel
+def silu_mul(gate: tl.In[E, N], up: tl.In[E, N], out: tl.Out[E, N], *, E: tl.Const, BLOCK: tl.Const):
     """Combine the gate and up projections of N elements; computed in f32, rounded once."""
-    grid(cdiv(N, BLOCK))
-    i = bid(0)
-    g = load(gate, i, shape=BLOCK, pad=0).astype(f32)
-    u = load(up, i, shape=BLOCK, pad=0).astype(f32)
-    store(out, i, astype(g * sigmoid(g) * u, E), mask=True)
+    tl.grid(tl.cdiv(N, BLOCK))
+    i = tl.bid(0)
+    g = tl.load(gate, i, shape=BLOCK, pad=0).astype(tl.f32)
+    u = tl.load(up, i, shape=BLOCK, pad=0).astype(tl.f32)
+    tl.store(out, i, tl.astype(g * tl.sigmoid(g) * u, E), mask=True)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def copy_kernels(folder: Path, *names: str) -> None:
+    """Copy shipped kernels, and the dims that they share, into a folder, which is created."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (*names, "dims"):
+        shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder)
 
 
 def tracked(*folders: str) -> list[str]:

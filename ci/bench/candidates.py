@@ -21,7 +21,7 @@ PERSISTENT: Final = ", persistent = true"
 PINGPONG: Final = f'{PERSISTENT}, order = "pingpong"'
 STORED: Final = ', store = "tma"'
 """Schedule suffix in the build file's syntax."""
-FUNCTIONS: Final = ("eight_rows",)
+SHARED: Final = ("dims", "eight_rows")
 """Modules imported by kernels."""
 
 
@@ -105,7 +105,7 @@ def built(folder: Path, parts: Sequence[Part]) -> bool:
 def build(parts: Sequence[Part], folder: Path) -> bool:
     """Write the project and build it."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    for name in FUNCTIONS:
+    for name in SHARED:
         shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
     for part in parts:
         text = (ROOT / "kernels_src" / f"{part.kernel}.py").read_text(encoding="utf-8")

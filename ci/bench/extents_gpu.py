@@ -38,6 +38,7 @@ def build(folder: Path) -> int:
     """Write the project and build it for sm_90."""
     (folder / "kernels_src").mkdir(parents=True, exist_ok=True)
     text = '[build]\nkernels = "kernels_src"\narch = ["sm_90"]\n'
+    shutil.copy(ROOT / "kernels_src" / "dims.py", folder / "kernels_src")
     for kernel, (constant, pairs) in VARIANTS.items():
         shutil.copy(ROOT / "kernels_src" / f"{kernel}.py", folder / "kernels_src")
         extents = sorted({*pairs, *pairs.values()})

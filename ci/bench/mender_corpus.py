@@ -6,6 +6,7 @@ A `Broken` is derived from a correct kernel (a file with constants, and its refe
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -103,12 +104,26 @@ class Broken:
     constants: dict[str, Constant]
 
 
+def by_name(text: str) -> str:
+    """A kernel file that imports words by name and declares its dims itself, from one that has `tl.` and shared dims."""
+    shared = re.search(r"\nfrom \.dims import (.*)\n", text)
+    if "import tilec as tl" not in text:
+        return text
+    for name in shared[1].split(", ") if shared else ():
+        kind = "Element" if name == "E" else "Dim"
+        text = text.replace("\n\n@tl.kernel", f'\n\nclass {name}(tl.{kind}):\n    """of the shipped kernels"""\n\n\n@tl.kernel')
+    words = sorted({*re.findall(r"\btl\.(\w+)", text)} - {"kernel"})
+    text = text.replace(shared[0], "") if shared else text
+    text = text.replace("import tilec as tl\n", f"import tilec\nfrom tilec import {', '.join(words)}\n")
+    return text.replace("@tl.", "@tilec.").replace("tl.", "")
+
+
 def broken() -> list[Broken]:
     """All broken kernels, in order."""
     found: list[Broken] = []
     for kind, kernel, right, wrong in MISTAKES:
         folder, constants = RIGHT[kernel]
-        text = (folder / f"{kernel}.py").read_text(encoding="utf-8")
+        text = by_name((folder / f"{kernel}.py").read_text(encoding="utf-8"))
         if text.count(right) != 1:
             raise ValueError(f"`{right}` stands {text.count(right)} times in {kernel}.py")
         mistake = f"`{right.strip()}` is `{wrong.strip()}`" if wrong else f"`{right.strip()}` is missing"

@@ -76,7 +76,7 @@ def build(folder: Path) -> int:
     from tilec.cli import commands
 
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    for name in ("add", "silu_mul", "rms_norm", "add_rms_norm"):
+    for name in ("add", "silu_mul", "rms_norm", "add_rms_norm", "dims"):
         (folder / "kernels" / f"{name}.py").write_bytes((ROOT / "kernels_src" / f"{name}.py").read_bytes())
     (folder / "kernels" / "layer.step").write_text(STEP)
     (folder / "build.toml").write_text(BUILD)

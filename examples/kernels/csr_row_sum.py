@@ -2,53 +2,40 @@
 
 from typing import Literal
 
-import tilec
-from tilec import (
-    Const,
-    Dim,
-    In,
-    Out,
-    arange,
-    bid,
-    cdiv,
-    f32,
-    gather,
-    grid,
-    i32,
-    load,
-    max,
-    requires,
-    store,
-    sum,
-    values,
-    where,
-    zeros,
-)
+import tilec as tl
 
 
-class R(Dim):
+class R(tl.Dim):
     """rows"""
 
 
-class N(Dim):
+class N(tl.Dim):
     """elements that are stored"""
 
 
-@tilec.kernel
-def csr_row_sum(x: In[f32, N], starts: In[i32, Literal["R + 1"]], out: Out[f32, R], *, ROWS: Const, LANES: Const, DEPTH: Const):
+@tl.kernel
+def csr_row_sum(
+    x: tl.In[tl.f32, N],
+    starts: tl.In[tl.i32, Literal["R + 1"]],
+    out: tl.Out[tl.f32, R],
+    *,
+    ROWS: tl.Const,
+    LANES: tl.Const,
+    DEPTH: tl.Const,
+):
     """`out[r] = sum(x[starts[r] : starts[r + 1]])`; a block has ROWS rows and reads DEPTH * LANES elements of each at once.
 
     Behind the end of a row nothing is read: position N lies outside of `x` and counts 0."""
-    requires(N <= 1073741824)
-    grid(cdiv(R, ROWS))
-    values(starts, 0, N + 1, sorted=True, ends=True)
-    r = bid(0)
-    begin = load(starts, offset=r * ROWS, shape=ROWS, pad=0)
-    end = load(starts, offset=r * ROWS + 1, shape=ROWS, pad=0)
-    first = begin[None, :] + arange(LANES)[:, None]
-    steps = (arange(DEPTH) * LANES)[:, None, None]
-    total = zeros((LANES, ROWS), f32)
-    for j in range(cdiv(max(end - begin), DEPTH * LANES)):
+    tl.requires(N <= 1073741824)
+    tl.grid(tl.cdiv(R, ROWS))
+    tl.values(starts, 0, N + 1, sorted=True, ends=True)
+    r = tl.bid(0)
+    begin = tl.load(starts, offset=r * ROWS, shape=ROWS, pad=0)
+    end = tl.load(starts, offset=r * ROWS + 1, shape=ROWS, pad=0)
+    first = begin[None, :] + tl.arange(LANES)[:, None]
+    steps = (tl.arange(DEPTH) * LANES)[:, None, None]
+    total = tl.zeros((LANES, ROWS), tl.f32)
+    for j in range(tl.cdiv(tl.max(end - begin), DEPTH * LANES)):
         at = (first + j * (DEPTH * LANES))[None, :, :] + steps
-        total = total + sum(gather(x, where(at < end[None, None, :], at, N), pad=0), axis=0)
-    store(out, r, sum(total, axis=0), mask=True)
+        total = total + tl.sum(tl.gather(x, tl.where(at < end[None, None, :], at, N), pad=0), axis=0)
+    tl.store(out, r, tl.sum(total, axis=0), mask=True)

@@ -1,38 +1,37 @@
 """Layer norm of each row, with weight and bias."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, bid, f32, grid, load, rsqrt, store, sum
+import tilec as tl
 
 
-class E(Element):
+class E(tl.Element):
     """bf16, f16 or f32"""
 
 
-class T(Dim):
+class T(tl.Dim):
     """number of rows"""
 
 
-class H(Dim):
+class H(tl.Dim):
     """elements of a row"""
 
 
-@tilec.kernel
+@tl.kernel
 def layer_norm(
-    x: In[E, T, H],
-    weight: In[E, H],
-    bias: In[E, H],
-    out: Out[E, T, H],
-    eps: f32,
+    x: tl.In[E, T, H],
+    weight: tl.In[E, H],
+    bias: tl.In[E, H],
+    out: tl.Out[E, T, H],
+    eps: tl.f32,
     *,
-    E: Const,
-    H: Const,
+    E: tl.Const,
+    H: tl.Const,
 ):
     """`out[t] = (x[t] - mean(x[t])) / sqrt(var(x[t]) + eps) * weight + bias`, in f32, rounded once."""
-    grid(T)
-    row = bid(0)
-    v = load(x, (row, 0), shape=(1, H)).astype(f32)
-    centred = v - sum(v) / H
-    scale = rsqrt(sum(centred * centred) / H + eps)
-    w = load(weight, 0, shape=H).astype(f32)
-    b = load(bias, 0, shape=H).astype(f32)
-    store(out, (row, 0), (centred * scale * w[None, :] + b[None, :]).astype(E))
+    tl.grid(T)
+    row = tl.bid(0)
+    v = tl.load(x, (row, 0), shape=(1, H)).astype(tl.f32)
+    centred = v - tl.sum(v) / H
+    scale = tl.rsqrt(tl.sum(centred * centred) / H + eps)
+    w = tl.load(weight, 0, shape=H).astype(tl.f32)
+    b = tl.load(bias, 0, shape=H).astype(tl.f32)
+    tl.store(out, (row, 0), (centred * scale * w[None, :] + b[None, :]).astype(E))

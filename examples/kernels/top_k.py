@@ -1,43 +1,42 @@
 """The K largest of each row, in descending order, and where they are."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, arange, argmax, bid, cdiv, f32, grid, i32, inf, load, max, store, where
+import tilec as tl
 
 
-class E(Element):
+class E(tl.Element):
     """bf16, f16 or f32"""
 
 
-class T(Dim):
+class T(tl.Dim):
     """number of rows"""
 
 
-class N(Dim):
+class N(tl.Dim):
     """elements of a row"""
 
 
-class K(Dim):
+class K(tl.Dim):
     """how many"""
 
 
-@tilec.kernel
+@tl.kernel
 def top_k(
-    x: In[E, T, N],
-    best: Out[E, T, K],
-    index: Out[i32, T, K],
+    x: tl.In[E, T, N],
+    best: tl.Out[E, T, K],
+    index: tl.Out[tl.i32, T, K],
     *,
-    E: Const,
-    N: Const,
-    K: Const,
-    ROWS: Const,
+    E: tl.Const,
+    N: tl.Const,
+    K: tl.Const,
+    ROWS: tl.Const,
 ):
     """K rounds: the largest that is left, then it is taken out; the lowest index first among equals."""
     assert K <= N
-    grid(cdiv(T, ROWS))
-    rows = bid(0)
-    v = load(x, (rows, 0), shape=(ROWS, N), pad=0).astype(f32)
+    tl.grid(tl.cdiv(T, ROWS))
+    rows = tl.bid(0)
+    v = tl.load(x, (rows, 0), shape=(ROWS, N), pad=0).astype(tl.f32)
     for k in range(K):
-        at = argmax(v, axis=1)[:, None]
-        store(best, (rows, k), max(v, axis=1)[:, None].astype(E), mask=True)
-        store(index, (rows, k), at, mask=True)
-        v = where(arange(N)[None, :] == at, -inf, v)
+        at = tl.argmax(v, axis=1)[:, None]
+        tl.store(best, (rows, k), tl.max(v, axis=1)[:, None].astype(E), mask=True)
+        tl.store(index, (rows, k), at, mask=True)
+        v = tl.where(tl.arange(N)[None, :] == at, -tl.inf, v)

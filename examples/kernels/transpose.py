@@ -1,25 +1,24 @@
 """`out = x.T`"""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, grid, load, requires, store
+import tilec as tl
 
 
-class E(Element):
+class E(tl.Element):
     """any dtype"""
 
 
-class M(Dim):
+class M(tl.Dim):
     """rows"""
 
 
-class N(Dim):
+class N(tl.Dim):
     """columns"""
 
 
-@tilec.kernel
-def transpose(x: In[E, M, N], out: Out[E, N, M], *, E: Const, BM: Const, BN: Const):
+@tl.kernel
+def transpose(x: tl.In[E, M, N], out: tl.Out[E, N, M], *, E: tl.Const, BM: tl.Const, BN: tl.Const):
     """Blocks that run at the same time have tiles below each other, so that together they write whole rows of `out`."""
-    requires(M % 8 == 0, N % 8 == 0)
-    grid(cdiv(M, BM), cdiv(N, BN))
-    i, j = bid(0), bid(1)
-    store(out, (j, i), load(x, (i, j), shape=(BM, BN), pad=0).T, mask=True)
+    tl.requires(M % 8 == 0, N % 8 == 0)
+    tl.grid(tl.cdiv(M, BM), tl.cdiv(N, BN))
+    i, j = tl.bid(0), tl.bid(1)
+    tl.store(out, (j, i), tl.load(x, (i, j), shape=(BM, BN), pad=0).T, mask=True)

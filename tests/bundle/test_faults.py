@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.bundle import faults
+from tests.files import copy_kernels
 from tests.project import project
 
 BUILD = "import sys; from pathlib import Path; from tests.project import project; project.build(Path(sys.argv[1]))"
@@ -57,8 +57,7 @@ def test_four_builders_make_each_artifact_once(root: Path, tmp_path: Path) -> No
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project of one small artifact and one model."""
     root = tmp_path_factory.mktemp("real") / "p"
-    (root / "kernels_src").mkdir(parents=True)
-    shutil.copy(faults.ROOT / "kernels_src" / "argmax_reduce.py", root / "kernels_src")
+    copy_kernels(root / "kernels_src", "argmax_reduce")
     (root / "build.toml").write_text(
         '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "argmax_reduce"\nconstants = { PARTS = 128 }\n'
         '[[model]]\nname = "m"\nfamily = "f"\nconfig = { vocab_size = 9 }\n'

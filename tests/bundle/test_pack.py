@@ -15,6 +15,7 @@ import pytest
 
 from tests import shipped
 from tests.bundle import mutants
+from tests.files import copy_kernels
 from tilec.artifact.bundle_format import encode
 from tilec.cli import commands
 from tilec.project.read import models
@@ -175,9 +176,7 @@ def rebuilt(root: Path, path: Path) -> tuple[int, dict[str, Any], str]:
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A project with one model of two kernels, and its bundle."""
     root = tmp_path_factory.mktemp("small") / "p"
-    (root / "kernels_src").mkdir(parents=True)
-    for name in ("argmax_reduce", "rms_norm"):
-        shutil.copy(ROOT / "kernels_src" / f"{name}.py", root / "kernels_src")
+    copy_kernels(root / "kernels_src", "argmax_reduce", "rms_norm")
     (root / "build.toml").write_text(
         '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "argmax_reduce"\nconstants = { PARTS = 128 }\n'
         '[[kernel]]\nname = "rms_norm"\nconstants = { E = ["bf16", "f16"], H = 128 }\n'

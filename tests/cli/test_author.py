@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.files import copy_kernels
 from tests.shipped import ROOT
 from tilec.cli import commands
 from tilec.ir.core import Function
@@ -273,7 +274,7 @@ def test_a_file_is_checked_without_a_project(
 ) -> None:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
-    Path("add.py").write_text((ROOT / "kernels_src/add.py").read_text())
+    copy_kernels(tmp_path, "add")
     assert commands.run(["check", "add.py", "-c", "E=bf16", "-c", "E=f16", "-c", "BLOCK=64", "--arch", "sm_90", "--json"]) == 0
     kernels = json.loads(capsys.readouterr().out)["kernels"]
     assert [(one["status"], one["constants"]) for one in kernels] == [

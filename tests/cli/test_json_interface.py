@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.files import copy_kernels
 from tests.shipped import ROOT
 from tests.ui.corpus import constants, diagnose, kernels
 from tilec.cli import commands
@@ -106,7 +107,7 @@ def test_run_and_test_report_refusals_in_the_same_form(folder: Path, capsys: pyt
 
 
 def test_proofs_schedules_and_notes_fit_the_schema(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("rms_norm.py").write_text((ROOT / "kernels_src/rms_norm.py").read_text())
+    copy_kernels(folder, "rms_norm")
     options = ("-c", "E=bf16,H=1001", "--arch", "sm_90", "--proofs", "--schedule")
     status, data = run_command(capsys, "check", "rms_norm.py", *options)
     assert (status, data["errors"]) == (0, [])
@@ -215,6 +216,25 @@ def test_edits_of_odd_source(change: Any, text: str, span: tuple[int, int, int, 
     lines = applied(SOURCE, found.edits).splitlines()
     assert lines[line - 1] == after
     assert ("inf" in lines[3]) == ("inf" in text)
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "span", "line", "after"),
+    [
+        ("argument", "pad=-inf", (6, 4, 6, 17), 6, "    tl.load(x, i, pad=-tl.inf)"),
+        ("statement", "requires(cdiv(N, 2) > max(i, 0))", (6, 4, 6, 17), 5, "    tl.requires(tl.cdiv(N, 2) > max(i, 0))"),
+        ("import", "cdiv", (4, 12, 4, 16), 4, "    tl.grid(tl.cdiv(N, 2), 1 // 2)"),
+        ("replace", "cdiv(1, 2)", (4, 24, 4, 30), 4, "    tl.grid(cdiv(N, 2), tl.cdiv(1, 2))"),
+        ("replace", "tl.bid(0)", (6, 15, 6, 16), 6, "    tl.load(x, tl.bid(0))"),
+    ],
+)
+def test_edits_name_words_as_the_file_does(
+    change: Any, text: str, span: tuple[int, int, int, int], line: int, after: str
+) -> None:
+    source = "import tilec as tl\n\ndef f():\n    tl.grid(cdiv(N, 2), 1 // 2)\n\n    tl.load(x, i)\n"
+    fix = Fix("t", change, text, Span("f.py", *span))
+    (found,) = resolved(Diagnostic("E0301", "m", Label(fix.span), fixes=(fix,)), {"f.py": source})
+    assert applied(source, found.edits).splitlines()[line - 1] == after
 
 
 @pytest.mark.parametrize("source", ["", "def", SOURCE.replace("\n", "\r\n"), SOURCE.replace("load(", "gather(")])

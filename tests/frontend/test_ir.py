@@ -15,6 +15,7 @@ from tilec.frontend import load_kernel, read_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
 from tilec.ir.expr import cdiv, const, sym
+from tilec.ir.text.printer import print_function
 from tilec.ir.types import DTYPES, TileType, f32, i32
 
 ROOT = Path(tilec.__file__).parent.parent
@@ -165,6 +166,18 @@ def test_tile_functions_come_from_files_beside(tmp_path: Path) -> None:
         load_kernel(tmp_path / "k.py", {})
 
 
+@pytest.mark.parametrize("module", ["dims", ".dims"])
+def test_dims_and_elements_come_from_files_beside(tmp_path: Path, module: str) -> None:
+    dims = 'import tilec as tl\nclass E(tl.Element): "e"\nclass N(tl.Dim): "n"\n'
+    kernel = "@tl.kernel\ndef k(x: tl.In[E, N], out: tl.Out[E, N], *, E: tl.Const):\n"
+    kernel += "    tl.grid(N)\n    tl.store(out, tl.bid(0), tl.load(x, tl.bid(0)))\n"
+    alone = compile_text(tmp_path, dims + kernel, {"E": "f16"})
+    (tmp_path / "dims.py").write_text(dims)
+    shared = compile_text(tmp_path, f"import tilec as tl\nfrom {module} import E, N\n{kernel}", {"E": "f16"})
+    assert print_function(shared) == print_function(alone)
+    assert [path.name for path in read_kernel(tmp_path / "k.py").files] == ["k.py", "dims.py"]
+
+
 def test_spans_are_relative_to_the_root(tmp_path: Path) -> None:
     compile_body(tmp_path, "grid(N)")
     function = load_kernel(tmp_path / "k.py", {}, root=tmp_path)
@@ -179,8 +192,9 @@ def test_read_kernel_needs_no_constants(tmp_path: Path) -> None:
 
 
 def test_shipped_kernels_import_as_plain_python() -> None:
-    kernels = sorted(str(path) for path in (ROOT / "kernels_src").glob("*.py"))
-    code = f"import runpy, sys\nsys.path.insert(0, 'kernels_src')\nfor path in {kernels}: runpy.run_path(path)"
+    kernels = sorted(path.stem for path in (ROOT / "kernels_src").glob("*.py"))
+    code = "import importlib, sys\nsys.path.insert(0, 'kernels_src')\n"
+    code += f"for name in {kernels}: importlib.import_module(f'kernels_src.{{name}}')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 

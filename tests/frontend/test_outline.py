@@ -90,6 +90,7 @@ def test_imports_in_a_circle_end(tmp_path: Path) -> None:
         ("import tilec\n@tilec.kernel\ndef f(:", True),
         ("from tilec import kernel\n@kernel\ndef f(:", True),
         ("import tilec\n@tilec.function\ndef f(:", True),
+        ("import tilec as tl\n@tl.kernel\ndef f(:", True),
         ("import tilec\ndef f(:", False),
         ("@kernel\ndef f(:", False),
     ],

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = Path(os.environ.get("TILEC_ARTIFACTS", ROOT / "artifacts" / "build"))
 
 
-KERNELS = sorted(path.stem for path in (ROOT / "kernels_src").glob("*.py") if "@tilec.kernel" in path.read_text("utf-8"))
+KERNELS = sorted(path.stem for path in (ROOT / "kernels_src").glob("*.py") if "@tl.kernel" in path.read_text("utf-8"))
 
 
 @cache

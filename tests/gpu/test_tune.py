@@ -4,12 +4,11 @@ compiler."""
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.shipped import ROOT
+from tests.files import copy_kernels
 from tilec.cli import commands
 from tilec.runtime import Device
 from tilec.target.targets import Target
@@ -36,9 +35,7 @@ def test_choices_are_measured_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = Target.parse(Device().architecture)
-    (tmp_path / "kernels_src").mkdir()
-    for name in ("matmul.py", "reference.py"):
-        shutil.copy(ROOT / "kernels_src" / name, tmp_path / "kernels_src")
+    copy_kernels(tmp_path / "kernels_src", "matmul", "reference")
     (tmp_path / "build.toml").write_text(BUILD.replace("ARCH", target.name))
     monkeypatch.chdir(tmp_path)
     assert commands.run(["tune", "--json"]) == 0

@@ -49,8 +49,16 @@ def mutants(path: Path) -> list[Mutant]:
 Change = tuple[ast.AST, Callable[[ast.AST], ast.AST]]  # the node to replace, and its replacement
 
 
-def _is_kernel(node: ast.FunctionDef) -> bool:
-    return any(ast.unparse(decorator) in ("tilec.kernel", "kernel") for decorator in node.decorator_list)
+def word(node: ast.expr) -> str:
+    """The name in `name` or `tl.name`; empty for any other expression, such as a method."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tl":
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_kernel(node: ast.stmt) -> bool:
+    """Whether a statement of a kernel file defines its kernel."""
+    return isinstance(node, ast.FunctionDef) and any(word(decorator) == "kernel" for decorator in node.decorator_list)
 
 
 def _sizes(kernel: ast.FunctionDef) -> list[str]:
@@ -64,19 +72,18 @@ def _sizes(kernel: ast.FunctionDef) -> list[str]:
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[str, str, Change]]:
-    kernel = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_kernel(node))
+    kernel = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and is_kernel(node))
     names = _sizes(kernel)
     number = 0
     for node in ast.walk(kernel):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            function = node.func.id
+        if isinstance(node, ast.Call) and (function := word(node.func)):
             if function in ACCESSES:
                 number += 1
                 yield from _access_changes(node, f"{function}{number}", names)
             elif function == "bid" and isinstance(node.args[0], ast.Constant):
                 axis = int(str(node.args[0].value))
                 for other in {0, 1, 2} - {axis}:
-                    yield "swapped block ids", f"bid{axis}-line{node.lineno}-to{other}", (node, _text(f"bid({other})"))
+                    yield "swapped block ids", f"bid{axis}-line{node.lineno}-to{other}", (node.args[0], _text(f"{other}"))
             elif function == "grid":
                 for axis, extent in enumerate(node.args):
                     for sign in "+-":
@@ -96,7 +103,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[str, str, Change]]:
 
 def _access_changes(call: ast.Call, location: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
     index_arguments = [keyword.value for keyword in call.keywords if keyword.arg == "offset"]
-    if not index_arguments and len(call.args) > ACCESSES[str(getattr(call.func, "id", ""))]:
+    if not index_arguments and len(call.args) > ACCESSES[word(call.func)]:
         index_arguments = [call.args[1]]
     for index in index_arguments:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -124,13 +131,12 @@ def _inside(part: ast.expr, location: str, names: list[str]) -> Iterator[tuple[s
 def _is_index(value: ast.expr) -> bool:
     """Arithmetic on block ids, sizes and other scalars, without accesses or tile operations."""
     parts = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
-    is_scalar = all(
-        isinstance(part.func, ast.Name) and part.func.id in ("bid", "num_blocks", "cdiv", "min", "max") for part in parts
-    )
-    return (
-        is_scalar
-        and not any(isinstance(node, ast.Compare | ast.Subscript | ast.Attribute) for node in ast.walk(value))
-        and not (any(isinstance(node, ast.Constant) and isinstance(node.value, float) for node in ast.walk(value)))
+    is_scalar = all(word(part.func) in ("bid", "num_blocks", "cdiv", "min", "max") for part in parts)
+    return is_scalar and not any(
+        isinstance(node, ast.Compare | ast.Subscript)
+        or (isinstance(node, ast.Attribute) and not word(node))
+        or (isinstance(node, ast.Constant) and isinstance(node.value, float))
+        for node in ast.walk(value)
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import shipped
+from tests import files, shipped
 from tests.campaign import chosen
 from tests.tensor_products import source
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Span
@@ -111,9 +111,9 @@ PINGPONG = Schedule(tma_roles(2, order="pingpong"), (BY_TMA,), persistent=True, 
 
 
 def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
+    files.copy_kernels(tmp_path, "matmul")
     path = tmp_path / "matmul.py"
-    text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
-    path.write_text(text.replace("a: In[", "a: InOut[").replace("In, Out,", "In, InOut, Out,"))
+    path.write_text(path.read_text().replace("a: tl.In[", "a: tl.InOut["))
     function = load_kernel(path, {"E": "bf16", "BM": 64, "BN": 64, "BK": 64, "GROUP": 8})
     choose(function, SM_90A, Overrides(copy="cp_async"))
     with pytest.raises(CompileError, match="only a tensor that is declared `In` has a map"):
@@ -124,15 +124,15 @@ def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
     ("old", "new", "rows", "why"),
     [
         ("", "", 128, "`wgmma` does not make its product"),
-        ("range(cdiv(K, BK))", "range(m + 1)", 64, "the turns of its loop follow from the tile"),
-        ("range(cdiv(K, BK))", "range(1, cdiv(K, BK))", 64, "does not begin at 0"),
-        ("out: Out[", "out: InOut[", 64, "`out` is not written once alone"),
+        ("range(tl.cdiv(K, BK))", "range(m + 1)", 64, "the turns of its loop follow from the tile"),
+        ("range(tl.cdiv(K, BK))", "range(1, tl.cdiv(K, BK))", 64, "does not begin at 0"),
+        ("out: tl.Out[", "out: tl.InOut[", 64, "`out` is not written once alone"),
     ],
 )
 def test_pingpong_needs_tiles_with_equal_iteration_counts(tmp_path: Path, old: str, new: str, rows: int, why: str) -> None:
+    files.copy_kernels(tmp_path, "matmul")
     path = tmp_path / "matmul.py"
-    text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
-    path.write_text(text.replace(old, new).replace("In, Out,", "In, InOut, Out,") if old else text)
+    path.write_text(path.read_text().replace(old, new) if old else path.read_text())
     function = load_kernel(path, {"E": "bf16", "BM": rows, "BN": 256, "BK": 64, "GROUP": 8})
     wanted = Overrides(copy="tma", consumers=2, persistent=True)
     choose(function, SM_90A, wanted if rows == 128 else replace(wanted, consumers=1))

@@ -49,6 +49,19 @@ def test_edit_rebuilds_that_kernel_only(root: Path) -> None:
     assert {item.reasons[0] for item in again.results if item.reasons} == {"source of kernels_src/copy_a.py changed"}
 
 
+def test_edit_of_shared_dims_rebuilds_the_kernels_that_import_them(root: Path) -> None:
+    path = root / "kernels_src/copy_a.py"
+    declared = 'class N(Dim):\n    """Elements."""\n'
+    assert declared in path.read_text()
+    path.write_text(path.read_text().replace(declared, "from .dims import N\n"))
+    (root / "kernels_src/dims.py").write_text(f"from tilec import Dim\n\n\n{declared}")
+    project.build(root)
+    append(root, "dims", "X = 1\n")
+    again = project.build(root)
+    assert made(again) == {"copy_a-BLOCK=128", "copy_a-BLOCK=256"}
+    assert {item.reasons[0] for item in again.results if item.reasons} == {"source of kernels_src/dims.py changed"}
+
+
 def test_comment_makes_no_ptx_again_but_moves_locations(root: Path) -> None:
     project.build(root, kernels=("copy_a",))
     manifest = root / "artifacts/build/sm_90a/copy_a-BLOCK=128.json"

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tilec
+from tests.files import copy_kernels
 from tests.runtime.fake_driver import FakeDriver
 from tilec.cli import commands
 from tilec.diagnostics.diagnostic import CompileError
@@ -32,8 +32,7 @@ schedule = { warps = 8 }
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shipped_store: Path) -> Path:
     monkeypatch.setenv("TILEC_CACHE_DIR", str(shipped_store))
-    (tmp_path / "kernels_src").mkdir()
-    shutil.copy(KERNELS / "add.py", tmp_path / "kernels_src")
+    copy_kernels(tmp_path / "kernels_src", "add")
     return tmp_path
 
 

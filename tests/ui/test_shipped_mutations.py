@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests import campaign, shipped
-from tests.mutation.generate import text_with
+from tests.mutation.generate import is_kernel, text_with, word
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir import ops
@@ -112,7 +112,7 @@ def specialisations() -> dict[str, list[Constants]]:
 
 def mutants(path: Path) -> Iterator[Mutant]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    kernel = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and _decorated(n))
+    kernel = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and is_kernel(n))
     loops = [n for n in ast.walk(kernel) if isinstance(n, ast.For)]
     for number, loop in enumerate(loops):
         assert isinstance(loop.iter, ast.Call)
@@ -125,7 +125,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
             yield _mutant(path, tree, loop.iter.args[place], change, _step(loop.iter), f"loop{number}-{end}{change:+d}", must)
     yield from _index_mutants(path, tree, kernel)
     for node in ast.walk(kernel):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "grid":
+        if isinstance(node, ast.Call) and word(node.func) == "grid":
             for axis, extent in enumerate(node.args):
                 must = any(_kind(parameter) == "Out" for parameter in kernel.args.args)
                 yield _mutant(path, tree, extent, -1, "1", f"grid{axis}-1", must)
@@ -135,11 +135,11 @@ def mutants(path: Path) -> Iterator[Mutant]:
 def _index_mutants(path: Path, tree: ast.Module, kernel: ast.FunctionDef) -> Iterator[Mutant]:
     """Moves every index of an access by one; must be refused unless masked, and for a store to an `Out` in any case."""
     for number, call in enumerate(_calls(kernel.body)):
-        if isinstance(call.func, ast.Name) and call.func.id in ("load", "store") and len(call.args) > 1:
+        if word(call.func) in ("load", "store") and len(call.args) > 1:
             where = call.args[1]
             must = _writes_out(kernel, [ast.Expr(call)]) or not _clipped([ast.Expr(call)])
             for axis, index in enumerate(where.elts if isinstance(where, ast.Tuple) else [where]):
-                yield _mutant(path, tree, index, 1, "1", f"{call.func.id}{number}-axis{axis}+1", must)
+                yield _mutant(path, tree, index, 1, "1", f"{word(call.func)}{number}-axis{axis}+1", must)
 
 
 def _step(loop: ast.Call) -> str:
@@ -153,34 +153,30 @@ def _mutant(path: Path, tree: ast.Module, target: ast.expr, change: int, by: str
     return Mutant(path.stem, what, tree, target, made, must)
 
 
-def _decorated(node: ast.FunctionDef) -> bool:
-    return any(ast.unparse(decorator) in ("tilec.kernel", "kernel") for decorator in node.decorator_list)
-
-
 def _kind(parameter: ast.arg) -> str:
     note = parameter.annotation
-    return note.value.id if isinstance(note, ast.Subscript) and isinstance(note.value, ast.Name) else ""
+    return word(note.value) if isinstance(note, ast.Subscript) else ""
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
     for statement in body:
         for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if isinstance(node, ast.Call) and word(node.func):
                 yield node
 
 
 def _writes_out(kernel: ast.FunctionDef, body: list[ast.stmt]) -> bool:
     outs = {parameter.arg for parameter in kernel.args.args if _kind(parameter) == "Out"}
-    stores = [call for call in _calls(body) if isinstance(call.func, ast.Name) and call.func.id in ("store", "scatter")]
+    stores = [call for call in _calls(body) if word(call.func) in ("store", "scatter")]
     return any(isinstance(call.args[0], ast.Name) and call.args[0].id in outs for call in stores)
 
 
 def _clipped(body: list[ast.stmt], words: tuple[str, ...] = ("load", "store", "gather", "scatter")) -> bool:
-    accesses = [c for c in _calls(body) if isinstance(c.func, ast.Name) and c.func.id in words]
+    accesses = [c for c in _calls(body) if word(c.func) in words]
     return all(any(keyword.arg in ("pad", "mask") for keyword in call.keywords) for call in accesses)
 
 
-ALL = [mutant for path in sorted(SHIPPED.glob("*.py")) if "@tilec.kernel" in path.read_text() for mutant in mutants(path)]
+ALL = [mutant for path in sorted(SHIPPED.glob("*.py")) if "@tl.kernel" in path.read_text() for mutant in mutants(path)]
 
 
 SAMPLE = sorted(ALL[::3], key=lambda mutant: mutant.kernel in shipped.LIKE)

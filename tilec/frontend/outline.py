@@ -35,7 +35,7 @@ from tilec.frontend.module import (
 from tilec.frontend.report import Source
 from tilec.untrusted.limits import MAX_IMPORT_DEPTH
 
-_MEANT: Final = re.compile(r"^@(?:tilec\s*\.\s*)?(?:kernel|function)\b", re.MULTILINE)
+_MEANT: Final = re.compile(r"^@(?:\w+\s*\.\s*)?(?:kernel|function)\b", re.MULTILINE)
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+")
 
 

@@ -2,15 +2,17 @@
 
 In: a diagnostic, and the texts of the files that it names. Out: its fixes, each with a title, a flag for certain fixes, and
 edits (spans with their replacements). The edits of a fix are in one file, do not overlap, and leave valid Python. A fix that
-cannot satisfy this is dropped, for example if a call is not found or the file has changed. Names used by edits are imported.
+cannot satisfy this is dropped, for example if a call is not found or the file has changed. Words used by edits are imported,
+or written as attributes of `tilec` in a file that imports none by name.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilec.diagnostics.diagnostic import Diagnostic, Fix, Span
 from tilec.language import __all__ as WORDS
@@ -83,6 +85,11 @@ class _Text:
         """The edits of a fix; none if they cannot be made."""
         if self.tree is None or "\r" in self.text or self.text.startswith("\ufeff"):  # positions differ in such texts
             return []
+        package = self._package()
+        if package and fix.change == "import":
+            return [self._insert(fix.span.line, fix.span.column, f"{package}.")] if self._has(fix.span) else []
+        if package:
+            fix = replace(fix, text=self._qualified(fix.text, package))
         match fix.change:
             case "replace":
                 found = Edit(fix.span, fix.text) if self._has(fix.span) else None
@@ -124,21 +131,35 @@ class _Text:
                         return self._insert(span.end_line, span.end_column, f"\n{' ' * span.column}{fix.text}")
         return None
 
-    def _imports(self, text: str, *, added: bool = False) -> list[Edit]:
-        """Import the names of the language in `text` that the module lacks. A name that is also a Python builtin is imported
-        only if `added`."""
-        tree = self.tree
-        assert tree is not None
+    def _package(self) -> str:
+        """The file's name for `tilec`, if it imports no word by name; else empty."""
+        body = self.tree.body if self.tree is not None else []
+        if any(isinstance(node, ast.ImportFrom) and node.module in LANGUAGE and not node.level for node in body):
+            return ""
+        aliases = [alias for node in body if isinstance(node, ast.Import) for alias in node.names if alias.name == "tilec"]
+        return aliases[0].asname or "tilec" if aliases else ""
+
+    def _qualified(self, text: str, package: str) -> str:
+        """A fix's text with the words that the file lacks as attributes of `package`."""
+        missing = "|".join(self._missing(text, added=False))
+        return re.sub(rf"(?<![\w.])({missing})\b(?!\s*=[^=])", rf"{package}.\1", text) if missing else text
+
+    def _missing(self, text: str, *, added: bool) -> list[str]:
+        """The words of the language in `text` that the module lacks, sorted. One that is also a Python builtin counts only if
+        `added`."""
         names = {node.id for node in ast.walk(_parsed(f"f({text})") or ast.Module([], [])) if isinstance(node, ast.Name)}
         names |= {node.id for node in ast.walk(_parsed(text) or ast.Module([], [])) if isinstance(node, ast.Name)}
-        bound = {
-            alias.asname or alias.name
-            for node in tree.body
-            if isinstance(node, ast.ImportFrom | ast.Import)
-            for alias in node.names
-        }
-        bound |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        missing = sorted(name for name in names & set(WORDS) if name not in bound and (added or not hasattr(builtins, name)))
+        body = self.tree.body if self.tree is not None else []
+        imports = [node for node in body if isinstance(node, ast.ImportFrom | ast.Import)]
+        bound = {alias.asname or alias.name for node in imports for alias in node.names}
+        bound |= {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        return sorted(name for name in names & set(WORDS) if name not in bound and (added or not hasattr(builtins, name)))
+
+    def _imports(self, text: str, *, added: bool = False) -> list[Edit]:
+        """Import the words in `text` that the module lacks, as `_missing` counts them."""
+        tree = self.tree
+        assert tree is not None
+        missing = self._missing(text, added=added)
         if not missing:
             return []
         for node in tree.body:
