@@ -61,7 +61,7 @@ NO_COMPILER: Final = (
     "__init__", "version", "startup", "progress", "diagnostics", "language", "target", "ir", "step", "untrusted", "artifact",
     "runtime", "ship.registry", "ship.finder", "ops",
 )  # fmt: skip
-TYPE_CIRCLES: Final = 3
+TYPE_CIRCLES: Final = 2
 """Circles that exist for type checkers alone, under `if TYPE_CHECKING`. The number may only fall."""
 
 

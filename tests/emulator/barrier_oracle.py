@@ -17,7 +17,9 @@ import numpy as np
 
 from tilec.emulator.errors import Report
 from tilec.emulator.machine import registry
-from tilec.emulator.ordering.races import Clocks, Shadow
+from tilec.emulator.machine.sources import Step
+from tilec.emulator.ordering.clocks import Clocks
+from tilec.emulator.ordering.races import Shadow
 
 
 @dataclass
@@ -30,9 +32,9 @@ class Trace:
     accesses: dict[tuple[int, int], list[tuple[Any, Any, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def access(self, shadow: Shadow, index: Any, width: int, lanes: Any, is_write: bool) -> None:
-        machine = shadow.clocks.machine
+        wave = shadow.clocks.wave
         granules = shadow.granules(index, width)
-        blocks = machine.block_number[machine.block[lanes]]
+        blocks = wave.block_number[wave.block[lanes]]
         for block in np.unique(blocks).tolist():
             of_block = blocks == block
             self.accesses[block, self.stretch[block]].append((granules[of_block], lanes[of_block], is_write))
@@ -99,10 +101,10 @@ def _recording(trace: Trace) -> Iterator[None]:
         return write(self, index, width, lanes, atomic, narrow)
 
     def barrier_too(self: Clocks, blocks: Any) -> None:
-        trace.barrier(self.machine.block_number[blocks].tolist())
+        trace.barrier(self.wave.block_number[blocks].tolist())
         barrier(self, blocks)
 
-    def decode(d: registry.Decoder) -> registry.Step:
+    def decode(d: registry.Decoder) -> Step:
         step, line = entry.decode(d), d.instruction.line
 
         def marked(frame: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.emulator.tiny import Array, kinds, launch, program
 from tilec.emulator import Memory, parse
+from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.ordering.in_flight import NOTHING
 
@@ -68,7 +69,8 @@ def test_copies_of_one_instruction_end_with_the_wait_of_each_thread(then: str, f
 
 def test_what_is_ended_twice_is_an_internal_error() -> None:
     module = parse(program("", []))
-    pending = Machine(module, module.functions["k"], Memory(), ((1, 1, 1), (32, 1, 1))).pending
+    launched = LaunchState(module, module.functions["k"], (1, 1, 1), (32, 1, 1))
+    pending = Machine(launched, Memory()).ordering.in_flight
     bytes_ = np.arange(100, 104)
     first, second = pending.begin(bytes_, NOTHING), pending.begin(NOTHING, bytes_)
     pending.end_reads(first)

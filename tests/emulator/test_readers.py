@@ -3,27 +3,26 @@ every access of every lane."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tilec.emulator.ordering.races import Clocks, Shadow
+from tilec.emulator.machine.wave import Wave
+from tilec.emulator.ordering.clocks import Clocks
+from tilec.emulator.ordering.races import Shadow
+from tilec.emulator.ptx.syntax import Instruction
 
 WARPS, LANES, GRANULES, STEPS = 3, 96, 4, 60
 
 
 def shadow_of_one_block() -> tuple[Clocks, Shadow]:
     """The shadow of a launch with mbarriers."""
-    lanes = np.arange(LANES)
-    arrive: Any = SimpleNamespace(opcode="mbarrier", modifiers=("arrive",), operands=())
-    machine: Any = SimpleNamespace(
-        lane_count=LANES, block_count=1, warp_count=WARPS, threads=LANES, block=lanes * 0, warp=lanes // 32, thread=lanes,
-        block_number=np.zeros(1, np.int64), function=SimpleNamespace(instructions=[arrive]),
-    )  # fmt: skip
-    clocks = Clocks(machine)
-    return clocks, Shadow(clocks, 4 * GRANULES, 2)
+    arrive = Instruction("mbarrier", ("arrive",), (), None, False, 1, "mbarrier.arrive")
+    wave = Wave(LANES)
+    wave.start([(0, 0, 0)], 0)
+    clocks = Clocks(wave)
+    return clocks, Shadow(clocks, 4 * GRANULES, [arrive])
 
 
 class Exact:

@@ -10,11 +10,17 @@ lanes in lock step. Any other seed interleaves warps and blocks at random, repro
 
 | where | what |
 |---|---|
-| `lexer`, `operand_parser`, `parser`, `syntax` | PTX text to data |
-| `registry`, `instructions/` | one module per instruction family: from data to steps |
-| `frame`, `program`, `machine`, `schedule` | registers, guards, lanes, scheduling |
-| `memory`, `access`, `races`, `replicas`, `strong`, `synchronise` | bytes, poison, checked accesses, happens-before order |
-| `launch`, `finish`, `faults`, `errors` | launches and reports |
+| `ptx/` | PTX text to data |
+| `machine/`: `launch_state` | what a launch is: program, shape, limits |
+| `wave`, `registers`, `memory`, `windows`, `faults` | lanes, values and poison, bytes, state spaces, what went wrong |
+| `locator`, `accesses`, `schedule` | checked addresses, checked loads and stores, which lanes run next |
+| `ordering/` | happens-before order, races, proxies, bytes in flight |
+| `matrices/` | operands and products of tensor cores |
+| `instructions/` | instruction families, and what each keeps between its steps: a `Subsystem` in a file of its own |
+| `machine/machine` | the state of a launch: all of these as typed attributes |
+| `registry`, `program`, `execution`, `deadlock`, `finish`, `launch` | decode a program, run it on that state, report |
+
+Parts of the state get the others that they need when they are made, and know nothing of `Machine`; instructions see all of it.
 
 Values: integer and float arithmetic is exact as the PTX ISA defines it. Approximate operations (`.approx`) are computed in
 f64 and rounded once; a chip may differ by the error bound of the PTX ISA. Subnormals are kept unless `.ftz` is given. Where

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.artifact.records import AbiSlot, Manifest, TensorMapSpec, TensorSpec
-from tilec.emulator import instructions
 from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
+from tilec.emulator.instructions import families
 from tilec.emulator.machine import finish
+from tilec.emulator.machine.execution import Execution
+from tilec.emulator.machine.launch_state import LaunchState
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.memory import Allocation, Memory
 from tilec.emulator.matrices.tensor_maps import TensorMap
@@ -28,7 +30,7 @@ from tilec.ir.types import DTYPES
 
 Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation
-_ = instructions
+families.register()
 NARROW_FLOATS: Final[dict[str, Any]] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 """Float types that a kernel receives as 16 raw bits."""
 PERSISTENT_BLOCKS: Final = (2, 3, 16)
@@ -73,29 +75,31 @@ def run(
     if any(size != 1 for size in cluster):
         raise UnsupportedPtx("clusters of several blocks", function.line)
     with np.errstate(all="ignore"):
-        machine = Machine(
-            module, function, memory, shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits,
-            replicating=replicating,
+        launch = LaunchState(
+            module, function, *shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits,
+            overlaps=overlaps, replicating=replicating,
         )  # fmt: skip
-        machine.overlaps = overlaps
+        machine = Machine(launch, memory)
         _check_shape(machine)
         _store_parameters(machine, arguments)
-        machine.program.decode()
+        execution = Execution(machine)
+        execution.program.decode()
         order = list(blocks) if blocks is not None else _all_blocks(shape[0])
-        _run_waves(machine, order)
-        return finish.report(machine, time.perf_counter() - began)
+        _run_waves(execution, order)
+        return finish.report(machine, execution.program, execution.steps_done, time.perf_counter() - began)
 
 
-def _run_waves(machine: Machine, order: list[Block]) -> None:
-    per_wave = max(1, machine.limits.resident_lanes // machine.threads)
-    if machine.seed:
+def _run_waves(execution: Execution, order: list[Block]) -> None:
+    machine = execution.machine
+    per_wave = max(1, machine.launch.limits.resident_lanes // machine.launch.threads)
+    if machine.launch.seed:
         order = [order[int(k)] for k in machine.random.permutation(len(order))]
     mark = machine.memory.mark()
     for first in range(0, len(order), per_wave):
         machine.memory.release_after(mark)
         machine.start(order[first : first + per_wave], first)
         try:
-            machine.run()
+            execution.run()
         except StopLaunch:
             return
 
@@ -112,23 +116,25 @@ def _all_blocks(grid: Block) -> list[Block]:
 
 
 def _check_shape(machine: Machine) -> None:
-    directives, shape = machine.function.directives, machine.block_shape
+    launch, shared_size = machine.launch, machine.windows.shared_size
+    directives, shape = launch.function.directives, launch.block_shape
     required, most = directives.get("reqntid"), directives.get("maxntid")
     if required and (*required, 1, 1)[:3] != shape:
         machine.faults.add("launch", f"blocks of {shape} threads where the kernel demands {required}", None)
-    if most and machine.threads > int(np.prod(most)):
-        machine.faults.add("launch", f"blocks of {machine.threads} threads, more than .maxntid", None)
-    number = re.match(r"sm_(\d+)", machine.module.target)
+    if most and launch.threads > int(np.prod(most)):
+        machine.faults.add("launch", f"blocks of {launch.threads} threads, more than .maxntid", None)
+    number = re.match(r"sm_(\d+)", launch.module.target)
     limit = SHARED_BYTES.get(int(number[1])) if number else None
-    if limit is not None and machine.shared_size > limit:
-        text = f"blocks of {machine.shared_size} bytes of shared memory, more than the {limit} of {machine.module.target}"
+    if limit is not None and shared_size > limit:
+        text = f"blocks of {shared_size} bytes of shared memory, more than the {limit} of {launch.module.target}"
         machine.faults.add("launch", text, None, distinct="shared")
 
 
 def _store_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:
-    parameters = machine.function.parameters
+    function = machine.launch.function
+    parameters = function.parameters
     if len(arguments) != len(parameters):
-        raise ValueError(f"{machine.function.name} takes {len(parameters)} arguments, not {len(arguments)}")
+        raise ValueError(f"{function.name} takes {len(parameters)} arguments, not {len(arguments)}")
     size = max((p.offset + p.size for p in parameters), default=0)
     align = max((p.align for p in parameters), default=1)
     allocation = machine.memory.reserve("parameters", "param", size, align=max(align, 256), writable=False, tracked=False)
@@ -137,7 +143,7 @@ def _store_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:
         data = np.frombuffer(_bytes(parameter, argument), np.uint8)
         machine.memory.data[start : start + parameter.size] = data
         machine.memory.poison[start : start + parameter.size] = 0
-    machine.parameters = allocation
+    machine.windows.parameters = allocation
 
 
 def _bytes(parameter: Parameter, argument: Argument) -> bytes:

@@ -13,12 +13,13 @@ import numpy as np
 from tilec.emulator.errors import STORED, Lanes
 from tilec.emulator.instructions.floats import extremum
 from tilec.emulator.instructions.memory import SCOPES
-from tilec.emulator.machine import access
+from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.lanes import where
-from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Step, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.rounding import canonical, flush, round_to, widen
-from tilec.emulator.ordering.synchronise import Synchronise
+from tilec.emulator.machine.scalar_types import RAW, TYPES
+from tilec.emulator.machine.sources import Step
 
 _OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "and": ("b32", "b64"),
@@ -107,11 +108,11 @@ def _atomic_step(
     function = _function(operation, kind) if operation != "cas" else None
     may_flush = operation == "add" and kind == "f32"
     machine, instruction = d.machine, d.instruction
-    synchronise = Synchronise.of(machine)
+    accesses, synchronise = machine.accesses, machine.ordering.synchronise
 
     def step(frame: Frame) -> None:
         addresses = address.value(frame)
-        checked = access.locate(frame, addresses, address.poison(frame), space, width, instruction, write=True)
+        checked = machine.locator.locate(frame, addresses, address.poison(frame), space, width, instruction, write=True)
         positions = np.arange(frame.n) if checked.positions is None else checked.positions
         values = [np.broadcast_to(operand.value(frame), frame.n) for operand in operands]
         poisons = [operand.poison(frame) for operand in operands]
@@ -119,14 +120,14 @@ def _atomic_step(
         old_poison = np.zeros(frame.n, np.uint8)
         if len(checked.index):
             synchronise.after_read(checked, order, scope)
-            access.watch_read(machine, checked, instruction, atomic=True, scope=scope)
-            access.watch_write(machine, checked, instruction, atomic=True, scope=scope)
+            accesses.watch_read(checked, instruction, atomic=True, scope=scope)
+            accesses.watch_write(checked, instruction, atomic=True, scope=scope)
             synchronise.before_write(checked, order, scope, keep=True)
-        flushes = may_flush and access.memory_space(machine, checked) == "global"
+        flushes = may_flush and checked.space(machine.memory) == "global"
         memory = machine.memory
         view, flags = memory.views[width], memory.poison
         ranks = np.arange(len(positions))
-        if machine.seed:
+        if machine.launch.seed:
             ranks = machine.random.permutation(len(positions))
         for group in _groups_without_conflict(checked.index, ranks):
             lanes, slots = positions[group], checked.index[group] // width
@@ -150,8 +151,8 @@ def _atomic_step(
             poison = np.where(poison != 0, poison | STORED, 0).astype(np.uint8)
             flags[checked.index[group][:, None] + np.arange(width)] = poison[:, None]
             if poison.any():
-                part = access.Access(lanes, checked.index[group], checked.allocation, width, checked.lanes[group])
-                access.note_poison(machine, part, poison[:, None], instruction)
+                part = Access(lanes, checked.index[group], checked.allocation, width, checked.lanes[group])
+                accesses.note_poison(part, poison[:, None], instruction)
         if write is not None:
             write(frame, old, old_poison if old_poison.any() else None)
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import Poison
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.machine import Machine
-from tilec.emulator.machine.registry import Target
+from tilec.emulator.machine.registers import Registers
+from tilec.emulator.machine.sources import Target
+from tilec.emulator.machine.wave import Wave
 
 Index = NDArray[np.int64]
 
@@ -37,14 +38,14 @@ class Ballot:
         return Ballot(self.lanes[at], self.votes[at], poison, self.operation, self.write, self.index)
 
 
-def announce(machine: Machine, ballots: list[Ballot]) -> None:
+def announce(wave: Wave, registers: Registers, ballots: list[Ballot]) -> None:
     """Writes the result of a phase to every lane that voted in it; the lanes are suspended."""
     count = sum(int(ballot.votes.sum()) for ballot in ballots)
     voters = sum(len(ballot.lanes) for ballot in ballots)
     results = {"popc": np.uint32(count), "and": np.bool_(count == voters), "or": np.bool_(count > 0)}
     bits = np.bitwise_or.reduce([0, *(int(np.bitwise_or.reduce(b.poison)) for b in ballots if b.poison is not None)])
     for ballot in ballots:
-        frame = Frame(machine, ballot.lanes, ballot.index)
+        frame = Frame(wave, registers, ballot.lanes, ballot.index)
         poison = np.full(frame.n, bits, np.uint8) if bits else None
         ballot.write(frame, np.full(frame.n, results[ballot.operation]), poison)
         frame.flush()

@@ -10,7 +10,9 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes
 from tilec.emulator.machine.lanes import where
-from tilec.emulator.machine.registry import TYPES, Decoder, Step, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
+from tilec.emulator.machine.scalar_types import TYPES
+from tilec.emulator.machine.sources import Step
 from tilec.emulator.ptx.syntax import Immediate
 
 _BITS = ("b16", "b32", "b64")

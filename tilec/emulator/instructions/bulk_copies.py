@@ -10,113 +10,42 @@ emulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.errors import STORED
-from tilec.emulator.instructions import mbarriers
-from tilec.emulator.instructions.bulk_loads import loads
-from tilec.emulator.instructions.copy_groups import CopyGroups
-from tilec.emulator.instructions.operands import active, poison_of
-from tilec.emulator.machine import access
+from tilec.emulator.instructions.bulk_stores import Stores
+from tilec.emulator.instructions.bulk_transfers import Bytes, Index, Transfer, granule_starts, write
+from tilec.emulator.instructions.mbarrier_state import BYTES, Record
+from tilec.emulator.instructions.operands import poison_of
+from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.memory import GLOBAL_BASE
-from tilec.emulator.machine.registry import Decoder, Source, Step
+from tilec.emulator.machine.registry import Decoder
+from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
-from tilec.emulator.ordering import prior_launches
-from tilec.emulator.ordering.in_flight import NOTHING, SHIFT, Operation
-from tilec.emulator.ordering.proxies import Proxies, proxies
-from tilec.emulator.ordering.races import LANE_BITS
+from tilec.emulator.ordering.in_flight import NOTHING, SHIFT
 from tilec.emulator.ptx.syntax import Vector
 
-Index = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 BOX_ALIGNMENT = 128
 Positions = Callable[[Frame, int, Source, Any], "tuple[Index, Index] | None"]
 """Global and shared positions in memory of the bytes of a lane's copy; arguments: frame, position in it, shared address, and
 the mask of the lane alone. None if there is nothing to copy."""
 
 
-@dataclass(slots=True)
-class _Transfer:
-    """The bytes of a copy: positions in memory of source and destination, byte by byte, and the data and poison read."""
-
-    source: Index
-    target: Index
-    data: Bytes
-    poison: Bytes
-    lane: int
-    group: int
-    step: Decoder
-    operation: Operation
-    reading: bool = True
-
-
-class Stores(CopyGroups[_Transfer]):
-    def finish(self, lanes: Index, allowed: int, only_reads: bool) -> None:
-        """Completes all but the last `allowed` groups of these lanes; with `only_reads`, only their source reads."""
-        members = set(lanes.tolist())
-        left: list[_Transfer] = []
-        for transfer in self.waiting:
-            if transfer.lane not in members or transfer.group >= self.committed[transfer.lane] - allowed:
-                left.append(transfer)
-                continue
-            if transfer.reading:
-                self.machine.pending.end_reads(transfer.operation)
-                _stamp_reads(self.machine, transfer.source, transfer.lane)
-                transfer.reading = False
-            if only_reads:
-                left.append(transfer)
-                continue
-            self.machine.pending.end(transfer.operation)
-            _write_transfer(self.machine, transfer, transfer.lane)
-            proxies(self.machine).record_async_write(np.unique(transfer.target >> self.machine.shadow.shift))
-            if transfer.poison.any():
-                flags = np.where(transfer.poison != 0, transfer.poison | STORED, 0).astype(np.uint8)
-                self.machine.memory.poison[transfer.target] = flags
-                touched = access.Access(None, transfer.target, None, 1, np.full(len(flags), transfer.lane))
-                access.note_poison(self.machine, touched, flags[:, None], transfer.step.instruction)
-        self.waiting = left
-
-    def leave(self, frame: Frame) -> None:
-        """Lanes exit: their stores complete, but one that still reads shared memory is a fault."""
-        if not self.waiting:
-            return
-        members = set(frame.lanes.tolist())
-        for transfer in self.waiting:
-            if transfer.lane in members and transfer.reading:
-                self.machine.faults.add(
-                    "async",
-                    "a thread ends while its bulk store still reads shared memory",
-                    transfer.step.instruction,
-                    transfer.lane,
-                )
-        self.committed[frame.lanes] += 1
-        self.finish(frame.lanes, 0, False)
-
-
-def stores(machine: Machine) -> Stores:
-    """The launch's bulk stores."""
-    found = machine.extensions.get("bulk stores")
-    if found is None:
-        found = machine.extensions["bulk stores"] = Stores(machine)
-    return found
-
-
 def decode(d: Decoder) -> Step:
     """The step of a `cp.async.bulk` instruction."""
-    state = stores(d.machine)
+    state = d.machine.bulk_stores
     if d.flag("commit_group"):
-        return state.commit(d)
+        d.finish(0)
+        return state.commit
     if d.flag("wait_group"):
         only_reads = d.flag("read")
         d.finish(1)
         allowed = int(d.source(0, "u32").constant)
-        return lambda frame: state.finish(active(frame), allowed, only_reads)
+        return lambda frame: state.finish(frame.active_lanes(), allowed, only_reads)
     tensor = d.flag("tensor")
     rank = int(d.need("1d", "2d", "3d", "4d", "5d")[0]) if tensor else 0
     if d.flag("global"):
@@ -137,59 +66,53 @@ def _load(d: Decoder, rank: int) -> Step:
     d.need("mbarrier::complete_tx::bytes")
     hint = d.flag("L2::cache_hint")
     d.finish((3 if rank else 4) + int(hint))
-    barriers = mbarriers.mbarriers(d.machine)
     to, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
     positions = _box(d, 1, rank, write=False) if rank else _plain(d, 1, loads=True)
     machine = d.machine
-    log = proxies(machine)
 
     def step(frame: Frame) -> None:
         for at, lane_mask in _lanes(frame):
             moved = positions(frame, at, to, lane_mask)
-            named = _barrier(frame, barrier, d, barriers, lane_mask)
+            named = _barrier(frame, barrier, d, lane_mask)
             if moved is None or named is None:
                 continue
             byte_indices, there = moved
             lane = int(frame.lanes[at])
-            made = machine.shadow.granules(np.array([named.index]), mbarriers.BYTES)[0]
-            log.check(made, lane, d.instruction, named.index, barrier=True)
+            made = machine.ordering.shadow.granules(np.array([named.index]), BYTES)[0]
+            machine.ordering.proxies.check(made, lane, d.instruction, named.index, barrier=True)
             data, poison = _read(machine, byte_indices, lane, d)
             source = byte_indices[byte_indices >= 0]
-            _watch_proxy(log, there, lane, d, "shared")  # before its stamps are those of this write
+            _watch_proxy(machine, there, lane, d, "shared")  # before its stamps are those of this write
             _watch_write(machine, there, lane, d)
             reads = _granules(source) if _tracked(machine, source) else NOTHING
             if len(reads):
-                _watch_proxy(log, source, lane, d, "global")
-            operation = machine.pending.begin(reads, _granules(there))
-            _start_load(machine, barriers, named, _Transfer(source, there, data, poison, lane, 0, d, operation), log)
+                _watch_proxy(machine, source, lane, d, "global")
+            operation = machine.ordering.in_flight.begin(reads, _granules(there))
+            _start_load(machine, named, Transfer(source, there, data, poison, lane, 0, d.instruction, operation))
 
     return step
 
 
-def _start_load(
-    machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, transfer: _Transfer, log: Any
-) -> None:
-    number = loads(machine).begin(transfer.lane, transfer.step.instruction)
+def _start_load(machine: Machine, record: Record, transfer: Transfer) -> None:
+    number = machine.bulk_loads.begin(transfer.lane, transfer.instruction)
 
     def settle(observer: int) -> None:
-        loads(machine).end(number)
-        machine.pending.end(transfer.operation)
-        _write_transfer(machine, transfer, observer)
-        log.record_async_write(np.unique(transfer.target >> machine.shadow.shift))
+        machine.bulk_loads.end(number)
+        machine.ordering.in_flight.end(transfer.operation)
+        write(machine.accesses, transfer, observer)
 
     def arrive() -> int:
         record.completed_copies.append(settle)
-        barriers.attempt(record, transfer.lane, transfer.step, lambda: record.state.complete(len(transfer.target)))
-        return len(transfer.target)
+        count = len(transfer.target)
+        machine.mbarriers.attempt(record, transfer.lane, transfer.instruction, lambda: record.state.complete(count))
+        return count
 
     record.copies_in_flight.append(arrive)
 
 
-def _barrier(
-    frame: Frame, address: Source, d: Decoder, barriers: mbarriers.Mbarriers, lane_mask: Any
-) -> mbarriers.Record | None:
+def _barrier(frame: Frame, address: Source, d: Decoder, lane_mask: Any) -> Record | None:
     old, frame.mask = frame.mask, lane_mask
-    found = list(barriers.find(frame, address, d))
+    found = list(d.machine.mbarriers.find(frame, address, d.instruction))
     frame.mask = old
     return found[0][0] if found else None
 
@@ -205,7 +128,6 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
     source = d.address_source(d.address(1))
     positions = _box(d, 0, rank, write=True) if rank else _plain(d, 0, loads=False)
     machine = d.machine
-    log = proxies(machine)
 
     def step(frame: Frame) -> None:
         for at, lane_mask in _lanes(frame):
@@ -216,12 +138,13 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
             kept = outside >= 0
             target, where = outside[kept], inside[kept]
             lane = int(frame.lanes[at])
-            _watch_proxy(log, where, lane, d, "shared")
+            _watch_proxy(machine, where, lane, d, "shared")
             data, poison = _read(machine, where, lane, d)
-            _watch_proxy(log, target, lane, d, "global")
+            _watch_proxy(machine, target, lane, d, "global")
             _watch_write(machine, target, lane, d)
-            operation = machine.pending.begin(_granules(where), _granules(target))
-            state.waiting.append(_Transfer(where, target, data, poison, lane, int(state.committed[lane]), d, operation))
+            operation = machine.ordering.in_flight.begin(_granules(where), _granules(target))
+            group = int(state.committed[lane])
+            state.waiting.append(Transfer(where, target, data, poison, lane, group, d.instruction, operation))
 
     return step
 
@@ -242,14 +165,14 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
         size = int(np.broadcast_to(length.value(frame), frame.n)[at])
         if size % 16:
             text = f"{size} bytes are no multiple of 16"
-            frame.machine.faults.add("alignment", text, d.instruction, int(frame.lanes[at]))
+            d.machine.faults.add("alignment", text, d.instruction, int(frame.lanes[at]))
             return None
         if not size:
             return None
 
         def first(source: Source, space: str, *, write: bool) -> Index:
             address, poison = source.value(frame), source.poison(frame)
-            return access.locate(
+            return d.machine.locator.locate(
                 frame, address, poison, space, size, d.instruction, write=write, align=16, mask=lane_mask
             ).index
 
@@ -272,8 +195,8 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
     coordinates = [d.source(item, "s32") for item in items]
 
     def box(frame: Frame, at: int, shared: Source, lane_mask: Any) -> tuple[Index, Index] | None:
-        machine, lane = frame.machine, int(frame.lanes[at])
-        found = access.locate(
+        machine, lane = d.machine, int(frame.lanes[at])
+        found = d.machine.locator.locate(
             frame,
             described.value(frame),
             described.poison(frame),
@@ -297,7 +220,7 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
             if poison is not None and poison[at]:
                 machine.faults.poison("a coordinate", d.instruction, frame, np.where(lane_mask, poison, 0).astype(np.uint8))
                 return None
-        place = access.locate(
+        place = d.machine.locator.locate(
             frame, shared.value(frame), shared.poison(frame), "shared", tensor.box_bytes, d.instruction, write=False,
             align=BOX_ALIGNMENT, mask=lane_mask,
         )  # fmt: skip
@@ -313,7 +236,7 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
             return None
         first = spread[spread >= 0][:1]
         hit = [machine.memory.allocation_at(int(lane_mask)) for lane_mask in first]
-        prior_launches.check(machine, np.full(len(first), lane), first, hit, d.instruction, write=write)
+        machine.ordering.prior_launches.check(np.full(len(first), lane), first, hit, d.instruction, write=write)
         return spread, (inside[:, None] + steps).reshape(-1)
 
     return box
@@ -337,28 +260,24 @@ def _tracked(machine: Machine, byte_indices: Index) -> bool:
     return found is not None and found.tracked
 
 
-def _rows(machine: Machine, byte_indices: Index) -> Index:
-    """First bytes of the race granules that contain these bytes."""
-    return np.unique(byte_indices >> machine.shadow.shift) << machine.shadow.shift
-
-
 def _read(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
     """Bytes and poison (zeros for index -1), read now by a lane."""
     real = byte_indices >= 0
     if _tracked(machine, byte_indices[real]):
-        rows = _rows(machine, byte_indices[real])
-        width = 1 << machine.shadow.shift
-        access.watch_read(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
+        rows = granule_starts(machine.ordering.shadow, byte_indices[real])
+        width = 1 << machine.ordering.shadow.shift
+        machine.accesses.watch_read(Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
     where = np.where(real, byte_indices, 0)
     return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
         real, machine.memory.poison[where], 0
     ).astype(np.uint8)
 
 
-def _watch_proxy(log: Proxies, byte_indices: Index, lane: int, d: Decoder, space: str) -> None:
+def _watch_proxy(machine: Machine, byte_indices: Index, lane: int, d: Decoder, space: str) -> None:
     """Checks that the last generic writes of these bytes are visible to the async proxy, which reads or writes them."""
     if len(byte_indices):
-        log.check(np.unique(byte_indices >> log.machine.shadow.shift), lane, d.instruction, int(byte_indices[0]), space=space)
+        granules = np.unique(byte_indices >> machine.ordering.shadow.shift)
+        machine.ordering.proxies.check(granules, lane, d.instruction, int(byte_indices[0]), space=space)
 
 
 def _watch_write(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> None:
@@ -367,22 +286,6 @@ def _watch_write(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -
         return
     if not found.writable:
         machine.faults.add("read-only", f"a write to `{found.name}`", d.instruction, lane, index=int(byte_indices[0]))
-    rows = _rows(machine, byte_indices)
-    width = 1 << machine.shadow.shift
-    access.watch_write(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
-
-
-def _stamp_reads(machine: Machine, byte_indices: Index, lane: int) -> None:
-    """Stamps the reads of the source as of now."""
-    rows = _rows(machine, byte_indices)
-    machine.shadow.read(rows, 1 << machine.shadow.shift, np.full(len(rows), lane))
-
-
-def _write_transfer(machine: Machine, transfer: _Transfer, lane: int) -> None:
-    """Writes the bytes, stamped as a write by `lane`."""
-    memory, clocks, shadow = machine.memory, machine.clocks, machine.shadow
-    memory.data[transfer.target] = transfer.data
-    memory.poison[transfer.target] = transfer.poison
-    where = np.unique(transfer.target >> shadow.shift)
-    shadow.writes[where] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
-    shadow.reads[where] = 0
+    rows = granule_starts(machine.ordering.shadow, byte_indices)
+    width = 1 << machine.ordering.shadow.shift
+    machine.accesses.watch_write(Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.machine import EXITED, Machine
+from tilec.emulator.machine.subsystem import Subsystem
+from tilec.emulator.machine.wave import EXITED, Wave
 from tilec.emulator.ptx.syntax import Instruction
 
 
-class Loads:
+class Loads(Subsystem):
     """The open loads of a wave, by number: the issuing lane and the instruction."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, wave: Wave, faults: Recorder) -> None:
+        self.wave, self.faults = wave, faults
         self._open: dict[int, tuple[int, Instruction]] = {}
         self._next = 0
-        machine.on_wave.append(self._open.clear)
-        machine.on_exit.append(self._leave)
+
+    def clear(self) -> None:
+        self._open.clear()
 
     def begin(self, lane: int, instruction: Instruction) -> int:
         """Starts a load by a lane; returns the number for `end`."""
@@ -34,24 +37,16 @@ class Loads:
         """Ends a load whose completion a thread has observed."""
         self._open.pop(number, None)
 
-    def _leave(self, frame: Frame) -> None:
+    def leave(self, frame: Frame) -> None:
         if not self._open:
             return
-        machine = self.machine
-        for block in np.unique(machine.block[frame.lanes]).tolist():
-            lanes = machine.lanes_of_block(block)
-            if (machine.status[lanes] == EXITED).sum() + (machine.block[frame.lanes] == block).sum() < len(lanes):
+        wave = self.wave
+        for block in np.unique(wave.block[frame.lanes]).tolist():
+            lanes = wave.lanes_of_block(block)
+            if (wave.status[lanes] == EXITED).sum() + (wave.block[frame.lanes] == block).sum() < len(lanes):
                 continue
             for number, (lane, instruction) in list(self._open.items()):
-                if machine.block[lane] == block:
+                if wave.block[lane] == block:
                     text = "a block ends while a bulk load into its shared memory may be under way"
-                    machine.faults.add("async", text, instruction, lane)
+                    self.faults.add("async", text, instruction, lane)
                     del self._open[number]
-
-
-def loads(machine: Machine) -> Loads:
-    """The launch's bulk loads."""
-    found = machine.extensions.get("bulk loads")
-    if found is None:
-        found = machine.extensions["bulk loads"] = Loads(machine)
-    return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Decoder, Step, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
+from tilec.emulator.machine.sources import Step
 
 
 @lanewise("mapa")
@@ -25,7 +26,7 @@ def mapa(d: Decoder) -> Step:
         other = np.broadcast_to(rank.value(frame), (frame.n,)) != 0
         if frame.mask is not None:
             other = other & frame.mask
-        frame.machine.faults.lanes("space", "a block of another rank in a cluster of one", d.instruction, frame, other)
+        d.machine.faults.lanes("space", "a block of another rank in a cluster of one", d.instruction, frame, other)
         target(frame, value, address.poison(frame))
 
     return step

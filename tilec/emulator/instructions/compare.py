@@ -10,8 +10,10 @@ import numpy as np
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.lanes import where
-from tilec.emulator.machine.registry import TYPES, Decoder, Source, Step, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.rounding import flush, widen
+from tilec.emulator.machine.scalar_types import TYPES
+from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.ptx.syntax import Pair
 
 _ORDERED: Final[dict[str, Callable[[Any, Any], Any]]] = {

@@ -9,16 +9,17 @@ import numpy as np
 
 from tilec.emulator.errors import StopLaunch
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Decoder, Step, control, lanewise
+from tilec.emulator.machine.registry import Decoder, control, lanewise
+from tilec.emulator.machine.sources import Step
 from tilec.emulator.ptx.syntax import Symbol
 
 EXITED = 2
 
 
 def _target(d: Decoder, item: Any) -> int:
-    if not isinstance(item, Symbol) or item.name not in d.machine.function.labels:
+    if not isinstance(item, Symbol) or item.name not in d.machine.launch.function.labels:
         raise d.unsupported("the target is not a label")
-    return d.machine.function.labels[item.name]
+    return d.machine.launch.function.labels[item.name]
 
 
 @control("bra")
@@ -44,7 +45,7 @@ def bra(d: Decoder) -> Step:
             return fall
         if uniform:
             machine.faults.uniform(d.instruction, frame, taken)
-        return machine.branch(frame, taken, target, fall)
+        return frame.branch(taken, target, fall)
 
     return branch
 
@@ -57,9 +58,9 @@ def brx(d: Decoder) -> Step:
     if d.instruction.guard is not None:
         raise d.unsupported("a guarded indexed branch")
     table = d.operands[1]
-    if not isinstance(table, Symbol) or table.name not in d.machine.function.tables:
+    if not isinstance(table, Symbol) or table.name not in d.machine.launch.function.tables:
         raise d.unsupported("the second operand is not a list of targets")
-    targets = np.array([d.machine.function.labels[name] for name in d.machine.function.tables[table.name]])
+    targets = np.array([d.machine.launch.function.labels[name] for name in d.machine.launch.function.tables[table.name]])
     index, machine = d.source(0, "u32"), d.machine
 
     def branch(frame: Frame) -> Any:
@@ -73,7 +74,7 @@ def brx(d: Decoder) -> Step:
             raise StopLaunch
         if uniform:
             machine.faults.uniform(d.instruction, frame, targets[value])
-        return machine.park(frame, targets[value])
+        return frame.park(targets[value])
 
     return branch
 
@@ -86,9 +87,9 @@ def leave(d: Decoder) -> Step:
     machine = d.machine
 
     def step(frame: Frame) -> Any:
-        for action in machine.on_exit:
-            action(frame)
-        return machine.park(frame, d.index, EXITED)
+        for subsystem in machine.subsystems:
+            subsystem.leave(frame)
+        return frame.park(d.index, EXITED)
 
     return step
 
@@ -115,16 +116,14 @@ def nanosleep(d: Decoder) -> Step:
 @lanewise("griddepcontrol")
 def griddepcontrol(d: Decoder) -> Step:
     """Grid dependency wait, or launch of the dependent grid. Only one launch is emulated. If it may overlap the preceding one
-    (`Machine.overlaps`), each thread must wait before it accesses global memory; `prior_launches` checks that."""
+    (`LaunchState.overlaps`), each thread must wait before it accesses global memory; `prior_launches` checks that."""
     form = d.need("wait", "launch_dependents")
     d.finish(0)
-    machine = d.machine
+    prior_launches = d.machine.ordering.prior_launches
 
     def step(frame: Frame) -> None:
-        if form == "wait" and machine.before_dependency_wait is not None:
-            machine.before_dependency_wait[frame.lanes if frame.mask is None else frame.lanes[frame.mask]] = False
-            if not machine.before_dependency_wait.any():
-                machine.before_dependency_wait = None
+        if form == "wait":
+            prior_launches.wait(frame.active_lanes())
 
     return step
 

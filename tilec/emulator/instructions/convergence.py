@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Decoder, Source, Step
+from tilec.emulator.instructions.warpgroup_state import GROUP
+from tilec.emulator.machine.frame import RESCHEDULE, Frame
+from tilec.emulator.machine.registry import Decoder
+from tilec.emulator.machine.sources import Source, Step
+from tilec.emulator.machine.wave import BLOCKED, EXITED, READY
 
-READY: Final = 0
-BLOCKED: Final = 1
-EXITED: Final = 2
 ALL: Final = np.uint32(0xFFFFFFFF)
 Body = Callable[[Frame], Any]
 
@@ -44,45 +44,67 @@ def converge(d: Decoder, body: Body, members: Source | None = None) -> Step:
     return step
 
 
+def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
+    """Runs `body` on frames of whole warpgroups; warps that arrive early block at the instruction."""
+    machine, wave = d.machine, d.machine.wave
+    per_block = -(-wave.threads // GROUP)
+
+    def groups_together(frame: Frame) -> Any:
+        groups = frame.block * per_block + frame.thread // GROUP
+        if (np.bincount(groups)[groups] == GROUP).all():
+            return body(frame)
+        frame.park(d.index, BLOCKED)
+        waiting = np.flatnonzero((wave.status == BLOCKED) & (wave.pc == d.index))
+        groups = wave.block[waiting] * per_block + wave.thread[waiting] // GROUP
+        ready = waiting[np.bincount(groups)[groups] == GROUP]
+        if len(ready):
+            together = machine.frame(ready, d.index)
+            body(together)
+            together.park(d.index + 1)
+        return RESCHEDULE
+
+    return converge(d, groups_together)
+
+
 def _bits(lane_in_warp: NDArray[Any]) -> NDArray[np.uint32]:
     return np.uint32(1) << lane_in_warp.astype(np.uint32)
 
 
 def _gather(d: Decoder, frame: Frame, wanted: NDArray[np.uint32], body: Body, strict: bool) -> Any:
-    machine = d.machine
-    warp, bit = machine.warp[frame.lanes], _bits(machine.lane_in_warp[frame.lanes])
+    machine, wave = d.machine, d.machine.wave
+    warp, bit = frame.warp, _bits(frame.lane_in_warp)
     if strict:
         outside = (wanted & bit) == 0
         machine.faults.lanes("divergent", "a thread that its own member mask does not name", d.instruction, frame, outside)
         wanted = wanted | bit
-    present = np.zeros(machine.warp_count, np.uint32)
+    present = np.zeros(wave.warp_count, np.uint32)
     np.bitwise_or.at(present, warp, bit)
-    live = np.zeros(machine.warp_count, np.uint32)
-    alive = np.flatnonzero(machine.status != EXITED)
-    np.bitwise_or.at(live, machine.warp[alive], _bits(machine.lane_in_warp[alive]))
+    live = np.zeros(wave.warp_count, np.uint32)
+    alive = np.flatnonzero(wave.status != EXITED)
+    np.bitwise_or.at(live, wave.warp[alive], _bits(wave.lane_in_warp[alive]))
     complete = (wanted & live[warp] & ~present[warp]) == 0
     # A warp continues only when all its lanes here are complete; other members may already be blocked at this instruction.
-    halted = np.zeros(machine.warp_count, np.bool_)
+    halted = np.zeros(wave.warp_count, np.bool_)
     halted[warp[~complete]] = True
     go = ~halted[warp] if not strict else complete
     if strict:
         _check_masks(d, frame, wanted, warp, bit)
     if go.all():
         return body(frame)
-    others = np.flatnonzero((machine.status == BLOCKED) & (machine.pc == d.index))
-    mine = np.isin(machine.warp[others], warp)
+    others = np.flatnonzero((wave.status == BLOCKED) & (wave.pc == d.index))
+    mine = np.isin(wave.warp[others], warp)
     if mine.any():
-        machine.status[others[mine]] = READY
-        return machine.park(frame, d.index)
-    machine.park(frame, d.index)
-    machine.status[frame.lanes[~go]] = BLOCKED
+        wave.status[others[mine]] = READY
+        return frame.park(d.index)
+    frame.park(d.index)
+    wave.status[frame.lanes[~go]] = BLOCKED
     if go.any():
-        rest = Frame(machine, frame.lanes[go], d.index)
+        rest = machine.frame(frame.lanes[go], d.index)
         signal = body(rest)
         if signal is None:
-            return machine.park(rest, d.index + 1)
-        return signal if not isinstance(signal, int) else machine.park(rest, signal)
-    return machine.park(frame, d.index, BLOCKED)
+            return rest.park(d.index + 1)
+        return signal if not isinstance(signal, int) else rest.park(signal)
+    return frame.park(d.index, BLOCKED)
 
 
 def _check_masks(

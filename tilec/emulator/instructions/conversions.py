@@ -11,8 +11,10 @@ from tilec.emulator.errors import Lanes
 from tilec.emulator.instructions.half import clamp_negative
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.halves import low
-from tilec.emulator.machine.registry import TYPES, Decoder, Step, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.rounding import canonical, flush, odd, round_to, two_sum, widen
+from tilec.emulator.machine.scalar_types import TYPES
+from tilec.emulator.machine.sources import Step
 
 INTEGERS: Final = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 FLOATS: Final = ("f16", "bf16", "f32", "f64")

@@ -16,7 +16,7 @@ from tilec.emulator.errors import Lanes
 from tilec.emulator.instructions import half
 from tilec.emulator.instructions.integers import FLOATS
 from tilec.emulator.machine.lanes import where
-from tilec.emulator.machine.registry import Decoder, Source, Step, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
 from tilec.emulator.machine.rounding import (
     canonical,
     canonical_bits,
@@ -28,6 +28,7 @@ from tilec.emulator.machine.rounding import (
     two_sum,
     widen,
 )
+from tilec.emulator.machine.sources import Source, Step
 
 _MODES: Final = ("rn", "rz", "rm", "rp")
 _HALVES: Final = ("f16", "bf16", "f16x2", "bf16x2")

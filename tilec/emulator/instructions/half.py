@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from tilec.emulator.errors import Lanes
-from tilec.emulator.machine.registry import TYPES, Decoder, Step
+from tilec.emulator.machine.registry import Decoder
 from tilec.emulator.machine.rounding import flush_before_rounding, odd, round_to, two_sum, widen
+from tilec.emulator.machine.scalar_types import TYPES
+from tilec.emulator.machine.sources import Step
 
 Function = Callable[..., Lanes]
 

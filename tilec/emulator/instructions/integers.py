@@ -12,7 +12,9 @@ import numpy as np
 
 from tilec.emulator.errors import UNDEFINED, Lanes
 from tilec.emulator.machine.frame import Frame, union
-from tilec.emulator.machine.registry import TYPES, Decoder, Step, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
+from tilec.emulator.machine.scalar_types import TYPES
+from tilec.emulator.machine.sources import Step
 
 INTEGERS: Final = ("u16", "u32", "u64", "s16", "s32", "s64")
 FLOATS: Final[dict[str, Callable[[Decoder], Step]]] = {}

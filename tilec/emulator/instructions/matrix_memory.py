@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from tilec.emulator.errors import Poison
 from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.instructions.warp_matrices import registers
-from tilec.emulator.machine import access
+from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Decoder, Source, Step, control
+from tilec.emulator.machine.registry import Decoder, control
+from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.matrices.fragments import load_matrix, store_matrix
 
 ROW_BYTES = 16
@@ -45,8 +46,8 @@ def ldmatrix(d: Decoder) -> Step:
 
     def step(frame: Frame) -> None:
         found = _rows(frame, address, count, d, write=False)
-        memory = frame.machine.memory
-        access.watch_read(frame.machine, found, d.instruction)
+        memory = d.machine.memory
+        d.machine.accesses.watch_read(found, d.instruction)
         data = np.zeros((frame.n // 32, 32, ROW_BYTES), np.uint8)
         poison_rows = np.ones((frame.n // 32, 32, ROW_BYTES), np.uint8)  # a row that could not be read is poison
         positions = np.arange(frame.n) if found.positions is None else found.positions
@@ -83,10 +84,10 @@ def stmatrix(d: Decoder) -> Step:
             pairs = poison.astype(np.uint32)
             halves = _rows_of_lanes(store_matrix(pairs | pairs << np.uint32(16), transposed))[positions // 32, positions % 32]
             flags = np.repeat(halves.astype(np.uint8), 2, axis=1)
-        access.watch_write(frame.machine, found, d.instruction)
-        frame.machine.memory.write_rows(found.index, np.ascontiguousarray(data).view(np.uint8), flags)
+        d.machine.accesses.watch_write(found, d.instruction)
+        d.machine.memory.write_rows(found.index, np.ascontiguousarray(data).view(np.uint8), flags)
         if flags is not None:
-            access.note_poison(frame.machine, found, flags, d.instruction)
+            d.machine.accesses.note_poison(found, flags, d.instruction)
 
     return converge(d, step)
 
@@ -113,10 +114,10 @@ def movmatrix(d: Decoder) -> Step:
     return converge(d, step)
 
 
-def _rows(frame: Frame, address: Source, count: int, d: Decoder, *, write: bool) -> access.Access:
-    supplies_row = None if count == 4 else frame.column("lane_in_warp") < 8 * count
+def _rows(frame: Frame, address: Source, count: int, d: Decoder, *, write: bool) -> Access:
+    supplies_row = None if count == 4 else frame.lane_in_warp < 8 * count
     value = address.value(frame)
-    return access.locate(
+    return d.machine.locator.locate(
         frame, value, address.poison(frame), "shared", ROW_BYTES, d.instruction, write=write, align=ROW_BYTES, mask=supplies_row
     )
 

@@ -12,12 +12,15 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
-from tilec.emulator.machine import access
+from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.memory import GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, PARAM_START, SHARED_BASE
-from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Step, Target, lanewise
-from tilec.emulator.ordering.proxies import Proxies, proxies
-from tilec.emulator.ordering.synchronise import Synchronise
+from tilec.emulator.machine.registry import Decoder, lanewise
+from tilec.emulator.machine.scalar_types import RAW, TYPES
+from tilec.emulator.machine.sources import Step, Target
+from tilec.emulator.machine.windows import WINDOW
+from tilec.emulator.ordering.proxies import Proxies
 from tilec.emulator.ptx.syntax import Address, Symbol
 
 KINDS: Final = (
@@ -75,7 +78,7 @@ def ld(d: Decoder) -> Step:
     targets = [d.target(item, _raw(kind)) for item in d.vector(0, count)]
     operand = d.address(1)
     if space == "param" and isinstance(operand.base, Symbol) and count == 1:
-        return _parameter(d, operand, targets, kind)
+        return _parameter(d, operand.base, operand.offset, targets, kind)
     return _loader(d, operand, space, order, scope, nc, count, kind, targets)
 
 
@@ -84,11 +87,10 @@ def _raw(kind: str) -> str:
     return kind if kind[0] in "us" else f"b{TYPES[kind][0]}"
 
 
-def _parameter(d: Decoder, operand: Address, targets: list[Target], kind: str) -> Step:
+def _parameter(d: Decoder, name: Symbol, offset: int, targets: list[Target], kind: str) -> Step:
     """A parameter has the same value in every lane, so it is read once, when decoded."""
-    width, parameters = TYPES[kind][0] // 8, d.machine.parameters
-    offset = d.machine.symbol_address(operand.base, d) - PARAM_START + operand.offset  # pyright: ignore[reportArgumentType]
-    start = offset + (0 if parameters is None else parameters.start)
+    width, parameters = TYPES[kind][0] // 8, d.machine.windows.parameters
+    start = d.symbol_address(name) - PARAM_START + offset + (0 if parameters is None else parameters.start)
     if parameters is None or not parameters.start <= start <= parameters.end - width or start % width:
         raise d.unsupported("a parameter access outside the parameters")
     data = d.machine.memory.data[start : start + width].copy()
@@ -109,16 +111,21 @@ def _loader(
 ) -> Step:
     address, width, instruction = d.address_source(operand), TYPES[kind][0] // 8, d.instruction
     dtype, total, strong = TYPES[_raw(kind)][1], TYPES[kind][0] // 8 * count, order != "weak"
-    synchronise = Synchronise.of(d.machine) if strong else None
+    machine = d.machine
+    synchronise = machine.ordering.synchronise if strong else None
 
     def step(frame: Frame) -> None:
         where = address.value(frame)
-        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=False, align=total)
+        found = machine.locator.locate(
+            frame, where, address.poison(frame), space, min(total, 16), instruction, write=False, align=total
+        )
         if total > 16:
-            values, poisons = _halves(frame, found, width, count, instruction, nc)
+            values, poisons = _halves(machine, frame, found, width, count, instruction, nc)
         else:
             used = instruction.used_bytes
-            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used)
+            values, poisons = machine.accesses.load(
+                frame, found, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used
+            )
         for target, value, poison in zip(targets, values, poisons, strict=True):
             target(frame, value.view(dtype), poison)
         if synchronise is not None:
@@ -128,15 +135,15 @@ def _loader(
 
 
 def _halves(
-    frame: Frame, found: access.Access, width: int, count: int, instruction: Any, nc: bool
+    machine: Machine, frame: Frame, found: Access, width: int, count: int, instruction: Any, nc: bool
 ) -> tuple[list[Lanes], list[Poison | None]]:
     """A 32-byte access as two of 16 bytes. Both halves lie in one allocation, because 32-byte accesses are aligned."""
     values: list[Lanes] = []
     poisons: list[Poison | None] = []
     for half in range(2):
-        part = access.Access(found.positions, found.index + 16 * half, found.allocation, 16, found.lanes)
+        part = Access(found.positions, found.index + 16 * half, found.allocation, 16, found.lanes)
         used = instruction.used_bytes >> 16 * half
-        more = access.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
+        more = machine.accesses.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
         values += more[0]
         poisons += more[1]
     return values, poisons
@@ -152,11 +159,14 @@ def st(d: Decoder) -> Step:
     raw, width, instruction = _raw(kind), TYPES[kind][0] // 8, d.instruction
     sources = [d.source(item, "b" + raw[1:]) for item in d.vector(1, count)]
     address, total, dtype, strong = d.address_source(d.address(0)), width * count, RAW[8 * width], order != "weak"
-    synchronise = Synchronise.of(d.machine) if strong else None
+    machine = d.machine
+    synchronise = machine.ordering.synchronise if strong else None
 
     def step(frame: Frame) -> None:
         where = address.value(frame)
-        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=True, align=total)
+        found = machine.locator.locate(
+            frame, where, address.poison(frame), space, min(total, 16), instruction, write=True, align=total
+        )
         values = [np.asarray(source.value(frame)).astype(dtype, copy=False) for source in sources]
         poisons = [source.poison(frame) for source in sources]
         if synchronise is not None:
@@ -164,8 +174,10 @@ def st(d: Decoder) -> Step:
         for first in range(0, count, max(1, 16 // width)):
             last = min(count, first + max(1, 16 // width))
             index = found.index + first * width
-            part = access.Access(found.positions, index, found.allocation, (last - first) * width, found.lanes)
-            access.store(frame, part, width, values[first:last], poisons[first:last], instruction, atomic=strong, scope=scope)
+            part = Access(found.positions, index, found.allocation, (last - first) * width, found.lanes)
+            machine.accesses.store(
+                frame, part, width, values[first:last], poisons[first:last], instruction, atomic=strong, scope=scope
+            )
 
     return step
 
@@ -205,7 +217,7 @@ def isspacep(d: Decoder) -> Step:
         address = np.asarray(address).view(np.int64)
         base = {"shared": SHARED_BASE, "local": LOCAL_BASE, "param": PARAM_BASE}.get(space)
         if base is not None:
-            return (address >= base) & (address < base + access.WINDOW)
+            return (address >= base) & (address < base + WINDOW)
         memory, index = d.machine.memory, address - GLOBAL_BASE
         return np.array([(a := memory.allocation_at(int(i))) is not None and a.space == space for i in np.atleast_1d(index)])
 
@@ -228,16 +240,16 @@ def fence(d: Decoder) -> Step:
             d.need("release")
             d.need("cluster")
             kind, scope = "acq_rel", "cluster"
-            made = proxies(d.machine)
+            made = d.machine.ordering.proxies
         else:
             kind = d.take("sc", "acq_rel", "acquire", "release") or "acq_rel"
             scope = d.need(*SCOPES)
     d.finish(0)
-    synchronise = Synchronise.of(d.machine)
+    synchronise = d.machine.ordering.synchronise
 
     def step(frame: Frame) -> None:
         if made is not None:
-            made.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], is_mbarrier_init=True)
+            made.fence(frame.active_lanes(), is_mbarrier_init=True)
         synchronise.fence(frame, kind, scope)
 
     return step

@@ -8,7 +8,9 @@ from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.halves import high, low, packed
 from tilec.emulator.machine.memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
-from tilec.emulator.machine.registry import RAW, TYPES, Decoder, Source, Step, Target, lanewise
+from tilec.emulator.machine.registry import Decoder, lanewise
+from tilec.emulator.machine.scalar_types import RAW, TYPES
+from tilec.emulator.machine.sources import Source, Step, Target
 from tilec.emulator.ptx.syntax import Register, Vector
 
 _MOV = ("pred", "b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64")

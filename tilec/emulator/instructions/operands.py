@@ -6,7 +6,7 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Source
+from tilec.emulator.machine.sources import Source
 
 
 def read(source: Source, frame: Frame) -> tuple[Lanes, Poison | None]:
@@ -19,8 +19,3 @@ def poison_of(source: Source, frame: Frame) -> Poison | None:
     """The poison of a source, or None."""
     source.value(frame)
     return source.poison(frame)
-
-
-def active(frame: Frame) -> Lanes:
-    """The lanes (of the wave) under the frame's mask."""
-    return frame.lanes if frame.mask is None else frame.lanes[frame.mask]

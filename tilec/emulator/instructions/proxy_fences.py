@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tilec.emulator.instructions.memory import FENCE_PROXY
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Decoder, Step
-from tilec.emulator.ordering.proxies import proxies
+from tilec.emulator.machine.registry import Decoder
+from tilec.emulator.machine.sources import Step
 
 
 def fence_async(d: Decoder) -> Step:
@@ -16,11 +16,11 @@ def fence_async(d: Decoder) -> Step:
     d.need("async")
     where = d.take("global", "shared::cta", "shared::cluster")
     d.finish(0)
-    log = proxies(d.machine)
+    proxies = d.machine.ordering.proxies
     space = (where or "").partition("::")[0] or None
 
     def step(frame: Frame) -> None:
-        log.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], space=space)
+        proxies.fence(frame.active_lanes(), space=space)
 
     return step
 

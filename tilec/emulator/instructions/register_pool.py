@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.instructions.convergence import converge
-from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.machine import BLOCKED, Machine
-from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Signal, Step, control
-from tilec.emulator.ptx.syntax import Function
+from tilec.emulator.machine.faults import Recorder
+from tilec.emulator.machine.launch_state import LaunchState
+from tilec.emulator.machine.subsystem import Subsystem
+from tilec.emulator.machine.wave import Wave
+from tilec.emulator.ptx.syntax import Function, Instruction
 
 Index = NDArray[np.int64]
 Group = tuple[int, int]
@@ -37,38 +37,35 @@ LEAST: Final = 24
 class _Request:
     """A warpgroup at `setmaxnreg`: the instruction, the count it names, and the lanes that have come."""
 
-    step: Decoder
+    instruction: Instruction
     count: int
     lanes: Index
 
 
-class RegisterPool:
+class RegisterPool(Subsystem):
     """The free registers of each block of the wave, the registers per thread of each warpgroup, the warpgroups whose warps are
     still coming, and those that wait for registers."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.first = registers_at_launch(machine.function, machine.threads)
+    def __init__(self, launch: LaunchState, wave: Wave, faults: Recorder) -> None:
+        self.wave, self.faults = wave, faults
+        self.first = registers_at_launch(launch.function, launch.threads)
         self.free: dict[int, int] = {}
         self.owned: dict[Group, int] = {}
         self.coming: dict[Group, _Request] = {}
         self.waiting: dict[Group, _Request] = {}
-        machine.on_wave.append(self.clear)
-        machine.short_of_registers = self.short
 
     def clear(self) -> None:
-        """Starts a new wave."""
         for table in (self.free, self.owned, self.coming, self.waiting):
             table.clear()
 
-    def come(self, d: Decoder, group: Group, count: int, lanes: Index) -> None:
+    def come(self, instruction: Instruction, group: Group, count: int, lanes: Index) -> None:
         """Whole warps of a group arrive, blocked; the last ones wake all of them, or make them wait for registers."""
-        request = self.coming.setdefault(group, _Request(d, count, lanes[:0]))
-        if request.step is not d:
+        request = self.coming.setdefault(group, _Request(instruction, count, lanes[:0]))
+        if request.instruction is not instruction:
             text = "warps of one warpgroup execute different setmaxnreg"
-            self.machine.faults.add("divergent", text, d.instruction, int(lanes[0]))
+            self.faults.add("divergent", text, instruction, int(lanes[0]))
         request.lanes = np.concatenate([request.lanes, lanes])
-        if len(request.lanes) < min(GROUP, self.machine.threads - GROUP * group[1]):
+        if len(request.lanes) < min(GROUP, self.wave.threads - GROUP * group[1]):
             return
         del self.coming[group]
         self._check(group, request)
@@ -76,14 +73,14 @@ class RegisterPool:
         self._serve(group[0])
 
     def _check(self, group: Group, request: _Request) -> None:
-        before, count, direction = self.owned.get(group, self.first), request.count, request.step.instruction.modifiers[0]
+        before, count, direction = self.owned.get(group, self.first), request.count, request.instruction.modifiers[0]
         problem = ""
         if not LEAST <= count <= MOST or count % UNIT:
             problem = f"{count} registers, which is no multiple of {UNIT} from {LEAST} to {MOST}"
         elif (count < before) if direction == "inc" else (count > before):
             problem = f"{direction} to {count} registers from {before}"
         if problem:
-            self.machine.faults.add("registers", problem, request.step.instruction, int(request.lanes[0]))
+            self.faults.add("registers", problem, request.instruction, int(request.lanes[0]))
             request.count = before
 
     def _serve(self, block: int) -> None:
@@ -94,7 +91,7 @@ class RegisterPool:
                 self.free[block] = self.free.get(block, 0) - need
                 self.owned[group] = request.count
                 del self.waiting[group]
-                self.machine.wake(request.lanes)
+                self.wave.wake(request.lanes)
 
     def _need(self, group: Group) -> int:
         """The registers that a waiting group takes from the pool; negative for a `dec`."""
@@ -114,34 +111,3 @@ def registers_at_launch(function: Function, threads: int) -> int:
     most = min(MOST, FILE // (threads * blocks) // UNIT * UNIT)
     limit = directives.get("maxnreg", (most,))[0]
     return min(most, -(-limit // UNIT) * UNIT)
-
-
-def register_pool(machine: Machine) -> RegisterPool:
-    """The launch's register pools."""
-    found = machine.extensions.get("register pool")
-    if found is None:
-        found = machine.extensions["register pool"] = RegisterPool(machine)
-    return found
-
-
-@control("setmaxnreg")
-def setmaxnreg(d: Decoder) -> Step:
-    """`setmaxnreg.inc|dec.sync.aligned.u32 COUNT`."""
-    d.need("inc", "dec")
-    d.need("sync")
-    d.need("aligned")
-    d.need("u32")
-    d.finish(1)
-    constant = d.source(0, "u32").constant
-    if constant is None:
-        raise d.unsupported("a register count that is no constant")
-    machine, pool, count = d.machine, register_pool(d.machine), int(constant)
-
-    def step(frame: Frame) -> Signal:
-        machine.park(frame, d.index, BLOCKED)
-        blocks, groups = machine.block[frame.lanes], machine.thread[frame.lanes] // GROUP
-        for block, group in sorted(set(zip(blocks.tolist(), groups.tolist(), strict=True))):
-            pool.come(d, (block, group), count, frame.lanes[(blocks == block) & (groups == group)])
-        return RESCHEDULE
-
-    return converge(d, step)

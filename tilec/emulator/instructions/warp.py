@@ -16,28 +16,27 @@ from tilec.emulator.errors import POISON, Lanes, Poison
 from tilec.emulator.instructions.convergence import ALL, converge
 from tilec.emulator.machine.frame import Frame, union
 from tilec.emulator.machine.lanes import where
-from tilec.emulator.machine.registry import Decoder, Step, control, lanewise
+from tilec.emulator.machine.registry import Decoder, control, lanewise
+from tilec.emulator.machine.sources import Step
 from tilec.emulator.ptx.syntax import Pair
 
 
 def rows(frame: Frame) -> NDArray[np.int64]:
     """[warps of the frame, 32]: the position in the frame of each lane of each warp, -1 if it is not in the frame."""
-    machine = frame.machine
-    if frame.whole_warps and machine.threads % 32 == 0:
+    if frame.whole_warps and frame.wave.threads % 32 == 0:
         return np.arange(frame.n).reshape(-1, 32)
-    warps, inverse = np.unique(frame.column("warp"), return_inverse=True)
+    warps, inverse = np.unique(frame.warp, return_inverse=True)
     found = np.full((len(warps), 32), -1, np.int64)
-    found[inverse, frame.column("lane_in_warp")] = np.arange(frame.n)
+    found[inverse, frame.lane_in_warp] = np.arange(frame.n)
     return found
 
 
 def neighbour(frame: Frame, source_lane: Lanes) -> NDArray[np.int64]:
     """The position in the frame of lane `source_lane` of each lane's own warp, -1 if that lane is not in the frame."""
-    machine = frame.machine
-    if frame.whole_warps and machine.threads % 32 == 0:
+    if frame.whole_warps and frame.wave.threads % 32 == 0:
         return np.arange(frame.n) // 32 * 32 + source_lane
     table = rows(frame)
-    _, inverse = np.unique(frame.column("warp"), return_inverse=True)
+    _, inverse = np.unique(frame.warp, return_inverse=True)
     return table[inverse, source_lane]
 
 
@@ -54,7 +53,7 @@ def shfl(d: Decoder) -> Step:
     machine = d.machine
 
     def body(frame: Frame) -> None:
-        lane = frame.column("lane_in_warp")
+        lane = frame.lane_in_warp
         offset = np.asarray(by.value(frame)).astype(np.int64) & 31
         c = np.asarray(bounds.value(frame)).astype(np.int64)
         segment, clamp = (c >> 8) & 31, c & 31
@@ -112,7 +111,7 @@ def vote(d: Decoder) -> Step:
         mask = np.broadcast_to(members.value(frame), frame.n)
         votes = ballot(table, data)
         present = ballot(table, np.ones(frame.n, np.bool_))
-        _, back = np.unique(frame.column("warp"), return_inverse=True)
+        _, back = np.unique(frame.warp, return_inverse=True)
         mine, here = votes[back] & mask, present[back] & mask
         results = {"ballot": mine, "any": mine != 0, "all": mine == here, "uni": (mine == here) | (mine == 0)}
         poison = condition.poison(frame)
@@ -149,7 +148,7 @@ def match(d: Decoder) -> Step:
 
     def body(frame: Frame) -> None:
         table = rows(frame)
-        _, back = np.unique(frame.column("warp"), return_inverse=True)
+        _, back = np.unique(frame.warp, return_inverse=True)
         data = np.broadcast_to(value.value(frame), frame.n)
         mask = np.broadcast_to(members.value(frame), frame.n)
         present = ballot(table, np.ones(frame.n, np.bool_))[back] & mask
@@ -200,7 +199,7 @@ def redux(d: Decoder) -> Step:
         data = np.abs(data) if absolute else data
         mask = np.broadcast_to(members.value(frame), frame.n)
         total = np.zeros(frame.n, data.dtype)
-        groups = np.stack([frame.column("warp"), mask.astype(np.int64)])
+        groups = np.stack([frame.warp, mask.astype(np.int64)])
         _, back = np.unique(groups, axis=1, return_inverse=True)
         back = back.reshape(-1)
         poison = value.poison(frame)
@@ -222,7 +221,7 @@ def activemask(d: Decoder) -> Step:
     write = d.target(0, "b32")
 
     def step(frame: Frame) -> None:
-        _, back = np.unique(frame.column("warp"), return_inverse=True)
+        _, back = np.unique(frame.warp, return_inverse=True)
         active = np.ones(frame.n, np.bool_) if frame.mask is None else frame.mask
         write(frame, ballot(rows(frame), active)[back], None)
 
@@ -241,13 +240,13 @@ def elect(d: Decoder) -> Step:
     members = d.source(1, "b32")
 
     def body(frame: Frame) -> None:
-        _, back = np.unique(frame.column("warp"), return_inverse=True)
+        _, back = np.unique(frame.warp, return_inverse=True)
         mask = np.broadcast_to(members.value(frame), frame.n)
         present = ballot(rows(frame), np.ones(frame.n, np.bool_))[back] & mask
         lowest = present & (~present + np.uint32(1))
         leader = np.log2(np.maximum(lowest, 1)).astype(np.uint32)
         write(frame, leader, None)
-        write_leads(frame, leader == frame.column("lane_in_warp"), None)
+        write_leads(frame, leader == frame.lane_in_warp, None)
 
     return converge(d, body, members)
 
@@ -258,12 +257,12 @@ def warp_barrier(d: Decoder) -> Step:
     members, machine = d.source(0, "b32"), d.machine
 
     def body(frame: Frame) -> None:
-        clocks = machine.clocks
+        clocks = machine.ordering.clocks
         mask = np.broadcast_to(members.value(frame), frame.n)
         if frame.whole_warps and (mask == ALL).all():
-            clocks.warp_barrier(np.unique(frame.column("warp")))
+            clocks.warp_barrier(np.unique(frame.warp))
             return
-        keys = np.stack([frame.column("warp"), mask.astype(np.int64)])
+        keys = np.stack([frame.warp, mask.astype(np.int64)])
         _, back = np.unique(keys, axis=1, return_inverse=True)
         for group in range(int(back.max()) + 1):
             lanes = frame.lanes[back.reshape(-1) == group]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tilec.emulator.errors import Poison
 from tilec.emulator.instructions.convergence import converge
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Decoder, Source, Step, control
+from tilec.emulator.machine.registry import Decoder, control
+from tilec.emulator.machine.sources import Source, Step
 from tilec.emulator.matrices.formats import WIDTH
 from tilec.emulator.matrices.fragments import accumulator, gather, operand_a, operand_b
 from tilec.emulator.matrices.products import warp_product

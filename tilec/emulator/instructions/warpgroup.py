@@ -16,19 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import IN_FLIGHT, POISON, Poison
+from tilec.emulator.instructions.convergence import converge_group
 from tilec.emulator.instructions.operands import poison_of, read
-from tilec.emulator.instructions.warpgroup_state import GROUP, Product, Warpgroups, converge_group, warpgroups
-from tilec.emulator.machine import access
+from tilec.emulator.instructions.warpgroup_state import GROUP, Product, Warpgroups
+from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.machine import WARP, Machine
+from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.memory import SHARED_START
-from tilec.emulator.machine.registry import Decoder, Source, Step, Target, control
+from tilec.emulator.machine.registry import Decoder, control
+from tilec.emulator.machine.sources import Source, Step, Target
+from tilec.emulator.machine.wave import WARP
 from tilec.emulator.matrices.descriptors import CHUNK, Descriptor, element_addresses
 from tilec.emulator.matrices.formats import WIDTH, decode
 from tilec.emulator.matrices.fragments import accumulator, gather, operand_a
 from tilec.emulator.matrices.products import group_product, left_of_group
 from tilec.emulator.ordering.in_flight import NOTHING, SHIFT
-from tilec.emulator.ordering.proxies import proxies
 from tilec.emulator.ptx.syntax import Instruction, Register, Vector
 
 Index = NDArray[np.int64]
@@ -39,7 +41,7 @@ DEPTH: Final = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 
 @control("wgmma")
 def wgmma(d: Decoder) -> Step:
     """`wgmma.fence`, `.commit_group`, `.wait_group` and `.mma_async`."""
-    state = warpgroups(d.machine)
+    state = d.machine.warpgroups
     form = d.need("fence", "commit_group", "wait_group", "mma_async")
     d.need("sync")
     d.need("aligned")
@@ -78,12 +80,11 @@ class _Form:
 
 def _product(d: Decoder, state: Warpgroups) -> Step:
     form = _form(d)
-    log = proxies(d.machine)
 
     def step(frame: Frame) -> None:
         scale_value, spoilt = read(form.scale_d, frame)
         if spoilt is not None:
-            frame.machine.faults.poison("scale-d of a wgmma", d.instruction, frame, spoilt)
+            d.machine.faults.poison("scale-d of a wgmma", d.instruction, frame, spoilt)
         firsts = _warpgroup_starts(frame, d)
         if firsts is None:
             return
@@ -91,7 +92,7 @@ def _product(d: Decoder, state: Warpgroups) -> Step:
         poison = np.zeros((len(form.targets), frame.n), np.uint8)
         for at in firsts:
             accumulate = bool(scale_value[at])
-            _warpgroup_product(frame, int(at), form, state, log, d, accumulate, values, poison)
+            _warpgroup_product(frame, int(at), form, state, d, accumulate, values, poison)
         for (_, target), value, flags in zip(form.targets, values, poison, strict=True):
             target(frame, value, flags)
 
@@ -133,13 +134,11 @@ def _form(d: Decoder) -> _Form:
 
 def _warpgroup_starts(frame: Frame, d: Decoder) -> Index | None:
     """Positions in the frame at which warpgroups begin; an incomplete warpgroup is a fault."""
-    starts = np.flatnonzero(frame.column("thread") % GROUP == 0)
+    starts = np.flatnonzero(frame.thread % GROUP == 0)
     whole = frame.n % GROUP == 0 and len(starts) * GROUP == frame.n
     if whole and (np.diff(frame.lanes.reshape(-1, GROUP), axis=1) == 1).all():
         return starts
-    frame.machine.faults.add(
-        "divergent", "the four warps of a warpgroup do not come together", d.instruction, int(frame.lanes[0])
-    )
+    d.machine.faults.add("divergent", "the four warps of a warpgroup do not come together", d.instruction, int(frame.lanes[0]))
     return None
 
 
@@ -148,14 +147,13 @@ def _warpgroup_product(
     at: int,
     form: _Form,
     state: Warpgroups,
-    log: Any,
     d: Decoder,
     accumulate: bool,
     values: list[Words],
     poison: Any,
 ) -> None:
     """Computes the product of one warpgroup."""
-    machine, span = frame.machine, slice(at, at + GROUP)
+    machine, span = d.machine, slice(at, at + GROUP)
     first = int(frame.lanes[at])
     _check_registers(frame, form, state, d, at, accumulate)
     left, left_poison, left_places = _left(frame, form, at, d)
@@ -178,17 +176,17 @@ def _warpgroup_product(
         values[position][span] = words[..., position].reshape(-1)
         poison[position, span] = flags[..., position].reshape(-1)
     places = np.concatenate([left_places, right_places])  # one per chunk of 16 bytes
-    shift = machine.shadow.shift
+    shift = machine.ordering.shadow.shift
     granules = ((places >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
     reads = ((places >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
     if len(places):
-        log.check(granules, first, d.instruction, int(places[0]))
-    machine.pending.check_granules(reads[:, None], np.full(len(reads), first), False, d.instruction)
+        machine.ordering.proxies.check(granules, first, d.instruction, int(places[0]))
+    machine.ordering.in_flight.check_granules(reads[:, None], np.full(len(reads), first), False, d.instruction)
     _watch(machine, granules, first, d.instruction)
-    operation = machine.pending.begin(reads, NOTHING)
+    operation = machine.ordering.in_flight.begin(reads, NOTHING)
     inputs = {_register(source_operand): source.value(frame)[span].copy() for source_operand, source in _inputs(d, form)}
     results = {index: values[position][span].copy() for position, (index, _) in enumerate(form.targets)}
-    state.unfinished.append(Product(first, int(state.committed[first]), results, inputs, operation, granules, d))
+    state.unfinished.append(Product(first, int(state.committed[first]), results, inputs, operation, granules, d.instruction))
 
 
 def _inputs(d: Decoder, form: _Form) -> list[tuple[Any, Source]]:
@@ -205,7 +203,7 @@ def _check_registers(frame: Frame, form: _Form, state: Warpgroups, d: Decoder, a
     span, first = slice(at, at + GROUP), int(frame.lanes[at])
     lanes = frame.lanes[span]
     if not state.has_fenced[lanes].all():
-        frame.machine.faults.add("async", "a wgmma without a wgmma.fence before it", d.instruction, first)
+        d.machine.faults.add("async", "a wgmma without a wgmma.fence before it", d.instruction, first)
         return
     for position, (index, _) in enumerate(form.targets):
         value = form.accumulators[position].value(frame)[span]
@@ -216,15 +214,15 @@ def _check_registers(frame: Frame, form: _Form, state: Warpgroups, d: Decoder, a
             same = (value == state.fenced[index][lanes]).all()
         if not same:
             text = "an accumulator changed since the last wgmma.fence"
-            frame.machine.faults.add("async", text, d.instruction, first)
+            d.machine.faults.add("async", text, d.instruction, first)
             return
     for operand, source in _inputs(d, form):
         index = _register(operand)
         spoilt = poison_of(source, frame)
         if spoilt is not None and (spoilt[span] & IN_FLIGHT).any():
-            frame.machine.faults.add("async", "a wgmma takes a register that another one still writes", d.instruction, first)
+            d.machine.faults.add("async", "a wgmma takes a register that another one still writes", d.instruction, first)
         elif (source.value(frame)[span] != state.fenced[index][lanes]).any():
-            frame.machine.faults.add("async", "a register operand changed since the last wgmma.fence", d.instruction, first)
+            d.machine.faults.add("async", "a register operand changed since the last wgmma.fence", d.instruction, first)
 
 
 def _left(frame: Frame, form: _Form, at: int, d: Decoder) -> tuple[Any, Any, Index]:
@@ -248,7 +246,7 @@ def _shared(
 ) -> tuple[Any, Poison | None, Index]:
     """Values (rows, K) of an operand in shared memory, poison of each row, and the index in memory of each of its 16-byte
     chunks."""
-    machine, lane = frame.machine, int(frame.lanes[at])
+    machine, lane = d.machine, int(frame.lanes[at])
     bits, spoilt = read(source, frame)
     width = WIDTH[kind] // 8
     nothing = np.zeros((rows, DEPTH[kind])), np.full(rows, POISON, np.uint8), np.zeros(0, np.int64)
@@ -265,12 +263,12 @@ def _shared(
         machine.faults.add("descriptor", f"a matrix descriptor {problem}", d.instruction, lane)
         return nothing
     addresses = element_addresses(described, rows, width, transposed)
-    if int(addresses.min()) < SHARED_START or int(addresses.max()) + width > SHARED_START + machine.shared_size:
+    if int(addresses.min()) < SHARED_START or int(addresses.max()) + width > SHARED_START + machine.windows.shared_size:
         low, high = int(addresses.min()), int(addresses.max()) + width
         text = f"a matrix at shared addresses {low} to {high}, outside the block's shared memory"
         machine.faults.add("bounds", text, d.instruction, lane, address=low)
         return nothing
-    index = addresses + int(machine.shared_base[lane])
+    index = addresses + int(machine.windows.shared_base[lane])
     memory = machine.memory
     where = index // width
     raw = memory.views[width][where]
@@ -301,8 +299,8 @@ def _watch(machine: Machine, granules: Index, first: int, instruction: Instructi
     bytes are in flight."""
     for lane in range(first, first + GROUP, WARP):
         lanes = np.full(len(granules), lane)
-        racing = machine.shadow.unordered_writes(granules[:, None], lanes)
+        racing = machine.ordering.shadow.unordered_writes(granules[:, None], lanes)
         if racing is not None:
-            touched = access.Access(None, granules << machine.shadow.shift, None, 1 << machine.shadow.shift, lanes)
-            access.report_race(machine, touched, racing, instruction, "reads what another thread writes")
+            touched = Access(None, granules << machine.ordering.shadow.shift, None, 1 << machine.ordering.shadow.shift, lanes)
+            machine.accesses.report_race(touched, racing, instruction, "reads what another thread writes")
             return

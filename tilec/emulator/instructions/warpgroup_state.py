@@ -1,26 +1,27 @@
 """The state of `wgmma`: unfinished products, their groups, and the register values at the last fence.
 
 Products are added as `Product`. A wait removes them, ends their reads of shared memory and clears the poison of their
-accumulators. `converge_group` runs a step on all four warps of a warpgroup together.
+accumulators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import IN_FLIGHT
-from tilec.emulator.instructions.convergence import converge
+from tilec.emulator.machine.faults import Recorder
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.halves import whole
-from tilec.emulator.machine.machine import BLOCKED, WARP, Machine
-from tilec.emulator.machine.registry import RESCHEDULE, Decoder, Step
+from tilec.emulator.machine.subsystem import Subsystem
+from tilec.emulator.machine.wave import WARP, Wave
 from tilec.emulator.ordering.in_flight import Operation
-from tilec.emulator.ptx.syntax import Register, Vector
+from tilec.emulator.ordering.ordering import Ordering
+from tilec.emulator.ordering.races import Shadow
+from tilec.emulator.ptx.syntax import Function, Instruction, Register, Vector
 
 Index = NDArray[np.int64]
 Words = NDArray[np.uint32]
@@ -38,28 +39,25 @@ class Product:
     inputs: dict[int, Words]
     operation: Operation
     shadow_granules: Index
-    step: Decoder
+    instruction: Instruction
 
 
-class Warpgroups:
+class Warpgroups(Subsystem):
     """Unfinished products of a wave, the number of committed groups of each lane, and the register values at the last
     fence."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, function: Function, wave: Wave, ordering: Ordering, faults: Recorder) -> None:
+        self.wave, self.ordering, self.faults = wave, ordering, faults
         self.unfinished: list[Product] = []
         self.committed: Index = np.zeros(0, np.int64)
         self.fenced: dict[int, Words] = {}
         self.has_fenced: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self.registers = operand_registers(machine)
-        machine.on_wave.append(self.clear)
-        machine.on_exit.append(self.leave)
+        self.registers = operand_registers(function)
 
     def clear(self) -> None:
-        """Starts a new wave."""
         self.unfinished.clear()
-        self.committed = np.zeros(self.machine.lane_count, np.int64)
-        self.has_fenced = np.zeros(self.machine.lane_count, np.bool_)
+        self.committed = np.zeros(self.wave.lane_count, np.int64)
+        self.has_fenced = np.zeros(self.wave.lane_count, np.bool_)
         self.fenced.clear()
 
     def fence(self, frame: Frame) -> None:
@@ -67,12 +65,12 @@ class Warpgroups:
         self.has_fenced[frame.lanes] = True
         for index in self.registers:
             if index not in self.fenced:
-                self.fenced[index] = np.zeros(self.machine.lane_count, np.uint32)
+                self.fenced[index] = np.zeros(self.wave.lane_count, np.uint32)
             self.fenced[index][frame.lanes] = frame.get(index)
 
     def wait(self, frame: Frame, allowed: int) -> None:
         """Completes all but the last `allowed` groups of the frame's lanes."""
-        here = np.zeros(self.machine.lane_count, np.bool_)
+        here = np.zeros(self.wave.lane_count, np.bool_)
         here[frame.lanes] = True
         left: list[Product] = []
         last: dict[tuple[int, int], Product] = {}
@@ -82,8 +80,8 @@ class Warpgroups:
                 for index in product.results:
                     last.pop((product.first, index), None)
                 continue
-            self.machine.pending.end(product.operation)
-            stamp_reads(self.machine, product.shadow_granules, product.first)
+            self.ordering.in_flight.end(product.operation)
+            stamp_reads(self.ordering.shadow, product.shadow_granules, product.first)
             self._check_inputs(frame, product)
             last |= {(product.first, index): product for index in product.results}
         self._settle(frame, last)
@@ -101,8 +99,8 @@ class Warpgroups:
                 at = int(np.searchsorted(frame.lanes, product.first))
                 span = slice(at, at + GROUP)
                 if not (fresh[span] & IN_FLIGHT).all() or (value[span] != product.results[index]).any():
-                    self.machine.faults.add(
-                        "async", "a register was changed while a wgmma writes it", product.step.instruction, product.first
+                    self.faults.add(
+                        "async", "a register was changed while a wgmma writes it", product.instruction, product.first
                     )
                 fresh[span] &= 255 ^ IN_FLIGHT
                 if index in self.fenced:
@@ -113,17 +111,15 @@ class Warpgroups:
         at = int(np.searchsorted(frame.lanes, product.first))
         for index, before in product.inputs.items():
             if (frame.get(index)[at : at + GROUP] != before).any():
-                self.machine.faults.add(
-                    "async", "a register was changed while a wgmma reads it", product.step.instruction, product.first
-                )
+                self.faults.add("async", "a register was changed while a wgmma reads it", product.instruction, product.first)
 
     def leave(self, frame: Frame) -> None:
         """Drops the unfinished products of lanes that exit."""
         members = set(frame.lanes.tolist())
         for product in self.unfinished:
             if product.first in members:
-                self.machine.pending.end(product.operation)
-                stamp_reads(self.machine, product.shadow_granules, product.first)
+                self.ordering.in_flight.end(product.operation)
+                stamp_reads(self.ordering.shadow, product.shadow_granules, product.first)
         self.unfinished = [product for product in self.unfinished if product.first not in members]
 
     def last_writer(self, first: int, index: int) -> Product | None:
@@ -134,10 +130,10 @@ class Warpgroups:
         return None
 
 
-def operand_registers(machine: Machine) -> tuple[int, ...]:
+def operand_registers(function: Function) -> tuple[int, ...]:
     """Every register that a `wgmma` of the function reads or writes."""
     found: set[int] = set()
-    for instruction in machine.function.instructions:
+    for instruction in function.instructions:
         if instruction.opcode == "wgmma":
             for operand in instruction.operands:
                 if isinstance(operand, Vector):
@@ -145,38 +141,9 @@ def operand_registers(machine: Machine) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def warpgroups(machine: Machine) -> Warpgroups:
-    """The launch's warpgroups."""
-    found = machine.extensions.get("warpgroups")
-    if found is None:
-        found = machine.extensions["warpgroups"] = Warpgroups(machine)
-    return found
-
-
-def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
-    """Runs `body` on frames of whole warpgroups; warps that arrive early block at the instruction."""
-    machine = d.machine
-
-    def whole(frame: Frame) -> Any:
-        groups = machine.block[frame.lanes] * (-(-machine.threads // GROUP)) + machine.thread[frame.lanes] // GROUP
-        if (np.bincount(groups)[groups] == GROUP).all():
-            return body(frame)
-        machine.park(frame, d.index, BLOCKED)
-        waiting = np.flatnonzero((machine.status == BLOCKED) & (machine.pc == d.index))
-        groups = machine.block[waiting] * (-(-machine.threads // GROUP)) + machine.thread[waiting] // GROUP
-        ready = waiting[np.bincount(groups)[groups] == GROUP]
-        if len(ready):
-            together = Frame(machine, ready, d.index)
-            body(together)
-            machine.park(together, d.index + 1)
-        return RESCHEDULE
-
-    return converge(d, whole)
-
-
-def stamp_reads(machine: Machine, granules: Index, first: int) -> None:
+def stamp_reads(shadow: Shadow, granules: Index, first: int) -> None:
     """Stamps the reads of these granules of the race shadow, by a product of the warpgroup at lane `first`, as of now: by a
     lane of each of its four warps, because ordering after some of them must not suffice."""
-    shadow_granules = granules << machine.shadow.shift
+    shadow_granules = granules << shadow.shift
     for lane in range(first, first + GROUP, WARP):
-        machine.shadow.read(shadow_granules, 1 << machine.shadow.shift, np.full(len(shadow_granules), lane))
+        shadow.read(shadow_granules, 1 << shadow.shift, np.full(len(shadow_granules), lane))

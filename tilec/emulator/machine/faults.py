@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import IN_FLIGHT, POISON, UNDEFINED, UNINITIALISED, Fault, Poison
-from tilec.emulator.machine.memory import GLOBAL_BASE
+from tilec.emulator.machine.frame import Frame
+from tilec.emulator.machine.launch_state import LaunchState
+from tilec.emulator.machine.memory import GLOBAL_BASE, Memory
+from tilec.emulator.machine.wave import Wave
 from tilec.emulator.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.frame import Frame
-    from tilec.emulator.machine.machine import Machine
 
 
 class Recorder:
     """The faults of a launch, in order of first appearance."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, launch: LaunchState, wave: Wave, memory: Memory) -> None:
+        self.launch, self.wave, self.memory = launch, wave, memory
         self.found: dict[tuple[str, int, str], Fault] = {}
 
     def add(
@@ -42,14 +39,14 @@ class Recorder:
         if known is not None:
             known.count += count
             return None
-        if len(self.found) >= self.machine.limits.faults:
+        if len(self.found) >= self.launch.limits.faults:
             return None
-        fault = Fault(kind, message, line, instruction.text if instruction else "", seed=self.machine.seed, count=count)
+        fault = Fault(kind, message, line, instruction.text if instruction else "", seed=self.launch.seed, count=count)
         if instruction is not None:
             fault.tir_line = instruction.location[1]
         if lane is not None:
-            fault.block = tuple(int(x) for x in self.machine.block_ids[self.machine.block[lane]])  # pyright: ignore
-            fault.thread = int(self.machine.thread[lane])
+            fault.block = tuple(int(x) for x in self.wave.block_ids[self.wave.block[lane]])  # pyright: ignore
+            fault.thread = int(self.wave.thread[lane])
         if index is not None:
             self._locate(fault, index)
         if address is not None:
@@ -58,7 +55,7 @@ class Recorder:
         return fault
 
     def _locate(self, fault: Fault, index: int) -> None:
-        allocation = self.machine.memory.allocation_at(index)
+        allocation = self.memory.allocation_at(index)
         fault.address = GLOBAL_BASE + index
         if allocation is None:
             return
@@ -78,7 +75,7 @@ class Recorder:
     def uniform(self, instruction: Instruction, frame: Frame, choice: NDArray[np.integer | np.bool_]) -> None:
         """Records a branch marked `.uni` whose threads of one warp do not make the same `choice` [lanes of the frame] (PTX
         ISA, "Control flow instructions: bra": all active threads that execute it have equal guards and targets)."""
-        warp = frame.column("warp")
+        warp = frame.warp
         _, first, which = np.unique(warp, return_index=True, return_inverse=True)
         bad = choice != choice[first][which]
         self.lanes("divergent", "a branch marked .uni that only a part of a warp takes", instruction, frame, bad)

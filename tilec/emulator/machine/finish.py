@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import STORED, UNINITIALISED, Report
 from tilec.emulator.machine.faults import kind_of
-from tilec.emulator.ordering import noncoherent
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.machine import Machine
-    from tilec.emulator.machine.memory import Allocation
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.memory import Allocation
+from tilec.emulator.machine.program import Program
 
 
-def report(machine: Machine, seconds: float) -> Report:
+def report(machine: Machine, program: Program, steps: int, seconds: float) -> Report:
     """The report of a launch that ended or was stopped early."""
     memory = machine.memory
-    noncoherent.report(machine)
+    machine.ordering.noncoherent.report()
     tensors: dict[str, Any] = {}
     for allocation in memory.allocations:
         if allocation.is_tensor:
             tensors[allocation.name] = memory.contents(allocation)
             if allocation.writable:
                 _check_output(machine, allocation)
-    return Report(tensors, list(machine.faults.found.values()), _statistics(machine, seconds))
+    return Report(tensors, list(machine.faults.found.values()), _statistics(program, steps, seconds))
 
 
 def _check_output(machine: Machine, found: Allocation) -> None:
     poison = machine.memory.poison[found.start : found.end]
     if not poison.any() and found.required is None:
         return
-    for index, width, instruction, (blocks, threads) in machine.extensions.get("poison stores", ()):
+    for store in machine.accesses.poison_stores:
+        index = store.index
         inside = np.flatnonzero((index >= found.start) & (index < found.end))
-        bytes_: NDArray[np.int64] = np.add(index[inside][:, None], np.arange(int(width)))
+        bytes_: NDArray[np.int64] = np.add(index[inside][:, None], np.arange(store.width))
         bad = np.flatnonzero((machine.memory.poison[bytes_] & STORED).any(axis=1))
         if len(bad):
             at = int(bytes_[bad[0]][(machine.memory.poison[bytes_[bad[0]]] & STORED) != 0][0])
             kind, row = kind_of(int(machine.memory.poison[at])), int(inside[bad[0]])
-            fault = machine.faults.add(kind, f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad))
+            fault = machine.faults.add(
+                kind, f"a byte of `{found.name}` is not defined", store.instruction, index=at, count=len(bad)
+            )
             if fault is not None:
-                fault.block, fault.thread = _three(blocks[row]), int(threads[row])
+                fault.block, fault.thread = _three(store.blocks[row]), int(store.threads[row])
     if found.checked:
         missing = poison == UNINITIALISED
         if found.required is not None:
@@ -63,9 +64,9 @@ def _gaps(machine: Machine, found: Allocation, where: Any, kind: str, message: s
         machine.faults.add(kind, text, None, index=first, count=len(where), distinct=found.name)
 
 
-def _statistics(machine: Machine, seconds: float) -> dict[str, Any]:
-    counts = machine.program.lanes_executed()
-    instructions = machine.program.instructions
+def _statistics(program: Program, steps: int, seconds: float) -> dict[str, Any]:
+    counts = program.lanes_executed()
+    instructions = program.instructions
     covered = {instructions[k].line for k in np.flatnonzero(counts > 0)}
     opcodes: dict[str, int] = {}
     for instruction, count in zip(instructions, counts, strict=True):
@@ -74,7 +75,7 @@ def _statistics(machine: Machine, seconds: float) -> dict[str, Any]:
             opcodes[name] = opcodes.get(name, 0) + int(count)
     lanes = int(counts.sum())
     return {
-        "steps": machine.limits.instructions - machine.steps_left,
+        "steps": steps,
         "instruction_lanes": lanes,
         "seconds": seconds,
         "instruction_lanes_per_second": lanes / seconds if seconds else 0.0,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
 
 from tilec.emulator.machine import registry
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.machine.registry import Step
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.sources import Step
 from tilec.emulator.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.machine import Machine
-
-_WIDTHS: Final = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16, "f16x2": 4, "bf16x2": 4, "16x2": 4}
 
 
 class Program:
@@ -23,8 +19,7 @@ class Program:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.instructions = machine.function.instructions
-        self.granule_shift = granule_shift(self.instructions)
+        self.instructions = machine.launch.function.instructions
         self.steps: list[Step] = []
         self.ends: list[int] = []
         self.straight: list[bool] = []
@@ -51,17 +46,6 @@ class Program:
     def lanes_executed(self) -> Any:
         """The number of lanes that executed each instruction."""
         return np.cumsum(self.hits)[: len(self.instructions)]
-
-
-def granule_shift(instructions: list[Instruction]) -> int:
-    """log2 of the bytes of a race granule: those of the narrowest memory access, at most 4."""
-    narrowest = 4
-    for instruction in instructions:
-        if instruction.opcode in ("ld", "ldu", "st", "atom", "red") and "param" not in instruction.modifiers:
-            kind = instruction.modifiers[-1]
-            digits = kind.lstrip("bfus") if kind not in _WIDTHS else kind
-            narrowest = min(narrowest, _WIDTHS.get(digits, 1))
-    return {1: 0, 2: 1, 4: 2}[narrowest]
 
 
 def _guard_values(machine: Machine, instruction: Instruction, index: int, step: Step) -> Step:
@@ -104,6 +88,6 @@ def _guard_control(machine: Machine, instruction: Instruction, index: int, step:
             return None
         if uniform:
             machine.faults.uniform(instruction, frame, mask)
-        return machine.branch(frame, mask, index, index + 1)
+        return frame.branch(mask, index, index + 1)
 
     return guarded

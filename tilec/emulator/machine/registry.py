@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison, UnsupportedPtx
 from tilec.emulator.machine.frame import Frame, union
-from tilec.emulator.machine.halves import low, whole
+from tilec.emulator.machine.machine import Machine
+from tilec.emulator.machine.scalar_types import RAW, TYPES
+from tilec.emulator.machine.sources import Source, Step, Target, no_poison, of_register
+from tilec.emulator.machine.specials import special
 from tilec.emulator.ptx.syntax import (
     Address,
     Immediate,
@@ -35,59 +37,9 @@ from tilec.emulator.ptx.syntax import (
     Vector,
 )
 
-if TYPE_CHECKING:
-    from tilec.emulator.machine.machine import Machine
-
-Step = Callable[[Frame], Any]
-Reader = Callable[[Frame], Lanes]
-PoisonReader = Callable[[Frame], "Poison | None"]
-
-RAW: Final[dict[int, Any]] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-TYPES: Final[dict[str, tuple[int, Any]]] = {
-    "pred": (1, np.bool_),
-    **{f"{k}{b}": (b, getattr(np, f"uint{b}")) for k in "bu" for b in (8, 16, 32, 64)},
-    **{f"s{b}": (b, getattr(np, f"int{b}")) for b in (8, 16, 32, 64)},
-    "f16": (16, np.float16),
-    "f32": (32, np.float32),
-    "f64": (64, np.float64),
-    "bf16": (16, np.uint16),
-    "f16x2": (32, np.uint32),
-    "bf16x2": (32, np.uint32),
-}
-"""Bits and NumPy dtype of a scalar type in steps; bf16 and the packed types are raw bits."""
-
-
 _Wide = Callable[[Any, Any, Any], Any] | Callable[[Any, Any, Any, Any], Any]
 Function = Callable[[Any], Any] | Callable[[Any, Any], Any] | _Wide
 """The computation of a value instruction, on one to four typed arrays."""
-
-
-class Signal:
-    """A return value of control steps besides None (next instruction) and an int (index of the next instruction). RESCHEDULE:
-    the step has flushed the frame and set the machine's pc and status of its lanes."""
-
-
-RESCHEDULE: Final = Signal()
-
-
-def no_poison(_: Frame) -> Poison | None:
-    """The poison of a literal."""
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A readable operand: `value(frame)` returns a typed array (a NumPy scalar for a literal), `poison(frame)` its poison,
-    `halves(frame)` the same with half flags (`tilec.emulator.machine.halves`). Call `value` first."""
-
-    value: Reader
-    poison: PoisonReader
-    constant: Any = None
-    halves: PoisonReader = no_poison
-
-
-Target = Callable[[Frame, Lanes, "Poison | None"], None]
-"""Writes a typed array and its poison to a register."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,37 +77,8 @@ def opcodes() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
-@lru_cache(maxsize=1 << 14)
-def _of_register(index: int, width: int, bits: int, dtype: Any) -> Source:
-    """Register `index` of `width` bits, read as a type of `bits`; cached for all instructions that read it this way."""
-    raw = RAW[bits]
-
-    def plain(frame: Frame) -> Lanes:
-        value = frame.values[index]
-        return frame.load(index) if value is None else value
-
-    def viewed(frame: Frame) -> Lanes:
-        value = frame.values[index]
-        return (frame.load(index) if value is None else value).view(dtype)
-
-    def narrowed(frame: Frame) -> Lanes:
-        return frame.get(index).astype(raw).view(dtype)
-
-    def stored(frame: Frame) -> Poison | None:
-        return frame.poison[index] if frame.values[index] is not None else frame.get_poison(index)
-
-    def poison(frame: Frame) -> Poison | None:
-        return whole(stored(frame))
-
-    def lower(frame: Frame) -> Poison | None:
-        return low(stored(frame))
-
-    halves = stored if width == bits else lower if width == 2 * bits else poison
-    return Source(narrowed if width > bits else plain if dtype is raw else viewed, poison, halves=halves)
-
-
 class Decoder:
-    """Decodes one instruction into a step. `machine` provides symbol addresses and records faults."""
+    """Decodes one instruction into a step. `machine` is the state that its step works on."""
 
     def __init__(self, instruction: Instruction, index: int, machine: Machine) -> None:
         self.instruction, self.index, self.machine = instruction, index, machine
@@ -202,7 +125,7 @@ class Decoder:
             constant = self.literal(item, kind)
             return Source(lambda _: constant, no_poison, constant)
         if isinstance(item, Symbol):
-            address = self.machine.symbol_address(item, self)
+            address = self.symbol_address(item)
             constant = dtype(address & ((1 << bits) - 1))
             return Source(lambda _: constant, no_poison, constant)
         if isinstance(item, Special):
@@ -210,7 +133,9 @@ class Decoder:
         raise self.unsupported("not a readable operand")
 
     def _special_source(self, item: Special, bits: int, dtype: Any) -> Source:
-        read = self.machine.special(item.name, self)
+        read = special(self.machine, item.name)
+        if read is None:
+            raise self.unsupported(f"unknown special register {item.name}")
 
         def value(frame: Frame) -> Lanes:
             return read(frame).astype(RAW[bits]).view(dtype)
@@ -221,7 +146,7 @@ class Decoder:
         index, width = item.index, TYPES[item.type][0]
         if width < bits or (kind == "pred") != (item.type == "pred"):
             raise self.unsupported(f"register {item.name} of type .{item.type} read as .{kind}")
-        return _of_register(index, width, bits, dtype)
+        return of_register(index, width, bits, dtype)
 
     def literal(self, item: Immediate, kind: str) -> Any:
         """A literal as a NumPy scalar of `kind`: integers as bits; floats exactly, or by their bits if given."""
@@ -253,7 +178,7 @@ class Decoder:
         if width < bits or (kind == "pred") != (item.type == "pred"):
             raise self.unsupported(f"a result of type .{kind} in register {item.name} of type .{item.type}")
         raw = RAW[width]
-        wide = getattr(np, f"int{width}") if kind[0] == "s" and width > bits else raw
+        wide = TYPES[f"s{width}"][1] if kind[0] == "s" and width > bits else raw
 
         def write(frame: Frame, value: Lanes, poison: Poison | None) -> None:
             if value.ndim == 0:
@@ -293,6 +218,13 @@ class Decoder:
         if item.offset == 0:
             return Source(lambda frame: inner.value(frame).view(np.int64), inner.poison)
         return Source(lambda frame: (inner.value(frame) + offset).view(np.int64), inner.poison)
+
+    def symbol_address(self, symbol: Symbol) -> int:
+        """The address of a variable (`Windows.symbol_address`)."""
+        found = self.machine.windows.symbol_address(symbol)
+        if found is None:
+            raise self.unsupported(f"unknown symbol {symbol.name}")
+        return found
 
     # --- steps
     def pure(self, operand: int | Operand, kind: str, sources: Sequence[Source], function: Function) -> Step:

@@ -9,15 +9,14 @@ proxy".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator.machine.faults import Recorder
+from tilec.emulator.machine.memory import Memory
 from tilec.emulator.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.machine import Machine
 
 Index = NDArray[np.int64]
 SHIFT: Final = 2
@@ -43,8 +42,8 @@ class InFlight:
     """Counts of unfinished readers and writers of every granule of four bytes. No asynchronous access is narrower, except at
     the edge of a tensor, where the rest of the granule is padding."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, memory: Memory, faults: Recorder) -> None:
+        self.memory, self.faults = memory, faults
         self.busy = False
         self._under_way: set[Operation] = set()
         self._barriers = 0
@@ -54,7 +53,7 @@ class InFlight:
         self._is_barrier: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def _grow(self) -> None:
-        added = (len(self.machine.memory.data) >> SHIFT) - self._size
+        added = (len(self.memory.data) >> SHIFT) - self._size
         if added > 0:
             self._readers = np.concatenate([self._readers, np.zeros(added, np.uint16)])
             self._writers = np.concatenate([self._writers, np.zeros(added, np.uint16)])
@@ -131,7 +130,7 @@ class InFlight:
     ) -> None:
         if bad.any():
             first = int(np.flatnonzero(bad)[0])
-            self.machine.faults.add(
+            self.faults.add(
                 kind,
                 message,
                 instruction,

@@ -6,43 +6,53 @@ them. The declared access of a tensor is irrelevant: a preceding launch may writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from tilec.emulator.machine.access import Access
-    from tilec.emulator.machine.machine import Machine
-    from tilec.emulator.ptx.syntax import Instruction
-
-
-def watch(machine: Machine, access: Access, instruction: Instruction) -> None:
-    """Keeps a read for `report`. Bytes that a preceding launch may still write when this one begins must not be read this
-    way, even after the grid dependency wait."""
-    if machine.overlaps and any(
-        allocation.space == "global" and not allocation.resident for allocation in access.allocations(machine)
-    ):
-        text = "ld.global.nc of memory that the launch before may write while this one runs"
-        machine.faults.add("non-coherent", text, instruction, int(access.lanes[0]), index=int(access.index[0]))
-    if access.allocation is not None and not access.allocation.tracked:
-        return  # a write by this launch is already a fault
-    machine.extensions.setdefault("noncoherent", []).append(
-        (np.unique(access.index), access.width, instruction, access.lanes[0])
-    )
+from tilec.emulator.machine.access import Access
+from tilec.emulator.machine.faults import Recorder
+from tilec.emulator.machine.memory import Memory
+from tilec.emulator.ordering.races import Shadow
+from tilec.emulator.ptx.syntax import Instruction
 
 
-def report(machine: Machine) -> None:
-    """Reports reads by ld.global.nc of bytes that this launch wrote."""
-    shadow = machine.shadow
-    for index, width, instruction, lane in machine.extensions.get("noncoherent", ()):
-        written = shadow.writes[shadow.granules(index, width)].any(axis=1)
-        if written.any():
-            at = int(index[np.flatnonzero(written)[0]])
-            machine.faults.add(
-                "non-coherent",
-                "ld.global.nc of bytes that the launch writes",
-                instruction,
-                int(lane),
-                index=at,
-                count=int(written.sum()),
-            )
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A read of `width` bytes at each `index` by `lane` and others."""
+
+    index: NDArray[np.int64]
+    width: int
+    instruction: Instruction
+    lane: int
+
+
+class NoncoherentReads:
+    """The reads of a launch whose bytes it may write. `overlaps`: a preceding launch may still run when this one begins."""
+
+    def __init__(self, memory: Memory, shadow: Shadow, faults: Recorder, overlaps: bool) -> None:
+        self.memory, self.shadow, self.faults, self.overlaps = memory, shadow, faults, overlaps
+        self.reads: list[_Read] = []
+
+    def watch(self, access: Access, instruction: Instruction) -> None:
+        """Keeps a read for `report`. Bytes that a preceding launch may still write when this one begins must not be read this
+        way, even after the grid dependency wait."""
+        lane = int(access.lanes[0])
+        if self.overlaps and any(
+            allocation.space == "global" and not allocation.resident for allocation in access.allocations(self.memory)
+        ):
+            text = "ld.global.nc of memory that the launch before may write while this one runs"
+            self.faults.add("non-coherent", text, instruction, lane, index=int(access.index[0]))
+        if access.allocation is None or access.allocation.tracked:  # otherwise a write by this launch is already a fault
+            self.reads.append(_Read(np.unique(access.index), access.width, instruction, lane))
+
+    def report(self) -> None:
+        """Reports reads by ld.global.nc of bytes that this launch wrote."""
+        shadow = self.shadow
+        for read in self.reads:
+            written = shadow.writes[shadow.granules(read.index, read.width)].any(axis=1)
+            if written.any():
+                at = int(read.index[np.flatnonzero(written)[0]])
+                text = "ld.global.nc of bytes that the launch writes"
+                self.faults.add("non-coherent", text, read.instruction, read.lane, index=at, count=int(written.sum()))

@@ -12,16 +12,16 @@ on it through the async proxy: the fence between may also be `fence.mbarrier_ini
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.ordering.races import ATOMIC, LANE_BITS, LANE_MASK
+from tilec.emulator.machine.faults import Recorder
+from tilec.emulator.machine.wave import Wave
+from tilec.emulator.ordering.clocks import Clocks
+from tilec.emulator.ordering.races import ATOMIC, LANE_BITS, LANE_MASK, Shadow
 from tilec.emulator.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.machine import Machine
 
 Index = NDArray[np.int64]
 TOUCHES: Final = "the async proxy reads or writes what the generic proxy wrote with no fence.proxy.async between"
@@ -44,11 +44,10 @@ class _Fence:
 class Proxies:
     """The fences of a wave, and the granules whose last write was through the async proxy."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, wave: Wave, clocks: Clocks, shadow: Shadow, faults: Recorder) -> None:
+        self.wave, self.clocks, self.shadow, self.faults = wave, clocks, shadow, faults
         self.fences: list[_Fence] = []
         self._written: Index = np.zeros(0, np.int64)
-        machine.on_wave.append(self.clear)
 
     def clear(self) -> None:
         """Starts a new wave."""
@@ -58,15 +57,15 @@ class Proxies:
     def fence(self, lanes: Index, *, is_mbarrier_init: bool = False, space: str | None = None) -> None:
         """Records `fence.proxy.async` by these lanes, for `space` `global` or `shared` or (None) both, or
         `fence.mbarrier_init`."""
-        clocks = self.machine.clocks
-        mask = np.zeros(self.machine.lane_count, np.bool_)
+        clocks = self.clocks
+        mask = np.zeros(self.wave.lane_count, np.bool_)
         mask[lanes] = True
         self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), is_mbarrier_init, space))
         clocks.now += 1  # later writes are not covered
 
     def record_async_write(self, granules: Index) -> None:
         """Records that the last writes of these granules, as stamped in the shadow, were through the async proxy."""
-        writes = self.machine.shadow.writes
+        writes = self.shadow.writes
         if len(self._written) < len(writes):
             self._written = np.concatenate([self._written, np.zeros(len(writes) - len(self._written), np.int64)])
         self._written[granules] = writes[granules]
@@ -77,8 +76,7 @@ class Proxies:
     ) -> None:  # fmt: skip
         """Reports generic writes to these granules of `space` that may be invisible to an async-proxy access issued by lane
         `reader`; `barrier`: the granules are an mbarrier on which it counts."""
-        machine = self.machine
-        stamps = machine.shadow.writes[granules]
+        stamps = self.shadow.writes[granules]
         if len(self._written):
             known = granules < len(self._written)
             own = np.zeros(len(granules), np.bool_)
@@ -88,8 +86,8 @@ class Proxies:
         stamps = stamps[stamps != 0] & ~ATOMIC
         if not len(stamps):
             return
-        times, writers = stamps >> LANE_BITS, (stamps & LANE_MASK) - 1 - machine.clocks.first_lane
-        inside = (writers >= 0) & (writers < machine.lane_count)
+        times, writers = stamps >> LANE_BITS, (stamps & LANE_MASK) - 1 - self.clocks.first_lane
+        inside = (writers >= 0) & (writers < self.wave.lane_count)
         times, writers = times[inside], writers[inside]
         missing = np.ones(len(times), np.bool_)
         for fence in reversed(self.fences):
@@ -99,11 +97,11 @@ class Proxies:
                 missing[missing] &= ~self._covers(fence, reader, times[missing], writers[missing])
         if missing.any():
             text = COUNTS if barrier else TOUCHES
-            machine.faults.add("proxy", text, instruction, reader, index=index, count=int(missing.sum()), distinct=text)
+            self.faults.add("proxy", text, instruction, reader, index=index, count=int(missing.sum()), distinct=text)
 
     def _covers(self, fence: _Fence, reader: int, times: Index, writers: Index) -> NDArray[np.bool_]:
         """Which writes a fence orders before the async reads of `reader`."""
-        clocks, block = self.machine.clocks, self.machine.block
+        clocks, block = self.clocks, self.wave.block
         readers = np.full(len(writers), reader)
         own = fence.lanes[writers] & (times <= fence.time)
         seen = own & clocks.knows(readers, writers + clocks.first_lane, np.full(len(writers), fence.time))
@@ -117,14 +115,6 @@ class Proxies:
         return seen
 
     def _known(self, fence: _Fence, reader: int, members: Index) -> bool:
-        clocks = self.machine.clocks
+        clocks = self.clocks
         others = np.full(len(members), reader)
         return bool(clocks.knows(others, members + clocks.first_lane, np.full(len(members), fence.time)).any())
-
-
-def proxies(machine: Machine) -> Proxies:
-    """The launch's fence record."""
-    found = machine.extensions.get("proxies")
-    if found is None:
-        found = machine.extensions["proxies"] = Proxies(machine)
-    return found

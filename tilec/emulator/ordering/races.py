@@ -1,9 +1,6 @@
-"""Happens-before order of accesses, and the shadow memory that finds conflicting accesses without it.
+"""Shadow memory: finds conflicting accesses without a happens-before order.
 
-Time is one counter that advances at every synchronization. An access is stamped with the time and its lane. It happens before
-an access by lane u now if u is the same lane or has learned of that lane up to that time: through a barrier of the whole
-block (`block_time`) or of the whole warp (`warp_time`), or through `acquire` of a token that another lane released (`known`,
-a matrix allocated at the first such operation). Lanes of one warp are not ordered otherwise.
+An access is stamped with the time and its lane. It happens before an access by another lane if that lane knows it (`clocks`).
 The shadow stores for each granule of memory the last write and the last read, or a code for several unordered lanes, of one
 block or of several blocks; `strong` keeps strong accesses individually. A stamp is replaced only by an access that is ordered
 after it (or was reported to race with it), so ordering after the last stamp implies ordering after all. If the program
@@ -15,129 +12,36 @@ Memory consistency model: PTX ISA, section 8.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.ordering.clocks import MAX_LANES, Clocks, Index
 from tilec.emulator.ordering.readers import Readers, needed
 from tilec.emulator.ordering.strong import StrongAccesses
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.machine import Machine
+from tilec.emulator.ptx.syntax import Instruction
 
 LANE_BITS: Final = 24
 LANE_MASK: Final = (1 << LANE_BITS) - 1
 SEVERAL: Final = LANE_MASK
-SEVERAL_IN_BLOCK: Final = 0xC00000
+SEVERAL_IN_BLOCK: Final = MAX_LANES + 2
 ATOMIC: Final = 1 << 62
-MAX_LANES: Final = SEVERAL_IN_BLOCK - 2
-"""The maximum number of threads of a launch that stamps can distinguish."""
-Index = NDArray[np.int64]
 Stamps = NDArray[np.int64]
-Token = NDArray[np.int64]
-"""The knowledge that a release publishes: for each lane of the wave, the time up to which its accesses are visible."""
-
-
-class Clocks:
-    """The knowledge of every lane of the wave about every other."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.now = 1
-        self.first_lane = 0
-        self.start(0)
-
-    def start(self, first_lane: int) -> None:
-        """Starts a new wave of blocks, unordered with earlier ones; `first_lane` is the launch-wide number of its lane 0."""
-        if first_lane + self.machine.lane_count > MAX_LANES:
-            raise UnsupportedPtx(f"a launch of more than {MAX_LANES} threads")
-        self.first_lane = first_lane
-        self.now += 1
-        self.block_time = np.zeros(self.machine.block_count, np.int64)
-        self.warp_time = np.zeros(self.machine.warp_count, np.int64)
-        self.known: NDArray[np.int64] | None = None
-
-    def block_barrier(self, blocks: Index) -> None:
-        """A barrier across all threads of each of these blocks."""
-        if self.known is not None:
-            for block in blocks:
-                lanes = np.flatnonzero(self.machine.block == block)
-                self.known[lanes] = self.known[lanes].max(axis=0)
-        self.block_time[blocks] = self.now
-        self.now += 1
-
-    def warp_barrier(self, warps: Index) -> None:
-        """A barrier with memory ordering across all threads of each of these warps (bar.warp.sync)."""
-        if self.known is not None:
-            for warp in warps:
-                lanes = np.flatnonzero(self.machine.warp == warp)
-                self.known[lanes] = self.known[lanes].max(axis=0)
-        self.warp_time[warps] = self.now
-        self.now += 1
-
-    def rows(self, lanes: Index) -> NDArray[np.int64]:
-        """For each of these lanes, the times up to which it knows every lane, [len(lanes), lanes of the wave]."""
-        machine = self.machine
-        if self.known is None:
-            self.known = np.zeros((machine.lane_count, machine.lane_count), np.int64)
-        same_block = machine.block[lanes][:, None] == machine.block[None, :]
-        same_warp = machine.warp[lanes][:, None] == machine.warp[None, :]
-        found = np.maximum(self.known[lanes], np.where(same_block, self.block_time[machine.block][None, :], 0))
-        return np.maximum(found, np.where(same_warp, self.warp_time[machine.warp][None, :], 0))
-
-    def release(self, lanes: Index) -> Token:
-        """A token with everything that these lanes did and knew until now; their later accesses are not included."""
-        token = self.rows(lanes).max(axis=0)
-        token[lanes] = self.now
-        self.now += 1
-        return token
-
-    def acquire(self, lanes: Index, token: Token) -> None:
-        """Merges a token into the knowledge of these lanes."""
-        rows = self.rows(lanes)
-        assert self.known is not None
-        self.known[lanes] = np.maximum(rows, token[None, :])
-
-    def knows(self, lanes: Index, others: Index, times: Index) -> NDArray[np.bool_]:
-        """Whether each lane is ordered after what `others` did at `times`. `others` are launch-wide lane numbers."""
-        machine = self.machine
-        local = others - self.first_lane
-        inside = (local >= 0) & (local < machine.lane_count)
-        local = np.where(inside, local, 0)
-        ordered = local == lanes
-        ordered |= (machine.block[local] == machine.block[lanes]) & (times <= self.block_time[machine.block[lanes]])
-        ordered |= (machine.warp[local] == machine.warp[lanes]) & (times <= self.warp_time[machine.warp[lanes]])
-        if self.known is not None:
-            ordered |= self.known[lanes, local] >= times
-        return ordered & inside
-
-    def knows_block(self, lanes: Index, blocks: Index, times: Index) -> NDArray[np.bool_]:
-        """Whether each lane is ordered after everything that all lanes of its entry of `blocks` (launch-wide numbers) did up
-        to its time."""
-        machine = self.machine
-        ordered = (machine.block_number[machine.block[lanes]] == blocks) & (times <= self.block_time[machine.block[lanes]])
-        if self.known is None:
-            return ordered
-        for at in np.flatnonzero(~ordered):
-            members = np.flatnonzero(machine.block_number[machine.block] == blocks[at])
-            times_known = self.rows(lanes[at : at + 1])[0, members]
-            times_known[members == lanes[at]] = self.now
-            ordered[at] = len(members) > 0 and bool((times_known >= times[at]).all())
-        return ordered
+_WIDTHS: Final = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16, "f16x2": 4, "bf16x2": 4, "16x2": 4}
 
 
 class Shadow:
     """The last write and reads of every granule of 2**shift bytes; no checked access is narrower."""
 
-    def __init__(self, clocks: Clocks, size: int, shift: int) -> None:
-        self.clocks, self.shift = clocks, shift
+    def __init__(self, clocks: Clocks, size: int, instructions: Sequence[Instruction]) -> None:
+        self.clocks, self.shift = clocks, granule_shift(instructions)
         self.strong = StrongAccesses(clocks)
         self.writes: Stamps = np.zeros(0, np.int64)
         self.reads: Stamps = np.zeros(0, np.int64)
         self.readers = self.writers = None
-        if needed(clocks.machine.function.instructions):
+        if needed(instructions):
             self.readers, self.writers = Readers(clocks), Readers(clocks)
         self.grow(size)
 
@@ -170,7 +74,7 @@ class Shadow:
         granules of the stamps; `known`: the individual readers, or writers, of a granule for stamps of several lanes of a
         block."""
         clocks = self.clocks
-        blocks = clocks.machine.block[lanes]
+        blocks = clocks.wave.block[lanes]
         plain = stamps & ~ATOMIC
         late = (plain >> LANE_BITS) > clocks.block_time[blocks][:, None]
         foreign = stamps != 0
@@ -179,9 +83,9 @@ class Shadow:
         number = (plain & LANE_MASK) - 1
         local = number - clocks.first_lane
         mine = local == lanes[:, None]
-        count = clocks.machine.lane_count
+        count = clocks.wave.lane_count
         inside = (local >= 0) & (local < count)
-        late |= ~inside | (clocks.machine.block[np.where(inside, local, 0)] != blocks[:, None])
+        late |= ~inside | (clocks.wave.block[np.where(inside, local, 0)] != blocks[:, None])
         suspects = foreign & late & ~mine
         if not suspects.any():
             return suspects
@@ -230,8 +134,8 @@ class Shadow:
     def _record_each(self, readers: Readers, where: Index, lanes: Index, old_stamps: Stamps) -> None:
         """Stamps reads, and records the readers of granules that several lanes of a block have read. `before`: the old
         stamps."""
-        machine = self.clocks.machine
-        group = SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
+        wave = self.clocks.wave
+        group = SEVERAL_IN_BLOCK + wave.block_number[wave.block[lanes]][:, None]
         merged = (old_stamps & LANE_MASK) == group
         others = np.where(merged, 0, old_stamps)
         single_lane = self.unordered(others, lanes, where, readers) if others.any() else np.zeros(where.shape, np.bool_)
@@ -244,8 +148,8 @@ class Shadow:
     ) -> None:  # fmt: skip
         """Records the individual lanes of granules whose new stamp means several lanes of one block: the recorded set is
         extended where `kept`, started with the one lane of the stamp `before` where `alone`, and started empty elsewhere."""
-        clocks, machine = self.clocks, self.clocks.machine
-        noted = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
+        clocks, wave = self.clocks, self.clocks.wave
+        noted = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + wave.block_number[wave.block[lanes]][:, None]
         if not noted.any():
             return
         fresh = noted & ~merged
@@ -278,11 +182,11 @@ class Shadow:
 
     def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, overwritten: NDArray[np.bool_], lanes: Index) -> None:
         """Stamps granules that several lanes access in one instruction as several lanes of one block, or of several."""
-        clocks, machine = self.clocks, self.clocks.machine
-        mine = machine.block_number[machine.block[lanes]][:, None]
+        clocks, wave = self.clocks, self.clocks.wave
+        mine = wave.block_number[wave.block[lanes]][:, None]
         code = winner & LANE_MASK
-        local = np.clip(code - 1 - clocks.first_lane, 0, machine.lane_count - 1)
-        block = np.where(code >= SEVERAL_IN_BLOCK, code - SEVERAL_IN_BLOCK, machine.block_number[machine.block[local]])
+        local = np.clip(code - 1 - clocks.first_lane, 0, wave.lane_count - 1)
+        block = np.where(code >= SEVERAL_IN_BLOCK, code - SEVERAL_IN_BLOCK, wave.block_number[wave.block[local]])
         same = overwritten & (block == mine)
         time = clocks.now << LANE_BITS
         stamps[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + mine, where.shape)[same]
@@ -290,12 +194,12 @@ class Shadow:
 
     def _several(self, old_stamps: Stamps, lanes: Index) -> Stamps:
         """The stamp of lanes together with earlier unordered ones."""
-        clocks, machine = self.clocks, self.clocks.machine
+        clocks, wave = self.clocks, self.clocks.wave
         code = old_stamps & LANE_MASK
-        mine = machine.block_number[machine.block[lanes]][:, None]
+        mine = wave.block_number[wave.block[lanes]][:, None]
         local = code - 1 - clocks.first_lane
-        inside = (local >= 0) & (local < machine.lane_count)
-        block = np.where(inside, machine.block_number[machine.block[np.where(inside, local, 0)]], -1)
+        inside = (local >= 0) & (local < wave.lane_count)
+        block = np.where(inside, wave.block_number[wave.block[np.where(inside, local, 0)]], -1)
         block = np.where((code >= SEVERAL_IN_BLOCK) & (code != SEVERAL), code - SEVERAL_IN_BLOCK, block)
         return (clocks.now << LANE_BITS) + np.where(block == mine, SEVERAL_IN_BLOCK + mine, SEVERAL)
 
@@ -323,7 +227,7 @@ class Shadow:
         self.strong.drop(where)
         overwritten = self._record(self.writes, where, lanes, racing, written)
         if self.writers is not None:
-            block = SEVERAL_IN_BLOCK + self.clocks.machine.block_number[self.clocks.machine.block[lanes]][:, None]
+            block = SEVERAL_IN_BLOCK + self.clocks.wave.block_number[self.clocks.wave.block[lanes]][:, None]
             several = (written & LANE_MASK) == block
             self._record_lanes(self.writers, self.writes, where, lanes, written, several & plain, plain & ~several)
         self.reads[where] = 0
@@ -332,3 +236,14 @@ class Shadow:
 
 def _either(first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
     return second if first is None else first if second is None else first | second
+
+
+def granule_shift(instructions: Sequence[Instruction]) -> int:
+    """log2 of the bytes of a race granule: those of the narrowest memory access, at most 4."""
+    narrowest = 4
+    for instruction in instructions:
+        if instruction.opcode in ("ld", "ldu", "st", "atom", "red") and "param" not in instruction.modifiers:
+            kind = instruction.modifiers[-1]
+            digits = kind.lstrip("bfus") if kind not in _WIDTHS else kind
+            narrowest = min(narrowest, _WIDTHS.get(digits, 1))
+    return {1: 0, 2: 1, 4: 2}[narrowest]

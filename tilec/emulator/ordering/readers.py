@@ -10,15 +10,13 @@ with barriers of whole blocks and warps only, one stamp per block is as precise 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator.ordering.clocks import Clocks
 from tilec.emulator.ptx.syntax import Instruction
-
-if TYPE_CHECKING:
-    from tilec.emulator.ordering.races import Clocks
 
 Index = NDArray[np.int64]
 WARP: Final = 32
@@ -47,7 +45,7 @@ class Readers:
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
-        self._warps = -(-clocks.machine.threads // WARP)
+        self._warps = -(-clocks.wave.threads // WARP)
         self._entry: NDArray[np.int32] = np.zeros(0, np.int32)
         self._times: Index = np.zeros((1, self._warps), np.int64)
         self._masks: NDArray[np.uint32] = np.zeros((1, self._warps), np.uint32)
@@ -74,7 +72,7 @@ class Readers:
     def add(self, granules: Index, lanes: Index, times: Index) -> None:
         """Records that each of these lanes of the wave read its granule at its time; all lanes of a granule are of one
         block."""
-        thread = self.clocks.machine.thread[lanes]
+        thread = self.clocks.wave.thread[lanes]
         slots, slot_of_read = np.unique(self._entry[granules] * np.int64(self._warps) + thread // WARP, return_inverse=True)
         masks, latest = np.zeros(len(slots), np.uint32), np.zeros(len(slots), np.int64)
         np.bitwise_or.at(masks, slot_of_read, np.uint32(1) << (thread % WARP).astype(np.uint32))
@@ -86,16 +84,16 @@ class Readers:
     def known(self, granules: Index, lanes: Index, blocks: Index) -> NDArray[np.bool_]:
         """Whether each lane of the wave is ordered after all readers of its granule, which belong to its entry of `blocks`
         (launch-wide)."""
-        machine = self.clocks.machine
-        first = int(machine.block_number[0])
-        inside = (blocks >= first) & (blocks < first + machine.block_count)
+        wave = self.clocks.wave
+        first = int(wave.block_number[0])
+        inside = (blocks >= first) & (blocks < first + wave.block_count)
         entries = self._entry[granules]
         masks = np.where(inside[:, None], self._masks[entries], np.uint32(0))
         queries = np.column_stack([lanes, np.where(inside, blocks - first, 0), self._times[entries], masks])
         queries, query_of = _unique_rows(queries)
         times, masks = queries[:, 2 : 2 + self._warps], queries[:, 2 + self._warps :]
         row, warp, bit = np.nonzero((masks[:, :, None] >> np.arange(WARP)) & 1)
-        others = queries[row, 1] * machine.threads + warp * WARP + bit
+        others = queries[row, 1] * wave.threads + warp * WARP + bit
         unordered = ~self.clocks.knows(queries[row, 0], others + self.clocks.first_lane, times[row, warp])
         return inside & (np.bincount(row[unordered], minlength=len(queries)) == 0)[query_of]
 

@@ -9,18 +9,17 @@ fault, because values that are equal in one launch may differ in the next.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator.machine.access import Access
+from tilec.emulator.machine.launch_state import LaunchState
+from tilec.emulator.machine.memory import Memory
+from tilec.emulator.ordering.races import Shadow
+from tilec.emulator.ptx.syntax import Instruction
 from tilec.ir.text.lines import REPLICATED, TEXT_NAME
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.access import Access
-    from tilec.emulator.machine.machine import Machine
-    from tilec.emulator.ptx.syntax import Instruction
 
 STORES = ("st", "stmatrix")
 
@@ -29,17 +28,17 @@ class Replicas:
     """`_operations`: by its line, the number of each replicating instruction's operation; `_last`: the operation that last
     wrote a granule, 0 for any other."""
 
-    def __init__(self, machine: Machine, named: Collection[int] = ()) -> None:
-        self.machine = machine
+    def __init__(self, launch: LaunchState, shadow: Shadow) -> None:
+        self.shadow = shadow
         self._operations: dict[int, int] = {}
         self._last: NDArray[np.int32] = np.zeros(0, np.int32)
-        for instruction in machine.function.instructions:
+        for instruction in launch.function.instructions:
             file, row, column = instruction.location
             if instruction.opcode not in STORES:
                 continue
-            if instruction.line in named:
+            if instruction.line in launch.replicating:
                 self._operations[instruction.line] = -instruction.line
-            elif column == REPLICATED and machine.module.files.get(file) == TEXT_NAME:
+            elif column == REPLICATED and launch.module.files.get(file) == TEXT_NAME:
                 self._operations[instruction.line] = row
 
     def record_write(self, access: Access, instruction: Instruction, earlier: NDArray[np.bool_] | None) -> bool:
@@ -47,7 +46,7 @@ class Replicas:
         belongs to the same operation."""
         if not self._operations:
             return False
-        shadow = self.machine.shadow
+        shadow = self.shadow
         if len(self._last) < len(shadow.writes):
             self._last = np.concatenate([self._last, np.zeros(len(shadow.writes) - len(self._last), np.int32)])
         granules = shadow.granules(access.index, access.width)
@@ -57,10 +56,10 @@ class Replicas:
         return same_operation
 
 
-def same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
+def same_values(memory: Memory, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
     """Whether lanes that write to the same location write the same bytes, `new` (one item per lane), and lanes that conflict
     with an `earlier` write the bytes already there."""
-    if access.width not in machine.memory.views:
+    if access.width not in memory.views:
         return False
     slots = access.index // access.width
     order = np.argsort(slots, kind="stable")
@@ -69,4 +68,4 @@ def same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: ND
     if sorted_new[repeated].tobytes() != sorted_new[repeated + 1].tobytes():
         return False
     rows = np.zeros(0, np.int64) if earlier is None else np.flatnonzero(earlier.any(axis=1))
-    return machine.memory.views[access.width][slots[rows]].tobytes() == new[rows].tobytes()
+    return memory.views[access.width][slots[rows]].tobytes() == new[rows].tobytes()

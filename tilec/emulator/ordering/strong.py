@@ -9,13 +9,11 @@ section 8.7.1 Morally strong operations). The record is a Python dict, because s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from tilec.emulator.ordering.races import Clocks
+from tilec.emulator.ordering.clocks import Clocks
 
 Index = NDArray[np.int64]
 Times = dict[tuple[int, bool], int]
@@ -76,7 +74,7 @@ class StrongAccesses:
         if not conflicting.any():
             return None
         clocks = self.clocks
-        threads = clocks.machine.threads
+        threads = clocks.wave.threads
         for row, column in zip(*np.nonzero(conflicting), strict=True):
             own = int(lanes[row]) + clocks.first_lane
             others = [

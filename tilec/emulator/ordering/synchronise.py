@@ -8,19 +8,16 @@ the sequence. A release or acquire of block scope (`.cta`) has no effect on othe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
-from tilec.emulator.ordering.races import Token
+from tilec.emulator.machine.wave import Wave
+from tilec.emulator.ordering.clocks import Clocks, Token
+from tilec.emulator.ordering.races import Shadow
 
 Tokens = dict[tuple[int, bool], Token]
 """Tokens by the writer's block and whether their scope is that block."""
-
-if TYPE_CHECKING:
-    from tilec.emulator.machine.machine import Machine
 
 
 class Synchronise:
@@ -28,34 +25,26 @@ class Synchronise:
     its scope is the block), for later relaxed writes; `read_tokens` by each lane's relaxed reads, for its next acquire
     fence."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, wave: Wave, clocks: Clocks, shadow: Shadow) -> None:
+        self.wave, self.clocks, self.shadow = wave, clocks, shadow
         self.released: dict[int, Tokens] = {}
         self.fence_tokens: dict[int, dict[bool, Token]] = {}
         self.read_tokens: dict[int, Tokens] = {}
-        machine.on_wave.append(self._forget)
-        machine.shadow.strong.on_drop.append(self._end)
-
-    @staticmethod
-    def of(machine: Machine) -> Synchronise:
-        """The instance of this launch, created at its first use."""
-        found = machine.extensions.get("synchronise")
-        if found is None:
-            found = machine.extensions["synchronise"] = Synchronise(machine)
-        return found
+        shadow.strong.on_drop.append(self._end)
 
     def _end(self, granule: int) -> None:
         """Ends the release sequence at a granule that a plain write overwrites."""
-        self.released.pop(granule << self.machine.shadow.shift, None)
+        self.released.pop(granule << self.shadow.shift, None)
 
-    def _forget(self) -> None:
+    def clear(self) -> None:
+        """Starts a new wave."""
         self.released.clear()
         self.fence_tokens.clear()
         self.read_tokens.clear()
 
     def fence(self, frame: Frame, kind: str, scope: str = "gpu") -> None:
         """A fence by every lane of the frame under its mask."""
-        clocks, block_scope = self.machine.clocks, scope == "cta"
+        clocks, block_scope = self.clocks, scope == "cta"
         for at in frame.active():
             lane = int(frame.lanes[at])
             one = np.array([lane])
@@ -75,15 +64,15 @@ class Synchronise:
         block = self._block(lane)
         for (writer, token_block_scope), token in published.items():
             if writer == block or not (block_scope or token_block_scope):
-                self.machine.clocks.acquire(np.array([lane]), token)
+                self.clocks.acquire(np.array([lane]), token)
 
     def _block(self, lane: int) -> int:
-        return int(self.machine.block_number[self.machine.block[lane]])
+        return int(self.wave.block_number[self.wave.block[lane]])
 
     def before_write(self, found: Access, order: str, scope: str | None, *, keep: bool = False) -> None:
         """A strong write: stores a token if it releases, directly or after a fence. `keep`: an atomic operation, which keeps
         the tokens already there."""
-        clocks = self.machine.clocks
+        clocks = self.clocks
         block_scope = scope == "cta"
         for lane, index in zip(found.lanes.tolist(), found.index.tolist(), strict=True):
             new_tokens = [(fenced or block_scope, token) for fenced, token in self.fence_tokens.get(lane, {}).items()]

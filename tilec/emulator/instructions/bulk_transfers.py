@@ -1,0 +1,53 @@
+"""The bytes that one bulk copy moves, and how they are read and written in the race shadow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.machine.accesses import Accesses
+from tilec.emulator.ordering.in_flight import Operation
+from tilec.emulator.ordering.races import LANE_BITS, Shadow
+from tilec.emulator.ptx.syntax import Instruction
+
+Index = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Transfer:
+    """The bytes of a copy: positions in memory of source and destination, byte by byte, and the data and poison read."""
+
+    source: Index
+    target: Index
+    data: Bytes
+    poison: Bytes
+    lane: int
+    group: int
+    instruction: Instruction
+    operation: Operation
+    reading: bool = True
+
+
+def granule_starts(shadow: Shadow, byte_indices: Index) -> Index:
+    """First bytes of the race granules that contain these bytes."""
+    return np.unique(byte_indices >> shadow.shift) << shadow.shift
+
+
+def stamp_reads(shadow: Shadow, byte_indices: Index, lane: int) -> None:
+    """Stamps the reads of the source as of now."""
+    rows = granule_starts(shadow, byte_indices)
+    shadow.read(rows, 1 << shadow.shift, np.full(len(rows), lane))
+
+
+def write(accesses: Accesses, transfer: Transfer, lane: int) -> None:
+    """Writes the bytes through the async proxy, stamped as a write by `lane`."""
+    memory, clocks, shadow = accesses.memory, accesses.ordering.clocks, accesses.ordering.shadow
+    memory.data[transfer.target] = transfer.data
+    memory.poison[transfer.target] = transfer.poison
+    where = np.unique(transfer.target >> shadow.shift)
+    shadow.writes[where] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
+    shadow.reads[where] = 0
+    accesses.ordering.proxies.record_async_write(where)

@@ -1,0 +1,33 @@
+"""Registers the instruction families."""
+
+import importlib
+from typing import Final
+
+FAMILIES: Final = (
+    "moves",
+    "integers",
+    "bits",
+    "floats",
+    "half",
+    "compare",
+    "conversions",
+    "memory",
+    "atomics",
+    "control",
+    "warp",
+    "barriers",
+    "warp_matrices",
+    "matrix_memory",
+    "mbarriers",
+    "copies",
+    "warpgroup",
+    "clusters",
+    "proxy_fences",
+    "setmaxnreg",
+)
+
+
+def register() -> None:
+    """Imports every family, which registers its decoders."""
+    for family in FAMILIES:
+        importlib.import_module(f"{__package__}.{family}")
