@@ -72,8 +72,7 @@ Limits of the model of tensor cores and asynchronous instructions (`matrices`, `
 
 from tilec.emulator.errors import KINDS, Fault, Limits, Report, UnsupportedPtx
 from tilec.emulator.launch import emulate, run
-from tilec.emulator.machine.machine import Machine as Launch
 from tilec.emulator.machine.memory import Memory
 from tilec.emulator.ptx.parser import parse
 
-__all__ = ["KINDS", "Fault", "Launch", "Limits", "Memory", "Report", "UnsupportedPtx", "emulate", "parse", "run"]
+__all__ = ["KINDS", "Fault", "Limits", "Memory", "Report", "UnsupportedPtx", "emulate", "parse", "run"]

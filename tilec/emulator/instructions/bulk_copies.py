@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.instructions.bulk_stores import Stores
-from tilec.emulator.instructions.bulk_transfers import Bytes, Index, Transfer, granule_starts, write
+from tilec.emulator.instructions.bulk_transfers import Bytes, Index, Transfer, by_granule, write
 from tilec.emulator.instructions.mbarrier_state import BYTES, Record
 from tilec.emulator.instructions.operands import poison_of
-from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.frame import Frame
 from tilec.emulator.machine.machine import Machine
 from tilec.emulator.machine.memory import GLOBAL_BASE
@@ -80,13 +79,13 @@ def _load(d: Decoder, rank: int) -> Step:
             lane = int(frame.lanes[at])
             made = machine.ordering.shadow.granules(np.array([named.index]), BYTES)[0]
             machine.ordering.proxies.check(made, lane, d.instruction, named.index, barrier=True)
-            data, poison = _read(machine, byte_indices, lane, d)
+            data, poison = _read(byte_indices, lane, d)
             source = byte_indices[byte_indices >= 0]
-            _watch_proxy(machine, there, lane, d, "shared")  # before its stamps are those of this write
-            _watch_write(machine, there, lane, d)
+            _watch_proxy(there, lane, d, "shared")  # before its stamps are those of this write
+            _watch_write(there, lane, d)
             reads = _granules(source) if _tracked(machine, source) else NOTHING
             if len(reads):
-                _watch_proxy(machine, source, lane, d, "global")
+                _watch_proxy(source, lane, d, "global")
             operation = machine.ordering.in_flight.begin(reads, _granules(there))
             _start_load(machine, named, Transfer(source, there, data, poison, lane, 0, d.instruction, operation))
 
@@ -138,10 +137,10 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
             kept = outside >= 0
             target, where = outside[kept], inside[kept]
             lane = int(frame.lanes[at])
-            _watch_proxy(machine, where, lane, d, "shared")
-            data, poison = _read(machine, where, lane, d)
-            _watch_proxy(machine, target, lane, d, "global")
-            _watch_write(machine, target, lane, d)
+            _watch_proxy(where, lane, d, "shared")
+            data, poison = _read(where, lane, d)
+            _watch_proxy(target, lane, d, "global")
+            _watch_write(target, lane, d)
             operation = machine.ordering.in_flight.begin(_granules(where), _granules(target))
             group = int(state.committed[lane])
             state.waiting.append(Transfer(where, target, data, poison, lane, group, d.instruction, operation))
@@ -196,17 +195,10 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
 
     def box(frame: Frame, at: int, shared: Source, lane_mask: Any) -> tuple[Index, Index] | None:
         machine, lane = d.machine, int(frame.lanes[at])
-        found = d.machine.locator.locate(
-            frame,
-            described.value(frame),
-            described.poison(frame),
-            "generic",
-            MAP_BYTES,
-            d.instruction,
-            write=False,
-            align=64,
-            mask=lane_mask,
-        )
+        found = machine.locator.locate(
+            frame, described.value(frame), described.poison(frame), "generic", MAP_BYTES, d.instruction, write=False,
+            align=64, mask=lane_mask,
+        )  # fmt: skip
         if not len(found.index):
             return None
         start = int(found.index[0])
@@ -220,7 +212,7 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
             if poison is not None and poison[at]:
                 machine.faults.poison("a coordinate", d.instruction, frame, np.where(lane_mask, poison, 0).astype(np.uint8))
                 return None
-        place = d.machine.locator.locate(
+        place = machine.locator.locate(
             frame, shared.value(frame), shared.poison(frame), "shared", tensor.box_bytes, d.instruction, write=False,
             align=BOX_ALIGNMENT, mask=lane_mask,
         )  # fmt: skip
@@ -232,7 +224,7 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
         inside = inside + (int(place.index[0]) - offset)
         steps = np.arange(tensor.element_bytes)
         spread = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
-        if not _inside_one(machine, spread, d, lane):
+        if not _inside_one(spread, lane, d):
             return None
         first = spread[spread >= 0][:1]
         hit = [machine.memory.allocation_at(int(lane_mask)) for lane_mask in first]
@@ -242,9 +234,9 @@ def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
     return box
 
 
-def _inside_one(machine: Machine, byte_indices: Index, d: Decoder, lane: int) -> bool:
+def _inside_one(byte_indices: Index, lane: int, d: Decoder) -> bool:
     """Whether the tensor's bytes lie in one allocation of global memory; a fault if not."""
-    real = byte_indices[byte_indices >= 0]
+    machine, real = d.machine, byte_indices[byte_indices >= 0]
     if not len(real):
         return True
     low, high = int(real.min()), int(real.max())
@@ -260,32 +252,30 @@ def _tracked(machine: Machine, byte_indices: Index) -> bool:
     return found is not None and found.tracked
 
 
-def _read(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
+def _read(byte_indices: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
     """Bytes and poison (zeros for index -1), read now by a lane."""
-    real = byte_indices >= 0
+    machine, real = d.machine, byte_indices >= 0
     if _tracked(machine, byte_indices[real]):
-        rows = granule_starts(machine.ordering.shadow, byte_indices[real])
-        width = 1 << machine.ordering.shadow.shift
-        machine.accesses.watch_read(Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
+        machine.accesses.watch_read(by_granule(machine.ordering.shadow, byte_indices[real], lane), d.instruction)
     where = np.where(real, byte_indices, 0)
     return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
         real, machine.memory.poison[where], 0
     ).astype(np.uint8)
 
 
-def _watch_proxy(machine: Machine, byte_indices: Index, lane: int, d: Decoder, space: str) -> None:
+def _watch_proxy(byte_indices: Index, lane: int, d: Decoder, space: str) -> None:
     """Checks that the last generic writes of these bytes are visible to the async proxy, which reads or writes them."""
+    ordering = d.machine.ordering
     if len(byte_indices):
-        granules = np.unique(byte_indices >> machine.ordering.shadow.shift)
-        machine.ordering.proxies.check(granules, lane, d.instruction, int(byte_indices[0]), space=space)
+        granules = np.unique(byte_indices >> ordering.shadow.shift)
+        ordering.proxies.check(granules, lane, d.instruction, int(byte_indices[0]), space=space)
 
 
-def _watch_write(machine: Machine, byte_indices: Index, lane: int, d: Decoder) -> None:
+def _watch_write(byte_indices: Index, lane: int, d: Decoder) -> None:
+    machine = d.machine
     found = machine.memory.allocation_at(int(byte_indices[0])) if len(byte_indices) else None
     if found is None:
         return
     if not found.writable:
         machine.faults.add("read-only", f"a write to `{found.name}`", d.instruction, lane, index=int(byte_indices[0]))
-    rows = granule_starts(machine.ordering.shadow, byte_indices)
-    width = 1 << machine.ordering.shadow.shift
-    machine.accesses.watch_write(Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
+    machine.accesses.watch_write(by_granule(machine.ordering.shadow, byte_indices, lane), d.instruction)

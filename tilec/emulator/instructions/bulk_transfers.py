@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator.machine.access import Access
 from tilec.emulator.machine.accesses import Accesses
 from tilec.emulator.ordering.in_flight import Operation
 from tilec.emulator.ordering.races import LANE_BITS, Shadow
@@ -31,15 +32,16 @@ class Transfer:
     reading: bool = True
 
 
-def granule_starts(shadow: Shadow, byte_indices: Index) -> Index:
-    """First bytes of the race granules that contain these bytes."""
-    return np.unique(byte_indices >> shadow.shift) << shadow.shift
+def by_granule(shadow: Shadow, byte_indices: Index, lane: int) -> Access:
+    """Accesses by a lane to the race granules that contain these bytes."""
+    first = np.unique(byte_indices >> shadow.shift) << shadow.shift
+    return Access(None, first, None, 1 << shadow.shift, np.full(len(first), lane))
 
 
 def stamp_reads(shadow: Shadow, byte_indices: Index, lane: int) -> None:
     """Stamps the reads of the source as of now."""
-    rows = granule_starts(shadow, byte_indices)
-    shadow.read(rows, 1 << shadow.shift, np.full(len(rows), lane))
+    found = by_granule(shadow, byte_indices, lane)
+    shadow.read(found.index, found.width, found.lanes)
 
 
 def write(accesses: Accesses, transfer: Transfer, lane: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.machine.scalar_types import RAW, TYPES
 from tilec.emulator.ptx.syntax import Function
@@ -14,7 +16,7 @@ class Registers:
     frame shares, which may be changed in place."""
 
     def __init__(self, function: Function) -> None:
-        self.dtypes: list[Any] = [RAW[TYPES[register.type][0]] for register in function.registers]
+        self.dtypes: list[np.dtype[Any]] = [np.dtype(RAW[TYPES[register.type][0]]) for register in function.registers]
         self.count = len(self.dtypes)
         self.clear()
 
