@@ -28,7 +28,7 @@ def suits(loop: For, products: list[Product], warps: int, max_accumulators: int 
     """Whether the loop has one MMA that `wgmma` can compute: both operands staged, K-major with rows of 128 bytes, a shape of
     whole tiles, accumulated across iterations and used by nothing else; at most `max_accumulators` accumulator elements per
     thread."""
-    if len(products) != 1 or warps % 4:
+    if len(products) != 1 or warps % wgmma.FAMILY.issuer.warps:
         return False
     (product,) = products
     left, right, mma = product.left, product.right, product.mma
@@ -37,7 +37,7 @@ def suits(loop: For, products: list[Product], warps: int, max_accumulators: int 
     rows, columns = mma.result.tile.shape
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
     fits = rows * columns <= max_accumulators * 32 * warps
-    shape = fits and rows % (wgmma.GROUP_M * (warps // 4)) == 0 and columns <= wgmma.GROUP_N_LIMIT
+    shape = fits and rows % (wgmma.GROUP_M * (warps // wgmma.FAMILY.issuer.warps)) == 0 and columns <= wgmma.GROUP_N_LIMIT
     body = loop.regions[0]
     users = [op for op in body.walk() for value in op.operands if value is mma.result]
     carried = [a for a, v in zip(body.arguments[1:], body.ops[-1].operands, strict=True) if v is mma.result]
