@@ -113,8 +113,8 @@ class Layout:
 
 def register_map(source: Layout, target: Layout, shift: tuple[int, ...] = ()) -> tuple[int, ...] | None:
     """For each register of `target`, the register of the same thread in `source` that has its element; None if a thread would
-    need an element of another thread, or of another memory space. It lets an accumulator be operand A of the next product. `shift` is the position in the
-    source's tile at which the target's begins.
+    need an element of another thread, or of another memory space. It lets an accumulator be operand A of the next product.
+    `shift` is the position in the source's tile at which the target's begins.
     """
     if source.space is not target.space:
         return None
