@@ -17,9 +17,9 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType, bf16
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f16, f32, floating, i32, vector
-from tilec.target import families
+from tilec.target.families import MMA_SYNC
 
-FAMILY: Final = families.MMA_SYNC
+FAMILY: Final = MMA_SYNC
 M: Final = FAMILY.shape.rows
 N: Final = FAMILY.shape.columns
 K: Final = FAMILY.shape.depth

@@ -16,9 +16,9 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f32, i32, i64
-from tilec.target import families
+from tilec.target.families import WGMMA
 
-FAMILY: Final = families.WGMMA
+FAMILY: Final = WGMMA
 
 GROUP_M: Final = FAMILY.shape.rows
 """M of one instruction."""
