@@ -115,6 +115,7 @@ def beside(layout: Layout, products: int, warps: int) -> Layout:
         (*shifted(layout.registers), Digit(products_per_group, 0, 1)),
         shifted(layout.lanes),
         (*shifted(layout.warps), Digit(warps, 0, products_per_group)),
+        layout.space,
     )
 
 
