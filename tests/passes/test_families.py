@@ -60,6 +60,12 @@ def test_roles_use_up_the_registers_of_a_multiprocessor() -> None:
             assert REGISTERS - 32 * 4 * 8 * len(roles) < total <= REGISTERS
 
 
+def test_issuers_share_a_product() -> None:
+    assert [WGMMA.issuers(warps) for warps in (1, 4, 6, 8)] == [0, 1, 0, 2]
+    assert [FAMILIES[0].issuers(warps) for warps in (1, 4)] == [1, 4]
+    assert replace(WGMMA, issuer=Issuer.THREAD).issuers(6) == 1
+
+
 def test_what_only_some_families_can_names_them() -> None:
     assert COPIES[TMA] == STORES[TMA] == ORDERS[PINGPONG] == (WGMMA,)
     assert not any(families for name, families in COPIES.items() if name != TMA)

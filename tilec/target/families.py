@@ -88,6 +88,13 @@ class Family:
         """Whether an instruction is asynchronous and reads its stage until one iteration later."""
         return self.operands is MemorySpace.SHARED
 
+    def issuers(self, warps: int) -> int:
+        """Groups of threads that share the rows of a product on so many warps; 0 if the warps are no whole groups. A family
+        that one thread issues has one."""
+        if self.issuer is Issuer.THREAD:
+            return 1
+        return 0 if warps % self.issuer.warps else warps // self.issuer.warps
+
 
 MMA_SYNC: Final = Family(
     "mma_sync", Issuer.WARP, Shape(16, 8, 8, 16), (LOAD, CP_ASYNC), MemorySpace.REGISTERS, MemorySpace.REGISTERS,

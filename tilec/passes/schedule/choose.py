@@ -109,7 +109,9 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
         return schedule
     family = fed_family(TMA, target, wanted.mma)
-    return replace(schedule, roles=block_roles(family, schedule.tile_warps // family.issuer.warps, reallocates=True))
+    assert family.specialization is not None
+    consumers = schedule.tile_warps // family.specialization.consumer_warps
+    return replace(schedule, roles=block_roles(family, consumers, reallocates=True))
 
 
 def _override_problems(schedule: Schedule, wanted: Overrides) -> list[Problem]:

@@ -52,7 +52,7 @@ from tilec.passes.schedule.pipelining.staged_products import (
     unstaged_bytes,
 )
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS, MAX_REALLOCATED_ACCUMULATORS, guarded, multiply, suits
-from tilec.target.families import MMA_SYNC, TMA, WGMMA, Family
+from tilec.target.families import FAMILIES, MMA_SYNC, TMA, Family
 from tilec.target.schedule import Pipeline, Schedule
 
 
@@ -224,7 +224,7 @@ def _candidate(loop: For, products: list[Product], warps: int, max_accumulators:
         used,
         unstaged_bytes(products),
         stage_bytes,
-        (WGMMA, MMA_SYNC) if not used and suits(loop, products, warps, max_accumulators) else (MMA_SYNC,),
+        (*(one for one in FAMILIES if not used and suits(one, loop, products, warps, max_accumulators)), MMA_SYNC),
     )
 
 
