@@ -19,7 +19,8 @@ from tilec.ir.ops.staging_ops import GroupMma
 from tilec.ir.ops.sync_ops import Ring
 from tilec.ir.text.printer import print_function
 from tilec.passes.schedule import choose, prepare
-from tilec.target.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, problems, tma_roles
+from tilec.target.families import WGMMA
+from tilec.target.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, block_roles, problems
 from tilec.target.targets import SM_90A, SM_100A, SM_120A, TARGETS, Target
 
 LOCATION = Span("build.toml", 7, 3, 7, 9)
@@ -107,7 +108,7 @@ def test_a_producer_gives_up_registers_if_accumulators_need_them() -> None:
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
 LOOP = GOOD.pipelines[0]
 BY_TMA = Pipeline(3, "tma", "wgmma")
-PINGPONG = Schedule(tma_roles(2, order="pingpong"), (BY_TMA,), persistent=True, order="pingpong")
+PINGPONG = Schedule(block_roles(WGMMA, 2, order="pingpong"), (BY_TMA,), persistent=True, order="pingpong")
 
 
 def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_pingpong_needs_tiles_with_equal_iteration_counts(tmp_path: Path, old: s
 
 
 def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
-    schedule = Schedule(tma_roles(1), (Pipeline(2, "tma", "wgmma"),))
+    schedule = Schedule(block_roles(WGMMA, 1), (Pipeline(2, "tma", "wgmma"),))
     (found,) = problems(schedule, SM_100A)
     assert (found.part, found.text) == ("copy", "sm_100a has no `wgmma`, which `tma` feeds")
     assert '"tma"' not in found.hint and "`arch`" in found.hint
@@ -150,12 +151,12 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
 @pytest.mark.parametrize(
     ("schedule", "part"),
     [
-        (replace(GOOD, roles=tma_roles(2)), "consumers"),
-        (replace(GOOD, roles=tma_roles(4), pipelines=(BY_TMA,)), "consumers"),
-        (replace(GOOD, roles=tma_roles(2)[::-1], pipelines=(BY_TMA,)), "consumers"),
-        (replace(GOOD, roles=tma_roles(2), pipelines=(BY_TMA, BY_TMA)), "copy"),
-        (replace(GOOD, roles=tma_roles(2), pipelines=(replace(BY_TMA, mma="mma_sync"),)), "copy"),
-        (replace(GOOD, roles=tma_roles(2), pipelines=(replace(BY_TMA, stages=1),)), "stages"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2)), "consumers"),
+        (replace(GOOD, roles=block_roles(WGMMA, 4), pipelines=(BY_TMA,)), "consumers"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2)[::-1], pipelines=(BY_TMA,)), "consumers"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(BY_TMA, BY_TMA)), "copy"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(replace(BY_TMA, mma="mma_sync"),)), "copy"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2), pipelines=(replace(BY_TMA, stages=1),)), "stages"),
         (replace(GOOD, roles=(Role("all", 33),), blocks=None), "warps"),
         (replace(GOOD, roles=(Role("all", 0),)), "warps"),
         (replace(GOOD, blocks=17), "blocks"),
@@ -164,10 +165,10 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, cluster=2), "cluster"),
         (replace(GOOD, order="snake"), "order"),
         (replace(GOOD, order="up"), "order"),
-        (replace(GOOD, roles=tma_roles(2, order="pingpong"), pipelines=(BY_TMA,), order="pingpong"), "order"),
-        (replace(PINGPONG, roles=tma_roles(1, order="pingpong")), "order"),
-        (replace(PINGPONG, roles=tma_roles(4, order="pingpong")), "consumers"),
-        (replace(PINGPONG, roles=tma_roles(2)), "consumers"),
+        (replace(GOOD, roles=block_roles(WGMMA, 2, order="pingpong"), pipelines=(BY_TMA,), order="pingpong"), "order"),
+        (replace(PINGPONG, roles=block_roles(WGMMA, 1, order="pingpong")), "order"),
+        (replace(PINGPONG, roles=block_roles(WGMMA, 4, order="pingpong")), "consumers"),
+        (replace(PINGPONG, roles=block_roles(WGMMA, 2)), "consumers"),
         (replace(GOOD, pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, pipelines=(replace(LOOP, copy="load"),)), "stages"),
         (replace(GOOD, pipelines=(replace(LOOP, stages=1),)), "stages"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from types import ModuleType
 
 import pytest
 
@@ -20,34 +19,16 @@ from tilec.passes.schedule.choose import (
     _shared_memory_bytes,  # pyright: ignore[reportPrivateUsage]
 )
 from tilec.passes.schedule.launch_overlap import dependency_wait, prologue_stages
-from tilec.passes.schedule.layouts import conversions, layout, shared_conversions, tensor_stores
-from tilec.passes.schedule.pipelining import bounds_fill, staging
-from tilec.passes.schedule.simplify import in_range, versioning
+from tilec.passes.schedule.passes import PASSES, Pass, Settings, run
+from tilec.passes.schedule.pipelining import staging
+from tilec.passes.schedule.prepare import check_after
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
-from tilec.passes.schedule.specialization import persistent, pingpong, roles
-from tilec.passes.schedule.sync import barrier_insertion
-from tilec.target.schedule import NOT_AHEAD, Overrides, Pipeline, Role, Schedule
+from tilec.target.schedule import NOT_AHEAD, STREAMED, Overrides, Pipeline, Role, Schedule
 from tilec.target.targets import SM_90A
 
 # Verification between passes
 
 EVERY_PASS = Overrides(copy="tma", persistent=True, order="pingpong", store="tma", stages=2)
-PASSES: list[tuple[ModuleType, str, str]] = [
-    (dependency_wait, "insert", "wait_prior"),
-    (persistent, "wrap", "going from tile to tile"),
-    (staging, "stage", "staging"),
-    (prologue_stages, "hoist", "copying early"),
-    (bounds_fill, "mark", "clipping copies"),
-    (pingpong, "take_turns", "taking turns"),
-    (versioning, "version", "versioning"),
-    (in_range, "mark", "marking what is in range"),
-    (layout, "assign", "layout"),
-    (tensor_stores, "insert", "storing by copies"),
-    (conversions, "convert", "conversions"),
-    (shared_conversions, "exchange", "exchanges"),
-    (barrier_insertion, "meet", "meetings"),
-    (roles, "split", "splitting roles"),
-]
 
 
 @cache
@@ -55,19 +36,19 @@ def with_every_pass() -> Schedule:
     return choose(source("bf16", 64, 64), SM_90A, EVERY_PASS)
 
 
-@pytest.mark.parametrize(("module", "name", "title"), PASSES, ids=[title for _, _, title in PASSES])
-def test_a_pass_that_breaks_an_invariant_is_named(
-    module: ModuleType, name: str, title: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schedule, original = with_every_pass(), getattr(module, name)
+@pytest.mark.parametrize("broken", PASSES, ids=[one.name for one in PASSES])
+def test_a_pass_that_breaks_an_invariant_is_named(broken: Pass) -> None:
+    schedule = with_every_pass()
+    if not broken.when(schedule, SM_90A):
+        schedule = replace(schedule, store=STREAMED)
 
-    def broken(function: Function, *rest: object) -> None:
-        original(function, *rest)
+    def spoil(function: Function, settings: Settings) -> None:
+        broken.run(function, settings)
         function.body.ops.reverse()  # values are used before they are defined
 
-    monkeypatch.setattr(module, name, broken)
-    with pytest.raises(VerifyError, match=f"^after {title}: "):
-        prepare(source("bf16", 64, 64), SM_90A, schedule)
+    passes = [replace(one, run=spoil) if one is broken else one for one in PASSES]
+    with pytest.raises(VerifyError, match=f"^after {broken.name}: "):
+        run(source("bf16", 64, 64), Settings(schedule, SM_90A), passes, check_after)
 
 
 # Early copies

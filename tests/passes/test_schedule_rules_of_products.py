@@ -17,7 +17,8 @@ from tilec.passes.schedule.pipelining import overlapped_products
 from tilec.passes.schedule.pipelining.back_to_back import BackToBack
 from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
-from tilec.target.schedule import NOT_AHEAD, Overrides, Pipeline, Schedule, tma_roles
+from tilec.target.families import WGMMA
+from tilec.target.schedule import NOT_AHEAD, Overrides, Pipeline, Schedule, block_roles
 from tilec.target.targets import SM_90A
 
 HEAD = """import tilec
@@ -53,7 +54,7 @@ def written(tmp_path: Path) -> Written:
 
 def pair_of(function: Function, consumers: int = 1) -> BackToBack | None:
     """The loop's chain as the staging pass finds it."""
-    schedule = Schedule(tma_roles(consumers), ())
+    schedule = Schedule(block_roles(WGMMA, consumers), ())
     found: list[BackToBack | None] = []
 
     def decide(candidate: Candidate) -> Pipeline:

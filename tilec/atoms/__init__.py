@@ -9,8 +9,8 @@
 | `mbarrier` | full and empty barriers of pipeline stages | all |
 | `wgmma` | MMA from shared memory, by a warpgroup | sm_90a |
 
-In: tile types, and a thread's SSA values. Out: layouts for the schedule, operations for lowering. A new family is a file here,
-its names in `tilec.target.targets` and `tilec.codegen.legality`, and its operations in `tilec.lowering.total`; the schedule
-chooses it, and a rule in `tilec.lowering` calls it. The emulator, an independent checker, has its own description of the
-instructions.
+In: tile types, and a thread's SSA values. Out: layouts for the schedule, operations for lowering. A new family of
+matrix instructions is its value in `tilec.target.families` and a file here, with its operations in `tilec.lowering.total`; the
+schedule chooses it, and a rule in `tilec.lowering` calls it. The emulator, an independent checker, has its own description of
+the instructions.
 """

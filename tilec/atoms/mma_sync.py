@@ -17,12 +17,12 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType, bf16
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f16, f32, floating, i32, vector
+from tilec.target.families import MMA_SYNC
 
-M: Final = 16
-
-N: Final = 8
-
-K: Final = 16
+FAMILY: Final = MMA_SYNC
+M: Final = FAMILY.shape.rows
+N: Final = FAMILY.shape.columns
+K: Final = FAMILY.shape.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ def accumulator(rows: int, columns: int, warps: WarpGrid) -> Layout:
     row_tiles, column_tiles = rows // (M * warps.rows), columns // (N * warps.columns)
     registers = (Digit(2, 1, 1), Digit(2, 0, 8), Digit(column_tiles, 1, N), Digit(row_tiles, 0, M))
     lanes = (Digit(4, 1, 2), Digit(8, 0, 1))
-    return Layout(2, registers, lanes, (Digit(warps.rows, 0, M * row_tiles), Digit(warps.columns, 1, N * column_tiles)))
+    warp_digits = (Digit(warps.rows, 0, M * row_tiles), Digit(warps.columns, 1, N * column_tiles))
+    return Layout(2, registers, lanes, warp_digits, FAMILY.accumulators)
 
 
 def choose_warps(rows: int, columns: int, count: int) -> WarpGrid | None:
@@ -114,6 +115,7 @@ def beside(layout: Layout, products: int, warps: int) -> Layout:
         (*shifted(layout.registers), Digit(products_per_group, 0, 1)),
         shifted(layout.lanes),
         (*shifted(layout.warps), Digit(warps, 0, products_per_group)),
+        layout.space,
     )
 
 

@@ -16,18 +16,18 @@ from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue, f32, i32, i64
+from tilec.target.families import WGMMA
 
-GROUP_M: Final = 64
+FAMILY: Final = WGMMA
+
+GROUP_M: Final = FAMILY.shape.rows
 """M of one instruction."""
 
-GROUP_N_LIMIT: Final = 256
+GROUP_N_LIMIT: Final = FAMILY.shape.most_columns
 """Maximum N of one instruction."""
 
 GROUP_ROW_BYTES: Final = 128
 """Row bytes of an operand in shared memory: the widest swizzle span."""
-
-REGISTERS_OF_BLOCKS: Final = 65536
-"""Registers of an SM, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
 
 _UNIT: Final = 16  # descriptors encode byte counts divided by 16
 
@@ -43,17 +43,11 @@ _LEADING: Final = 1 << 16  # ignored if a row is exactly one swizzle span
 def group_accumulator(rows: int, columns: int, warps: int) -> Layout:
     """Layout of a (rows, columns) accumulator of `warps // 4` warpgroups, each of which has whole tiles of 64 rows (PTX ISA,
     "Matrix fragments for wgmma.mma_async.m64nNk16"): a warp has 16 rows of a tile, with the C fragments of `mma_sync`."""
-    groups = warps // 4
+    groups = warps // FAMILY.issuer.warps
     tiles = rows // (GROUP_M * groups)
     registers = (Digit(2, 1, 1), Digit(2, 0, 8), Digit(columns // N, 1, N), Digit(tiles, 0, GROUP_M))
     lanes = (Digit(4, 1, 2), Digit(8, 0, 1))
-    return Layout(2, registers, lanes, (Digit(4, 0, M), Digit(groups, 0, GROUP_M * tiles)))
-
-
-def least_registers(columns: int) -> int:
-    """Minimum registers per thread with which ptxas (13.5) accepts an instruction with N = `columns`: its accumulators plus
-    26."""
-    return columns // 2 + 26
+    return Layout(2, registers, lanes, (Digit(4, 0, M), Digit(groups, 0, GROUP_M * tiles)), FAMILY.accumulators)
 
 
 def fields(mn_stride: int = 0) -> int:

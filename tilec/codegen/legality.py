@@ -11,12 +11,13 @@ import re
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.target.families import FAMILIES, REGISTER_REALLOCATION
 from tilec.target.targets import TARGETS, Target
 
 _FAMILIES: Final = {
-    "wgmma": re.compile(r"wgmma[.:]"),
+    **{family.name: re.compile(family.pattern) for family in FAMILIES if family.pattern},
     "tcgen05": re.compile(r"tcgen05\."),
-    "setmaxnreg": re.compile(r"setmaxnreg\b|setmaxnreg\."),
+    REGISTER_REALLOCATION: re.compile(r"setmaxnreg\b|setmaxnreg\."),
     "clusterlaunchcontrol": re.compile(r"clusterlaunchcontrol\."),
     "block_scale": re.compile(r"block[._]scale"),
 }

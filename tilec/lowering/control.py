@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tilec.atoms import wgmma
 from tilec.atoms.registers import reallocate_registers
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
@@ -15,6 +14,7 @@ from tilec.ir.ops.sync_ops import Roles, SharedFree
 from tilec.lowering.context import Context
 from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
+from tilec.target.schedule import REGISTERS
 
 MAX_UNROLL = 8
 Lower = Callable[[Sequence[Op]], None]
@@ -108,7 +108,7 @@ def lower_if(context: Context, op: If, lower: Lower) -> None:
 def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
     """Each thread executes the region of its role. A block barrier follows if any operations other than `shared_free` come
     after."""
-    equal_registers = wgmma.REGISTERS_OF_BLOCKS // (32 * sum(op.warps)) // 8 * 8
+    equal_registers = REGISTERS // (32 * sum(op.warps)) // 8 * 8
 
     def lower_role(number: int, first: int) -> None:
         def lower_region() -> None:

@@ -24,6 +24,7 @@ from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import pack_scalar
 from tilec.runtime.tensor_maps import TensorMaps
 from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
+from tilec.target.families import TMA
 from tilec.untrusted.regular_file import read_regular
 from tilec.untrusted.strict_json import parse
 
@@ -216,7 +217,7 @@ def preferred_shared(manifest: Manifest, max_shared: int) -> int | None:
     for other kernels on the multiprocessor. None leaves the choice to the driver: if the schedule does not set the number of
     blocks, or if operands are copied by TMA, which bypasses L1."""
     blocks = manifest.schedule.get("blocks")
-    if not blocks or any(loop["copy"] == "tma" for loop in manifest.schedule["pipelines"]):
+    if not blocks or any(loop["copy"] == TMA for loop in manifest.schedule["pipelines"]):
         return None
     resources, capacity = manifest.resources, max_shared + BLOCK_SHARED
     needed = blocks * (resources.dynamic_shared_bytes + resources.static_shared_bytes + BLOCK_SHARED)

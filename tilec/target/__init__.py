@@ -1,1 +1,1 @@
-"""The chips that tilec builds for, and the schedule: how the threads of a block run a kernel, as a value."""
+"""The chips that tilec builds for, families of matrix instructions, and schedules (how threads run a kernel), all as values."""

@@ -8,27 +8,36 @@ check --schedule` prints it. Parts that no lowering supports yet are refused her
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Span
+from tilec.target.families import CP_ASYNC, FAMILIES, LOAD, MMA_SYNC, TMA, Family, family_named, fed_by
 from tilec.target.targets import Target
 
-COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None, "tma": "wgmma"}
-"""How an MMA's operands are loaded, with the instruction family that the target must have: `load` by each thread's loads,
-`cp_async` by asynchronous copies of 4 to 16 bytes per thread, `tma` by copies of whole boxes that one producer thread issues,
-for MMAs that read shared memory."""
-PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
-"""MMA instructions: `mma_sync` of a warp, from registers; `wgmma` of a warpgroup, from shared memory."""
-TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped"), "store": ()}
-"""Names that are recognized, but that no lowering supports yet."""
-ORDERS: Final[dict[str, str | None]] = {"grid": None, "pingpong": "wgmma"}
+COPIES: Final = {name: fed_by(name) for name in (LOAD, CP_ASYNC, TMA)}
+"""How an MMA's operands are copied, with the families of which the target must have one; none: every target can."""
+PRODUCTS: Final = {family.name: (family,) if family.pattern else () for family in FAMILIES}
+"""MMA instructions by name, with the family that the target must have."""
+GRID: Final = "grid"
+PINGPONG: Final = "pingpong"
+ORDERS: Final[dict[str, tuple[Family, ...]]] = {
+    GRID: (),
+    PINGPONG: tuple(family for family in FAMILIES if family.specialization is not None),
+}
 """How consumers process a persistent block's tiles: `grid`, all consumers share each tile; `pingpong`, round-robin, each
 consumer has its own tile."""
-NEXT: Final = ("behind", "before")
-STORES: Final[dict[str, str | None]] = {"threads": None, "streamed": None, "tma": "wgmma"}
+BEHIND: Final = "behind"
+BEFORE: Final = "before"
+NEXT: Final = (BEHIND, BEFORE)
+THREADS: Final = "threads"
+STREAMED: Final = "streamed"
+STORES: Final[dict[str, tuple[Family, ...]]] = {THREADS: (), STREAMED: (), TMA: COPIES[TMA]}
 """How a tile is stored: `threads`, by each thread's stores; `streamed`, by such stores with evict-first priority; `tma`,
 through shared memory by copies of whole boxes, if operands come by TMA too."""
+TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped"), "store": ()}
+"""Names that are recognized, but that no lowering supports yet."""
 MOST_WARPS: Final = 32
 """Maximum warps per block (1024 threads)."""
 REGISTERS: Final = 65536
@@ -36,15 +45,9 @@ REGISTERS: Final = 65536
 MOST_REGISTERS: Final = 255
 """Maximum registers per thread."""
 MOST_STAGES: Final = 16
-MOST_CONSUMERS: Final = 3
 CONSUMER: Final = "consumer"
 PRODUCER: Final = "producer"
-"""Roles of a block with `tma` copies: consumer warpgroups, which have the kernel's tiles in registers, and the producer."""
-PRODUCER_WARPS: Final = 4
-"""A whole warpgroup, of which one thread works, because `setmaxnreg` reallocates registers between warpgroups."""
-PASSED_ON: Final = {2: (232, 40), 3: (160, 32)}
-"""Register reallocation: number of consumers to registers per consumer and per producer thread, which use up an SM's registers.
-With one consumer, a thread has the maximum without reallocation."""
+"""Roles of a block with a producer: consumers, which have the kernel's tiles, and the producer, which copies operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ class Role:
     name: str
     warps: int
     registers: int | None = None
+
+    @property
+    def is_single_thread(self) -> bool:
+        """Whether one thread of it runs the region: the producer's."""
+        return self.name == PRODUCER
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +73,13 @@ class Pipeline:
     copy: str
     mma: str
 
+    @property
+    def family(self) -> Family | None:
+        """The family of its MMA; None for a name that no family has."""
+        return family_named(self.mma)
 
-NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
+
+NOT_AHEAD: Final = Pipeline(1, LOAD, MMA_SYNC.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +95,10 @@ class Schedule:
     blocks: int | None = None
     persistent: bool = False
     cluster: int = 1
-    order: str = "grid"
+    order: str = GRID
     early: int | None = None
-    next: str = "behind"
-    store: str = "threads"
+    next: str = BEHIND
+    store: str = THREADS
 
     @property
     def warps(self) -> int:
@@ -100,7 +113,7 @@ class Schedule:
     @property
     def takers(self) -> int:
         """Consumers that process a block's tiles round-robin (pingpong); 1 if all consumers share each tile."""
-        return max(1, len(self.roles) - 1) if self.order == "pingpong" else 1
+        return max(1, len(self.roles) - 1) if self.order == PINGPONG else 1
 
     @property
     def tile_registers(self) -> int:
@@ -128,10 +141,10 @@ class Schedule:
         words += [f"{self.blocks} blocks a multiprocessor"] if self.blocks else []
         words += ["persistent"] if self.persistent else []
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
-        words += [f"order {self.order}"] if self.order != "grid" else []
+        words += [f"order {self.order}"] if self.order != GRID else []
         words += [f"{self.early} turns early"] if self.early is not None else []
-        words += ["the next kernel at once"] if self.next == "before" else []
-        words += {"tma": ["stored by tma"], "streamed": ["stores streamed"]}.get(self.store, [])
+        words += ["the next kernel at once"] if self.next == BEFORE else []
+        words += {TMA: ["stored by tma"], STREAMED: ["stores streamed"]}.get(self.store, [])
         return "; ".join(words)
 
 
@@ -205,59 +218,72 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     found = _of_roles(schedule, target)
     for loop in schedule.pipelines:
         found += _of_family("copy", loop.copy, COPIES, target)
-        if loop.copy != "tma" or loop.mma != COPIES["tma"]:
+        if loop.copy != TMA or loop.family not in COPIES[TMA]:
             found += _of_family("mma", loop.mma, PRODUCTS, target)
         if not 1 <= loop.stages <= MOST_STAGES:
             found.append(Problem("stages", f"{loop.stages} stages", f"choose 1 to {MOST_STAGES}"))
-        if (loop.stages == 1) != (loop.copy == "load"):
+        if (loop.stages == 1) != (loop.copy == LOAD):
             found.append(
                 Problem("stages", f"`{loop.copy}` with {loop.stages} stages", "one stage is for `load`, more are for copies")
             )
     found += _of_family("order", schedule.order, ORDERS, target)
-    if schedule.order == "pingpong" and not schedule.persistent:
+    if schedule.order == PINGPONG and not schedule.persistent:
         text = "`pingpong` of blocks that take one tile each"
         found.append(Problem("order", text, "write `persistent = true` too"))
     if schedule.next not in NEXT:
         found.append(Problem("next", f'`next = "{schedule.next}"` is not known', f"choose among {', '.join(NEXT)}"))
     found += _of_family("store", schedule.store, STORES, target)
-    if schedule.store == "tma" and all(loop.copy != "tma" for loop in schedule.pipelines):
+    if schedule.store == TMA and all(loop.copy != TMA for loop in schedule.pipelines):
         text = '`store = "tma"` in a kernel whose operands do not come by `tma`'
         found.append(Problem("store", text, 'write `copy = "tma"` too, or leave `store` out'))
-    if schedule.persistent and all(loop.copy != "tma" for loop in schedule.pipelines):
+    if schedule.persistent and all(loop.copy != TMA for loop in schedule.pipelines):
         found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
     if schedule.cluster != 1:
         found.append(_not_yet("cluster", f"clusters of {schedule.cluster} blocks", "1"))
     return list(dict.fromkeys(found))
 
 
-def tma_roles(consumers: int, passed_on: bool = False, order: str = "grid") -> tuple[Role, ...]:
-    """The roles of a block with `tma` copies; with `passed_on`, registers are reallocated from producer to consumers. With
-    `pingpong` each consumer warpgroup is a role, else all are one role."""
-    more, less = PASSED_ON.get(consumers, (None, None)) if passed_on else (None, None)
-    if order == "pingpong":
-        each = [Role(f"{CONSUMER}{number}", 4, more) for number in range(consumers)]
-        return *each, Role(PRODUCER, PRODUCER_WARPS, less)
-    return Role(CONSUMER, 4 * consumers, more), Role(PRODUCER, PRODUCER_WARPS, less)
+def fed_family(copy: str, target: Target, wanted: str | None = None) -> Family:
+    """The family for operands that are copied so: the one of the name `wanted` if it can be, else the target's, else any."""
+    fitting = [family for family in FAMILIES if copy in family.copies]
+    named = [family for family in fitting if family.name == wanted]
+    return (named or [family for family in fitting if target.has(family)] or fitting)[0]
+
+
+def block_roles(family: Family, consumers: int, reallocates: bool = False, order: str = GRID) -> tuple[Role, ...]:
+    """The roles of a block with a producer; with `reallocates`, registers move from the producer to the consumers. With
+    `pingpong` each consumer is a role, else all are one role."""
+    parts = family.specialization
+    assert parts is not None
+    more, less = parts.reallocation.get(consumers, (None, None)) if reallocates else (None, None)
+    producer = Role(PRODUCER, parts.producer_warps, less)
+    if order == PINGPONG:
+        return *(Role(f"{CONSUMER}{number}", parts.consumer_warps, more) for number in range(consumers)), producer
+    return Role(CONSUMER, parts.consumer_warps * consumers, more), producer
 
 
 def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
     found: list[Problem] = []
     if not 1 <= schedule.warps <= MOST_WARPS or min(role.warps for role in schedule.roles) < 1:
         found.append(Problem("warps", f"{schedule.warps} warps a block", f"choose 1 to {MOST_WARPS}"))
-    by_tma = [loop for loop in schedule.pipelines if loop.copy == "tma"]
-    consumers = schedule.takers if schedule.takers > 1 else schedule.tile_warps // 4
-    known = [tma_roles(consumers, passed_on, schedule.order) for passed_on in (False, True)]
-    if by_tma and schedule.order == "pingpong" and consumers < 2:
+    by_tma = [loop for loop in schedule.pipelines if loop.copy == TMA]
+    parts = fed_family(TMA, target, by_tma[0].mma if by_tma else None)
+    assert parts.specialization is not None
+    most = parts.specialization.most_consumers
+    consumers = schedule.takers if schedule.takers > 1 else schedule.tile_warps // parts.specialization.consumer_warps
+    known = [block_roles(parts, consumers, reallocates, schedule.order) for reallocates in (False, True)]
+    if by_tma and schedule.order == PINGPONG and consumers < 2:
         found.append(Problem("order", "`pingpong` of one consumer", "choose 2 or 3 consumers"))
-    if by_tma and (schedule.roles not in known or consumers > MOST_CONSUMERS):
+    if by_tma and (schedule.roles not in known or consumers > most):
         text = f"`tma` for roles {', '.join(f'{role.name} of {role.warps} warps' for role in schedule.roles)}"
-        found.append(Problem("consumers", text, f"choose 1 to {MOST_CONSUMERS} consumers"))
+        found.append(Problem("consumers", text, f"choose 1 to {most} consumers"))
     if not by_tma and len(schedule.roles) > 1:
         found.append(Problem("consumers", f"{len(schedule.roles)} roles without `tma`", 'choose `copy = "tma"`, or one role'))
     if by_tma and (len(by_tma) < len(schedule.pipelines) or len(by_tma) > 1):
         found.append(Problem("copy", "`tma` in a kernel with several loops that feed products", 'choose `copy = "cp_async"`'))
-    if any(loop.mma != "wgmma" for loop in by_tma):
-        found.append(Problem("copy", "`tma` for products other than `wgmma`", 'choose `mma = "wgmma"`, or `copy = "cp_async"`'))
+    if any(loop.family not in COPIES[TMA] for loop in by_tma):
+        text = f"`tma` for products other than `{parts.name}`"
+        found.append(Problem("copy", text, f'choose `mma = "{parts.name}"`, or `copy = "{CP_ASYNC}"`'))
     if schedule.blocks is not None:
         most = min(target.max_blocks, target.max_warps // max(schedule.warps, 1))
         if not 1 <= schedule.blocks <= most:
@@ -268,17 +294,21 @@ def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
     return found
 
 
-def _of_family(part: str, name: str, known: dict[str, str | None], target: Target) -> list[Problem]:
-    names = ", ".join(f'"{item}"' for item, family in known.items() if family is None or family in target.families)
+def _of_family(part: str, name: str, known: Mapping[str, tuple[Family, ...]], target: Target) -> list[Problem]:
+    def can(families: tuple[Family, ...]) -> bool:
+        return not families or any(target.has(family) for family in families)
+
+    names = ", ".join(f'"{item}"' for item, families in known.items() if can(families))
     if name in TO_COME[part]:
         return [_not_yet(part, f'`{part} = "{name}"`', names)]
     if name not in known:
         return [Problem(part, f'`{part} = "{name}"` is not known', f"choose among {names}")]
-    family = known[name]
-    if family is not None and family not in target.families:
-        text = f"{target} has no `{family}`" + (f", which `{name}` feeds" if family != name else "")
-        return [Problem(part, text, f"choose among {names}, or name the `arch` that it is for")]
-    return []
+    if can(known[name]):
+        return []
+    needed = [family.name for family in known[name]]
+    text = f"{target} has no {' or '.join(f'`{one}`' for one in needed)}"
+    feeds = f", which `{name}` feeds" if name not in needed else ""
+    return [Problem(part, text + feeds, f"choose among {names}, or name the `arch` that it is for")]
 
 
 def _not_yet(part: str, what: str, instead: str) -> Problem:

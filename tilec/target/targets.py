@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
+from tilec.target.families import REGISTER_REALLOCATION, WGMMA, Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,15 @@ class Target:
     def __str__(self) -> str:
         return self.name
 
+    def has(self, family: Family) -> bool:
+        """Whether it has the instructions of a family."""
+        return not family.pattern or family.name in self.families
+
+    @property
+    def reallocates_registers(self) -> bool:
+        """Whether registers can move between warpgroups."""
+        return REGISTER_REALLOCATION in self.families
+
     @staticmethod
     def parse(text: str) -> Target:
         """The target for `sm_90`, `sm_90a` or `90`; CompileError E0603 for an unknown architecture."""
@@ -42,11 +52,11 @@ class Target:
         raise CompileError(Diagnostic("E0603", f"unknown architecture `{text}`", hint=f"choose among {known}"))
 
 
-SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({"wgmma", "setmaxnreg"}))
+SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({WGMMA.name, REGISTER_REALLOCATION}))
 SM_100A: Final = Target(
-    "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({"tcgen05", "setmaxnreg", "clusterlaunchcontrol"})
+    "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({"tcgen05", REGISTER_REALLOCATION, "clusterlaunchcontrol"})
 )
 SM_120A: Final = Target(
-    "sm_120a", (12, 0), "+ptx88", 101376, 48, 24, frozenset({"block_scale", "setmaxnreg", "clusterlaunchcontrol"})
+    "sm_120a", (12, 0), "+ptx88", 101376, 48, 24, frozenset({"block_scale", REGISTER_REALLOCATION, "clusterlaunchcontrol"})
 )
 TARGETS: Final = (SM_90A, SM_100A, SM_120A)

@@ -109,7 +109,7 @@ def with_axes(layout: Layout, axes: dict[int, int], rank: int) -> Layout:
     def renumbered(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
         return tuple(d if d.axis is None else Digit(d.extent, axes[d.axis], d.stride) for d in digits)
 
-    return Layout(rank, renumbered(layout.registers), renumbered(layout.lanes), renumbered(layout.warps))
+    return Layout(rank, renumbered(layout.registers), renumbered(layout.lanes), renumbered(layout.warps), layout.space)
 
 
 BANKS_BYTES: Final = 128
@@ -187,7 +187,8 @@ def reshaped(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -
         if None in pieces:
             return None
         groups.append(tuple(part for parts in pieces if parts is not None for part in parts))
-    return Layout(len(target), *groups)
+    registers, lanes, warps = groups
+    return Layout(len(target), registers, lanes, warps, layout.space)
 
 
 def hidden(layout: Layout, repeated: set[int]) -> Layout:

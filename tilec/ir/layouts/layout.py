@@ -19,6 +19,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from tilec.target.families import MemorySpace
+
 
 class Digit(NamedTuple):
     """One digit of a hardware index. A tuple: made, compared and hashed in a third of the time of a dataclass."""
@@ -33,12 +35,14 @@ class Digit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Digits of the register, lane and warp index. Lane extents multiply to 32, warp extents to the kernel's warps."""
+    """Digits of the register, lane and warp index. Lane extents multiply to 32, warp extents to the kernel's warps. `space`:
+    where the elements are. In a memory that is not registers, a register index counts elements that a thread can address."""
 
     rank: int
     registers: tuple[Digit, ...]
     lanes: tuple[Digit, ...]
     warps: tuple[Digit, ...]
+    space: MemorySpace = MemorySpace.REGISTERS
 
     @property
     def num_registers(self) -> int:
@@ -103,14 +107,17 @@ class Layout:
 
     def __str__(self) -> str:
         groups = (self.registers, self.lanes, self.warps)
-        return "<" + " | ".join(" ".join(map(str, group)) or "1" for group in groups) + ">"
+        space = "" if self.space is MemorySpace.REGISTERS else f" in {self.space.value}"
+        return "<" + " | ".join(" ".join(map(str, group)) or "1" for group in groups) + ">" + space
 
 
 def register_map(source: Layout, target: Layout, shift: tuple[int, ...] = ()) -> tuple[int, ...] | None:
     """For each register of `target`, the register of the same thread in `source` that has its element; None if a thread would
-    need an element of another thread. It lets an accumulator be operand A of the next product. `shift` is the position in the
-    source's tile at which the target's begins.
+    need an element of another thread, or of another memory space. It lets an accumulator be operand A of the next product.
+    `shift` is the position in the source's tile at which the target's begins.
     """
+    if source.space is not target.space:
+        return None
     # A coordinate is the sum of a register's, a lane's and a warp's part. So lanes and warps can be checked one by one, and the
     # difference between source and target must be the same for all threads: otherwise registers would be indexed at run time.
     lanes = ((lane, 0) for lane in range(prod(digit.extent for digit in source.lanes)))

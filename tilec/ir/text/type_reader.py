@@ -10,6 +10,7 @@ from tilec.ir.expr import COMPARISONS, Expr, const, sym
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.text.tokens import ParseError, Token, tokenize
 from tilec.ir.types import DTYPES, DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
+from tilec.target.families import MemorySpace
 
 PRECEDENCE_LEVELS: Final = (("or",), ("and",), tuple(COMPARISONS), ("+", "-"), ("*", "//", "%"))
 """Binary operators from the loosest to the tightest."""
@@ -207,7 +208,17 @@ class TypeReader:
         if not isinstance(type_, TileType) or not self.skip("<"):
             return type_, None
         registers, lanes, warps = self.digits("|"), self.digits("|"), self.digits(">")
-        return type_, Layout(type_.rank, registers, lanes, warps)
+        return type_, Layout(type_.rank, registers, lanes, warps, self.memory_space())
+
+    def memory_space(self) -> MemorySpace:
+        """The memory space after a layout's digits; none is written for registers."""
+        if not self.skip("in"):
+            return MemorySpace.REGISTERS
+        token = self.take()
+        for space in MemorySpace:
+            if space.value == token.text and space is not MemorySpace.REGISTERS:
+                return space
+        raise self.error(f"expected a memory space, found {token.description}", token)
 
     def digits(self, close: str) -> tuple[Digit, ...]:
         digits: list[Digit] = []

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from tilec.atoms import mma_sync, wgmma
+from tilec.atoms import mma_sync
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function
@@ -33,25 +33,26 @@ from tilec.passes.schedule.pipelining.staging import Candidate, stage_by
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong
+from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, family_named
 from tilec.target.schedule import (
+    BEHIND,
+    GRID,
     MOST_WARPS,
     NOT_AHEAD,
     NOTHING_FIXED,
+    PINGPONG,
+    REGISTERS,
+    THREADS,
     Overrides,
     Pipeline,
     Problem,
     Role,
     Schedule,
+    block_roles,
+    fed_family,
     problems,
-    tma_roles,
 )
 from tilec.target.targets import Target
-
-MAX_STAGES: Final = 4
-MAX_GROUP_STAGES: Final = 8
-"""With `wgmma`: operands need no registers, so tiles may be small and latency-bound, which deeper pipelines hide."""
-MIN_GROUP_STAGES: Final = 3
-"""With `wgmma`, which reads a stage until one iteration later."""
 
 DEFAULT_WARPS: Final = 4
 MAX_WARPS: Final = 16
@@ -67,15 +68,15 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     canonicalize(draft)
     warps = function.num_warps or wanted.warps or product_warps(draft) or tile_warps(draft)
     schedule = Schedule(
-        _tma_roles(draft, target, wanted) if wanted.copy == "tma" else (Role("all", warps),),
+        _tma_roles(draft, target, wanted) if wanted.copy == TMA else (Role("all", warps),),
         (),
         wanted.blocks,
         bool(wanted.persistent),
         wanted.cluster or 1,
-        wanted.order or "grid",
+        wanted.order or GRID,
         wanted.early,
-        wanted.next or "behind",
-        wanted.store or "threads",
+        wanted.next or BEHIND,
+        wanted.store or THREADS,
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
         schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.takers == 1 else schedule
@@ -94,10 +95,10 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
 def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role, ...]:
     """Roles of a block with `copy = "tma"`. With pingpong each consumer has a whole tile in registers, so it needs register
     reallocation from the producer."""
-    if wanted.order != "pingpong":
-        return tma_roles(wanted.consumers or _consumers(draft))
-    reallocates = "setmaxnreg" in target.families and wanted.blocks is None
-    return tma_roles(wanted.consumers or 2, reallocates, "pingpong")
+    family = fed_family(TMA, target, wanted.mma)
+    if wanted.order != PINGPONG:
+        return block_roles(family, wanted.consumers or _consumers(draft, family))
+    return block_roles(family, wanted.consumers or 2, target.reallocates_registers and wanted.blocks is None, PINGPONG)
 
 
 def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
@@ -105,9 +106,12 @@ def _reallocate_registers(draft: Function, schedule: Schedule, target: Target, w
     `blocks` is given."""
     products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
     few_accumulators = len(products) < 2 and max(products) <= MAX_ACCUMULATORS * 32 * schedule.tile_warps
-    if wanted.copy != "tma" or few_accumulators or "setmaxnreg" not in target.families or schedule.blocks is not None:
+    if wanted.copy != TMA or few_accumulators or not target.reallocates_registers or schedule.blocks is not None:
         return schedule
-    return replace(schedule, roles=tma_roles(schedule.tile_warps // 4, passed_on=True))
+    family = fed_family(TMA, target, wanted.mma)
+    assert family.specialization is not None
+    consumers = schedule.tile_warps // family.specialization.consumer_warps
+    return replace(schedule, roles=block_roles(family, consumers, reallocates=True))
 
 
 def _override_problems(schedule: Schedule, wanted: Overrides) -> list[Problem]:
@@ -115,7 +119,7 @@ def _override_problems(schedule: Schedule, wanted: Overrides) -> list[Problem]:
     parts = [part for part in ("stages", "copy", "mma", "consumers") if part in wanted.given()]
     if parts and not schedule.pipelines:
         return [Problem(parts[0], f"no loop of it feeds a product, so that `{parts[0]}` says nothing", "leave it out")]
-    if wanted.consumers is not None and wanted.copy != "tma":
+    if wanted.consumers is not None and wanted.copy != TMA:
         return [Problem("consumers", "`consumers` are of copies by `tma`", 'write `copy = "tma"` too, or `warps` instead')]
     if wanted.warps is not None and wanted.warps != schedule.warps:
         text = f"{wanted.warps} warps where consumers and producer have {schedule.warps}"
@@ -131,26 +135,28 @@ def _grid_problems(draft: Function, schedule: Schedule) -> list[Problem]:
 
 def _store_problems(draft: Function, schedule: Schedule, target: Target) -> list[Problem]:
     """Why the result cannot be stored by TMA."""
-    if schedule.store != "tma":
+    if schedule.store != TMA:
         return []
     text = tensor_stores.problem(_after(through(LAYOUT), draft, schedule, target))
     return [Problem("store", f'no `store = "tma"`: {text}', "leave `store` out")] if text else []
 
 
 def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
-    """Too many warps per SM: the registers left per thread are fewer than a `wgmma` instruction needs."""
-    if all(loop.mma != "wgmma" for loop in schedule.pipelines) or not 1 <= schedule.warps <= MOST_WARPS:
+    """Too many warps per SM: the registers left per thread are fewer than an MMA needs."""
+    families = [loop.family for loop in schedule.pipelines if loop.family is not None]
+    if not families or not 1 <= schedule.warps <= MOST_WARPS:
         return []
     blocks = schedule.blocks or 1
-    available = wgmma.REGISTERS_OF_BLOCKS // (blocks * 32 * schedule.warps) // 8 * 8
+    available = REGISTERS // (blocks * 32 * schedule.warps) // 8 * 8
     columns = max(op.result.tile.shape[-1] for op in draft.body.walk() if isinstance(op, Mma))
-    if available >= wgmma.least_registers(columns):
+    least = max(family.least_registers(columns) for family in families)
+    if available >= least:
         return []
     text = (
         f"{blocks} blocks of {schedule.warps} warps leave {available} registers a thread; a product of {columns} columns takes"
     )
     part = "blocks" if schedule.blocks else "consumers" if len(schedule.roles) > 1 else "warps"
-    return [Problem(part, f"{text} {wgmma.least_registers(columns)}", "choose fewer, or tiles of fewer columns")]
+    return [Problem(part, f"{text} {least}", "choose fewer, or tiles of fewer columns")]
 
 
 def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
@@ -186,10 +192,10 @@ def product_warps(function: Function) -> int:
     return max(fitting, default=max_warps)
 
 
-def _consumers(function: Function) -> int:
-    """Consumer warpgroups that divide the rows of every MMA: two if each then has whole tiles of 64 rows, else one."""
+def _consumers(function: Function, family: Family) -> int:
+    """Consumers that divide the rows of every MMA: two if each then has whole instructions, else one."""
     rows = [op.result.tile.shape[-2] for op in function.body.walk() if isinstance(op, Mma)]
-    return 2 if rows and all(count % (2 * wgmma.GROUP_M) == 0 for count in rows) else 1
+    return 2 if rows and all(count % (2 * family.shape.rows) == 0 for count in rows) else 1
 
 
 def tile_warps(function: Function) -> int:
@@ -233,28 +239,33 @@ def pipelines_of(
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
-        if found[-1].copy == "tma":
-            problem = _tma_problem(draft_copy, candidate, target) or _pingpong_problem(draft_copy, candidate, schedule)
+        if found[-1].copy == TMA:
+            problem = _tma_problem(draft_copy, candidate, fed_family(TMA, target, wanted.mma), target) or _pingpong_problem(
+                draft_copy, candidate, schedule
+            )
             if problem is not None:
                 raise refusal(draft, problem, wanted, target)
             return found[-1]
-        if found[-1].mma == "wgmma" and (not candidate.suits_wgmma or found[-1].stages < MIN_GROUP_STAGES):
-            text = f"its product is none that `wgmma` makes in {found[-1].stages} stages"
-            raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {MIN_GROUP_STAGES} stages"), wanted, target)
+        family = found[-1].family
+        if family is not None and (family not in candidate.families or found[-1].stages < family.least_stages):
+            text = f"its product is none that `{family.name}` makes in {found[-1].stages} stages"
+            hint = f"leave `mma` out, or have {family.least_stages} stages"
+            raise refusal(draft, Problem("mma", text, hint), wanted, target)
         return found[-1]
 
     stage_by(draft_copy, decide, schedule)
     return tuple(found)
 
 
-def _tma_problem(function: Function, candidate: Candidate, target: Target) -> Problem | None:
+def _tma_problem(function: Function, candidate: Candidate, family: Family, target: Target) -> Problem | None:
     """Why TMA copies cannot load a loop's operands."""
-    if "wgmma" not in target.families:
-        text = f"`tma` feeds `wgmma`, which {target} has not"
+    if not target.has(family):
+        text = f"`tma` feeds `{family.name}`, which {target} has not"
     elif candidate.chain is not None:
         text = back_to_back.problem(function, candidate.chain) or ""
-    elif not candidate.suits_wgmma:
-        text = f"`wgmma` does not make its product of two copied operands on {function.num_warps} warps (`tilec explain E0809`)"
+    elif family not in candidate.families:
+        product = f"product of two copied operands on {function.num_warps} warps"
+        text = f"`{family.name}` does not make its {product} (`tilec explain E0809`)"
     else:
         text = tensor_staging.problem(function, candidate.loop, candidate.operands) or ""
     return Problem("copy", text, 'choose `copy = "cp_async"`, or other `consumers`') if text else None
@@ -272,22 +283,22 @@ def _pingpong_problem(function: Function, candidate: Candidate, schedule: Schedu
 def _pipeline(
     candidate: Candidate, blocks: int | None, target: Target, wanted: Overrides, limit: int | None
 ) -> Pipeline:  # fmt: skip
-    if wanted.copy == "tma":
+    if wanted.copy == TMA:
+        family = fed_family(TMA, target, wanted.mma)
         used_bytes = tensor_staging.HEAD_BYTES + (candidate.chain.unstaged_bytes if candidate.chain is not None else 0)
-        max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, MAX_GROUP_STAGES)
-        return Pipeline(wanted.stages or min(limit or MAX_GROUP_STAGES, max_stages), "tma", wanted.mma or "wgmma")
-    uses_wgmma = "wgmma" in target.families and candidate.suits_wgmma if wanted.mma is None else wanted.mma == "wgmma"
-    if wanted.stages is not None:
-        stages = wanted.stages
-    else:
-        stages = min(
-            limit or MAX_GROUP_STAGES, _stages(candidate, blocks, target, MAX_GROUP_STAGES if uses_wgmma else MAX_STAGES)
-        )
+        max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, family.most_stages)
+        return Pipeline(wanted.stages or min(limit or family.most_stages, max_stages), TMA, wanted.mma or family.name)
+    fitting = [family for family in candidate.families if target.has(family)]
+    family = (family_named(wanted.mma) or MMA_SYNC) if wanted.mma is not None else fitting[0]
+    stages = wanted.stages
+    if stages is None:
+        max_stages = _stages(candidate, blocks, target, family.most_stages)
+        stages = max_stages if limit is None else min(limit, max_stages)
     if wanted.mma is None:
-        uses_wgmma = uses_wgmma and stages >= MIN_GROUP_STAGES
+        family = next((one for one in fitting if one.least_stages <= stages), MMA_SYNC)
     if stages < 2:
         return replace(NOT_AHEAD, copy=wanted.copy or NOT_AHEAD.copy, mma=wanted.mma or NOT_AHEAD.mma)
-    return Pipeline(stages, wanted.copy or "cp_async", wanted.mma or ("wgmma" if uses_wgmma else "mma_sync"))
+    return Pipeline(stages, wanted.copy or CP_ASYNC, wanted.mma or family.name)
 
 
 def _stages(candidate: Candidate, blocks: int | None, target: Target, max_stages: int) -> int:

@@ -125,9 +125,9 @@ def _keeps_shape(owner: object) -> bool:
 def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
     """Note on an `mma.sync` if the target has `wgmma` and only the tile's shape or the number of warps prevents its use."""
     *batch, rows, columns = op.result.tile.shape
-    if batch or "wgmma" not in target.families or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
+    if batch or not target.has(wgmma.FAMILY) or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
         return []
-    if warps % 4:
+    if warps % wgmma.FAMILY.issuer.warps:
         reason, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
     elif rows % (wgmma.GROUP_M * (warps // 4)):
         multiple = wgmma.GROUP_M * (warps // 4)
@@ -137,4 +137,8 @@ def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
         hint = f"use at most {wgmma.GROUP_N_LIMIT} columns and {MAX_ACCUMULATORS} sums a thread"
     else:
         return []
-    return [Note("tensor_core", text_line(op), f"a product of {rows} x {columns} does without `wgmma`: {reason}", hint)]
+    return [
+        Note(
+            "tensor_core", text_line(op), f"a product of {rows} x {columns} does without `{wgmma.FAMILY.name}`: {reason}", hint
+        )
+    ]

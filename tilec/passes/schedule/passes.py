@@ -20,7 +20,8 @@ from tilec.passes.schedule.simplify import in_range, versioning
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong, roles
 from tilec.passes.schedule.sync import barrier_insertion
-from tilec.target.schedule import Schedule
+from tilec.target.families import TMA
+from tilec.target.schedule import STREAMED, Schedule
 from tilec.target.targets import Target
 
 
@@ -113,13 +114,13 @@ PASSES: Final = (
         "tensor_stores",
         lambda function, settings: tensor_stores.insert(function, settings.target, settings.schedule.takers),
         "It stores from accumulators' layouts, before conversions that its stores do not need.",
-        when=lambda schedule, _: schedule.store == "tma",
+        when=lambda schedule, _: schedule.store == TMA,
     ),
     Pass(
         "streamed_stores",
         lambda function, _: streamed_stores.mark(function),
         "It marks the stores that threads still make themselves.",
-        when=lambda schedule, _: schedule.store == "streamed",
+        when=lambda schedule, _: schedule.store == STREAMED,
     ),
     Pass("conversions", lambda function, _: conversions.convert(function), "Operands have all layouts that operations need."),
     SHARED_CONVERSIONS,

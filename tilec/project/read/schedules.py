@@ -17,7 +17,21 @@ from typing import Any, Final
 from tilec.diagnostics.diagnostic import CompileError, Span
 from tilec.diagnostics.spelling import ask_first
 from tilec.project.read.models import Constant
-from tilec.target.schedule import COPIES, OVERRIDES, PRODUCTS, Overrides, Pipeline, Role, Schedule, problems, tma_roles
+from tilec.target.families import CP_ASYNC, LOAD, MMA_SYNC, TMA
+from tilec.target.schedule import (
+    BEHIND,
+    GRID,
+    OVERRIDES,
+    PINGPONG,
+    THREADS,
+    Overrides,
+    Pipeline,
+    Role,
+    Schedule,
+    block_roles,
+    fed_family,
+    problems,
+)
 from tilec.target.targets import Target
 
 CONDITIONS: Final = ("constants", "arch")
@@ -25,11 +39,11 @@ _KEYS: Final = (*OVERRIDES, *CONDITIONS)
 _EXPECTED: Final = {int: "a number from {least} to 1024", str: "a string", bool: "true or false"}
 _LEAST: Final = {"early": 0}
 _EXAMPLES: Final = {
-    "copy": f'"{list(COPIES)[-1]}"',
-    "mma": f'"{next(iter(PRODUCTS))}"',
-    "order": '"grid"',
-    "next": '"behind"',
-    "store": '"tma"',
+    "copy": f'"{TMA}"',
+    "mma": f'"{MMA_SYNC.name}"',
+    "order": f'"{GRID}"',
+    "next": f'"{BEHIND}"',
+    "store": f'"{TMA}"',
     "persistent": "true",
 }
 _ELSEWHERE: Final = {
@@ -98,27 +112,30 @@ def _rules(
     wanted = _targets(table["arch"], targets, refuse, span_of) if "arch" in table else targets
     overrides = Overrides(**found, places=tuple((key, span_of("schedule", key)) for key in found))
     for target in wanted:
-        for problem in problems(_alone(overrides), target):
+        for problem in problems(_alone(overrides, target), target):
             refuse("E0809", problem.text, overrides.place(problem.part) or span_of("schedule", ""), problem.hint)
     if "arch" not in table:
         return [Rule(condition, overrides)]
     return [Rule(condition, replace(overrides, target=target.name)) for target in wanted]
 
 
-def _alone(overrides: Overrides) -> Schedule:
+def _alone(overrides: Overrides, target: Target) -> Schedule:
     """A schedule with the overrides, and with other values that cause no problem by themselves."""
-    stages, order = overrides.stages or 2, overrides.order or "grid"
-    pingpong = order == "pingpong"
+    stages, order = overrides.stages or 2, overrides.order or GRID
+    pingpong = order == PINGPONG
     copy = overrides.copy or (
-        "tma" if overrides.consumers or pingpong or overrides.store == "tma" else "load" if stages == 1 else "cp_async"
+        TMA if overrides.consumers or pingpong or overrides.store == TMA else LOAD if stages == 1 else CP_ASYNC
     )
-    by_tma = copy == "tma"
-    loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
-    roles = tma_roles(overrides.consumers or 1 + pingpong, order=order) if by_tma else (Role("all", overrides.warps or 1),)
+    by_tma = copy == TMA
+    family = fed_family(TMA, target, overrides.mma) if by_tma else MMA_SYNC
+    loops = (Pipeline(stages, copy, overrides.mma or family.name),)
+    roles = (Role("all", overrides.warps or 1),)
+    if by_tma:
+        roles = block_roles(family, overrides.consumers or 1 + pingpong, order=order)
     persistent = pingpong if overrides.persistent is None else overrides.persistent
     return Schedule(
-        roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early, overrides.next or "behind",
-        overrides.store or "threads",
+        roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early, overrides.next or BEHIND,
+        overrides.store or THREADS,
     )  # fmt: skip
 
 

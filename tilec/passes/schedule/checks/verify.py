@@ -4,6 +4,7 @@ In: the output of `tilec.passes.schedule.prepare`, or its text parsed back, and 
 names the operation. It first runs the structural verifier (`tilec.ir.verifier`), then checks:
 
 - the target has the instruction families, warps, registers and shared memory that are used;
+- every tile is in registers, or where a family of the target has its accumulators;
 - live allocations of shared memory do not overlap, and have the alignment that their readers need;
 - every operand has its operation's layout; only `stores`, `take` and similar operations move elements between threads, and each
   `take` reads a matching `stores`;
@@ -34,10 +35,10 @@ from tilec.ir.types import TileType
 from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
-from tilec.target.schedule import MOST_WARPS
+from tilec.target.families import FAMILIES, MemorySpace
+from tilec.target.schedule import MOST_WARPS, REGISTERS
 from tilec.target.targets import Target
 
-GROUP_ALIGNMENT: Final = 1024
 MAX_ROLES: Final = 15
 """A block has 16 hardware barriers, one of which synchronizes all its threads (PTX ISA, `barrier`)."""
 
@@ -74,6 +75,7 @@ class _Walk:
         self.touches = touches(function)
         self.stores: dict[Value, Op] = {}  # the last store into each scratch buffer
         self.live = live_shared(function)
+        self.spaces = {MemorySpace.REGISTERS, *(family.accumulators for family in FAMILIES if target.has(family))}
 
     def block(self, block: Block, warps: int, alone: bool, yielded: tuple[Layout | None, ...]) -> None:
         """`alone`: one thread executes the block."""
@@ -105,6 +107,9 @@ class _Walk:
     def op(self, op: Op, warps: int) -> None:
         if exchange_bytes(op, warps * 32):
             raise VerifyError(f"{_at(op)} passes elements between threads by itself")
+        for layout in (value.layout for value in op.results if value.layout is not None):
+            if layout.space not in self.spaces:
+                raise VerifyError(f"{_at(op)}: no family of {self.target} has accumulators in {layout.space.value} memory")
         match op:
             case Relayout():
                 value, layout = op.operands[0], op.result.layout
@@ -148,12 +153,12 @@ class _Walk:
             raise VerifyError(f"{_at(op)} takes another tile than was put there")
 
     def check_product(self, op: GroupProduct, warps: int) -> None:
-        if "wgmma" not in self.target.families or warps % 4:
+        if not self.target.has(wgmma.FAMILY) or warps % wgmma.FAMILY.issuer.warps:
             raise VerifyError(f"{_at(op)}: {self.target} has no products of groups of {warps} warps")
         for buffer, _ in op.reads:
             alloc = buffer.owner
-            if not isinstance(alloc, SharedAlloc) or alloc.alignment % GROUP_ALIGNMENT:
-                raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {GROUP_ALIGNMENT} bytes")
+            if not isinstance(alloc, SharedAlloc) or alloc.alignment % wgmma.FAMILY.stage_alignment:
+                raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {wgmma.FAMILY.stage_alignment} bytes")
             if buffer.shared.width * buffer.shared.dtype.bytes != wgmma.GROUP_ROW_BYTES:
                 raise VerifyError(f"{_at(op)}: its matrices lie in rows of {wgmma.GROUP_ROW_BYTES} bytes")
         rows, columns = op.result.tile.shape
@@ -172,7 +177,7 @@ class _Walk:
 
     def check_tensor_store(self, op: PutRows | TensorStore, warps: int) -> None:
         alloc = (op.operands[0] if isinstance(op, PutRows) else op.scratch).owner
-        if "wgmma" not in self.target.families or not isinstance(alloc, SharedAlloc) or alloc.alignment % tma.ALIGNMENT:
+        if not self.target.has(wgmma.FAMILY) or not isinstance(alloc, SharedAlloc) or alloc.alignment % tma.ALIGNMENT:
             raise VerifyError(f"{_at(op)}: on {self.target}, from scratch that begins at no multiple of {tma.ALIGNMENT} bytes")
         if isinstance(op, PutRows) and not tensor_stores.is_accumulated(op.tile, warps):
             raise VerifyError(f"{_at(op)}: {op.tile.layout} is no accumulator of {warps} warps")
@@ -214,8 +219,8 @@ class _Walk:
             raise VerifyError(f"{_at(op)}: a block has barriers for {MAX_ROLES} roles")
         self.readers(op)
         registers = sum(32 * warps * registers for warps, registers in zip(op.warps, op.registers, strict=True))
-        if any(op.registers) and ("setmaxnreg" not in self.target.families or registers > wgmma.REGISTERS_OF_BLOCKS):
-            raise VerifyError(f"{_at(op)}: {registers} registers; a multiprocessor has {wgmma.REGISTERS_OF_BLOCKS}")
+        if any(op.registers) and (not self.target.reallocates_registers or registers > REGISTERS):
+            raise VerifyError(f"{_at(op)}: {registers} registers; a multiprocessor has {REGISTERS}")
         touches_of_roles = [
             [touch for inner in region.walk() if inner in self.touches for touch in self.touches[inner].made]
             for region in op.regions

@@ -24,7 +24,7 @@ from tilec.ir.ops import Constant, For, Load, Mma
 from tilec.ir.ops.launch_ops import WaitPrior
 from tilec.ir.types import TileType
 from tilec.passes.schedule.simplify.canonicalize import canonicalize
-from tilec.target.schedule import Schedule
+from tilec.target.schedule import BEFORE, Schedule
 
 PROLOGUE_REGISTERS: Final = 80
 """Maximum registers per thread for values loaded before the wait."""
@@ -38,7 +38,7 @@ def insert(function: Function, schedule: Schedule) -> Function:
     prologue = set(_prologue_ops(function, function.body.ops, launch_values(function)))
     start = [op for op in function.body.ops if op in prologue]
     rest = [op for op in function.body.ops if op not in prologue]
-    function.body.ops = [*start, WaitPrior(before=schedule.next == "before"), *rest]
+    function.body.ops = [*start, WaitPrior(before=schedule.next == BEFORE), *rest]
     return function
 
 

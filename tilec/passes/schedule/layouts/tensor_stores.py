@@ -79,7 +79,8 @@ def is_accumulated(tile: Value, warps: int) -> bool:
     rows, columns = tile.tile.shape
     if tile.layout is None or warps % 4 or rows % (wgmma.GROUP_M * (warps // 4)):
         return False
-    return _plain(tile.layout) == _plain(wgmma.group_accumulator(rows, columns, warps))
+    accumulator = wgmma.group_accumulator(rows, columns, warps)
+    return tile.layout.space is accumulator.space and _plain(tile.layout) == _plain(accumulator)
 
 
 def _plain(layout: Layout) -> tuple[tuple[Digit, ...], ...]:

@@ -107,4 +107,4 @@ def _vectors_first(layout: Layout) -> Layout:
     while digit := next((d for d in others if d.axis == last and d.stride == run and d.extent > 1), None):
         others.remove(digit)
         run *= digit.extent
-    return Layout(layout.rank, (Digit(run, last, 1), *others), layout.lanes, layout.warps)
+    return Layout(layout.rank, (Digit(run, last, 1), *others), layout.lanes, layout.warps, layout.space)

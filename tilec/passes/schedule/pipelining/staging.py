@@ -52,6 +52,7 @@ from tilec.passes.schedule.pipelining.staged_products import (
     unstaged_bytes,
 )
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS, MAX_REALLOCATED_ACCUMULATORS, guarded, multiply, suits
+from tilec.target.families import FAMILIES, MMA_SYNC, TMA, Family
 from tilec.target.schedule import Pipeline, Schedule
 
 
@@ -59,7 +60,8 @@ from tilec.target.schedule import Pipeline, Schedule
 class Candidate:
     """A loop that can be pipelined: its MMAs, and their operands that are copied through shared memory. Bytes of shared memory:
     `used_bytes` by the loops inside it, `unstaged_bytes` for the layout conversion of a register operand, `stage_bytes` for one
-    stage. `suits_wgmma`: `wgmma` can compute its MMA. `chain`: the back-to-back GEMM that it is, if any."""
+    stage. `families`: those that can compute its MMA, the preferred one first. `chain`: the back-to-back GEMM that it is, if
+    any."""
 
     loop: For
     products: list[Product]
@@ -67,7 +69,7 @@ class Candidate:
     used_bytes: int
     unstaged_bytes: int
     stage_bytes: int
-    suits_wgmma: bool
+    families: tuple[Family, ...]
     chain: back_to_back.BackToBack | None = None
 
 
@@ -117,7 +119,7 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
                 if any(
                     is_written(function, operand.load.source) for operand in copied
                 ):  # only `cp.async` may copy a written tensor
-                    candidate = dataclasses.replace(candidate, suits_wgmma=False)
+                    candidate = dataclasses.replace(candidate, families=(MMA_SYNC,))
                 else:
                     candidate = dataclasses.replace(
                         candidate, chain=back_to_back.find(function, loop, warps, products, invariant)
@@ -222,7 +224,7 @@ def _candidate(loop: For, products: list[Product], warps: int, max_accumulators:
         used,
         unstaged_bytes(products),
         stage_bytes,
-        not used and suits(loop, products, warps, max_accumulators),
+        (*(one for one in FAMILIES if not used and suits(one, loop, products, warps, max_accumulators)), MMA_SYNC),
     )
 
 
@@ -235,14 +237,14 @@ def _pipeline(
     registers: int,
 ) -> None:
     decided, warps = decide(candidate), function.num_warps
-    stages, grouped = decided.stages, decided.mma == "wgmma"
+    stages, family = decided.stages, decided.family or MMA_SYNC
     if stages < 2:
         return
     loop, products, operands, used_bytes = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
-    if decided.copy == "tma" and candidate.chain is not None:
+    if decided.copy == TMA and candidate.chain is not None:
         back_to_back_staging.pipeline(block, candidate.chain, stages, warps, registers)
         return
-    if decided.copy == "tma":
+    if decided.copy == TMA:
         tensor_staging.pipeline(function, block, loop, products[0], operands, stages)
         return
     before, after = Emitter(), Emitter()
@@ -250,20 +252,20 @@ def _pipeline(
     for operand in operands:
         buffer_type = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
         operand.buffer = before.add(
-            SharedAlloc(operands=[ring], offset=used_bytes, alignment=1024 if grouped else 128), buffer_type
+            SharedAlloc(operands=[ring], offset=used_bytes, alignment=family.stage_alignment), buffer_type
         )
         used_bytes += buffer_type.bytes
-    ahead = stages - 2 if grouped else stages - 1
+    ahead = stages - 2 if family.runs_ahead else stages - 1
     _prologue(before, loop, operands, ring, ahead)
     # After the prologue copies, so that they overlap the layout conversions of the other operands.
     hoist_constant_operands(before, loop, products, known)
-    _rewrite_body(before, loop, operands, products, ring, ahead, warps if grouped else 0)
+    _rewrite_body(before, loop, operands, products, ring, ahead, warps if family.runs_ahead else 0)
     after.add(Drain(operands=[ring]))
     after.add(Barrier())
     after.add(SharedFree(operands=[*(operand.buffer for operand in operands if operand.buffer is not None), ring]))
     position = block.ops.index(loop)
     pipelined_loop: Op = loop
-    if grouped:
+    if family.runs_ahead:
         pipelined_loop = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps, positions=1)
     block.ops[position : position + 1] = [*before.ops, pipelined_loop, *after.ops]
 

@@ -15,6 +15,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops.staging_ops import GroupMma, WaitMma
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
+from tilec.target.families import Family, MemorySpace
 
 MAX_ACCUMULATORS = 128
 """Accumulator registers per thread: more leave too few of its 255 registers."""
@@ -24,11 +25,12 @@ AfterLoop = Callable[[For], list[Op]]
 """Makes the operations to insert after a loop, given that loop."""
 
 
-def suits(loop: For, products: list[Product], warps: int, max_accumulators: int = MAX_ACCUMULATORS) -> bool:
-    """Whether the loop has one MMA that `wgmma` can compute: both operands staged, K-major with rows of 128 bytes, a shape of
-    whole tiles, accumulated across iterations and used by nothing else; at most `max_accumulators` accumulator elements per
-    thread."""
-    if len(products) != 1 or warps % 4:
+def suits(family: Family, loop: For, products: list[Product], warps: int, max_accumulators: int = MAX_ACCUMULATORS) -> bool:
+    """Whether the loop has one MMA that a family with operands in shared memory can compute: both operands staged, K-major with
+    rows of 128 bytes, a shape of whole instructions, accumulated across iterations and used by nothing else; at most
+    `max_accumulators` accumulator elements per thread if they are in registers."""
+    issuers = family.issuers(warps)
+    if len(products) != 1 or not issuers or not family.runs_ahead:
         return False
     (product,) = products
     left, right, mma = product.left, product.right, product.mma
@@ -36,8 +38,8 @@ def suits(loop: For, products: list[Product], warps: int, max_accumulators: int 
         return False
     rows, columns = mma.result.tile.shape
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
-    fits = rows * columns <= max_accumulators * 32 * warps
-    shape = fits and rows % (wgmma.GROUP_M * (warps // 4)) == 0 and columns <= wgmma.GROUP_N_LIMIT
+    fits = family.accumulators is not MemorySpace.REGISTERS or rows * columns <= max_accumulators * 32 * warps
+    shape = fits and rows % (family.shape.rows * issuers) == 0 and columns <= family.shape.most_columns
     body = loop.regions[0]
     users = [op for op in body.walk() for value in op.operands if value is mma.result]
     carried = [a for a, v in zip(body.arguments[1:], body.ops[-1].operands, strict=True) if v is mma.result]

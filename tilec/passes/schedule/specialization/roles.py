@@ -56,7 +56,7 @@ def split(function: Function, schedule: Schedule) -> Function:
         names=tuple(role.name for role in roles),
         warps=tuple(role.warps for role in roles),
         registers=tuple(role.registers or 0 for role in roles),
-        alone=(*(False for _ in consumer_blocks), True),
+        alone=tuple(role.is_single_thread for role in roles),
         regions=[*consumer_blocks, Block(ops=producer_block_ops)],
     )
     body.ops = [*shared_ops, roles_op]

@@ -1,0 +1,105 @@
+"""Families of matrix instructions agree with atoms, targets and schedules; layouts say their memory space."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import shipped
+from tests.shipped import ROOT
+from tilec.atoms import mma_sync, wgmma
+from tilec.atoms.mma_sync import WarpGrid
+from tilec.codegen.legality import check
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.ir.core import VerifyError
+from tilec.ir.layouts.layout import register_map
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
+from tilec.ir.text.tokens import ParseError
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.checks.verify import verify
+from tilec.target.families import FAMILIES, TMA, WGMMA, Family, Issuer, MemorySpace, family_named
+from tilec.target.schedule import COPIES, ORDERS, PINGPONG, PRODUCTS, REGISTERS, STORES, block_roles, fed_family
+from tilec.target.targets import SM_90A, SM_120A, TARGETS
+
+ATOMS = (mma_sync, wgmma)
+ACCUMULATOR = wgmma.group_accumulator(64, 64, 4)
+
+
+def test_every_family_has_one_atom_and_a_name_of_its_own() -> None:
+    assert [atom.FAMILY for atom in ATOMS] == [*FAMILIES]
+    assert [family_named(name) for name in PRODUCTS] == [*FAMILIES]
+    assert family_named("tcgen05") is None
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_only_its_definition_and_its_atom_write_its_name(family: Family) -> None:
+    """The emulator is an independent checker with its own names of instructions."""
+    pattern = re.compile(f"""["']{family.name}["']""")
+    found = {path.relative_to(ROOT) for path in (ROOT / "tilec").rglob("*.py") if pattern.search(path.read_text())}
+    assert {path for path in found if path.parts[1] != "emulator"} == {Path("tilec/target/families.py")}
+
+
+def test_accumulators_say_where_they_are() -> None:
+    for layout, family in ((mma_sync.accumulator(16, 8, WarpGrid(1, 1)), mma_sync.FAMILY), (ACCUMULATOR, WGMMA)):
+        assert layout.space is family.accumulators
+        assert layout.problem((family.shape.rows, 8 if family is not WGMMA else 64), family.issuer.warps) is None
+
+
+def test_roles_use_up_the_registers_of_a_multiprocessor() -> None:
+    parts = WGMMA.specialization
+    assert parts is not None and parts.consumer_warps == WGMMA.issuer.warps == Issuer.WARPGROUP.warps
+    for consumers in parts.reallocation:
+        for order in ORDERS:
+            roles = block_roles(WGMMA, consumers, reallocates=True, order=order)
+            assert [role.is_single_thread for role in roles] == [*(False for _ in roles[:-1]), True]
+            total = sum(32 * role.warps * (role.registers or 0) for role in roles)
+            assert REGISTERS - 32 * 4 * 8 * len(roles) < total <= REGISTERS
+
+
+def test_issuers_share_a_product() -> None:
+    assert [WGMMA.issuers(warps) for warps in (1, 4, 6, 8)] == [0, 1, 0, 2]
+    assert [FAMILIES[0].issuers(warps) for warps in (1, 4)] == [1, 4]
+    assert replace(WGMMA, issuer=Issuer.THREAD).issuers(6) == 1
+
+
+def test_what_only_some_families_can_names_them() -> None:
+    assert COPIES[TMA] == STORES[TMA] == ORDERS[PINGPONG] == (WGMMA,)
+    assert not any(families for name, families in COPIES.items() if name != TMA)
+    for target in TARGETS:
+        assert target.has(FAMILIES[0]) and fed_family(TMA, target, "mma_sync") is WGMMA
+
+
+def test_code_of_a_family_is_for_targets_that_have_it() -> None:
+    code = 'call void asm sideeffect "wgmma.fence.sync.aligned;", ""()'
+    check(code, SM_90A)
+    with pytest.raises(CompileError, match="does not exist on sm_120a"):
+        check(code, SM_120A)
+
+
+def in_tensor_memory(text: str) -> str:
+    """The tile IR with every tile in tensor memory."""
+    return re.sub(r"(\| [^|>]*>)$", r"\1 in tensor", text, flags=re.MULTILINE)
+
+
+def test_the_text_of_a_layout_has_its_memory_space() -> None:
+    in_tensor = replace(ACCUMULATOR, space=MemorySpace.TENSOR)
+    assert str(in_tensor) == f"{ACCUMULATOR} in tensor"
+    assert register_map(ACCUMULATOR, in_tensor) is None
+    assert register_map(in_tensor, in_tensor) == tuple(range(in_tensor.num_registers))
+    text = print_function(prepare(shipped.load("add"), SM_90A))
+    moved = in_tensor_memory(text)
+    assert moved != text and print_function(parse_function(moved)) == moved
+    for wrong in ("registers", "heap"):
+        with pytest.raises(ParseError, match="expected a memory space"):
+            parse_function(moved.replace("in tensor\n", f"in {wrong}\n"))
+
+
+def test_no_target_has_accumulators_in_tensor_memory_yet() -> None:
+    text = print_function(prepare(shipped.load("add"), SM_90A))
+    verify(parse_function(text), SM_90A)
+    with pytest.raises(VerifyError, match="no family of sm_90a has accumulators in tensor memory"):
+        verify(parse_function(in_tensor_memory(text)), SM_90A)
