@@ -288,7 +288,7 @@ def _pipeline(
         used_bytes = tensor_staging.HEAD_BYTES + (candidate.chain.unstaged_bytes if candidate.chain is not None else 0)
         max_stages = _stages(replace(candidate, used_bytes=used_bytes, unstaged_bytes=0), blocks, target, family.most_stages)
         return Pipeline(wanted.stages or min(limit or family.most_stages, max_stages), TMA, wanted.mma or family.name)
-    fitting = [family for family in candidate.families if target.has(family)]
+    fitting = [family for family in candidate.families if target.has(family) and CP_ASYNC in family.copies]
     family = (family_named(wanted.mma) or MMA_SYNC) if wanted.mma is not None else fitting[0]
     stages = wanted.stages
     if stages is None:
