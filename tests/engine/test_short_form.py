@@ -98,8 +98,8 @@ def test_the_form_changes_within_a_generation(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParams | None
 ) -> None:
     forms: list[bool] = []
-    run = backend._run_decode  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(backend, "_run_decode", lambda output_mode, short: (forms.append(short), run(output_mode, short)))
+    run = backend.own.run
+    monkeypatch.setattr(backend.own, "run", lambda output_mode, short: (forms.append(short), run(output_mode, short)))
     slots = 10
     set_short_slots(monkeypatch, slots)
     sequence = backend.begin()
