@@ -23,7 +23,7 @@ from engine.errors import BundleRefused, DeviceError
 from engine.graph.integers import Replay
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify, verify_captured
-from engine.models.rope import rope_table
+from engine.models.families import family_of
 from engine.models.steps import model_step
 from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
@@ -88,8 +88,8 @@ class CudaBackend(Backend):
         driver.synchronize(self.stream)  # pool memory is usable from other streams once its allocation is done
         upload = Upload(driver, weights, {name: pointer for name, (pointer, _) in memory.allocations.items()}, progress)
         try:
-            slots, head_dim = decode[0].buffers["rope_table"].shape
-            memory.add_array("rope_table", rope_table(slots, head_dim, config.rope_theta))
+            slots = decode[0].buffers["rope_table"].shape[0]
+            memory.add_array("rope_table", family_of(config.model_type).rope_table(config, slots))
             self._arena = (memory.allocate(arena), arena)
             self._prompt = InputBlock(memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
             self.own = self.decode_steps(1)  # captures steps while the weights are uploaded

@@ -28,7 +28,7 @@ from engine.graph.integers import Replay, check_values
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.config import ModelConfig
-from engine.models.rope import rope_table
+from engine.models.families import family_of
 from engine.models.steps import model_step
 from engine.sequence import Sequence as Generation
 from tilec import frontend
@@ -95,8 +95,8 @@ class InterpreterBackend(Backend):
             loaded += destination.bytes
             if progress is not None:
                 progress(loaded, weights.bytes)
-        slots, head_dim = self.step.graph("decode", "sample").buffers["rope_table"].shape
-        self._buffers["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
+        slots = self.step.graph("decode", "sample").buffers["rope_table"].shape[0]
+        self._buffers["rope_table"] = family_of(config.model_type).rope_table(config, slots)
         self.own = self.decode_steps(1)
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         chunks = [self._planned_chunk(self.step.graph("prefill", tokens=tokens)) for tokens in lengths]

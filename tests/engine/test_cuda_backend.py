@@ -18,8 +18,8 @@ from engine.backends import cuda
 from engine.backends.cuda import CudaBackend
 from engine.backends.launches import launch_message
 from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
-from engine.models.config import ModelConfig
-from engine.models.rope import rope_table
+from engine.models.qwen3.config import Qwen3Config
+from engine.models.rope import plain_frequencies, rope_table
 from engine.sampling import SamplingParams, uniforms
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device, DriverError, LaunchError
@@ -28,7 +28,7 @@ from tilec.step.step import CHUNK_TOKENS
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
 
-SMALLEST = ModelConfig(
+SMALLEST = Qwen3Config(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
     vocab_size=2048, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True, max_position_embeddings=40960,
     torch_dtype="bfloat16",
@@ -300,7 +300,7 @@ def test_a_model_that_the_bundle_lacks_kernels_for(bundle: Bundle) -> None:
 
 
 def test_the_rope_table_is_that_of_the_paper() -> None:
-    table = rope_table(50, 8, 1e4)
+    table = rope_table(50, plain_frequencies(8, 1e4))
     position, pair = np.meshgrid(np.arange(50), np.arange(4), indexing="ij")
     angle = position / 1e4 ** (2 * pair / 8)
     np.testing.assert_allclose(table, np.concatenate([np.cos(angle), np.sin(angle)], 1), atol=1e-5)

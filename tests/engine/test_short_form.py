@@ -33,7 +33,7 @@ TOLERANCE = 0.02
 
 
 def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
     return model_step(shape, 2048, measured={"parts": 33, "head_parts": 8, "few_blocks": 132} | measured)
 
 

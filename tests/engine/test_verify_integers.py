@@ -165,7 +165,7 @@ def test_an_unbounded_input_is_not_relied_on(tmp_path: Path, bounds: dict[str, i
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize("output_mode", OUTPUT_MODES)
 def test_the_values_that_steps_of_every_model_write(name: str, output_mode: Any) -> None:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
     step = model_step(shape, 1000)
     graph = step.graph("decode", output_mode)
     replay = verify(graph, plan_memory(graph), contract)
