@@ -21,6 +21,7 @@ from engine.backends.load import device_errors, load_on_gpu
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import DeviceError, UsageError
 from engine.models.config import GenerationConfig, ModelConfig
+from engine.models.families import family_of, read_config
 from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text.tokenizer import Detokenizer, StopStrings, Text
 from engine.tools.dummy_weights import dummy_weights
@@ -76,9 +77,9 @@ class Engine:
         """
         if backend == "interpreter" and any(option is not None for option in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
-        config = ModelConfig.read(path)
+        config = read_config(path)
         generation = GenerationConfig.read(path, config)
-        text = Text.read(path)
+        text = Text.read(path, family_of(config.model_type).tokenizer)
         if not 1 <= max_seq_len <= config.max_position_embeddings:
             what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
             raise UsageError(what, fix="the model knows no more positions")

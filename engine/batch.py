@@ -13,33 +13,24 @@ slot 0 of its own cache.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
-from engine.errors import ModelError, UsageError
-from engine.sampling import SamplingParams, settings
+from engine.errors import UsageError
+from engine.sampling import SamplingParams
+from engine.sequence import Sequence
 from tilec.step.step import BATCHES, OutputMode
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _listed(numbers: Tokens[int]) -> str:
     *rest, last = map(str, numbers)
     return f"{', '.join(rest)} or {last}"
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    """A sequence of the batch. `length`: its tokens in the cache once all enqueued steps are done. `token`: the last token
-    known to the host. `sampling`: how its tokens are sampled, None for greedy. `start`: the slot of its prompt's last token."""
-
-    length: int
-    token: int
-    sampling: SamplingParams | None
-    start: int
 
 
 @dataclass(slots=True, eq=False)
@@ -47,13 +38,13 @@ class _Launched:
     """An enqueued step: its number, its sequences by row, and their tokens once they are on the host."""
 
     number: int
-    members: tuple[_Member | None, ...]
+    members: tuple[Sequence | None, ...]
     tokens: NDArray[np.int32] | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _State:
-    members: list[_Member | None]
+    members: list[Sequence | None]
     changed: bool = True
     launched: int = 0
     in_flight: deque[_Launched] = field(default_factory=deque[_Launched])
@@ -70,9 +61,8 @@ class Batch:
         if sequences not in BATCHES:
             raise UsageError(f"a batch has {_listed(BATCHES)} sequences, not {sequences}", fix="places may stay free")
         self._backend, self.sequences = backend, sequences
-        self._steps = backend.batch_steps(sequences)
+        self._steps = backend.decode_steps(sequences)
         self._state = _State([None] * sequences)
-        self._slots = backend.step.graph("decode", "sample", layers=1).buffers["uniforms"].shape[1]
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +83,7 @@ class Batch:
         """Tokens of a sequence in the cache, those of enqueued steps included."""
         return self._member(row).length
 
-    def add(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> tuple[int, int]:
+    def add(self, ids: Tokens[int], sampling: SamplingParams | None = None) -> tuple[int, int]:
         """Prefill a prompt; returns the row of the new sequence and its first generated token. `sampling` None is greedy; else
         the n-th token uses the n-th random number of its seed."""
         state = self._state
@@ -102,15 +92,17 @@ class Batch:
         row = state.members.index(None)
         sequence = self._backend.begin()
         self._backend.prefill(sequence, ids, sampling)
-        token = self._backend.token()
-        self._steps.adopt(row, len(ids))
-        state.members[row] = _Member(len(ids), token, sampling, len(ids) - 1)
+        sequence.token = self._backend.token()
+        sequence.room = self._steps.cache.allocate(row, len(ids))
+        self._steps.adopt(row, self._backend.own, 0, len(ids))
+        state.members[row] = sequence
         state.changed = True
-        return row, token
+        return row, sequence.token
 
     def remove(self, row: int) -> None:
         """End a sequence. Its tokens in enqueued steps are dropped."""
         self._member(row)
+        self._steps.cache.free(row)
         self._state.members[row] = None
         self._state.changed = True
 
@@ -123,14 +115,14 @@ class Batch:
             raise UsageError("the batch has no sequence", fix="add one")
         tokens_by_row: dict[int, int] = {}
         while not tokens_by_row:
-            limit = self._steps.ahead if ahead else 0
+            limit = self._backend.ahead if ahead else 0
             while not state.in_flight or (len(state.in_flight) <= limit and self._full_row() is None):
                 self._launch()
             step = state.in_flight.popleft()
             tokens = self._tokens(step)
             for row, member in enumerate(step.members):
                 if member is not None and member is state.members[row]:
-                    tokens_by_row[row] = self._in_vocabulary(int(tokens[row]))
+                    tokens_by_row[row] = self._backend.in_vocabulary(int(tokens[row]))
         return tokens_by_row
 
     def logits(self, tokens: Mapping[int, int]) -> dict[int, NDArray[np.float32]]:
@@ -141,9 +133,8 @@ class Batch:
         if tokens.keys() != members.keys() or not members:
             raise UsageError(f"tokens are for places {sorted(tokens)}, and sequences have {sorted(members)}")
         for row, member in members.items():
-            if not 0 <= tokens[row] < self._backend.config.vocab_size:
-                raise UsageError(f"token {tokens[row]} is not in the vocabulary of {self._backend.config.vocab_size}")
-            if member.length >= self._backend.max_seq_len:
+            self._backend.check_vocabulary([tokens[row]])
+            if not self._has_room(row, member):
                 raise self._refuse_full(row)
         for step in state.in_flight:
             self._undo(step)
@@ -158,7 +149,7 @@ class Batch:
         all_logits = self._steps.logits()
         return {row: all_logits[row] for row in members}
 
-    def _member(self, row: int) -> _Member:
+    def _member(self, row: int) -> Sequence:
         member = self._state.members[row] if 0 <= row < self.sequences else None
         if member is None:
             raise UsageError(f"place {row} of the batch has no sequence")
@@ -166,10 +157,15 @@ class Batch:
 
     def _full_row(self) -> int | None:
         """A row whose sequence fills its cache, or None."""
-        limit = self._backend.max_seq_len
-        return next(
-            (row for row, member in enumerate(self._state.members) if member is not None and member.length >= limit), None
-        )
+        for row, member in enumerate(self._state.members):
+            if member is not None and member.length >= member.room and not self._has_room(row, member):
+                return row
+        return None
+
+    def _has_room(self, row: int, member: Sequence) -> bool:
+        """Whether the cache has a slot for one more token of a sequence."""
+        member.room = self._steps.cache.allocate(row, member.length + 1)
+        return member.length < member.room
 
     def _refuse_full(self, row: int) -> UsageError:
         what = f"the sequence at place {row} fills the {self._backend.max_seq_len} tokens of its cache"
@@ -185,7 +181,7 @@ class Batch:
                 self._tokens(step)
             self._send()
         self._steps.run(self._output_mode(), self._is_short())
-        self._steps.fetch(state.launched)
+        self._steps.buffers.fetch(state.launched)
         state.in_flight.append(_Launched(state.launched, tuple(state.members)))
         state.launched += 1
         for member in state.members:
@@ -195,7 +191,7 @@ class Batch:
     def _tokens(self, step: _Launched) -> NDArray[np.int32]:
         """The tokens of a step; waits until they are on the host."""
         if step.tokens is None:
-            step.tokens = self._steps.fetched(step.number).copy()
+            step.tokens = self._steps.buffers.fetched(step.number).copy()
             for member, token in zip(step.members, step.tokens, strict=True):
                 if member is not None:
                     member.token = int(token)
@@ -217,33 +213,12 @@ class Batch:
         )
 
     def _send(self) -> None:
-        """Set the next step's inputs: ids, lengths and which rows are active."""
+        """Set the next step's inputs, and how tokens are sampled."""
         members = self._state.members
-        lengths = np.array([0 if member is None else member.length for member in members], np.int32)
-        ids = np.array([0 if member is None else member.token for member in members], np.int32)
-        active = np.array([member is not None for member in members], np.int32)
         for member in members:
             if member is not None:
-                self._in_vocabulary(member.token)
-        self._steps.send({
-            "ids": ids, "positions": lengths, "batch.slots": lengths, "batch.lengths": lengths + 1, "batch.going": active,
-        })  # fmt: skip
+                self._backend.in_vocabulary(member.token)
+        self._steps.send(members)
         if self._output_mode() == "sample":
-            self._steps.set(self._settings())
+            self._steps.set(members)
         self._state.changed = False
-
-    def _settings(self) -> dict[str, NDArray[Any]]:
-        """Sampling parameters by row. A greedy row has `top_k` 1, so its only candidate is the most likely token."""
-        most_likely = SamplingParams(top_k=1)
-        settings_by_row = [
-            settings(most_likely, 0, self._slots)
-            if member is None or member.sampling is None
-            else settings(member.sampling, member.start, self._slots)
-            for member in self._state.members
-        ]
-        return {f"batch.{name}": np.array([values[name] for values in settings_by_row]) for name in settings_by_row[0]}
-
-    def _in_vocabulary(self, token: int) -> int:
-        if not 0 <= token < self._backend.config.vocab_size:
-            raise ModelError("the logits are not finite, so no token can be chosen", fix="check the weights and their dtype")
-        return token

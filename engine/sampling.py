@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from engine.errors import UsageError
 
 TOP_K_LIMIT: Final = 64
-"""Maximum number of tokens to sample from: `keep` of the step (`engine/models/qwen3.step`)."""
+"""Maximum number of tokens to sample from: `keep` of the step (`engine/models/qwen3/qwen3.step`)."""
 
 F32_RANGE: Final = (2.0**-100, 2.0**100)
 """Range well inside the normal numbers of f32."""
@@ -89,9 +89,8 @@ def uniforms(seed: int, count: int) -> NDArray[np.float32]:
 
 
 def settings(params: SamplingParams, first: int, slots: int) -> dict[str, Any]:
-    """The sampling inputs of a step (`engine/models/qwen3.step`). `first` is the slot of the token before the first generated
-    one; the random numbers start there. Temperature and `top_p` are clamped to `F32_RANGE`, beyond which the result does not
-    change."""
+    """The sampling inputs of a step, by role. `first` is the slot of the token before the first generated one; the random
+    numbers start there. Temperature and `top_p` are clamped to `F32_RANGE`, beyond which the result does not change."""
     numbers = np.zeros(slots, np.float32)
     numbers[first:] = uniforms(params.seed, slots - first)
     low, high = F32_RANGE

@@ -1,23 +1,32 @@
-"""State of one generation: its tokens in the cache. The caller passes it to the backend, which keeps no such state itself.
-
-A cache has one sequence at a time, in slots 0 to `length`. Batches have their own state (`engine.batch`).
-"""
+"""State of one sequence: its tokens in a cache, the next one to process, and how tokens are chosen. A sequence of the backend's
+own has row 0 of the backend's steps; one of a batch has its row of the batch's (`engine.batch`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from engine.errors import UsageError
+from engine.sampling import SamplingParams
 from tilec.step.step import OutputMode
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`length`: tokens in the cache, each in the slot of its position. `output_mode`: output mode, how tokens are chosen."""
+    """`length`: its tokens in the cache once all enqueued steps are done. `room`: tokens that have slots in a batch's cache
+    (`engine.cache_layout`). `token`: the last token known to the host, which the next step processes. `sampling`: how tokens
+    are sampled, None for greedy. `start`: the slot of its prompt's last token."""
 
     length: int = 0
-    output_mode: OutputMode = "argmax"
+    room: int = 0
+    token: int = 0
+    sampling: SamplingParams | None = None
+    start: int = 0
     _generation: int = 0
+
+    @property
+    def output_mode(self) -> OutputMode:
+        """The output mode of a step that chooses its next token."""
+        return "argmax" if self.sampling is None else "sample"
 
     def begin(self) -> int:
         """End the generation before; returns the number of the new one, which invalidates iterators of the older one."""

@@ -116,7 +116,7 @@ def test_the_engine_answers(installed: Path, tmp_path: Path) -> None:
 def test_the_shipped_kernels_build_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     project = tmp_path / "kernels"
     assert "tilec build" in start(installed, tmp_path, "-m", "tilec", "new", "kernels", "--shipped")
-    for name in ("build.toml", "kernels_src/add.py", "engine/models/qwen3.step"):
+    for name in ("build.toml", "kernels_src/add.py", "engine/models/qwen3/qwen3.step"):
         assert (project / name).read_bytes() == (ROOT / name).read_bytes()
     plan = start(installed, project, "-m", "tilec", "build", "--arch", "sm_90", "--kernel", "add", "--json")
     assert '"failed"' not in plan

@@ -21,8 +21,7 @@ from typing import Any, Final
 import numpy as np
 from engine_check import ROOT, BlockWeights, config_of, prompt_of
 
-from engine.backends.cuda import CudaBackend
-from engine.backends.cuda_batch import CudaBatch
+from engine.backends.cuda import CapturedStep, CudaBackend
 from engine.backends.load import load_on_gpu
 from engine.batch import Batch
 from engine.sampling import SamplingParams
@@ -151,8 +150,8 @@ def time_by_kind(backend: CudaBackend, config: Any) -> dict[str, float]:
             batch.add(prompt_of(18 + number % 2, config))
         batch.step(ahead=False)
         steps = batch._steps  # pyright: ignore[reportPrivateUsage]
-        assert isinstance(steps, CudaBatch)
-        step = steps.captured_step("argmax", backend.step.is_short(20))
+        step = steps.prepared("argmax", backend.step.is_short(20))
+        assert isinstance(step, CapturedStep)
         kinds: dict[str, list[Any]] = {}
         for op, plan in zip(step.graph.ops, step.plans, strict=True):
             if op.kernel != "advance_rows":

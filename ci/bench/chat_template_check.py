@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from engine.models.qwen3.tokenizer import POLICY  # noqa: E402
 from engine.text.tokenizer import Detokenizer, Text  # noqa: E402
 
 CONVERSATIONS: Final = 200
@@ -96,7 +97,7 @@ def main() -> int:
     options = parser.parse_args()
     transformers: Any = importlib.import_module("transformers")
     theirs: Any = transformers.AutoTokenizer.from_pretrained(str(options.folder))
-    ours = Text.read(options.folder)
+    ours = Text.read(options.folder, POLICY)
     control: dict[str, int] = {token.content: number for number, token in theirs.added_tokens_decoder.items()}
     names = [name for name in control if name not in ("<think>", "</think>")]  # the template searches for these two
     counts: Counter[str] = Counter()

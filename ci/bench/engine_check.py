@@ -35,6 +35,7 @@ from engine.backends.cuda import CudaBackend  # noqa: E402
 from engine.backends.load import load_on_gpu  # noqa: E402
 from engine.checkpoint.weights import NUMPY_TYPES, destinations  # noqa: E402
 from engine.models.config import ModelConfig  # noqa: E402
+from engine.models.qwen3.config import Qwen3Config  # noqa: E402
 from engine.sampling import SamplingParams, sample_logits  # noqa: E402
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
@@ -102,7 +103,7 @@ def config_of(name: str) -> ModelConfig:
     """The config of a model in build.toml."""
     models = tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["model"]
     numbers = next(model["config"] for model in models if model["name"] == name)
-    return ModelConfig(
+    return Qwen3Config(
         **numbers, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=name in TIED, max_position_embeddings=40960,
         torch_dtype="bfloat16",
     )  # fmt: skip

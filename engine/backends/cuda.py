@@ -7,34 +7,30 @@ overlap by programmatic dependent launch: each kernel waits for the previous one
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.backends.backend import Backend
-from engine.backends.cuda_batch import CudaBatch
+from engine.backends.decode_steps import OUTPUT_MODES, DecodeSteps, StepBuffers, decode_graph, lasting_buffers
+from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.launches import Launches, launch_message
 from engine.backends.prompts import PrefillSteps
-from engine.backends.token_ring import TokenRing
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.graph.integers import Replay
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify, verify_captured
-from engine.models.rope import rope_table
+from engine.models.families import family_of
 from engine.models.steps import model_step
 from engine.sequence import Sequence
 from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, Op, StepGraph
-from tilec.step.step import OUTPUT_MODES, OutputMode, Step
+from tilec.step.step import OutputMode, Step
 
 PACK_AGAIN: Final = "pack the bundle of this model"
 
@@ -71,11 +67,8 @@ class CudaBackend(Backend):
         self.memory = DeviceMemory(self.driver, self.stream)
         self.launches = Launches(bundle, self.device)
         self._prefills: tuple[PrefillSteps, ...] = ()
-        self._captured: dict[tuple[OutputMode, bool], CapturedStep] = {}
-        self._batches: list[CudaBatch] = []
-        self._inputs: dict[str, InputBlock] = {}
-        self._tokens: TokenRing | None = None
-        self._arena = (0, 0)
+        self._prompt: InputBlock | None = None
+        self._arena: tuple[int, int] | None = None
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
@@ -85,40 +78,33 @@ class CudaBackend(Backend):
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
         self.step = self._bundled_step(weights)
         memory, driver = self.memory, self.driver
-        decode, logits = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
+        decode = [decode_graph(self.step, 1, output_mode, short) for output_mode in OUTPUT_MODES for short in (False, True)]
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         self._prefills = tuple(PrefillSteps(self.step, length, self.launches) for length in lengths)
-        graphs = [
-            self.step.graph("decode", output_mode, short=short) for output_mode in OUTPUT_MODES[:3] for short in (False, True)
-        ]
-        arena = max(*(prefill.memory.size for prefill in self._prefills), *(plan_memory(graph).size for graph in graphs))
-        memory.require(weights.bytes + sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE)) + arena)
+        arena = max(*(prefill.memory.size for prefill in self._prefills), *(plan_memory(graph).size for graph in decode))
+        memory.require(weights.bytes + cache_bytes(decode) + arena)
         for weight in weights.destinations:
             memory.add(weight.name, weight.bytes)
         driver.synchronize(self.stream)  # pool memory is usable from other streams once its allocation is done
         upload = Upload(driver, weights, {name: pointer for name, (pointer, _) in memory.allocations.items()}, progress)
         try:
-            for buffer in decode.of_kind(Kind.CACHE):
-                memory.add_zeroed(buffer)
-            slots, head_dim = decode.buffers["rope_table"].shape
-            memory.add_array("rope_table", rope_table(slots, head_dim, config.rope_theta))
+            slots = decode[0].buffers["rope_table"].shape[0]
+            memory.add_array("rope_table", family_of(config.model_type).rope_table(config, slots))
             self._arena = (memory.allocate(arena), arena)
-            for buffer in (*decode.of_kind(Kind.OUTPUT), *logits.of_kind(Kind.OUTPUT)):
-                memory.add(buffer.name, buffer.bytes)
-            self._inputs = {
-                "decode": InputBlock(memory, decode.of_kind(Kind.INPUT)),
-                "prefill": InputBlock(memory, self._prefills[-1].whole.of_kind(Kind.INPUT)),
-                "settings": InputBlock(memory, decode.of_kind(Kind.SETTING)),
-            }
-            self._tokens = TokenRing(memory, "token", 1)
-            for short in {self.step.is_short(1), self.step.is_short(max_seq_len)}:  # while the weights are uploaded
-                self.captured_step("argmax", short)
+            self._prompt = InputBlock(memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
+            self.own = self.decode_steps(1)  # captures steps while the weights are uploaded
+            pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
             for prefill in self._prefills:
-                allocations = self._allocations(prefill.whole)
-                prefill.bind({name: pointer for name, (pointer, _) in allocations.items()}, self._arena[0])
+                prefill.bind(pointers, self._arena[0])
             upload.wait()
         finally:
             upload.close()
+
+    @property
+    def prompt_allocations(self) -> dict[str, tuple[int, int]]:
+        """Pointer and bytes of every buffer that outlives a prefill."""
+        assert self._prompt is not None  # set in `load`
+        return self.memory.allocations | _on_device(self.own.buffers).allocations | self._prompt.allocations
 
     def contract(self, op: Op) -> Manifest:
         """The manifest of an operation's artifact."""
@@ -132,26 +118,25 @@ class CudaBackend(Backend):
     def run_uncaptured(self, sequence: Sequence, token: int) -> int:
         """Process one token by launching every kernel of the step from the host, without a graph; returns the next token. The
         launches equal those of `decode`, for comparison."""
-        step = self.captured_step(sequence.output_mode, self._is_short(sequence.length))
+        step = self.captured_step(sequence.output_mode, self.step.is_short(sequence.length + 1))
         self._send(sequence, token)
-        self._inputs_known.enqueue(step.replay)
+        self.own.enqueued(step)
         for plan in step.plans:
             plan.launch(self.stream)
         sequence.length += 1
         return self.token()
 
     def captured_step(self, output_mode: OutputMode, short: bool = False) -> CapturedStep:
-        """The decode step in an output mode, or its variant for short context; captured on first use."""
+        """The decode step of the backend's own sequence in an output mode, or its variant for short context."""
         self._check_open()
-        if (output_mode, short) not in self._captured:
-            graph = self.step.graph("decode", output_mode, short=short)
-            self._captured[output_mode, short] = self.captured(graph, self._allocations(graph), self._arena)
-        return self._captured[output_mode, short]
+        step = self.own.prepared(output_mode, short)
+        assert isinstance(step, CapturedStep)  # `prepare` made it
+        return step
 
     def time_launches(self, plans: Tokens[Plan], repeats: int, filled: int) -> float:
         """Mean seconds of a graph of these launches in order, over `repeats` runs after a warm-up run. The launches read the
         activations of the last step; the inputs are those of a step whose token is in the last of `filled` slots."""
-        self._set_decode(0, max(0, filled - 1))
+        self.own.send([Sequence(length=max(0, filled - 1))])
         executable = self.capture(plans)
         try:
             self.driver.launch_graph(executable, self.stream)
@@ -168,7 +153,41 @@ class CudaBackend(Backend):
         """Drop captured decode steps and prepared prefill steps, and end the generation. Steps are rebuilt on demand."""
         self._current.begin()
         self.driver.synchronize(self.stream)
-        self._destroy_steps()
+        self.own.forget()
+        for prefill in self._prefills:
+            prefill.forget()
+
+    def decode_steps(self, sequences: int) -> DecodeSteps:
+        try:
+            return super().decode_steps(sequences)
+        except StepError as error:
+            raise BundleRefused(str(error), where=self.bundle.path, fix="pack a bundle whose step serves batches") from None
+
+    def allocate(self, graphs: Tokens[StepGraph], token: str) -> DeviceBuffers:
+        arena = self._arena if graphs[0].sequences == 1 else None  # steps of one sequence and its prefills share theirs
+        return DeviceBuffers(self.driver, self.stream, graphs, token, arena)
+
+    def prepare(self, graph: StepGraph, buffers: DeviceBuffers) -> CapturedStep:
+        """A verified step as a CUDA graph, with the contract of every launch checked."""
+        memory, arena = plan_memory(graph), buffers.arena
+        replay = verify(graph, memory, self.contract)
+        if memory.size > arena[1]:
+            raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {arena[1]}")
+        allocations = self.memory.allocations | buffers.allocations
+        pointers = {name: pointer for name, (pointer, _) in allocations.items()}
+        pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
+        plans = tuple(self.launches.plans(graph, pointers))
+        verify_captured(graph, allocations, arena)
+        return CapturedStep(graph, plans, self.capture(plans), replay)
+
+    def enqueue(self, step: CapturedStep) -> None:
+        self.driver.launch_graph(step.executable, self.stream)
+
+    def discard(self, step: CapturedStep) -> None:
+        self.driver.destroy_graph(step.executable)
+
+    def wait(self) -> None:
+        self.driver.synchronize(self.stream)
 
     def _release(self) -> None:
         """Free all device resources that can still be freed; idempotent. Raises the last error."""
@@ -179,13 +198,8 @@ class CudaBackend(Backend):
             releases.callback(self.driver.destroy_stream, stream)
             releases.callback(self.launches.close)
             releases.callback(self.memory.close)
-            if self._tokens is not None:
-                releases.callback(self._tokens.close)
-            for inputs in self._inputs.values():
-                releases.callback(inputs.close)
-            releases.callback(self._destroy_steps)
-            for batch in self._batches:
-                releases.callback(batch.close)
+            if self._prompt is not None:
+                releases.callback(self._prompt.close)
             self.driver.synchronize(stream)
 
     def _bundled_step(self, weights: WeightSource) -> Step:
@@ -202,50 +216,20 @@ class CudaBackend(Backend):
             raise BundleRefused(f"its step asks for other weights: `{name}`", where=bundle.path, fix=PACK_AGAIN)
         return step
 
-    def _destroy_steps(self) -> None:
-        while self._captured:
-            self.driver.destroy_graph(self._captured.popitem()[1].executable)
-        for prefill in self._prefills:
-            prefill.forget()
-
     @property
     def _closed(self) -> bool:
         return not self.stream
 
-    def _set(self, values: dict[str, Any]) -> None:
-        self._inputs["settings"].send(**values)
-
-    def _set_inputs(self, inputs: dict[str, int]) -> None:
-        self._inputs["decode"].send(**inputs)
-
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         prefill = next(candidate for candidate in self._prefills if tokens <= candidate.largest)
         prepared = prefill.prepared(tokens, past, output_mode)
-        self._inputs["prefill"].send_to(prepared.inputs, inputs)
+        assert self._prompt is not None  # set in `load`
+        self._prompt.send_to(prepared.inputs, {name: inputs[prefill.whole.role(name)] for name in prepared.inputs})
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream
         for number, (series, index) in enumerate(prepared.launches):
             series.launch(index, stream, overlap=number > 0)
-
-    def _run_decode(self, output_mode: OutputMode, short: bool) -> None:
-        step = self.captured_step(output_mode, short)
-        self._inputs_known.enqueue(step.replay)
-        self.driver.launch_graph(step.executable, self.stream)
-
-    def _fetch(self, number: int) -> None:
-        self._ring.fetch(number)
-
-    def _fetched(self, number: int) -> int:
-        return int(self._ring.fetched(number)[0])
-
-    def _last_token(self) -> int:
-        return int(self._ring.latest()[0])
-
-    @property
-    def _ring(self) -> TokenRing:
-        assert self._tokens is not None  # set in `load`
-        return self._tokens
 
     def capture(self, plans: Tokens[Plan]) -> Any:
         """Launches as an executable graph. The first launch does not overlap earlier work, as the verifier assumes."""
@@ -257,37 +241,7 @@ class CudaBackend(Backend):
             executable = self.driver.end_capture(self.stream)
         return executable
 
-    def captured(self, graph: StepGraph, allocations: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
-        """A verified step as a CUDA graph, with the contract of every launch checked. `allocations` are pointer and bytes of
-        every buffer that outlives the step, `arena` pointer and bytes of the memory for activations."""
-        memory = plan_memory(graph)
-        replay = verify(graph, memory, self.contract)
-        if memory.size > arena[1]:
-            raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {arena[1]}")
-        pointers = {name: pointer for name, (pointer, _) in allocations.items()}
-        pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
-        plans = tuple(self.launches.plans(graph, pointers))
-        verify_captured(graph, allocations, arena)
-        return CapturedStep(graph, plans, self.capture(plans), replay)
 
-    def batch_steps(self, sequences: int) -> CudaBatch:
-        self._check_open()
-        self._batches = [batch for batch in self._batches if not batch.closed]
-        self._batches.append(CudaBatch(self, sequences))
-        return self._batches[-1]
-
-    def _allocations(self, graph: StepGraph) -> dict[str, tuple[int, int]]:
-        """Pointer and bytes of every buffer that outlives a step."""
-        return self.memory.allocations | self._inputs[graph.name].allocations | self._inputs["settings"].allocations
-
-    def _logits(self) -> NDArray[np.float32]:
-        return self.read_floats(self.memory.allocations["logits"][0], self.config.vocab_size)
-
-    def read_floats(self, pointer: int, count: int) -> NDArray[np.float32]:
-        """`count` floats of the model's dtype from the device, after all enqueued work."""
-        raw = np.empty(count, np.uint16)
-        self.driver.copy_to_host(raw.ctypes.data, pointer, raw.nbytes, self.stream)
-        self.driver.synchronize(self.stream)
-        if self.dtype == "f16":
-            return raw.view(np.float16).astype(np.float32)
-        return (raw.astype(np.uint32) << 16).view(np.float32)
+def _on_device(buffers: StepBuffers) -> DeviceBuffers:
+    assert isinstance(buffers, DeviceBuffers)  # `allocate` made them
+    return buffers

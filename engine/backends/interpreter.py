@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.block_sizes import block_sizes
-from engine.backends.interpreter_batch import InterpreterBatch
+from engine.backends.decode_steps import decode_graph
+from engine.backends.host_buffers import NUMPY_TYPES, HostBuffers, zeros
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
@@ -28,24 +28,20 @@ from engine.graph.integers import Replay, check_values
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.config import ModelConfig
-from engine.models.rope import rope_table
+from engine.models.families import family_of
 from engine.models.steps import model_step
+from engine.sequence import Sequence as Generation
 from tilec import frontend
 from tilec.artifact.records import parameter_specs, value_check, value_promise
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
 from tilec.shipped import project_folder
-from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
+from tilec.step.graph import Constant, Kind, Op, StepGraph, View
 from tilec.step.step import OutputMode
 
 KERNELS: Final = project_folder() / "kernels_src"
 """The folder of the kernels' sources: next to the compiler, or in its package."""
-
-NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "i32": np.dtype(np.int32),
-}  # fmt: skip
-"""NumPy dtype of each dtype of a buffer."""
 
 POISON: Final = 0xFF
 """Every byte of the arena before a step: NaN in each float dtype, -1 in i32."""
@@ -83,10 +79,7 @@ class InterpreterBackend(Backend):
         self._kernels = kernels
         self._load_seconds = 0.0
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
-        self._buffers: dict[str, Array] = {}  # all buffers except inputs and activations
-        self._inputs: dict[str, Array] = {}  # of decode steps; each step writes those of the next, of either variant
-        self._bounds: Mapping[str, Buffer] = {}  # buffers of decode steps, with what they may hold
-        self._decodes: dict[tuple[OutputMode, bool], PlannedStep] = {}
+        self._buffers: dict[str, Array] = {}  # weights and tables
         self._contracts: dict[int, Contract] = {}  # by `id` of a kernel; `_functions` keeps all kernels alive
 
     def load(
@@ -102,20 +95,16 @@ class InterpreterBackend(Backend):
             loaded += destination.bytes
             if progress is not None:
                 progress(loaded, weights.bytes)
-        sample_graph, logits_graph = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
-        for buffer in (*sample_graph.buffers.values(), *logits_graph.of_kind(Kind.OUTPUT)):
-            if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT):
-                self._buffers[buffer.name] = self.zeros(buffer)
-        self._bounds = sample_graph.buffers
-        slots, head_dim = sample_graph.buffers["rope_table"].shape
-        self._buffers["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
+        slots = self.step.graph("decode", "sample").buffers["rope_table"].shape[0]
+        self._buffers["rope_table"] = family_of(config.model_type).rope_table(config, slots)
+        self.own = self.decode_steps(1)
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
-        chunks = [self.planned(self.step.graph("prefill", tokens=tokens)) for tokens in lengths]
+        chunks = [self._planned_chunk(self.step.graph("prefill", tokens=tokens)) for tokens in lengths]
         for tokens, chunk in zip(lengths, chunks, strict=True):
             chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
-        self._inputs = {buffer.name: self.zeros(buffer) for buffer in sample_graph.of_kind(Kind.INPUT)}
-        self._set_decode(0, 0)
-        for planned in (*chunks, self._decode_step("argmax", False), self._decode_step("argmax", True)):
+        self.own.send([Generation()])
+        steps = [self.planned(decode_graph(self.step, 1, short=short), self._own_buffers.arrays) for short in (False, True)]
+        for planned in (*chunks, *steps):
             self.run_step(planned, block_order=())  # no block runs; this checks only the contracts
 
     @property
@@ -127,68 +116,56 @@ class InterpreterBackend(Backend):
     def _closed(self) -> bool:
         return not self._buffers
 
-    def _set(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            check_values(self._bounds[name], value)
-            self._buffers[name][...] = value
-
-    def _set_inputs(self, inputs: dict[str, int]) -> None:
-        for name, value in inputs.items():
-            check_values(self._bounds[name], value)
-            self._inputs[name][...] = value
-
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, output_mode: OutputMode) -> None:
         graph = self.step.graph("prefill", output_mode, tokens=tokens, past=past)
-        planned = self.planned(graph)
+        planned = self._planned_chunk(graph)
         for name, array in planned.inputs.items():
-            check_values(graph.buffers[name], inputs[name])
-            array[...] = inputs[name]
+            values = inputs[graph.role(name)]
+            check_values(graph.buffers[name], values)
+            array[...] = values
         self.run_step(planned)
 
-    def _run_decode(self, output_mode: OutputMode, short: bool) -> None:
-        planned = self._decode_step(output_mode, short)
-        self._inputs_known.enqueue(planned.replay)
-        self.run_step(planned)
+    def _planned_chunk(self, graph: StepGraph) -> PlannedStep:
+        """A prefill step of the backend's own sequence, with inputs of its own."""
+        return self.planned(graph, self._own_buffers.except_inputs())
 
-    def _fetch(self, number: int) -> None:
-        pass
-
-    def _fetched(self, number: int) -> int:
-        return self._last_token()  # steps run synchronously
-
-    def _last_token(self) -> int:
-        return int(self._buffers["token"][0])
-
-    def _logits(self) -> NDArray[np.float32]:
-        return self._buffers["logits"][0].astype(np.float32)
+    @property
+    def _own_buffers(self) -> HostBuffers:
+        buffers = self.own.buffers
+        assert isinstance(buffers, HostBuffers)  # `allocate` made them
+        return buffers
 
     def _release(self) -> None:
-        self._decodes.clear()
         self._buffers.clear()
 
-    def _decode_step(self, output_mode: OutputMode, short: bool) -> PlannedStep:
-        if (output_mode, short) not in self._decodes:
-            self._decodes[output_mode, short] = self.planned(self.step.graph("decode", output_mode, short=short), self._inputs)
-        return self._decodes[output_mode, short]
+    def allocate(self, graphs: Sequence[StepGraph], token: str) -> HostBuffers:
+        return HostBuffers(graphs, token)
 
-    def batch_steps(self, sequences: int) -> InterpreterBatch:
-        return InterpreterBatch(self, sequences)
+    def prepare(self, graph: StepGraph, buffers: HostBuffers) -> PlannedStep:
+        return self.planned(graph, buffers.arrays)
+
+    def enqueue(self, step: PlannedStep) -> None:
+        self.run_step(step)
+
+    def discard(self, step: PlannedStep) -> None:
+        """Nothing to do: a planned step is arrays."""
+
+    def wait(self) -> None:
+        """Nothing to do: steps run synchronously."""
 
     def cache(self, name: str) -> Array:
         """A cache of the backend's own sequence, (slots, heads, elements)."""
-        return self._buffers[name]
+        return self._own_buffers.arrays[name]
 
-    def zeros(self, buffer: Buffer) -> Array:
-        """A zeroed array for a buffer."""
-        return np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype])
-
-    def planned(self, graph: StepGraph, existing: Mapping[str, Array] | None = None) -> PlannedStep:
+    def planned(self, graph: StepGraph, existing: Mapping[str, Array]) -> PlannedStep:
         """Verify a step; allocate its activations and the inputs that are not in `existing`; specialise every kernel."""
-        arrays = self._buffers | dict(existing or {})
+        arrays = self._buffers | dict(existing)
         memory = plan_memory(graph)
         replay = verify(graph, memory, self.contract)
         arena = np.empty(memory.size, np.uint8)
-        inputs = {buffer.name: arrays.get(buffer.name, self.zeros(buffer)) for buffer in graph.of_kind(Kind.INPUT)}
+        inputs = {
+            buffer.name: arrays[buffer.name] if buffer.name in arrays else zeros(buffer) for buffer in graph.of_kind(Kind.INPUT)
+        }
         flat = {name: array.reshape(-1) for name, array in (arrays | inputs).items()}
         for buffer in graph.of_kind(Kind.ACTIVATION):
             offset = memory.offsets[buffer.name]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
-from engine.models.steps import SIZES
+from engine.models.config import SIZES
 from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
 
 if TYPE_CHECKING:

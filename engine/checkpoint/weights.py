@@ -1,6 +1,6 @@
 """The weights of a model, by destination tensor on the device: name, dtype, shape, and the checkpoint tensors in it.
 
-A destination is a tensor in the form that the step's kernels read and the step declares (`engine/models/qwen3.step`): one
+A destination is a tensor in the form that the step's kernels read and the step declares (`engine/models/qwen3/qwen3.step`): one
 checkpoint tensor, or several concatenated along the rows.
 
 Weights are read as chunks of bytes, so that gigabytes reach the device without a second copy on the host, or as arrays.
@@ -24,6 +24,7 @@ from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.shards import open_checkpoint
 from engine.errors import ModelError, UsageError
 from engine.models.config import ModelConfig
+from engine.models.families import family_of
 from engine.models.steps import model_step
 
 NUMPY_TYPES: Final = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
@@ -187,7 +188,8 @@ class WeightPlan(Weights):
             extra.remove(lm_head)
         if extra:
             more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-            what = f"tensor {show(extra[0])}{more} is not one of a Qwen3 model of {config.num_hidden_layers} layers"
+            family = family_of(config.model_type).tokenizer.family
+            what = f"tensor {show(extra[0])}{more} is not one of a {family} model of {config.num_hidden_layers} layers"
             raise ModelError(what, where=self._files[extra[0]].path, fix="take config.json and the weights of one model")
 
     def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:

@@ -16,7 +16,7 @@ from engine.text.chat_template import ChatTemplate, Rendered
 from engine.text.control_tokens import ControlTokens
 from engine.text.messages import Message, check_size
 from engine.text.template_process import SHARED
-from engine.text.tokenizer_file import ABSENT, library_errors, read_tokenizer
+from engine.text.tokenizer_file import ABSENT, TokenizerPolicy, library_errors, read_tokenizer
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENIZER_CONFIG_FILE: Final = "tokenizer_config.json"
@@ -50,13 +50,13 @@ class Text:
         self._special = frozenset(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
 
     @classmethod
-    def read(cls, folder: str | PathLike[str]) -> Text:
-        """The tokenizer of a model folder; ModelError if a file is absent or damaged."""
+    def read(cls, folder: str | PathLike[str], policy: TokenizerPolicy) -> Text:
+        """The tokenizer of a model folder, of a family that `policy` describes; ModelError if a file is absent or damaged."""
         path = Path(folder) / TOKENIZER_FILE
         if not path_exists(path):
             raise ModelError("the tokenizer is missing", where=path, fix=ABSENT)
         SHARED.start()  # starts in parallel to reading the tokenizer
-        return cls(read_tokenizer(path), _read_template(Path(folder)))
+        return cls(read_tokenizer(path, policy), _read_template(Path(folder)))
 
     @property
     def size(self) -> int:

@@ -2,15 +2,15 @@
 
 Returns a `Tokenizer`, or raises a `ModelError` that names the problem. The file describes a program: chains of normalizers that
 double a text, patterns that never terminate, paddings of a terabyte, tables for which the library allocates gigabytes and then
-aborts the process. So only the components of Qwen3's tokenizer are accepted: NFC or no normalizer, Qwen's split or none, a
-byte-level BPE without dropout, and added tokens that match literally. The published file of all Qwen3 models is recognized by
-its digest, so that it need not be parsed twice.
+aborts the process. So only these components are accepted: NFC or no normalizer, the family's split or none (`TokenizerPolicy`),
+a byte-level BPE without dropout, and added tokens that match literally.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -24,12 +24,6 @@ from engine.errors import EngineError, ModelError
 LIMIT_BYTES: Final = 1 << 25
 """Maximum bytes of the file; Qwen3's has a third of that."""
 
-PUBLISHED: Final = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4"
-"""SHA-256 of the tokenizer.json that all Qwen3 models are published with."""
-
-SPLIT: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-"""The pattern at which Qwen's tokenizers split a text, and the only one accepted: others may backtrack forever."""
-
 ADDED_LIMIT: Final = 4096
 """Maximum number of added tokens; the library's time is quadratic in it. Qwen3 has 26."""
 
@@ -42,12 +36,23 @@ ID_LIMIT: Final = 1 << 24
 ABSENT: Final = "download tokenizer.json of the model"
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
+@dataclass(frozen=True, slots=True)
+class TokenizerPolicy:
+    """What the tokenizer of a family may be. `family`: its name in messages. `published`: SHA-256 of the tokenizer.json that
+    all of its models are published with, which need not be parsed twice. `split`: the pattern at which it splits a text, and
+    the only one accepted: others may backtrack forever."""
+
+    family: str
+    published: str
+    split: str
+
+
+def read_tokenizer(path: Path, policy: TokenizerPolicy) -> Tokenizer:
     """The tokenizer of a file, with padding and truncation disabled. ModelError if the file is absent, damaged, or uses a
-    component that Qwen3's tokenizer lacks."""
+    component that the family's tokenizer lacks."""
     text = read_bytes(path, LIMIT_BYTES, ABSENT)
-    if sha256(text).hexdigest() != PUBLISHED:
-        _check_components(path, parse_object(text, path, "is no tokenizer: the file"))
+    if sha256(text).hexdigest() != policy.published:
+        _check_components(path, parse_object(text, path, "is no tokenizer: the file"), policy)
     with library_errors(f"{path}: is no tokenizer", ModelError):
         tokenizer: Tokenizer = Tokenizer.from_buffer(text)
         tokenizer.no_padding()
@@ -67,12 +72,12 @@ def library_errors(what: str, kind: type[EngineError]) -> Generator[None]:
         raise kind(f"{what}: {lines[0]}", fix=DOWNLOAD_AGAIN if kind is ModelError else "") from None
 
 
-def _check_components(path: Path, file: dict[str, object]) -> None:
-    """ModelError unless every component of the file is one of Qwen3's tokenizer."""
+def _check_components(path: Path, file: dict[str, object], policy: TokenizerPolicy) -> None:
+    """ModelError unless every component of the file is one of the family's tokenizer."""
 
     def refuse(part: str, value: object, expected: str) -> NoReturn:
         what = f"is no tokenizer that the engine takes: its {part} is {show(value)}, and must be {expected}"
-        raise ModelError(what, where=path, fix="take the tokenizer.json of a Qwen3 model")
+        raise ModelError(what, where=path, fix=f"take the tokenizer.json of a {policy.family} model")
 
     for name in ("padding", "truncation"):  # ignored later, but the library parses them first
         if not isinstance(file.get(name), dict | None):
@@ -80,8 +85,8 @@ def _check_components(path: Path, file: dict[str, object]) -> None:
     if file.get("normalizer") not in (None, {"type": "NFC"}):
         refuse("normalizer", file["normalizer"], "NFC or null")
     for name in ("pre_tokenizer", "decoder", "post_processor"):
-        if not _byte_level(name, file.get(name)):
-            refuse(name, file.get(name), "that of Qwen3")
+        if not _byte_level(name, file.get(name), policy.split):
+            refuse(name, file.get(name), f"that of {policy.family}")
     model = file.get("model")
     if not isinstance(model, dict):
         refuse("model", model, "an object")
@@ -89,8 +94,8 @@ def _check_components(path: Path, file: dict[str, object]) -> None:
     _check_added_tokens(file.get("added_tokens", []), refuse)
 
 
-def _byte_level(part: str, value: object) -> bool:
-    """Whether a component is the byte-level one; a pre-tokenizer may begin with Qwen's split."""
+def _byte_level(part: str, value: object, pattern: str) -> bool:
+    """Whether a component is the byte-level one; a pre-tokenizer may begin with the split at `pattern`."""
     if value is None:
         return part == "post_processor"
     if not isinstance(value, dict):
@@ -101,12 +106,12 @@ def _byte_level(part: str, value: object) -> bool:
         return no_prefix_space and all(type(flag) is bool for name, flag in fields.items() if name != "type")
     if part != "pre_tokenizer" or fields.get("type") != "Sequence":
         return False
-    split = {"type": "Split", "pattern": {"Regex": SPLIT}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     parts = fields.get("pretokenizers")
     steps = cast("list[object]", parts) if isinstance(parts, list) else []
     last = steps[-1] if steps else None
     nested = isinstance(last, dict) and "pretokenizers" in last
-    return steps[:-1] in ([], [split]) and not nested and _byte_level(part, cast("object", last))
+    return steps[:-1] in ([], [split]) and not nested and _byte_level(part, cast("object", last), pattern)
 
 
 def _check_model_fields(model: dict[str, object], refuse: Any) -> None:

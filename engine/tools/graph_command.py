@@ -6,7 +6,7 @@ import click
 
 from engine.errors import UsageError
 from engine.graph.draw import draw
-from engine.models.config import ModelConfig
+from engine.models.families import read_config
 from engine.models.steps import step
 
 
@@ -19,7 +19,7 @@ from engine.models.steps import step
 @click.option("--max-seq-len", default=4096, show_default=True, help="Tokens the cache has room for.")
 def graph_command(model: str, tokens: int, past: int, max_seq_len: int) -> None:
     """Draw a step: its operations in order of launch, the buffers they touch, and the arena offsets of activations."""
-    config = ModelConfig.read(model)
+    config = read_config(model)
     if not 1 <= max_seq_len <= config.max_position_embeddings:
         raise UsageError(f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}")
     if tokens < 1 or past < 0 or tokens + past > max_seq_len:

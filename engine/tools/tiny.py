@@ -23,6 +23,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from engine.errors import EngineError, UsageError
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, ModelConfig
+from engine.models.qwen3.config import Qwen3Config
 from engine.text.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE
 from engine.tools.dummy_weights import dummy_weights
 from tilec.untrusted.output_tree import write_tree
@@ -49,7 +50,7 @@ SPREAD: Final = 8
 """Standard deviation of weights relative to `dummy_weights`, so that the next token depends on more than the last one."""
 
 
-def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool = False) -> ModelConfig:
+def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool = False) -> Qwen3Config:
     """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); returns the
     config.
 
@@ -58,7 +59,7 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
     """
     target = Path(folder)
     tokenizer = _tokenizer()
-    config = ModelConfig(
+    config = Qwen3Config(
         hidden_size=64, intermediate_size=128, num_attention_heads=16, num_key_value_heads=8, head_dim=16, num_hidden_layers=2,
         vocab_size=tokenizer.get_vocab_size(), rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=tied,
         max_position_embeddings=40960, torch_dtype="bfloat16",

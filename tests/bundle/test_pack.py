@@ -244,7 +244,7 @@ def test_provenance_names_the_sources(bundle: Path, tmp_path: Path, capsys: pyte
     assert commands.run(["bundle", "attest", str(bundle), "--project", str(ROOT)]) == 0
     statement = json.loads(capsys.readouterr().out)["unsigned"][0]["statement"]
     found = {one["name"]: one for one in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}
-    for name in ("build.toml", "engine/models/qwen3.step", "kernels_src/rms_norm.py"):
+    for name in ("build.toml", "engine/models/qwen3/qwen3.step", "kernels_src/rms_norm.py"):
         assert found[name]["digest"] == {"sha256": hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}
     assert {"sources of rms_norm", "step", "tuning"} <= found.keys()
     with open_bundle(bundle) as opened:
@@ -253,7 +253,7 @@ def test_provenance_names_the_sources(bundle: Path, tmp_path: Path, capsys: pyte
     assert found["tilec"]["annotations"]["sha256OfItsFiles"] in toolchain["tilec"]
     project = tmp_path / "p"
     shutil.copytree(ROOT / "kernels_src", project / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("build.toml", "engine/models/qwen3.step"):
+    for name in ("build.toml", "engine/models/qwen3/qwen3.step"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, project / name)
     (tmp_path / "link").symlink_to(project)

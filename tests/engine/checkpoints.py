@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.models.config import ModelConfig
+from engine.models.qwen3.config import Qwen3Config
 
-UNTIED = ModelConfig(
+UNTIED = Qwen3Config(
     hidden_size=8, intermediate_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_hidden_layers=2,
     vocab_size=11, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False, max_position_embeddings=64,
     torch_dtype="bfloat16",

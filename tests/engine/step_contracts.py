@@ -17,7 +17,7 @@ from tilec.step.graph import Op, StepGraph
 
 TINY: Any = SimpleNamespace(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
-    vocab_size=2048, rms_norm_eps=1e-6, tie_word_embeddings=True,
+    vocab_size=2048, rms_norm_eps=1e-6, tie_word_embeddings=True, model_type="qwen3",
 )  # fmt: skip
 MODELS = {model["name"]: model["config"] for model in tomllib.loads((shipped.ROOT / "build.toml").read_text())["model"]}
 TIED = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")

@@ -143,5 +143,6 @@ def test_logits_that_are_not_finite_choose_no_token(backend: InterpreterBackend,
         batch.add([1, 2])
         internals: Any = broken
         internals._buffers["model.norm.weight"] = np.full_like(internals._buffers["model.norm.weight"], np.nan)
+        batch._steps.forget()  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(ModelError, match="the logits are not finite"):
             batch.step()

@@ -17,7 +17,7 @@ from test_text import folder
 from engine.api import Engine
 from engine.backends import load
 from engine.errors import BundleRefused, UsageError
-from engine.models.steps import SIZES
+from engine.models.config import SIZES
 from tilec.artifact.bundle_format import canonical
 from tilec.artifact.signature_format import encode_sidecar, sidecar_path
 from tilec.artifact.signing_keys import FileSigner, generate

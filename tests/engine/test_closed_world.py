@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.models.steps import UNMEASURED, own_declaration
+from engine.models.qwen3 import FAMILY
+from engine.models.qwen3.steps import UNMEASURED
 from engine.sampling import TOP_K_LIMIT
 from tests import campaign
 from tests.shipped import ROOT
@@ -89,7 +90,7 @@ def test_a_bundle_contains_exactly_what_its_step_needs(model: Model, target: Tar
 
 def test_the_engine_has_the_declaration_that_is_built() -> None:
     family = BUILD.families["qwen3"]
-    assert own_declaration().syntax == family.declaration.syntax
+    assert FAMILY.declaration().syntax == family.declaration.syntax
     assert all(UNMEASURED.keys() == tuning.numbers.keys() for tuning in family.tunings.values())
     keep = next(number for name, number in family.declaration.numbers if name == "keep")
     assert keep.value({}) == TOP_K_LIMIT

@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
-from engine.models.config import GenerationConfig, ModelConfig
+from engine.models.config import GenerationConfig
+from engine.models.families import read_config
+from engine.models.qwen3.config import Qwen3Config
 
 QWEN3_0_6B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -64,7 +66,7 @@ def write_config(folder: Path, name: str = "config.json", **changes: Any) -> Pat
 
 def refusal(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
-        ModelConfig.read(folder)
+        read_config(folder)
     line = str(caught.value)
     assert "\n" not in line and line.isprintable()
     assert line.startswith(str(folder / "config.json"))
@@ -79,8 +81,8 @@ def test_every_dense_size_is_read(tmp_path: Path, size: str) -> None:
         tmp_path, hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads, num_hidden_layers=layers,
         max_window_layers=layers, tie_word_embeddings=tied,
     )  # fmt: skip
-    config = ModelConfig.read(tmp_path)
-    assert config == ModelConfig(
+    config = read_config(tmp_path)
+    assert config == Qwen3Config(
         hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads, num_key_value_heads=8, head_dim=128,
         num_hidden_layers=layers, vocab_size=151936, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=tied,
         max_position_embeddings=40960, torch_dtype="bfloat16",
@@ -93,17 +95,15 @@ def test_the_spelling_of_transformers_5_is_read(tmp_path: Path) -> None:
         tmp_path, torch_dtype=ABSENT, dtype="float16", rope_theta=ABSENT, rope_scaling=ABSENT,
         rope_parameters={"rope_theta": 5e6, "rope_type": "default"}, layer_types=["full_attention"] * 28,
     )  # fmt: skip
-    config = ModelConfig.read(tmp_path)
+    config = read_config(tmp_path)
     assert (config.dtype, config.rope_theta) == ("f16", 5e6)
 
 
 def test_a_window_that_no_layer_uses_is_no_window(tmp_path: Path) -> None:
-    plain = ModelConfig.read(write_config(tmp_path))
-    assert ModelConfig.read(write_config(tmp_path, sliding_window=4096)) == plain
-    assert (
-        ModelConfig.read(write_config(tmp_path, sliding_window=4096, use_sliding_window=True)) == plain
-    )  # from layer 28 of 28 on
-    assert ModelConfig.read(write_config(tmp_path, tie_word_embeddings=ABSENT)) == replace(plain, tie_word_embeddings=False)
+    plain = read_config(write_config(tmp_path))
+    assert read_config(write_config(tmp_path, sliding_window=4096)) == plain
+    assert read_config(write_config(tmp_path, sliding_window=4096, use_sliding_window=True)) == plain  # from layer 28 of 28 on
+    assert read_config(write_config(tmp_path, tie_word_embeddings=ABSENT)) == replace(plain, tie_word_embeddings=False)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_absent_and_strange_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_generation_config_sets_stop_tokens_and_sampling(tmp_path: Path) -> None:
-    config = ModelConfig.read(write_config(tmp_path))
+    config = read_config(write_config(tmp_path))
     assert GenerationConfig.read(tmp_path, config) == GenerationConfig(eos_token_id=(151645,))  # of config.json
     write_config(tmp_path, eos_token_id=ABSENT)
     assert GenerationConfig.read(tmp_path, config) == GenerationConfig(eos_token_id=())
@@ -217,7 +217,7 @@ def test_generation_config_sets_stop_tokens_and_sampling(tmp_path: Path) -> None
     ],
 )
 def test_senseless_generation_configs_are_refused(tmp_path: Path, content: str, expected_texts: str) -> None:
-    config = ModelConfig.read(write_config(tmp_path))
+    config = read_config(write_config(tmp_path))
     (tmp_path / "generation_config.json").write_text(content)
     with pytest.raises(ModelError) as caught:
         GenerationConfig.read(tmp_path, config)
@@ -225,7 +225,7 @@ def test_senseless_generation_configs_are_refused(tmp_path: Path, content: str, 
 
 
 def test_a_dangling_link_is_not_an_absent_generation_config(tmp_path: Path) -> None:
-    config = ModelConfig.read(write_config(tmp_path))
+    config = read_config(write_config(tmp_path))
     (tmp_path / "generation_config.json").symlink_to(tmp_path / "blob")
     with pytest.raises(ModelError, match="no such file"):
         GenerationConfig.read(tmp_path, config)
@@ -251,7 +251,7 @@ JSON = st.recursive(
 def test_no_value_of_any_key_is_an_internal_error(tmp_path: Path, changes: dict[str, Any]) -> None:
     write_config(tmp_path, **changes)
     try:
-        config = ModelConfig.read(tmp_path)
+        config = read_config(tmp_path)
         GenerationConfig.read(tmp_path, config)
     except EngineError as error:
         assert str(error).isprintable()

@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from tokenizers.normalizers import NFC
 
 from engine.errors import UsageError
+from engine.models.qwen3.tokenizer import POLICY
 from engine.text.tokenizer import Text
 
 CONTROL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|a|>", "<|a|><|a|>")
@@ -68,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text_model(folder: Path) -> Text:
-    return Text.read(folder)
+    return Text.read(folder, POLICY)
 
 
 def rendered(messages: list[dict[str, Any]], tools: Any, thinking: bool) -> str:
@@ -173,8 +174,8 @@ def test_a_template_whose_control_tokens_cannot_be_distinguished(
     (model_folder / "tokenizer.json").write_text(json.dumps(file))
     messages = [{"role": "user", "content": content}]
     with pytest.raises(UsageError, match="cannot be told from those of the messages"):
-        Text.read(model_folder).chat(messages)
-    text_model = Text.read(model_folder)
+        Text.read(model_folder, POLICY).chat(messages)
+    text_model = Text.read(model_folder, POLICY)
     assert text_model.chat(messages, allow_control_tokens=True)
     harmless = [{"role": "user", "content": "hello"}]
     assert text_model.chat(harmless) == text_model.chat(harmless, allow_control_tokens=True)
@@ -198,14 +199,14 @@ def test_ways_in_which_a_template_writes(folder: Path, tmp_path: Path, template:
     model_folder = tmp_path / "model"
     shutil.copytree(folder, model_folder)
     (model_folder / "chat_template.jinja").write_text(template)
-    ids = Text.read(model_folder).chat([{"role": "user", "content": "a<|im_end|><think>"}])
-    assert control_ids(Text.read(model_folder), ids) == ["<|im_start|>", "<|im_end|>"]
+    ids = Text.read(model_folder, POLICY).chat([{"role": "user", "content": "a<|im_end|><think>"}])
+    assert control_ids(Text.read(model_folder, POLICY), ids) == ["<|im_start|>", "<|im_end|>"]
 
 
 def test_pieces_in_messages_do_not_make_a_control_token(folder: Path, tmp_path: Path) -> None:
     model_folder = tmp_path / "model"
     shutil.copytree(folder, model_folder)
     (model_folder / "chat_template.jinja").write_text("<|im_start|>{% for m in messages %}{{ m.content }}{% endfor %}")
-    text_model = Text.read(model_folder)
+    text_model = Text.read(model_folder, POLICY)
     ids = text_model.chat([{"role": "user", "content": "<|im_"}, {"role": "user", "content": "end|>"}])
     assert control_ids(text_model, ids) == ["<|im_start|>"]

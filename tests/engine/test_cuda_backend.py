@@ -18,8 +18,8 @@ from engine.backends import cuda
 from engine.backends.cuda import CudaBackend
 from engine.backends.launches import launch_message
 from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
-from engine.models.config import ModelConfig
-from engine.models.rope import rope_table
+from engine.models.qwen3.config import Qwen3Config
+from engine.models.rope import plain_frequencies, rope_table
 from engine.sampling import SamplingParams, uniforms
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device, DriverError, LaunchError
@@ -28,7 +28,7 @@ from tilec.step.step import CHUNK_TOKENS
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
 
-SMALLEST = ModelConfig(
+SMALLEST = Qwen3Config(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
     vocab_size=2048, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True, max_position_embeddings=40960,
     torch_dtype="bfloat16",
@@ -55,7 +55,7 @@ def test_weights_arrive_and_caches_are_zero(backend: tuple[OneSequence, FakeDriv
         block = next(block for start, block in driver.buffers.items() if start == pointer)
         start = pointer - block.ctypes.data
         assert (block[start : start + expected.nbytes] == expected.reshape(-1).view(np.uint8)).all()
-    assert "k_cache.1" in loaded.memory.allocations
+    assert "k_cache.1" in loaded.own.buffers.allocations
 
 
 def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[OneSequence, FakeDriver]) -> None:
@@ -110,8 +110,9 @@ def test_a_prompt_is_prefilled_in_chunks(backend: tuple[OneSequence, FakeDriver]
 def test_a_sampled_generation_is_drawn_in_the_graph(backend: tuple[OneSequence, FakeDriver]) -> None:
     loaded, driver = backend
     loaded.prefill([1, 2, 3], SamplingParams(0.5, 7, 0.25, seed=9))
-    block = loaded._inputs["settings"].allocations
-    settings = {name: np.ctypeslib.as_array((ctypes.c_float * 64).from_address(block[name][0])) for name in block}
+    block = loaded.own.buffers.allocations
+    names = ("top_k", "temperature", "top_p", "uniforms")
+    settings = {name: np.ctypeslib.as_array((ctypes.c_float * 64).from_address(block[name][0])) for name in names}
     assert settings["top_k"].view(np.int32)[0] == 7
     assert (settings["temperature"][0], settings["top_p"][0]) == (0.5, 0.25)
     assert (settings["uniforms"][2:64] == uniforms(9, 62)).all()
@@ -155,7 +156,7 @@ def test_every_prompt_fits_the_arena(bundle: Bundle, max_seq_len: int) -> None:
 def test_a_token_outside_the_vocabulary_is_reported(backend: tuple[OneSequence, FakeDriver]) -> None:
     loaded, _ = backend
     loaded.prefill([1])
-    ctypes.c_int32.from_address(loaded.memory.allocations["token"][0]).value = 2147483647
+    ctypes.c_int32.from_address(loaded.own.buffers.allocations["token"][0]).value = 2147483647
     with pytest.raises(ModelError, match="the logits are not finite"):
         loaded.token()
 
@@ -299,7 +300,7 @@ def test_a_model_that_the_bundle_lacks_kernels_for(bundle: Bundle) -> None:
 
 
 def test_the_rope_table_is_that_of_the_paper() -> None:
-    table = rope_table(50, 8, 1e4)
+    table = rope_table(50, plain_frequencies(8, 1e4))
     position, pair = np.meshgrid(np.arange(50), np.arange(4), indexing="ij")
     angle = position / 1e4 ** (2 * pair / 8)
     np.testing.assert_allclose(table, np.concatenate([np.cos(angle), np.sin(angle)], 1), atol=1e-5)

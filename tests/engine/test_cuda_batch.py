@@ -62,11 +62,10 @@ def test_inputs_mark_active_rows_and_a_prompt_is_copied_to_its_row(loaded: tuple
     backend, driver = loaded
     with Batch(backend, 2) as batch:
         internals: Any = backend
-        steps = internals._batches[-1]
-        allocations = steps._memory.allocations | steps._inputs[0].allocations | steps._inputs[1].allocations
+        allocations = internals._steps[-1].buffers.allocations
         batch.add([5, 6, 7])
         for layer in range(SMALLEST.num_hidden_layers):
-            pointer, size = backend.memory.allocations[f"k_cache.{layer}"]
+            pointer, size = internals.own.buffers.allocations[f"k_cache.{layer}"]
             ctypes.memset(pointer, 7, size)
         row, _ = batch.add([8] * 9, SamplingParams(0.5, 7, 0.25, seed=9))
         pointer, size = allocations["batch.k_cache.1"]

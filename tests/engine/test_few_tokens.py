@@ -17,7 +17,8 @@ from engine.backends.interpreter import InterpreterBackend
 from engine.checkpoint.weights import WeightPlan
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify
-from engine.models.steps import UNMEASURED, model_step
+from engine.models.qwen3.steps import UNMEASURED
+from engine.models.steps import model_step
 from engine.tools.tiny import write_tiny_model
 from tests.campaign import first, one_of_each
 from tilec.step.expressions import StepError
@@ -32,7 +33,7 @@ PROMPT = [int(i) for i in np.random.default_rng(3).integers(0, 400, 12)]
 
 
 def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
     return model_step(shape, 4096, measured={**UNMEASURED, "few_tokens": 64, "few_blocks": 132, **measured})
 
 

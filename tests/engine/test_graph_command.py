@@ -12,7 +12,7 @@ from test_text import folder
 
 from engine.cli import run
 from engine.graph.plan import lifetimes, plan_memory
-from engine.models.config import ModelConfig
+from engine.models.families import read_config
 from engine.models.steps import step
 
 __all__ = ["folder", "model"]  # fixtures of other modules
@@ -23,7 +23,7 @@ def test_each_operation_is_drawn_once(model: Path, capsys: pytest.CaptureFixture
     options = ["--tokens", str(tokens), "--past", str(past), "--max-seq-len", "128"]
     assert run(["graph", "--model", str(model), *options]) == 0
     lines = capsys.readouterr().out.splitlines()
-    graph = step(ModelConfig.read(model), tokens, 128, past=past)
+    graph = step(read_config(model), tokens, 128, past=past)
     plan, ends = plan_memory(graph), {name: last for name, (_, last) in lifetimes(graph).items()}
     matches = [re.match(r" *(\d+) ([^:]+): (\w+)\[", line) for line in lines]
     assert [match.groups() for match in matches if match] == [(str(i), op.name, op.kernel) for i, op in enumerate(graph.ops)]

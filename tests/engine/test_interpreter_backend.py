@@ -27,6 +27,8 @@ from engine.errors import ModelError, UsageError
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import GraphError
 from engine.models.config import ModelConfig
+from engine.models.families import read_config
+from engine.models.qwen3.config import Qwen3Config
 from engine.sampling import SamplingParams, sample_logits
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.tiny import write_tiny_model
@@ -50,7 +52,7 @@ class Model:
     """A tiny model on the interpreter, and the float64 logits of `IDS`."""
 
     def __init__(self, folder: Path, tied: bool, dtype: str) -> None:
-        self.config = ModelConfig.read(folder)
+        self.config = read_config(folder)
         assert self.config.tie_word_embeddings == tied
         self.weights = WeightPlan.for_model(self.config, folder, dtype, convert=True)
         self.dtype = dtype
@@ -283,7 +285,7 @@ def test_block_sizes_are_within_every_kernels_contract(model: dict[str, Any]) ->
     """Loading specializes every kernel of both kinds of steps and checks each launch's contract, here at real sizes."""
     tied = model["name"] in {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b"}
     other_fields = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": tied, "max_position_embeddings": 40960}
-    config = replace(ModelConfig(**model["config"], **other_fields, torch_dtype="bfloat16"), num_hidden_layers=1)
+    config = replace(Qwen3Config(**model["config"], **other_fields, torch_dtype="bfloat16"), num_hidden_layers=1)
     backend = InterpreterBackend()
     weights: Any = UnwrittenWeights(config)
     backend.load(config, weights, 300)
@@ -296,7 +298,7 @@ def test_the_largest_divisor() -> None:
 
 
 def test_a_model_that_the_kernels_do_not_support(folders: dict[bool, Path]) -> None:
-    config = replace(ModelConfig.read(folders[False]), num_key_value_heads=4)
+    config = replace(read_config(folders[False]), num_key_value_heads=4)
     with pytest.raises(ModelError, match=r"operation `layers.0.qk_norm_rope_kv`: .*`requires\(.*is broken.*HKV = 4"):
         InterpreterBackend().load(config, dummy_weights(config, "bf16"), 64)
 

@@ -49,7 +49,7 @@ def test_launches_equal_those_planned_one_by_one(backend: tuple[OneSequence, Fak
     loaded, driver = backend
     for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:  # and graphs prepared before
         prefill = next(candidate for candidate in loaded._prefills if tokens <= candidate.largest)
-        pointers = {name: pointer for name, (pointer, _) in loaded._allocations(prefill.whole).items()}
+        pointers = {name: pointer for name, (pointer, _) in loaded.prompt_allocations.items()}
         pointers |= {name: loaded._arena[0] + offset for name, offset in prefill.memory.offsets.items()}
         before = len(driver.launches)
         prepared = prefill.prepared(tokens, past, output_mode)

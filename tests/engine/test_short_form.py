@@ -33,7 +33,7 @@ TOLERANCE = 0.02
 
 
 def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
     return model_step(shape, 2048, measured={"parts": 33, "head_parts": 8, "few_blocks": 132} | measured)
 
 
@@ -98,8 +98,8 @@ def test_the_form_changes_within_a_generation(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParams | None
 ) -> None:
     forms: list[bool] = []
-    run = backend._run_decode  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(backend, "_run_decode", lambda output_mode, short: (forms.append(short), run(output_mode, short)))
+    run = backend.own.run
+    monkeypatch.setattr(backend.own, "run", lambda output_mode, short: (forms.append(short), run(output_mode, short)))
     slots = 10
     set_short_slots(monkeypatch, slots)
     sequence = backend.begin()

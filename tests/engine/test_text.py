@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from engine.errors import ModelError, UsageError
+from engine.models.qwen3.tokenizer import POLICY
 from engine.text.chat_template import ChatTemplate
 from engine.text.tokenizer import Detokenizer, StopStrings, Text
 
@@ -54,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(max_size=40))
 def test_text_streams_back_in_whole_characters(folder: Path, text: str) -> None:
-    text_model = Text.read(folder)
+    text_model = Text.read(folder, POLICY)
     stream = Detokenizer(text_model)
     pieces = [stream.push(token) for token in text_model.encode(text)]
     assert "\ufffd" in text or all("\ufffd" not in piece for piece in pieces)
@@ -62,7 +63,7 @@ def test_text_streams_back_in_whole_characters(folder: Path, text: str) -> None:
 
 
 def test_a_character_of_several_tokens_is_one_piece(folder: Path) -> None:
-    text_model = Text.read(folder)
+    text_model = Text.read(folder, POLICY)
     stream = Detokenizer(text_model)
     pieces = [stream.push(token) for token in text_model.encode("a🦊b")]
     assert [piece for piece in pieces if piece] == ["a", "🦊", "b"]
@@ -70,7 +71,7 @@ def test_a_character_of_several_tokens_is_one_piece(folder: Path) -> None:
 
 
 def test_an_incomplete_character_is_replaced_at_the_end(folder: Path) -> None:
-    text_model = Text.read(folder)
+    text_model = Text.read(folder, POLICY)
     stream = Detokenizer(text_model)
     ids = text_model.encode("🦊")
     assert [stream.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
@@ -82,7 +83,7 @@ def test_an_incomplete_character_is_replaced_at_the_end(folder: Path) -> None:
 @given(data=st.data())
 def test_any_tokens_stream_as_they_decode(folder: Path, data: st.DataObject) -> None:
     """Parts of characters, whole ones, special and unknown tokens in any order; no streamed piece is revoked."""
-    text_model = Text.read(folder)
+    text_model = Text.read(folder, POLICY)
     parts = [*text_model.encode("🦊äé€"), *text_model.encode("ab the"), text_model.size - 1, text_model.size + 9]
     ids = data.draw(st.lists(st.sampled_from(parts) | st.integers(0, text_model.size + 1), max_size=80))
     stream = Detokenizer(text_model)
@@ -101,7 +102,7 @@ class CountingText(Text):
 
 @pytest.mark.parametrize("kind", ["never a character", "special", "unknown", "text", "characters across tokens"])
 def test_the_cost_of_a_token_does_not_grow_with_the_length(folder: Path, kind: str) -> None:
-    text_model = CountingText(Text.read(folder).tokenizer, None)
+    text_model = CountingText(Text.read(folder, POLICY).tokenizer, None)
     first, *others = text_model.encode("🦊")
     last, across = others[-1], [*others, first]
     ids = {
@@ -118,7 +119,7 @@ def test_the_cost_of_a_token_does_not_grow_with_the_length(folder: Path, kind: s
 
 
 def test_special_tokens_are_one_token_and_no_text(folder: Path) -> None:
-    text_model = Text.read(folder)
+    text_model = Text.read(folder, POLICY)
     (token,) = text_model.encode("<|im_end|>")
     assert token == text_model.size - 1
     assert text_model.decode([token]) == ""
@@ -126,7 +127,7 @@ def test_special_tokens_are_one_token_and_no_text(folder: Path) -> None:
 
 @pytest.mark.parametrize(("thinking", "end"), [(True, ""), (False, "<think>\n\n</think>\n\n")])
 def test_a_conversation(folder: Path, thinking: bool, end: str) -> None:
-    text_model = Text.read(folder)
+    text_model = Text.read(folder, POLICY)
     messages = [{"role": "user", "content": "<b>ü & 'x'</b>"}]
     expected = f"<|im_start|>user\n<b>ü & 'x'</b><|im_end|>\n<|im_start|>assistant\n{end}"
     assert text_model.chat(messages, thinking=thinking) == text_model.encode(expected)
@@ -148,7 +149,7 @@ def test_tools_are_plain_json(folder: Path) -> None:
 )
 def test_messages_that_a_template_refuses(folder: Path, messages: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        Text.read(folder).chat(messages)
+        Text.read(folder, POLICY).chat(messages)
     assert "\n" not in str(caught.value)
 
 
@@ -160,21 +161,21 @@ def test_a_template_cannot_reach_the_interpreter() -> None:
 
 def test_files_that_are_absent_or_damaged(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="the tokenizer is missing"):
-        Text.read(tmp_path)
+        Text.read(tmp_path, POLICY)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="is no tokenizer"):
-        Text.read(tmp_path)
+        Text.read(tmp_path, POLICY)
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     with pytest.raises(UsageError, match="no chat template"):
-        Text.read(tmp_path).chat([])
+        Text.read(tmp_path, POLICY).chat([])
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% if %}"}))
     with pytest.raises(ModelError, match="does not parse"):
-        Text.read(tmp_path)
+        Text.read(tmp_path, POLICY)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [1]}))
     with pytest.raises(ModelError, match="is not a text"):
-        Text.read(tmp_path)
+        Text.read(tmp_path, POLICY)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages | length }}"}))
-    assert Text.read(tmp_path).chat([]) == Text.read(tmp_path).encode("0")
+    assert Text.read(tmp_path, POLICY).chat([]) == Text.read(tmp_path, POLICY).encode("0")
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.data())

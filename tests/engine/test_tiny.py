@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.models.config import ModelConfig
+from engine.models.families import read_config
+from engine.models.qwen3.tokenizer import POLICY
 from engine.text.tokenizer import Text
 from engine.tools.tiny import write_tiny_model
 from tests import shipped
@@ -16,7 +17,7 @@ from tests import shipped
 def test_a_tiny_model_is_complete_and_reproducible(tmp_path: Path) -> None:
     first = tmp_path / "first"
     write_tiny_model(first)
-    text_model, config = Text.read(first), ModelConfig.read(first)
+    text_model, config = Text.read(first, POLICY), read_config(first)
     assert text_model.size == config.vocab_size
     assert text_model.decode(text_model.encode("Why is the sky blue? Ä 🦊")) == "Why is the sky blue? Ä 🦊"
     assert text_model.decode(text_model.chat([{"role": "user", "content": "the sky"}])) == "user\nthe sky\nassistant\n"

@@ -12,6 +12,7 @@ from test_text import folder
 from tokenizers import Tokenizer
 
 from engine.errors import ModelError, UsageError
+from engine.models.qwen3.tokenizer import POLICY
 from engine.text import tokenizer_file
 from engine.text.tokenizer import Text
 from engine.text.tokenizer_file import ADDED_LIMIT, LIMIT_BYTES, library_errors, read_tokenizer
@@ -42,7 +43,7 @@ def sequence(*parts: Any) -> dict[str, Any]:
 
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-SPLIT = {"type": "Split", "pattern": {"Regex": tokenizer_file.SPLIT}, "behavior": "Isolated", "invert": False}
+SPLIT = {"type": "Split", "pattern": {"Regex": POLICY.split}, "behavior": "Isolated", "invert": False}
 
 BAD: dict[str, tuple[Change, str]] = {
     "doubles a text": (
@@ -95,7 +96,7 @@ def write(folder: Path, target: Path, change: Change) -> Path:
 @pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
 def test_a_tokenizer_that_is_refused(folder: Path, tmp_path: Path, change: Change, message: str) -> None:
     with pytest.raises(ModelError) as caught:
-        read_tokenizer(write(folder, tmp_path, change))
+        read_tokenizer(write(folder, tmp_path, change), POLICY)
     assert message in str(caught.value)
     assert "is no tokenizer" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -107,7 +108,7 @@ def test_components_of_qwens_tokenizer_are_accepted(folder: Path, tmp_path: Path
         file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL | {"use_regex": False}]}
         file["post_processor"] = BYTE_LEVEL
 
-    tokenizer = read_tokenizer(write(folder, tmp_path, change))
+    tokenizer = read_tokenizer(write(folder, tmp_path, change), POLICY)
     assert tokenizer.encode("don't", add_special_tokens=False).tokens[-1] in ("t", "'t")
 
 
@@ -118,7 +119,7 @@ def test_padding_and_truncation_are_disabled(folder: Path, tmp_path: Path) -> No
         file["truncation"] = {"max_length": 3, "strategy": "LongestFirst", "stride": 7, "direction": "Right"}
 
     text = "the cat sat on the mat " * 9
-    ids = read_tokenizer(write(folder, tmp_path, change)).encode(text, add_special_tokens=False).ids
+    ids = read_tokenizer(write(folder, tmp_path, change), POLICY).encode(text, add_special_tokens=False).ids
     assert ids == Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
 
 
@@ -126,7 +127,7 @@ def test_a_long_file_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(LIMIT_BYTES + 1)
     with pytest.raises(ModelError, match="is over 33554432 bytes"):
-        read_tokenizer(tmp_path / "tokenizer.json")
+        read_tokenizer(tmp_path / "tokenizer.json", POLICY)
 
 
 def test_a_panic_is_one_error() -> None:
@@ -145,7 +146,7 @@ def test_a_panic_of_the_library(folder: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tokenizer_file, "_check_components", lambda *_: None)
     path = write(folder, tmp_path, BAD["panics"][0])
     with pytest.raises(ModelError, match=r"is no tokenizer: .*Precompiled"):
-        read_tokenizer(path)
+        read_tokenizer(path, POLICY)
     path = write(folder, tmp_path, BAD["backtracks"][0])
     with pytest.raises(UsageError, match=r"the tokenizer cannot encode the text: .*retry-limit"):
-        Text(read_tokenizer(path), None).encode("x" * 40)
+        Text(read_tokenizer(path, POLICY), None).encode("x" * 40)

@@ -8,12 +8,13 @@ import pytest
 from step_contracts import contract
 
 from engine.graph.traffic import moves, streamed, traffic
-from engine.models.config import ModelConfig
-from engine.models.steps import UNMEASURED, step
+from engine.models.qwen3.config import Qwen3Config
+from engine.models.qwen3.steps import UNMEASURED
+from engine.models.steps import step
 from tilec.step.graph import Kind, StepGraph
 from tilec.step.step import OUTPUT_MODES
 
-FOUR_BILLION = ModelConfig(
+FOUR_BILLION = Qwen3Config(
     hidden_size=2560, intermediate_size=9728, num_attention_heads=32, num_key_value_heads=8, head_dim=128, num_hidden_layers=36,
     vocab_size=151936, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True, max_position_embeddings=40960,
     torch_dtype="bfloat16",

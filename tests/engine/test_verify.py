@@ -35,7 +35,7 @@ def is_sampled(case: tuple[str, tuple[int, str, bool, int]]) -> bool:
 
 @pytest.mark.parametrize(("name", "case"), chosen(itertools.product(MODELS, CASES), is_sampled), ids=str)
 def test_real_steps_are_verified(name: str, case: tuple[int, str, bool, int]) -> None:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
     verify(*planned_step(shape, *case), contract)
 
 

@@ -29,7 +29,9 @@ def batch(output_mode: Any = "argmax", sequences: int = 4, shape: Any = TINY, *,
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("output_mode", ["argmax", "sample", "logits"])
 def test_real_batches_are_verified(name: str, output_mode: str) -> None:
-    shape: Any = type("Shape", (), {**MODELS[name], "rms_norm_eps": 1e-6, "tie_word_embeddings": name in TIED})()
+    shape: Any = type(
+        "Shape", (), {**MODELS[name], "rms_norm_eps": 1e-6, "tie_word_embeddings": name in TIED, "model_type": "qwen3"}
+    )()
     for sequences in BATCHES:
         graph = batch(output_mode, sequences, shape)
         assert graph.sequences == sequences
@@ -132,7 +134,7 @@ def test_the_accesses_of_a_kernel_decide_whether_it_has_a_row_axis(tmp_path: Any
 
 
 def test_a_declaration_without_batch_has_no_batch_steps() -> None:
-    text = (shipped.ROOT / "engine" / "models" / "qwen3.step").read_text(encoding="utf-8")
+    text = (shipped.ROOT / "engine" / "models" / "qwen3" / "qwen3.step").read_text(encoding="utf-8")
     begin, end = text.index("def batch():"), text.index("def prefill():")
     step = model_step(TINY, 64, declaration=read_declaration(text[:begin] + text[end:]))
     with pytest.raises(StepError, match=r"there is no `def batch\(\)`"):

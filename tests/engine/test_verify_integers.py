@@ -20,6 +20,7 @@ from engine.graph.integers import GraphError, InputValues, Replay, WrittenValues
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.steps import model_step
+from engine.sequence import Sequence
 from engine.tools.tiny import write_tiny_model
 from tests import shipped
 from tests.runtime.fake_driver import FakeDriver
@@ -164,7 +165,7 @@ def test_an_unbounded_input_is_not_relied_on(tmp_path: Path, bounds: dict[str, i
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize("output_mode", OUTPUT_MODES)
 def test_the_values_that_steps_of_every_model_write(name: str, output_mode: Any) -> None:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED, model_type="qwen3")
     step = model_step(shape, 1000)
     graph = step.graph("decode", output_mode)
     replay = verify(graph, plan_memory(graph), contract)
@@ -257,7 +258,7 @@ def test_the_host_writes_nothing_that_the_proofs_of_a_step_exclude(values: Any, 
 
 def test_every_backend_checks_what_it_writes(backend: InterpreterBackend) -> None:
     with pytest.raises(GraphError, match="buffer `top_k`"):
-        backend._set({"top_k": 1 << 20})  # pyright: ignore[reportPrivateUsage]
+        backend.own.buffers.send(Kind.SETTING, {"top_k": 1 << 20})
     memory = DeviceMemory(FakeDriver(), 1)  # pyright: ignore[reportArgumentType]
     block = InputBlock(memory, [BOUNDED])
     block.send(slots=[3, 2])
@@ -266,9 +267,9 @@ def test_every_backend_checks_what_it_writes(backend: InterpreterBackend) -> Non
             block.send(slots=values)
     with pytest.raises(GraphError, match="buffer `slots`"):
         block.send_to({"slots": replace(BOUNDED, high=3)}, {"slots": [3]})
-    steps = backend.batch_steps(2)
+    steps = backend.decode_steps(2)
     with pytest.raises(GraphError, match=r"buffer `batch\.top_k`"):
-        steps.set({"batch.top_k": np.array([1, 1 << 20])})
+        steps.buffers.send(Kind.SETTING, {"batch.top_k": np.array([1, 1 << 20])})
     steps.close()
 
 
@@ -288,19 +289,15 @@ def test_no_step_is_enqueued_past_the_last_slot(
     """Without the checks of remaining slots that users see."""
     ran: list[object] = []
     monkeypatch.setattr(backend, "run_step", ran.append)
-    backend._set_decode(1, 126)  # pyright: ignore[reportPrivateUsage]
+    backend.own.send([Sequence(126, token=1)])
     for _ in range(2):
-        backend._run_decode("argmax", False)  # pyright: ignore[reportPrivateUsage]
+        backend.own.run("argmax", False)
     with pytest.raises(GraphError, match="input `positions` holds 128, and the step takes 0 to 127"):
-        backend._run_decode("argmax", False)  # pyright: ignore[reportPrivateUsage]
+        backend.own.run("argmax", False)
     assert len(ran) == 2
     with Batch(backend, 2) as batch:
         steps = batch._steps  # pyright: ignore[reportPrivateUsage]
-        lengths = np.array([127, 0], np.int32)
-        steps.send({
-            "ids": lengths * 0, "positions": lengths, "batch.slots": lengths, "batch.lengths": lengths + 1,
-            "batch.going": np.array([1, 0], np.int32),
-        })  # fmt: skip
+        steps.send([Sequence(127), None])
         steps.run("argmax", False)
         with pytest.raises(GraphError, match="input `positions` holds 0 to 128, and the step takes 0 to 127"):
             steps.run("argmax", False)

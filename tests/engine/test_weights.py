@@ -24,6 +24,7 @@ from engine.checkpoint.safetensors_file import SafetensorsFile
 from engine.checkpoint.weights import NUMPY_TYPES, WeightPlan, Weights, destinations
 from engine.errors import ModelError, UsageError
 from engine.models.config import ModelConfig
+from engine.models.qwen3.config import Qwen3Config
 from engine.models.steps import step
 from engine.tools.dummy_weights import dummy_weights
 from tilec.step.graph import Kind
@@ -124,7 +125,7 @@ def test_every_dense_size_has_its_published_number_of_parameters(
     size: tuple[int, int, int, int, bool], parameters: int
 ) -> None:
     hidden, intermediate, heads, layers, tied = size
-    config = ModelConfig(hidden, intermediate, heads, 8, 128, layers, 151936, 1e-6, 1e6, tied, 40960, "bfloat16")
+    config = Qwen3Config(hidden, intermediate, heads, 8, 128, layers, 151936, 1e-6, 1e6, tied, 40960, "bfloat16")
     assert dummy_weights(config, "bf16").bytes == 2 * parameters
 
 

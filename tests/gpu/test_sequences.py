@@ -15,14 +15,14 @@ import pytest
 
 from engine.backends.cuda import CudaBackend
 from engine.batch import Batch
-from engine.models.config import ModelConfig
+from engine.models.qwen3.config import Qwen3Config
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Device, open_bundle
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLES = Path(os.environ.get("TILEC_BUNDLES", ROOT / "artifacts" / "bundles"))
-SMALL = ModelConfig(
+SMALL = Qwen3Config(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=4,
     vocab_size=4096, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True, max_position_embeddings=40960,
     torch_dtype="bfloat16",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 BUILD_FILE: Final = "build.toml"
-SHIPPED: Final = (BUILD_FILE, "kernels_src/*.py", "kernels_src/tuning/*.json", "engine/models/*.step")
+SHIPPED: Final = (BUILD_FILE, "kernels_src/*.py", "kernels_src/tuning/*.json", "engine/models/*/*.step")
 """Patterns of its files, relative to its folder."""
 
 

@@ -1,9 +1,9 @@
 """A model's step, declared once: takes the text of a model family, returns a StepGraph for one model's numbers.
 
-A family of models is one file (`engine/models/qwen3.step`) that reads like the model's paper: the weights, the buffers, and the
-kernel launches of decode and prefill in order. The build enumerates the artifacts that a model can need from it (`requests`), a
-bundle carries it, and the engine creates its graphs from the bundle's copy (`Step.graph`). No second list of operations exists
-that could diverge.
+A family of models is one file (`engine/models/qwen3/qwen3.step`) that reads like the model's paper: the weights, the buffers,
+and the kernel launches of decode and prefill in order. The build enumerates the artifacts that a model can need from it
+(`requests`), a bundle carries it, and the engine creates its graphs from the bundle's copy (`Step.graph`). No second list of
+operations exists that could diverge.
 
 The text uses Python's syntax; it is parsed and never run (`reader`). Its statements:
 

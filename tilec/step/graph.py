@@ -104,6 +104,10 @@ class StepGraph:
         """Appends an operation."""
         self.ops.append(Op(name, kernel, constants, tensors, scalars))
 
+    def role(self, buffer: str) -> str:
+        """What a buffer is to the step: its name without the step's own in front, so `lengths` for `batch.lengths`."""
+        return buffer.removeprefix(f"{self.name}.")
+
     def of_kind(self, kind: Kind) -> Iterator[Buffer]:
         """Buffers of a kind in the order of insertion."""
         return (buffer for buffer in self.buffers.values() if buffer.kind is kind)

@@ -21,6 +21,7 @@ from engine.checkpoint.json_file import read_object
 from engine.checkpoint.weights import WeightPlan
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
 from engine.models.config import ModelConfig
+from engine.models.families import read_config
 from engine.tools.bench.files import check_writable, write_atomically
 from engine.tools.bench.machine import machine_facts
 from engine.tools.bench.measure import measure
@@ -92,7 +93,7 @@ def command(
         check_writable(target)
         if plot is not None and plot.resolve() == target.resolve():
             raise UsageError("--json and --plot name the same file", where=target)
-    config = ModelConfig.read(model)
+    config = read_config(model)
     capacity = _cache_capacity(policy, config, max_seq_len)
     report = _measured(config, model, bundle, policy, capacity, dtype, seed if dummy_weights else None, nominal_tbs * 1e12)
     _show(report, None)

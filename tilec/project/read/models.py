@@ -5,7 +5,8 @@
     family = "qwen3"
     config = { hidden_size = 2560, head_dim = 128 }
 
-The step of a family is the file `FAMILY.step` in the folder that `steps` of `[build]` names; see `tilec.step`.
+The step of a family is the file `FAMILY.step` in the folder that `steps` of `[build]` names, or in its folder `FAMILY`; see
+`tilec.step`.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ def read_families(
     """The families of `models`, with their numbers and the tables of their kernels."""
     found: dict[str, Family] = {}
     for model in {model.family: model for model in reversed(models)}.values():
-        path = folder / f"{model.family}.step"
+        own = folder / model.family
+        path = (own if own.is_dir() else folder) / f"{model.family}.step"
         numbers_of_model = numbers.get(model.family, [])
         tables = {
             target: (

@@ -1,0 +1,218 @@
+"""Decode steps of `n` sequences, one or several: their buffers, inputs and prepared steps. A backend runs them.
+
+The step says what a step of `n` sequences is: `decode` for one, with the kernels of one row, `batch` for several. It also names
+the buffers, and the host knows their roles only (`StepGraph.role`). The `row` of a sequence is its row in every input and
+output, and its part of every cache.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Rows
+from contextlib import ExitStack
+from math import prod
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cache_layout import CacheLayout, ContiguousCache, paired
+from engine.graph.integers import InputValues, Replay
+from engine.sampling import SamplingParams, settings
+from engine.sequence import Sequence
+from tilec.step.graph import Buffer, Kind, StepGraph
+from tilec.step.step import OutputMode, Step
+
+OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("argmax", "sample", "logits")
+"""Output modes of a decode step."""
+
+LASTING: Final = (Kind.CACHE, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
+"""Kinds of the buffers that belong to sequences and outlive a step."""
+
+GREEDY: Final = SamplingParams(top_k=1)
+"""Sampling for a greedy sequence among sampled ones: its only candidate is the most likely token."""
+
+
+class StepBuffers(ABC):
+    """Memory of a device for the buffers of kinds `LASTING` of some steps, by name; caches are zero at first."""
+
+    @abstractmethod
+    def send(self, kind: Kind, values: Mapping[str, Any]) -> None:
+        """Set inputs or settings before the next step. GraphError if a value is out of its buffer's bounds."""
+
+    @abstractmethod
+    def copy(self, target: str, slot: int, source: StepBuffers, name: str, source_slot: int, elements: int) -> None:
+        """Copy `elements` elements from one cache to another; slots are numbers of elements, too."""
+
+    @abstractmethod
+    def fetch(self, number: int) -> None:
+        """Start copying the last step's tokens to the host, as step `number`."""
+
+    @abstractmethod
+    def fetched(self, number: int) -> NDArray[np.int32]:
+        """The tokens of step `number`, (sequences,); waits for them."""
+
+    @abstractmethod
+    def latest(self) -> NDArray[np.int32]:
+        """The tokens of the last step, (sequences,); waits for it. No fetched step may be outstanding."""
+
+    @abstractmethod
+    def floats(self, name: str) -> NDArray[np.float32]:
+        """An output of the last step, in its buffer's shape; waits for it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the memory; idempotent."""
+
+
+class PreparedStep(Protocol):
+    """A step that a device can run again and again."""
+
+    @property
+    def replay(self) -> Replay: ...
+
+
+class StepRunner(ABC):
+    """What a device does for decode steps. Steps are of its own kind, as `prepare` returned them."""
+
+    step: Step
+    max_seq_len: int
+    """Capacity of a sequence's cache in tokens."""
+
+    @abstractmethod
+    def allocate(self, graphs: Rows[StepGraph], token: str) -> StepBuffers:
+        """Memory for the buffers of some steps of the same sequences; `token` names the output with the chosen tokens."""
+
+    @abstractmethod
+    def prepare(self, graph: StepGraph, buffers: Any) -> PreparedStep:
+        """Verify a step and make it ready to run on some buffers."""
+
+    @abstractmethod
+    def enqueue(self, step: Any) -> None:
+        """Run or enqueue a prepared step on its current inputs."""
+
+    @abstractmethod
+    def discard(self, step: Any) -> None:
+        """Free a prepared step that is not running."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait until all enqueued steps are done."""
+
+
+class DecodeSteps:
+    """Decode steps of `sequences` sequences on a loaded backend. Not thread-safe. StepError if the model's step declares none
+    of so many."""
+
+    def __init__(self, runner: StepRunner, sequences: int) -> None:
+        self.sequences, self._runner, self.closed = sequences, runner, False
+        self._graphs = {
+            (output_mode, short): decode_graph(runner.step, sequences, output_mode, short)
+            for output_mode in OUTPUT_MODES
+            for short in (False, True)
+        }
+        graphs = list(self._graphs.values())
+        self._named = {
+            graph.role(buffer.name): buffer for graph in graphs for buffer in graph.buffers.values() if buffer.kind in LASTING
+        }
+        self._caches = {role: buffer for role, buffer in self._named.items() if buffer.kind is Kind.CACHE}
+        slots = self._named["uniforms"].shape[1]
+        self.cache: CacheLayout = ContiguousCache(slots, runner.max_seq_len)
+        self._cache_slots = slots * sequences
+        self._rows = np.arange(sequences, dtype=np.int32)
+        self._inputs_known = InputValues()
+        self._prepared: dict[tuple[OutputMode, bool], PreparedStep] = {}
+        self.buffers = runner.allocate(graphs, self._named["token"].name)
+        try:
+            for short in {runner.step.is_short(1), runner.step.is_short(runner.max_seq_len)}:
+                self.prepared("argmax", short)
+        except BaseException:
+            self.close()
+            raise
+
+    def prepared(self, output_mode: OutputMode, short: bool = False) -> PreparedStep:
+        """The step in an output mode, or its variant for short context; prepared on first use."""
+        key = output_mode, short
+        if key not in self._prepared:
+            self._prepared[key] = self._runner.prepare(self._graphs[key], self.buffers)
+        return self._prepared[key]
+
+    def adopt(self, row: int, source: DecodeSteps, source_row: int, length: int) -> None:
+        """Copy the first `length` tokens of a row of other steps to the cache of a row."""
+        for role, buffer in self._caches.items():
+            width = prod(buffer.shape) // self._cache_slots
+            runs = paired(source.cache.runs(source_row, 0, length), self.cache.runs(row, 0, length))
+            for taken, put in runs:
+                self.buffers.copy(
+                    buffer.name, put.slot * width, source.buffers, source._caches[role].name, taken.slot * width,
+                    put.tokens * width,
+                )  # fmt: skip
+
+    def set(self, rows: Iterable[Sequence | None]) -> None:
+        """Set how the tokens of each row's sequence are sampled: what stays the same for all steps of a generation."""
+        slots = self._named["uniforms"].shape[1]
+        by_row = [
+            settings(GREEDY, 0, slots)
+            if sequence is None or sequence.sampling is None
+            else settings(sequence.sampling, sequence.start, slots)
+            for sequence in rows
+        ]
+        self.buffers.send(
+            Kind.SETTING, {self._named[role].name: np.array([values[role] for values in by_row]) for role in by_row[0]}
+        )
+
+    def send(self, rows: Rows[Sequence | None]) -> None:
+        """Set the inputs of the next step: of each row's sequence the token to process and where it is. A step that chooses
+        tokens updates them on the device for the step after it."""
+        lengths = np.array([0 if sequence is None else sequence.length for sequence in rows], np.int32)
+        values = {
+            "ids": np.array([0 if sequence is None else sequence.token for sequence in rows], np.int32),
+            "positions": lengths, "lengths": lengths + 1,
+            "going": np.array([sequence is not None for sequence in rows], np.int32),
+            **self.cache.inputs(self._rows, lengths),
+        }  # fmt: skip
+        inputs = {self._named[role].name: value for role, value in values.items() if role in self._named}
+        self._inputs_known.sent(inputs)
+        self.buffers.send(Kind.INPUT, inputs)
+
+    def run(self, output_mode: OutputMode, short: bool) -> None:
+        """Run or enqueue a step on its current inputs; `short` selects the variant for short context (`Step.graph`). GraphError
+        if an input could be out of bounds."""
+        step = self.prepared(output_mode, short)
+        self.enqueued(step)
+        self._runner.enqueue(step)
+
+    def enqueued(self, step: PreparedStep) -> None:
+        """Record that a step runs on the current inputs; GraphError if one could be out of bounds."""
+        self._inputs_known.enqueue(step.replay)
+
+    def logits(self) -> NDArray[np.float32]:
+        """The logits of the last step, (sequences, vocab); waits for it."""
+        return self.buffers.floats(self._named["logits"].name)
+
+    def forget(self) -> None:
+        """Drop prepared steps, none of which may be running; they are prepared again on demand."""
+        while self._prepared:
+            self._runner.discard(self._prepared.popitem()[1])
+
+    def close(self) -> None:
+        """Free steps and memory; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        with ExitStack() as releases:  # in reverse order, even after a failure
+            releases.callback(self.buffers.close)
+            releases.callback(self.forget)
+            self._runner.wait()
+
+
+def decode_graph(step: Step, sequences: int, output_mode: OutputMode = "argmax", short: bool = False) -> StepGraph:
+    """The step that processes a token of each of `sequences` sequences. StepError if the step declares none."""
+    return step.graph("decode" if sequences == 1 else "batch", output_mode, tokens=sequences, short=short)
+
+
+def lasting_buffers(graphs: Iterable[StepGraph], *kinds: Kind) -> list[Buffer]:
+    """The buffers of some kinds of several steps, each once."""
+    buffers = {buffer.name: buffer for graph in graphs for buffer in graph.buffers.values()}
+    return [buffer for buffer in buffers.values() if buffer.kind in kinds]

@@ -1,0 +1,104 @@
+"""The buffers of decode steps on a GPU: caches, outputs, inputs and settings that one copy each transfers, tokens on their way
+to the host, and the arena for activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.decode_steps import StepBuffers, lasting_buffers
+from engine.backends.device_memory import DeviceMemory, InputBlock
+from engine.backends.token_ring import TokenRing
+from engine.graph.plan import plan_memory
+from tilec.runtime import Driver
+from tilec.step.graph import ITEM_BYTES, Kind, StepGraph
+
+
+class DeviceBuffers(StepBuffers):
+    """Memory for the buffers of `graphs`. `arena` is the pointer and the bytes of memory for activations; without it the
+    buffers have one of their own. DeviceError if there is too little memory."""
+
+    def __init__(
+        self, driver: Driver, stream: int, graphs: Sequence[StepGraph], token: str, arena: tuple[int, int] | None = None
+    ) -> None:  # fmt: skip
+        self._driver, self._stream = driver, stream
+        self._memory = memory = DeviceMemory(driver, stream)
+        self._blocks: dict[Kind, InputBlock] = {}
+        self._tokens: TokenRing | None = None
+        self._outputs = {buffer.name: buffer for buffer in lasting_buffers(graphs, Kind.OUTPUT)}
+        self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE)}
+        try:
+            size = max(plan_memory(graph).size for graph in graphs)
+            if arena is None:
+                memory.require(cache_bytes(graphs) + size)
+            for buffer in lasting_buffers(graphs, Kind.CACHE):
+                memory.add_zeroed(buffer)
+            for buffer in self._outputs.values():
+                memory.add(buffer.name, buffer.bytes)
+            self.arena = (memory.allocate(size), size) if arena is None else arena
+            for kind in (Kind.INPUT, Kind.SETTING):
+                self._blocks[kind] = InputBlock(memory, lasting_buffers(graphs, kind))
+            self._tokens = TokenRing(memory, token, prod(self._outputs[token].shape))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def allocations(self) -> dict[str, tuple[int, int]]:
+        """Pointer and bytes of every buffer."""
+        allocations = dict(self._memory.allocations)
+        for block in self._blocks.values():
+            allocations |= block.allocations
+        return allocations
+
+    def send(self, kind: Kind, values: Mapping[str, Any]) -> None:
+        self._blocks[kind].send(**values)
+
+    def copy(self, target: str, slot: int, source: StepBuffers, name: str, source_slot: int, elements: int) -> None:
+        assert isinstance(source, DeviceBuffers)
+        item_bytes = self._item_bytes[target]
+        pointer, source_pointer = self._memory.allocations[target][0], source._memory.allocations[name][0]
+        self._driver.copy_on_device(
+            pointer + slot * item_bytes, source_pointer + source_slot * item_bytes, elements * item_bytes, self._stream
+        )
+
+    def fetch(self, number: int) -> None:
+        self._ring.fetch(number)
+
+    def fetched(self, number: int) -> NDArray[np.int32]:
+        return self._ring.fetched(number)
+
+    def latest(self) -> NDArray[np.int32]:
+        return self._ring.latest()
+
+    def floats(self, name: str) -> NDArray[np.float32]:
+        buffer, (pointer, _) = self._outputs[name], self._memory.allocations[name]
+        raw = np.empty(buffer.shape, np.uint16)
+        self._driver.copy_to_host(raw.ctypes.data, pointer, raw.nbytes, self._stream)
+        self._driver.synchronize(self._stream)
+        if buffer.dtype == "f16":
+            return raw.view(np.float16).astype(np.float32)
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+
+    def close(self) -> None:
+        with ExitStack() as releases:  # in reverse order, even after a failure
+            releases.callback(self._memory.close)
+            if self._tokens is not None:
+                releases.callback(self._tokens.close)
+            for block in self._blocks.values():
+                releases.callback(block.close)
+
+    @property
+    def _ring(self) -> TokenRing:
+        assert self._tokens is not None  # set in `__init__`
+        return self._tokens
+
+
+def cache_bytes(graphs: Sequence[StepGraph]) -> int:
+    """Bytes of the caches of some steps."""
+    return sum(buffer.bytes for buffer in lasting_buffers(graphs, Kind.CACHE))

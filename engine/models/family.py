@@ -1,0 +1,48 @@
+"""What a family of models is: a folder here whose `FAMILY` says how to read a model and what its step is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.models.config import ModelConfig
+from engine.models.keys import Keys
+from engine.models.rope import rope_table
+from engine.text.tokenizer_file import TokenizerPolicy
+from tilec.step.reader import Declaration, read_declaration
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """`package`: the folder, with the step `MODEL_TYPE.step`. `model_type`: as in config.json, and as `family` in build.toml.
+    `models`: the models in words. `config` reads the keys of config.json, or raises ModelError. `frequencies`: those of rotary
+    position embeddings, (head_dim / 2,). `numbers`: attributes of the config that the step reads; `unmeasured`: values for the
+    measured numbers that it reads, if no bundle has them. `refused`: related model types, and why they are not supported."""
+
+    package: str
+    model_type: str
+    models: str
+    config: Callable[[Keys], ModelConfig]
+    frequencies: Callable[[ModelConfig], NDArray[np.float32]]
+    tokenizer: TokenizerPolicy
+    numbers: tuple[str, ...]
+    unmeasured: Mapping[str, int]
+    refused: Mapping[str, str]
+
+    def declaration(self) -> Declaration:
+        """The step that is part of the engine; the build reads it too."""
+        return _declaration(self.package, f"{self.model_type}.step")
+
+    def rope_table(self, config: ModelConfig, positions: int) -> NDArray[np.float32]:
+        """The table of rotary position embeddings, (positions, head_dim)."""
+        return rope_table(positions, self.frequencies(config))
+
+
+@cache
+def _declaration(package: str, file: str) -> Declaration:
+    return read_declaration(resources.files(package).joinpath(file).read_text(encoding="utf-8"))

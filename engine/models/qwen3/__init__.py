@@ -1,0 +1,16 @@
+"""Dense Qwen3 models: config, step, positions and tokenizer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.models.family import Family
+from engine.models.qwen3.config import DENSE, Qwen3Config
+from engine.models.qwen3.rope import frequencies
+from engine.models.qwen3.steps import NUMBERS, UNMEASURED
+from engine.models.qwen3.tokenizer import POLICY
+
+FAMILY: Final = Family(
+    package=__name__, model_type=Qwen3Config.model_type, models=DENSE, config=Qwen3Config.read, frequencies=frequencies,
+    tokenizer=POLICY, numbers=NUMBERS, unmeasured=UNMEASURED, refused={"qwen3_moe": "mixtures of experts are not supported"},
+)  # fmt: skip
