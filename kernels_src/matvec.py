@@ -1,4 +1,4 @@
-"""Linear layer at decode: a few rows of activations times a weight matrix, bound by the bytes of the weight."""
+"""Linear layer at decode: small M, activations times a weight matrix, bound by the bytes of the weight."""
 
 import tilec
 from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, mma, requires, store, sum, zeros

@@ -38,7 +38,7 @@ class N(Dim):
 def csr_row_sum(x: In[f32, N], starts: In[i32, Literal["R + 1"]], out: Out[f32, R], *, ROWS: Const, LANES: Const, DEPTH: Const):
     """`out[r] = sum(x[starts[r] : starts[r + 1]])`; a block has ROWS rows and reads DEPTH * LANES elements of each at once.
 
-    Behind the end of a row nothing is read: position N lies outside of `x` and counts 0."""
+    Past the end of a row nothing is read: position N lies outside of `x` and counts 0."""
     requires(N <= 1073741824)
     grid(cdiv(R, ROWS))
     values(starts, 0, N + 1, sorted=True, ends=True)
