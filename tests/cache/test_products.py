@@ -66,7 +66,7 @@ def test_what_was_sealed_is_opened() -> None:
 @pytest.mark.parametrize("name", ["cubin", "ptx", "tir", "json", "summary"])
 def test_one_product_of_another_entry(name: str) -> None:
     outputs = encode("artifact", FIELDS, parts()) | {name: parts(2)[name] + b" "}
-    assert refused(outputs) == "its products are not those that were made together"
+    assert refused(outputs) == "its products come from different builds"
 
 
 def test_products_that_are_gone_or_too_many() -> None:
@@ -94,8 +94,8 @@ def test_all_products_of_another_entry() -> None:
 
 
 FORGED: dict[str, tuple[Callable[[], dict[str, bytes]], str]] = {
-    "cubin": (lambda: parts() | {"cubin": parts(2)["cubin"]}, "its cubin is not the one that its manifest describes"),
-    "ptx": (lambda: parts() | {"ptx": parts(2)["ptx"]}, "its ptx is not the one"),
+    "cubin": (lambda: parts() | {"cubin": parts(2)["cubin"]}, "its cubin differs from its manifest's digest"),
+    "ptx": (lambda: parts() | {"ptx": parts(2)["ptx"]}, "its ptx differs"),
     "tir": (lambda: parts() | {"tir": parts(2)["tir"]}, "its tir is not the one"),
     "manifest": (lambda: parts() | {"json": parts(2)["json"]}, "its cubin is not the one"),
     "constants": (lambda: parts(constants={"N": 4}), "other constants"),
@@ -172,7 +172,7 @@ def test_a_build_serves_nothing_that_was_exchanged(root: Path, exchanged: str) -
     assert swap_products(root, names) == 4
     again = project.build(root)
     assert project.statuses(again) == ["built"] * 4
-    assert len(again.problems) == 4 and all("it is made again" in line for line in again.problems)
+    assert len(again.problems) == 4 and all("it will be rebuilt" in line for line in again.problems)
     assert built(root) == right
     assert project.statuses(project.build(root)) == ["hit"] * 4
 

@@ -344,7 +344,7 @@ def test_what_a_policy_refuses_hides_no_other(
         assert run(arguments) == 1
         out, err = capsys.readouterr()
         assert out.count("\n") == 1 and "tiny-1b-sm_90a.bundle: intact" in out
-        assert err.count("warning: a bundle is passed over: ") == 2 and "`tiny-0b`" in err and "(E0714)" in err
+        assert err.count("warning: skipped a bundle: ") == 2 and "`tiny-0b`" in err and "(E0714)" in err
         assert sorted(os.listdir(tmp_path / "out")) == names
         assert run([*arguments, "--json"]) == 1
         report = json.loads(capsys.readouterr().out)

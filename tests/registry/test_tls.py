@@ -122,7 +122,7 @@ def test_a_proxy_that_is_none(proxy: str, tmp_path: Path, monkeypatch: pytest.Mo
     """A malformed or unsupported proxy is an error; it is not bypassed."""
     monkeypatch.setenv("https_proxy", proxy)
     found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
-    assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
+    assert found.code == "E0731" and "`https_proxy` is not an address" in found.message and "secret" not in str(found)
 
 
 def test_a_proxy_that_never_ends_its_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
