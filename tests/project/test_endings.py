@@ -102,7 +102,7 @@ def test_processes_die_together(root: Path, sent: signal.Signals, status: int, m
         assert "failed" not in project.statuses(project.build(root))  # returns only if no lock is left
 
 
-def test_server_that_is_killed_takes_the_workers_along_and_is_told(root: Path) -> None:
+def test_a_killed_server_ends_its_workers_and_is_reported(root: Path) -> None:
     with slow_command(root) as process:
         (server,) = {pid for pid in family(process.pid) if _parent(pid) == process.pid}
         os.kill(server, signal.SIGKILL)
