@@ -142,7 +142,7 @@ def test_an_end_of_input_is_no_interrupt(monkeypatch: pytest.MonkeyPatch, capsys
 def test_a_build_that_waits_says_for_whom(root: Path) -> None:
     with slow_command(root, "wait") as process:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
-        begin = f"waiting for process {process.pid} in `{root}`, which makes ptx of copy_a for sm_90a since "
+        begin = f"waiting for process {process.pid} in `{root}` to build ptx of copy_a for sm_90a, running since "
         command = [sys.executable, "-c", COMMAND]
         with subprocess.Popen(
             command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -158,7 +158,7 @@ def test_basic(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytes
         else Response(401, b"", {"WWW-Authenticate": 'Basic realm="registry"'})
     )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
-    with pytest.raises(RegistryError, match="asks who you are") as caught:
+    with pytest.raises(RegistryError, match="requires a login") as caught:
         pulled(repository, tmp_path / "out")
     assert caught.value.code == "E0733" and caught.value.hint == f"`docker login {registry.host}`"
     known(registry, tmp_path, monkeypatch)

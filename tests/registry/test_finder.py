@@ -136,7 +136,7 @@ def test_a_folder_of_everybody_is_not_believed() -> None:
     path = keep(samples.bundle())
     path.parent.chmod(0o777)
     found = refusal()
-    assert "is not yours alone" in found.message and str(path.parent) in found.message
+    assert "is not private" in found.message and str(path.parent) in found.message
 
 
 def test_a_registry_is_contacted_if_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
