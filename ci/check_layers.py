@@ -42,7 +42,7 @@ AUDIT: Final = ("audit",)
 """An independent checker: it sees what describes and runs artifacts, nothing that made them. The store keeps its verdicts."""
 AUDIT_MAY_USE: Final = ("workers", "cache", "runtime", "emulator", "interpreter", "")
 FINDER: Final = ("ship.finder",)
-"""Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that judges them."""
+"""Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that checks them."""
 FINDER_MAY_USE: Final = ("cache", "ship.registry", "runtime")
 OPS: Final = ("ops",)
 """Kernels as functions: they see what reads kernels, launches them and finds prebuilt ones, and the compiler by name alone."""

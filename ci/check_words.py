@@ -49,6 +49,7 @@ class Word:
     write: str
     only: tuple[str, ...] = ()
     allow: dict[str, str] = field(default_factory=dict[str, str])
+    kinds: tuple[str, ...] = KINDS
 
     def counts_in(self, path: str) -> bool:
         """Whether it is counted in a file."""
@@ -89,6 +90,7 @@ def read_words(root: Path) -> list[Word]:
             entry["write"],
             tuple(entry.get("only", ())),
             entry.get("allow", {}),
+            tuple(entry.get("kinds", KINDS)),
         )
         for entry in data["word"]
     ]
@@ -160,11 +162,11 @@ def places(root: Path, words: list[Word]) -> list[Place]:
         here = [word for word in words if word.counts_in(path)]
         for text in texts(root / path):
             if text.kind != "identifiers":
-                found += [place for word in here for place in _in_text(word, path, text)]
+                found += [place for word in here if text.kind in word.kinds for place in _in_text(word, path, text)]
                 continue
             if text.text not in matching:
                 spaced = text.text.replace("_", " ")
-                matching[text.text] = [word for word in words if word.pattern.search(spaced)]
+                matching[text.text] = [word for word in words if text.kind in word.kinds and word.pattern.search(spaced)]
             for word in matching[text.text]:
                 if word in here and (word.name, text.text) not in named:
                     named.add((word.name, text.text))

@@ -95,7 +95,7 @@ def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
             for match in re.finditer(r"^<!--=", text, re.MULTILINE)
         ]
         lines += [
-            f"{name}:{line}: `{number}` is written by hand beside a result of today" for line, number in by_hand(text, claims)
+            f"{name}:{line}: `{number}` is written by hand next to a current result" for line, number in by_hand(text, claims)
         ]
     lines += [
         f"{picture.name} is not of today's {', '.join(picture.sources)} (`python ci/figures.py --write`)"

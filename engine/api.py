@@ -82,7 +82,7 @@ class Engine:
         text = Text.read(path, family_of(config.model_type).tokenizer)
         if not 1 <= max_seq_len <= config.max_position_embeddings:
             what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
-            raise UsageError(what, fix="the model knows no more positions")
+            raise UsageError(what, fix="the model supports no more positions")
         dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
         weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, path, dtype)
         if backend == "interpreter":
@@ -102,13 +102,13 @@ class Engine:
     ) -> list[int]:  # fmt: skip
         """Token ids of a prompt; UsageError if it is empty. `tools` are JSON schemas of functions, for the chat template.
 
-        A control token spelled in the prompt, such as `<|im_end|>`, is tokenized as plain text, so that no message can end its
-        turn and begin another. `allow_control_tokens` makes it the control token: then the ids equal those of transformers for
-        every prompt, otherwise for every prompt that spells no control token.
+        A control token spelled in the prompt, such as `<|im_end|>`, is tokenized as plain text, so that no message can
+        end itself and begin another. `allow_control_tokens` makes it the control token: then the ids equal those of
+        transformers for every prompt, otherwise for every prompt that spells no control token.
         """
         raw = isinstance(prompt, str)
         if raw and tools:
-            raise UsageError("tools are for conversations, and the prompt is a raw text", fix="give a list of messages")
+            raise UsageError("tools need a conversation, but the prompt is raw text", fix="give a list of messages")
         if raw:
             ids = self.text.raw(prompt, allow_control_tokens=allow_control_tokens)
         else:

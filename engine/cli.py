@@ -30,31 +30,34 @@ STDIN_BYTES: Final = 4 * PROMPT_LIMIT
 
 EPILOG = """`python -m engine graph --help`: draw the steps of a model.
 
-Exit status: 0 done, 1 the answer cannot be written, 2 wrong usage or a package that is not installed, 3 a model file is absent,
+Exit status: 0 done, 1 the output cannot be written, 2 wrong usage or a package that is not installed, 3 a model file is absent,
 damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--model", required=True, metavar="FOLDER", help="Model folder: config.json, tokenizer, safetensors.")
 @click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU. Default: the one found installed or pulled.")
-@click.option("--bundle-digest", metavar="HEX", help="Refuse a bundle whose file has another sha256 than this one.")
-@click.option(
-    "--trust", metavar="FILE", help="Policy that says who must have signed the bundle. Default: TILEC_TRUST, or yours."
-)
+@click.option("--bundle-digest", metavar="HEX", help="Refuse a bundle whose sha256 is not this one.")
+@click.option("--trust", metavar="FILE", help="Trust policy for the bundle's signatures. Default: TILEC_TRUST, or the user's.")
 @click.option(
     "--backend", type=click.Choice(["cuda", "interpreter"]), default="cuda", show_default=True,
-    help="A GPU, or NumPy on the kernels' sources: no GPU, no bundle, and tiny models only.",
+    help="The GPU, or the interpreter in NumPy, for tiny models without GPU and bundle.",
 )  # fmt: skip
-@click.option("--prompt", required=True, help="What to answer; `-` reads it from stdin.")
+@click.option("--prompt", required=True, help="Text of the prompt; `-` reads it from stdin.")
 @click.option("--raw-prompt", is_flag=True, help="Continue the prompt as it is, without the chat template.")
 @click.option(
     "--allow-control-tokens", is_flag=True,
-    help="Take <|im_end|>, <think> and the like in the prompt for control tokens. Default: they are text.",
+    help="Treat <|im_end|>, <think> and the like in the prompt as control tokens. Default: as text.",
 )  # fmt: skip
 @click.option("--thinking/--no-thinking", default=True, help="Let the model think first (chat template). Default: yes.")
-@click.option("--max-new-tokens", default=128, show_default=True, help="Tokens of the answer at most.")
-@click.option("--max-seq-len", default=DEFAULT_SEQUENCE, show_default=True, help="Tokens of prompt and answer together.")
-@click.option("--sample", is_flag=True, help="Draw tokens by chance. Default: the most likely one.")
+@click.option("--max-new-tokens", default=128, show_default=True, help="Maximum number of generated tokens.")
+@click.option(
+    "--max-seq-len",
+    default=DEFAULT_SEQUENCE,
+    show_default=True,
+    help="Maximum number of tokens of prompt and generation together.",
+)
+@click.option("--sample", is_flag=True, help="Draw tokens at random. Default: the most likely one.")
 @click.option("--temperature", type=float, help="With --sample, above 0. Default: generation_config.json.")
 @click.option(
     "--top-k", type=int, help="With --sample, 1 to 64 tokens to draw from. Default: generation_config.json, 64 at most."
@@ -62,7 +65,7 @@ damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU
 @click.option("--top-p", type=float, help="With --sample, the probability to draw from. Default: generation_config.json.")
 @click.option("--device-argmax", is_flag=True, help="Choose the most likely token on the GPU, as always without --sample.")
 @click.option("--profile", is_flag=True, help="Time every operation of a decode step afterwards; a table on stderr.")
-@click.option("--stream/--no-stream", default=None, help="Print pieces as they come. Default: at a terminal.")
+@click.option("--stream/--no-stream", default=None, help="Print text as it is generated. Default: at a terminal.")
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone, to measure without the files.")
 @click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, token ids and times as JSON.")
@@ -132,17 +135,17 @@ def _check_backend(
     if backend == "interpreter" and option is not None:
         raise UsageError(f"{option} changes nothing with --backend interpreter", fix="leave it out")
     if backend == "interpreter" and profile:
-        raise UsageError("--profile times kernels on a GPU, and --backend interpreter has none", fix="leave it out")
+        raise UsageError("--profile times kernels on a GPU, but --backend interpreter uses none", fix="leave it out")
 
 
 def _check_sampling(sample: bool, device_argmax: bool, chosen: dict[str, Any], seed: int) -> None:
     """UsageError for bad sampling values, before the weights are loaded."""
     if sample and device_argmax:
-        raise UsageError("--device-argmax takes the most likely token, and --sample does not", fix="give one of them")
+        raise UsageError("--device-argmax selects the most likely token, but --sample draws one", fix="give one of them")
     if sample:
         SamplingParams(seed=seed, **chosen)
     elif chosen:
-        raise UsageError(f"--{next(iter(chosen)).replace('_', '-')} changes nothing without --sample", fix="give --sample too")
+        raise UsageError(f"--{next(iter(chosen)).replace('_', '-')} has no effect without --sample", fix="give --sample too")
 
 
 def _read_stdin() -> str:
@@ -197,9 +200,9 @@ def run(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return fail(missing(error))
     except MemoryError:
-        return fail(DeviceError("the host has too little memory", fix="take a smaller model"))
+        return fail(DeviceError("the host has too little memory", fix="use a smaller model"))
     except OSError as error:
-        return fail(EngineError(f"the answer cannot be written: {error.strerror or error}"))
+        return fail(EngineError(f"cannot write the output: {error.strerror or error}"))
     except SystemExit:  # click raises it when stdout is a closed pipe
         return EngineError.exit_code
     return 0

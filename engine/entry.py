@@ -32,7 +32,7 @@ def enter(module: str) -> int:
     is discarded."""
     signal.signal(signal.SIGINT, end_at_once)
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # None in a process that was started without stdout
-        return fail(EngineError("the answer cannot be written: stdout is closed"))
+        return fail(EngineError("cannot write the output: stdout is closed"))
     escape_unencodable()
     try:
         importlib.import_module("tilec.diagnostics.visible").guard_streams()
@@ -44,7 +44,7 @@ def enter(module: str) -> int:
         status = fail(missing(error))
     except OSError as error:  # from writes that the command does not make itself
         reader_closed = isinstance(error, BrokenPipeError)  # the reader of the output closed the pipe on purpose
-        failure = EngineError(f"the answer cannot be written: {error.strerror or error}")
+        failure = EngineError(f"cannot write the output: {error.strerror or error}")
         status = EngineError.exit_code if reader_closed else fail(failure)
     except KeyboardInterrupt:  # between two lines of `run`
         status = fail(Interrupted())

@@ -2,7 +2,7 @@
 
 | status | exception      | what went wrong                                                                           |
 |--------|----------------|-------------------------------------------------------------------------------------------|
-| 1      | EngineError    | the answer cannot be written, or a step breaks a rule (`engine.graph.verify`)             |
+| 1      | EngineError    | the output cannot be written, or a step breaks a rule (`engine.graph.verify`)             |
 | 2      | UsageError     | an option, a prompt, a token id or a sampling value that cannot be served                 |
 | 2      | MissingPackage | a package that the engine needs is not installed                                          |
 | 3      | ModelError     | a file of the model folder is absent, damaged, too large, or of an unsupported model      |

@@ -40,7 +40,9 @@ class Sequence:
     def check(self, number: int) -> None:
         """UsageError if another generation has begun since `number`."""
         if not self.is_current(number):
-            raise UsageError("this answer ended when another began, or the engine was closed", fix="read one answer at a time")
+            raise UsageError(
+                "this generation ended: another began, or the engine was closed", fix="run one generation at a time"
+            )
 
 
 def check_room(length: int, count: int, max_seq_len: int) -> None:

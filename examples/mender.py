@@ -1,12 +1,12 @@
-"""Mends a kernel that `tilec check` refuses, from its JSON alone.
+"""Fixes a kernel that `tilec check` refuses, from its JSON alone.
 
     python examples/mender.py add.py -c E=bf16 -c BLOCK=1024 [--write]
 
-Write, check, read the counterexample, mend, check again: docs/programs.md tells the interface. Fixes that the JSON calls
+Write, check, read the counterexample, fix, check again: docs/programs.md describes the interface. Fixes that the JSON calls
 certain are applied first. Where none is left, single changes are tried of what the refused access is computed from, in the
 order that the counterexample makes likely, until one is accepted. The mender knows what errors say and what the text is; it
-knows no reference: a kernel that it mends is safe, and may compute something else than was meant. Run `tilec test`.
-Exit status: 0 accepted, 1 not mended, 2 usage.
+knows no reference: a kernel that it fixes is safe, and may compute something else than was meant. Run `tilec test`.
+Exit status: 0 accepted, 1 not fixed, 2 usage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACCESSES = ("In", "Out", "InOut", "Scratch", "Atomic")
 
 
 @dataclass(frozen=True)
-class Mended:
+class Outcome:
     """What became of a kernel: the last text, whether it is accepted, how (a line for each change), and the checks it took."""
 
     text: str
@@ -45,7 +45,7 @@ class Mended:
     checks: int
 
 
-def mend(text: str, check: Check) -> Mended:
+def mend(text: str, check: Check) -> Outcome:
     """Certain fixes until none is left, then one change that makes the rest fall away."""
     checks = 0
 
@@ -56,7 +56,7 @@ def mend(text: str, check: Check) -> Mended:
 
     text, errors, changes = certain(text, counted(text), counted)
     if not errors:
-        return Mended(text, True, tuple(changes), checks)
+        return Outcome(text, True, tuple(changes), checks)
     tried = {text}
     for title, candidate in candidates(text, errors):
         if candidate in tried or len(tried) > MOST_TRIED:
@@ -64,13 +64,13 @@ def mend(text: str, check: Check) -> Mended:
         tried.add(candidate)
         after, left, more = certain(candidate, counted(candidate), counted, narrow=False)
         if not left:
-            return Mended(after, True, (*changes, title, *more), checks)
-    return Mended(text, False, tuple(changes), checks)
+            return Outcome(after, True, (*changes, title, *more), checks)
+    return Outcome(text, False, tuple(changes), checks)
 
 
 def certain(text: str, errors: list[Json], check: Check, *, narrow: bool = True) -> tuple[str, list[Json], list[str]]:
     """Apply the first certain fix of each error, and again of what is refused then; the text, its errors, what was done. Where
-    not `narrow`, clauses that a contract has not yet are left out: behind a change that is a guess they would make it pass."""
+    not `narrow`, clauses that a contract has not yet are left out: after a change that is a guess they would make it pass."""
     changes: list[str] = []
     for _ in range(ROUNDS):
         good = [[fix for fix in error["fixes"] if fix["certain"] and (narrow or not _clause(fix))] for error in errors]
@@ -313,7 +313,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def errors_of(path: Path, options: list[str], tilec: list[str]) -> Check:
-    """A check by the command, of texts that stand in for the file at `path`, beside copies of the files around it."""
+    """A check by the command, of texts that stand in for the file at `path`, next to copies of the files around it."""
 
     def check(text: str) -> list[Json]:
         with tempfile.TemporaryDirectory() as folder:
@@ -330,27 +330,27 @@ def errors_of(path: Path, options: list[str], tilec: list[str]) -> Check:
 
 
 def main() -> int:
-    """Mend one file; the exit status."""
+    """Fix one file; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("-c", "--constants", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--write", action="store_true", help="write the mended kernel to the file")
+    parser.add_argument("--write", action="store_true", help="write the fixed kernel to the file")
     options = parser.parse_args()
     try:
         text = options.file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"`{options.file}` cannot be read: {error}")
     given = [option for one in options.constants for option in ("-c", one)]
-    mended = mend(text, errors_of(options.file, [*given, "--arch", options.arch], [sys.executable, "-P", "-m", "tilec"]))
-    for change in mended.changes:
+    outcome = mend(text, errors_of(options.file, [*given, "--arch", options.arch], [sys.executable, "-P", "-m", "tilec"]))
+    for change in outcome.changes:
         print(change)
     name = options.file.name
-    sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), mended.text.splitlines(True), name, name))
-    print(f"{'accepted' if mended.accepted else 'not mended'} after {mended.checks} checks")
-    if mended.accepted and options.write:
-        options.file.write_text(mended.text, encoding="utf-8")
-    return 0 if mended.accepted else 1
+    sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), outcome.text.splitlines(True), name, name))
+    print(f"{'accepted' if outcome.accepted else 'not fixed'} after {outcome.checks} checks")
+    if outcome.accepted and options.write:
+        options.file.write_text(outcome.text, encoding="utf-8")
+    return 0 if outcome.accepted else 1
 
 
 if __name__ == "__main__":

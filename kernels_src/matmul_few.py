@@ -1,4 +1,4 @@
-"""Linear layer at prefill of few tokens: `out = a @ b.T` on tensor cores, with the weights as their left operand.
+"""Linear layer at prefill with small M: `out = a @ b.T` on tensor cores, with the weights as their left operand.
 
 Tensor cores take 64 rows of a left operand and few columns of a right one: as columns, tokens fill a tile with few to spare,
 and what a block has on its way from memory is weights.

@@ -1,4 +1,4 @@
-"""First half of a SwiGLU layer at prefill of few tokens: `matmul_silu_mul` with the weights as left operand (`matmul_few`)."""
+"""First half of a SwiGLU layer at prefill with small M: `matmul_silu_mul` with the weights as left operand (`matmul_few`)."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Linear layer at decode: a few rows of activations times a weight matrix, bound by the bytes of the weight."""
+"""Linear layer at decode: small M, activations times a weight matrix, bound by the bytes of the weight."""
 
 import tilec as tl
 

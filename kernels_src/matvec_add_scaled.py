@@ -26,7 +26,7 @@ def matvec_add_scaled(
     BLOCK: tl.Const,
 ):
     """`residual += x @ w.T` as `matvec_add`, then `scaled = residual * weight` and the sum of squares of each group of the
-    residual: what a norm is but for its scale, one number for the whole row, which the product behind it puts to its sums."""
+    residual: what a norm is but for its scale, one number for the whole row, by which the next product scales its sums."""
     tl.grid(P)
     tl.requires(K % BLOCK == 0 and P * ROWS == N)
     tl.resident(w, weight)

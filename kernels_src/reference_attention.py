@@ -126,7 +126,7 @@ def rotary_decode_attention(
     P: int,
     BN: int,
 ) -> tuple[Wide, Wide, Wide]:
-    """`decode_attention` behind `qk_norm_rope_kv`, each sequence with its cache and its new token in the last slot; (B, (G + 2)
+    """`decode_attention` after `qk_norm_rope_kv`, each sequence with its cache and its new token in the last slot; (B, (G + 2)
     HKV, D), two (D,), (R, D), two (B,), (B, S, HKV, D) twice -> as `decode_attention`."""
     heads = k_cache.shape[2]
     found: list[tuple[Wide, Wide, Wide]] = []

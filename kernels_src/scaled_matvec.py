@@ -1,4 +1,4 @@
-"""Linear layer at decode behind a norm that `matvec_add_scaled` has begun (Zhang and Sennrich, 2019)."""
+"""Linear layer at decode after a norm that `matvec_add_scaled` has begun (Zhang and Sennrich, 2019)."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The LM head of greedy decoding for the tokens of several sequences, behind a norm that has begun: `matvec_argmax` of rows."""
+"""The LM head of greedy decoding for the tokens of several sequences, after a norm that has begun: `matvec_argmax` of rows."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Gate and up projections at decode behind a norm that has begun, with their activation (Shazeer, GLU Variants, 2020)."""
+"""Gate and up projections at decode after a norm that has begun, with their activation (Shazeer, GLU Variants, 2020)."""
 
 from typing import Literal
 

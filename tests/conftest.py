@@ -136,7 +136,7 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tilec")
     group.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/ui and other golden files")
-    group.addoption("--soundness-kernels", type=int, default=200, help="how many random kernels to judge (default 200)")
+    group.addoption("--soundness-kernels", type=int, default=200, help="how many random kernels to check (default 200)")
     group.addoption("--record-times", action="store_true", help="write tests/times.json, by which later runs choose tests")
     group.addoption("--shard", metavar="K/N", help="run part K of N, of about the same time each")
     group.addoption("--soundness-seed", type=int, default=0, help="seed of the first random kernel (default 0)")

@@ -1,4 +1,4 @@
-"""Products of few tokens with TMA operands, for tests and campaigns: `matmul_few.py` and its variants, compiled with `copy =
+"""Products with small M and TMA operands, for tests and campaigns: `matmul_few.py` and its variants, compiled with `copy =
 "tma"`, and launches of them."""
 
 from __future__ import annotations

@@ -84,9 +84,7 @@ def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0, one_by_
     found: list[dict[str, Any]] = []
     if one_by_one:
         text = "the assembler has tensor cores wait for each product before they begin the next"
-        hint = (
-            "choose another schedule; this is a defect of tilec, please report it with the output of `tilec dump --stage ptx`"
-        )
+        hint = "choose another schedule; this is a bug in tilec, please report it with the output of `tilec dump --stage ptx`"
         found.append({"code": NOTE_CODES["tensor_core"], "message": text, "span": None, "hint": hint})
     for note in launch["notes"]:
         text = note["text"]

@@ -92,7 +92,7 @@ class Slot:
         self._put(_SCRATCH, data if len(data) <= SIZE - 2050 else b"")
 
     def running(self) -> Running | None:
-        """The running stage, or the one that was running when the writer died."""
+        """The running stage, or what was running when the writer died."""
         number, cpu, memory, seconds, more = _NUMBERS.unpack_from(self._memory)
         what = self._get(_STAGE).decode(errors="replace")
         return Running(number, cpu, memory, seconds, more, what) if number else None

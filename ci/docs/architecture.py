@@ -11,7 +11,7 @@ from typing import Final
 from tilec.pipeline import STAGES
 
 OTHERS: Final = {
-    "kernels_src": "the shipped kernels and their float64 references; `tuning` has what was measured of them",
+    "kernels_src": "the shipped kernels and their float64 references; `tuning` has the measurements of them",
     "examples": "kernels written from the documentation alone, with references and shapes; a program that fixes kernels",
     "docs": "the documentation; `ci/docs` generates its reference pages when the site is built",
     "artifacts": "what `tilec build` makes, and the gallery",

@@ -9,7 +9,7 @@ GROUPS: Final = {
     "E01": ("text", "The kernel's text", "The file is not a kernel, or says what the language does not have."),
     "E02": ("types", "Types and constants", "Dtypes, shapes, axes and constants that do not fit."),
     "E03": ("bounds", "Bounds", "An access may leave its tensor, or an index its integer type."),
-    "E04": ("ownership", "Ownership", "Two blocks may meet at an element, or none writes it."),
+    "E04": ("ownership", "Ownership", "Two blocks may access the same element, or no block writes it."),
     "E05": ("lowering", "Lowering and limits", "A kernel that is proven, and cannot be lowered or is too large."),
     "E06": ("toolchain", "Toolchain", "A package, an architecture, the assembler."),
     "E07": ("stores", "Stores, bundles, registries", "What is kept, shipped, signed and fetched."),

@@ -30,7 +30,7 @@ def parse_object(text: bytes, where: Path, what: str) -> dict[str, object]:
     """The JSON object in `text`, named `what` in messages; ModelError if it is not one."""
 
     def refuse_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no JSON number")
+        raise ValueError(f"{name} is not a JSON number")
 
     def refuse_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
         parsed = dict(pairs)

@@ -53,7 +53,7 @@ def _open_shards(root: Path, index: Path) -> dict[str, SafetensorsFile]:
     shards: dict[str, SafetensorsFile] = {}
     for name, shard in shard_of.items():
         if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
-            what = f"tensor {show(name)} is said to be in {show(shard)}, which is no name of a safetensors file of this folder"
+            what = f"tensor {show(name)} is said to be in {show(shard)}, which is not a safetensors file of this folder"
             raise ModelError(what, where=index, fix=AGAIN)
         if shard not in shards:
             path = root / shard

@@ -136,7 +136,7 @@ def _plain(value: object, where: str, depth: int = 0) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            _refuse(where, f"it holds {value}, which JSON has not", "give a finite number")
+            _refuse(where, f"it contains {value}, which JSON cannot express", "give a finite number")
         return float(value)
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value)

@@ -98,7 +98,7 @@ class Text:
         if ids is None or (not exact and self._assembles(plain, schemas, thinking)):
             if self._spells_none([plain, schemas]) and self._same_control_tokens(rendered.text, plain, schemas, thinking):
                 return self._control.encode(rendered.text)
-            what = "the chat template writes control tokens in pieces, and they cannot be told from those of the messages"
+            what = "the chat template splits control tokens, so they cannot be distinguished from those of the messages"
             raise UsageError(what, where=self.template.where, fix="allow those of the messages too: --allow-control-tokens")
         return ids
 
@@ -137,7 +137,7 @@ class Text:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
-        with library_errors("the tokenizer cannot decode the answer", UsageError):
+        with library_errors("the tokenizer cannot decode the generated tokens", UsageError):
             return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def is_silent(self, token: int) -> bool:

@@ -52,8 +52,8 @@ def read_tokenizer(path: Path, policy: TokenizerPolicy) -> Tokenizer:
     component that the family's tokenizer lacks."""
     text = read_bytes(path, LIMIT_BYTES, ABSENT)
     if sha256(text).hexdigest() != policy.published:
-        _check_components(path, parse_object(text, path, "is no tokenizer: the file"), policy)
-    with library_errors(f"{path}: is no tokenizer", ModelError):
+        _check_components(path, parse_object(text, path, "is not a tokenizer: the file"), policy)
+    with library_errors(f"{path}: is not a tokenizer", ModelError):
         tokenizer: Tokenizer = Tokenizer.from_buffer(text)
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -76,7 +76,7 @@ def _check_components(path: Path, file: dict[str, object], policy: TokenizerPoli
     """ModelError unless every component of the file is one of the family's tokenizer."""
 
     def refuse(part: str, value: object, expected: str) -> NoReturn:
-        what = f"is no tokenizer that the engine takes: its {part} is {show(value)}, and must be {expected}"
+        what = f"is not a tokenizer that the engine takes: its {part} is {show(value)}, and must be {expected}"
         raise ModelError(what, where=path, fix=f"take the tokenizer.json of a {policy.family} model")
 
     for name in ("padding", "truncation"):  # ignored later, but the library parses them first

@@ -25,5 +25,5 @@ def graph_command(model: str, tokens: int, past: int, max_seq_len: int) -> None:
     if tokens < 1 or past < 0 or tokens + past > max_seq_len:
         described = f"{past} tokens in the cache and {tokens} more are" if past else f"{tokens} tokens are"
         what = f"{described} no step with max-seq-len {max_seq_len}"
-        raise UsageError(what, fix="give --tokens of 1 or more that fit behind --past")
+        raise UsageError(what, fix="give --tokens of 1 or more that fit after --past")
     click.echo(draw(step(config, tokens, max_seq_len, past=past)))

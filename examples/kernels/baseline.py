@@ -1,4 +1,4 @@
-"""What `tilec bench` times the examples beside: PyTorch's own operators on the same tensors.
+"""The baselines of `tilec bench` for the examples: PyTorch's own operators on the same tensors.
 
 Each function is named like its kernel and its parameters like those of the kernel, and returns what the kernel writes.
 """

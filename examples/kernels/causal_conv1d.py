@@ -63,8 +63,8 @@ def causal_conv1d(
 ):
     """`out[b, t, d] = silu(bias[d] + sum(weight[k, d] * x[b, t + k - (W - 1), d] for k in range(W)))`
 
-    A block walks along BT tokens: each is read and converted once, four turns before it is needed, and stays for the three
-    that come behind it."""
+    A block walks along BT tokens: each is read and converted once, four iterations before it is needed, and stays for the
+    next three."""
     assert W == 4 and BT % 4 == 0
     tl.requires(D % 8 == 0)
     tl.grid(tl.cdiv(D, BD), tl.cdiv(T, BT), B)

@@ -25,7 +25,7 @@ def csr_row_sum(
 ):
     """`out[r] = sum(x[starts[r] : starts[r + 1]])`; a block has ROWS rows and reads DEPTH * LANES elements of each at once.
 
-    Behind the end of a row nothing is read: position N lies outside of `x` and counts 0."""
+    Past the end of a row nothing is read: position N lies outside of `x` and counts 0."""
     tl.requires(N <= 1073741824)
     tl.grid(tl.cdiv(R, ROWS))
     tl.values(starts, 0, N + 1, sorted=True, ends=True)

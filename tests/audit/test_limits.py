@@ -64,7 +64,7 @@ def test_a_task_that_fails_is_unknown_and_costs_itself_only(
     add, norm = report["artifacts"]
     assert {one["verdict"] for one in norm["obligations"]} == {"confirmed"}
     assert {one["verdict"] for one in add["obligations"]} == {"unknown"}
-    assert all("not judged: " in one["reason"] and reason in one["reason"] for one in add["obligations"])
+    assert all("not checked: " in one["reason"] and reason in one["reason"] for one in add["obligations"])
     assert report["summary"]["status"] == 3
 
 

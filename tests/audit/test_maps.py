@@ -23,8 +23,8 @@ from tilec.lowering import lower
 pytest.importorskip("tilec.emulator")
 CASES = {
     "edges": ("matmul_few", {"BM": 32}),
-    "slabs and stores": ("matmul_silu_mul", {"BM": 128, "BN": 80}),
-    "panels": ("flash_attention", {"BM": 128}),
+    "sub-tiles and stores": ("matmul_silu_mul", {"BM": 128, "BN": 80}),
+    "swizzle atoms": ("flash_attention", {"BM": 128}),
 }
 
 

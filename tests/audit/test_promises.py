@@ -63,4 +63,4 @@ def test_a_manifest_promises_what_the_tile_ir_does() -> None:
     assert list(disagreements(manifest, function)) == []
     for promises in ((), (replace(manifest.promises[0], low=manifest.promises[1].low), *manifest.promises[1:])):
         changed = replace(manifest, promises=promises)
-        assert list(disagreements(changed, function)) == ["the promises are not those of the tile IR"]
+        assert list(disagreements(changed, function)) == ["the promises differ from the tile IR's"]

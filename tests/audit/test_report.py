@@ -81,7 +81,7 @@ def test_the_command_prints_a_table_and_writes_the_report(
     ("arguments", "status", "expected_text"),
     [
         (["-k", "nothing"], 2, "has no kernel `nothing`"),
-        (["--time-limit", "nan"], 2, "nan is no number"),
+        (["--time-limit", "nan"], 2, "nan is not a number"),
         (["--time-limit", "inf"], 2, "inf is not in the range"),
         (["--time-limit", "-1"], 2, "-1.0 is not in the range"),
         (["--launches", "0", "--no-rebuild", "--json", "/nonexistent/r.json"], 2, "cannot be written"),
@@ -134,17 +134,17 @@ def test_a_missing_text_is_reported(tmp_path: Path) -> None:
         kernel.manifest.digests.pop("ptx")
         bundle.texts = lambda: {digests["tir"]: text.encode()}  # type: ignore[method-assign]
         report = audit(bundle, PROOFS)
-    assert report["artifacts"][0]["digests_differ"] == ["the bundle does not hold its ptx"]
+    assert report["artifacts"][0]["digests_differ"] == ["the bundle lacks its ptx"]
     assert report["summary"]["status"] == 1
 
 
 @pytest.mark.parametrize(
     ("change", "expected_text"),
     [
-        ({"grid": [["+", ["//", ["+", "N", 2047], 2048], 1]]}, "the grid is not that of the tile IR"),
+        ({"grid": [["+", ["//", ["+", "N", 2047], 2048], 1]]}, "the grid differs from the tile IR's"),
         ({"no_alias": []}, "may overlap in memory"),
-        ({"constants": {"E": "bf16", "BLOCK": 1024}}, "the constants are not those"),
-        ({"constants": {"E": "bf16", "BLOCK": 2048.0}}, "the constants are not those"),
+        ({"constants": {"E": "bf16", "BLOCK": 1024}}, "the constants differ"),
+        ({"constants": {"E": "bf16", "BLOCK": 2048.0}}, "the constants differ"),
     ],
 )
 def test_a_manifest_that_describes_another_kernel_is_refuted(
@@ -212,9 +212,11 @@ def cubins(path: Path, assembler: Assembler | None) -> tuple[dict[str, int], set
 
 def test_cubins_are_compared_with_the_output_for_the_ptx(path: Path) -> None:
     other = dict.fromkeys(ASSEMBLERS, "13 sha256:aa")
-    unknown = {"the PTX gives another CUBIN, but it was made with an unknown version of nvidia-nvjitlink, and here is 13"}
+    unknown = {
+        "the PTX assembles to another CUBIN, but it was made with an unknown version of nvidia-nvjitlink; installed is 13"
+    }
     assert cubins(path, Assembler(assembled, other)) == ({"not checked": 2, "same": 1}, unknown, 3)
-    reason_another = {"the PTX gives another CUBIN"}
+    reason_another = {"the PTX assembles to another CUBIN"}
     assert cubins(path, Assembler(assembled)) == ({"another": 2, "same": 1}, reason_another, 1)
     expected_text = {"the assembler refuses the PTX: the assembler refused the PTX"}
     assert cubins(path, Assembler(refused)) == ({"another": 3}, expected_text, 1)

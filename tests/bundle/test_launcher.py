@@ -148,7 +148,7 @@ def test_no_text_of_a_bundle_is_more_than_a_text() -> None:
     ("arguments", "message"),
     [
         (["-k", "rms_nrom"], "no kernel `rms_nrom`"),
-        (["--prefix", "1st"], "`1st` is no name in C"),
+        (["--prefix", "1st"], "`1st` is not a name in C"),
         (["-k", "mapped"], "can have a function in C"),
     ],
 )

@@ -200,7 +200,7 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
         ("[[model]]", "[[step]]\n[[model]]", "E0802 unknown table `step`"),
         ("[[model]]", "[[tuning]]\nnumbers = 3\nfamily = 'f'\n[[model]]", "E0802 `measured` does not say"),
         ("[[model]]", "[[tuning]]\nnumbers = 3\nfamily = 'f'\nmeasured = 'x'\n[[model]]", "E0802 `numbers` is not a table"),
-        ("[[model]]", "[[tuning]]\nkernel = 'k'\nfamily = 'f'\nmeasured = 'x'\n[[model]]", "E0802 `cost` is not an expression"),
+        ("[[model]]", "[[tuning]]\nkernel = 'k'\nfamily = 'f'\nmeasured = 'x'\n[[model]]", "E0802 `cost` is neither"),
     ],
 )  # fmt: skip
 def test_errors_of_a_model_are_reported(root: Path, old: str, new: str, problem: str) -> None:

@@ -109,7 +109,7 @@ def test_refusals_have_their_status(bundle: Path, tmp_path: Path, capsys: pytest
         (["verify", str(bundle), str(damaged)], 1, "error[E0705]"),
         (["verify", str(bundle), "--arch", "sm_100"], 1, "error[E0706]"),
         (["verify", str(bundle), "--sha256", "00"], 1, "error[E0705]"),
-        (["list", str(bundle), "--digest", "00" * 32], 1, "is not the bundle asked for: its sha256 is "),
+        (["list", str(bundle), "--digest", "00" * 32], 1, "is not the requested bundle: its sha256 is "),
         (["show", str(bundle), "rms_norm-E=bf16-H=1024", "--digest", "00" * 32], 1, "error[E0705]"),
         (["diff", str(bundle), str(bundle), "--new-digest", "00" * 32], 1, "error[E0705]"),
         (["verify", str(bundle), str(bundle), "--digest", "00" * 32], 2, "is of one bundle"),
@@ -269,4 +269,4 @@ def test_provenance_names_the_sources(bundle: Path, tmp_path: Path, capsys: pyte
     kernel.write_text(kernel.read_text(encoding="utf-8") + "# another line\n", encoding="utf-8")
     assert commands.run(["bundle", "attest", str(bundle), "--project", str(project)]) == 1
     err = capsys.readouterr().err
-    assert "error[E0921]" in err and "the sources of `rms_norm` are others" in err
+    assert "error[E0921]" in err and "the sources of `rms_norm` differ" in err

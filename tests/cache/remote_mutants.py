@@ -23,7 +23,7 @@ def mutants(data: bytes, others: Sequence[bytes], count: int, seed: int = 0) -> 
         ("long head", b"x" * 100000 + data),
         ("zeros", bytes(len(data))),
         ("bomb", head + b"\n\n" + zlib.compress(bytes(1 << 24), 9)),
-        ("more behind", data + b"x"),
+        ("trailing byte", data + b"x"),
         ("twice", data + data),
         ("signature left out", b"\n".join(line for line in lines if not line.startswith(b"signature")) + b"\n\n" + body),
         ("signature none", b"\n".join(lines[:-1]) + b"\nsignature none\n\n" + body),

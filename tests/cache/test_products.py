@@ -66,14 +66,14 @@ def test_what_was_sealed_is_opened() -> None:
 @pytest.mark.parametrize("name", ["cubin", "ptx", "tir", "json", "summary"])
 def test_one_product_of_another_entry(name: str) -> None:
     outputs = encode("artifact", FIELDS, parts()) | {name: parts(2)[name] + b" "}
-    assert refused(outputs) == "its products are not those that were made together"
+    assert refused(outputs) == "its products come from different builds"
 
 
 def test_products_that_are_gone_or_too_many() -> None:
     outputs = encode("artifact", FIELDS, parts())
-    assert "made together" in refused(outputs | {"more": b""})
+    assert "different builds" in refused(outputs | {"more": b""})
     del outputs["ptx"]
-    assert "made together" in refused(outputs)
+    assert "different builds" in refused(outputs)
     del outputs["seal"]
     assert refused(outputs) == "it has no seal"
 
@@ -94,10 +94,10 @@ def test_all_products_of_another_entry() -> None:
 
 
 FORGED: dict[str, tuple[Callable[[], dict[str, bytes]], str]] = {
-    "cubin": (lambda: parts() | {"cubin": parts(2)["cubin"]}, "its cubin is not the one that its manifest describes"),
-    "ptx": (lambda: parts() | {"ptx": parts(2)["ptx"]}, "its ptx is not the one"),
-    "tir": (lambda: parts() | {"tir": parts(2)["tir"]}, "its tir is not the one"),
-    "manifest": (lambda: parts() | {"json": parts(2)["json"]}, "its cubin is not the one"),
+    "cubin": (lambda: parts() | {"cubin": parts(2)["cubin"]}, "its cubin differs from its manifest's digest"),
+    "ptx": (lambda: parts() | {"ptx": parts(2)["ptx"]}, "its ptx differs"),
+    "tir": (lambda: parts() | {"tir": parts(2)["tir"]}, "its tir differs"),
+    "manifest": (lambda: parts() | {"json": parts(2)["json"]}, "its cubin differs"),
     "constants": (lambda: parts(constants={"N": 4}), "other constants"),
     "a constant's type": (lambda: parts(constants={"N": 3.0}), "other constants"),
     "kernel": (lambda: parts(entry="other"), "is of the kernel `other`, not of `scale`"),
@@ -106,7 +106,7 @@ FORGED: dict[str, tuple[Callable[[], dict[str, bytes]], str]] = {
         lambda: parts() | code(100), "its CUBIN is for sm_100, not for sm_90a"
     ),
     "toolchain": (lambda: parts(toolchain={"python": "4"}), "another toolchain"),
-    "summary": (lambda: parts() | {"summary": b'{"resources": {}, "proofs": {}, "unsafe": 0}'}, "its summary is not"),
+    "summary": (lambda: parts() | {"summary": b'{"resources": {}, "proofs": {}, "unsafe": 0}'}, "its summary differs"),
     "deep manifest": (lambda: parts() | {"json": b"[" * 100_000}, "cannot be read"),
     "manifest that is none": (lambda: parts() | {"json": b"[]"}, "cannot be read"),
 }  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_build_serves_nothing_that_was_exchanged(root: Path, exchanged: str) -
     assert swap_products(root, names) == 4
     again = project.build(root)
     assert project.statuses(again) == ["built"] * 4
-    assert len(again.problems) == 4 and all("it is made again" in line for line in again.problems)
+    assert len(again.problems) == 4 and all("it will be rebuilt" in line for line in again.problems)
     assert built(root) == right
     assert project.statuses(project.build(root)) == ["hit"] * 4
 
@@ -183,7 +183,7 @@ def test_cache_verify_names_swapped_products(root: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert commands.run(["cache", "verify"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and all("are not those that were made together" in line for line in lines)
+    assert len(lines) == 4 and all("come from different builds" in line for line in lines)
     assert commands.run(["cache", "verify"]) == 0
 
 

@@ -250,7 +250,7 @@ def test_a_public_key_reads_and_writes_nothing(tmp_path: Path, monkeypatch: pyte
     assert entry(tmp_path / "store2", url, key=keys["public"])[0]
     data = pack(KEY, OUTPUTS, 0, signer_of(keys["private"]))
     assert data is not None
-    with pytest.raises(Refused, match="not signed by a key"):
+    with pytest.raises(Refused, match="not signed by a trusted key"):
         unpack(KEY, data, signer_of(other))
     monkeypatch.setenv("TILEC_REMOTE_KEY_FILE", str(tmp_path / "private"))
     (tmp_path / "private").chmod(0o640)

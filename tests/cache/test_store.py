@@ -413,4 +413,4 @@ def test_an_entry_without_its_blob_is_damaged(store: Store) -> None:
     store.put(KEY, {"a": b"1"}, "one")
     (name,) = (name for name, _ in store.blobs.names())
     store.blobs.remove(name)
-    assert verify(store) == ["cache entry one: a is missing; it is made again"]
+    assert verify(store) == ["cache entry one: a is missing; it will be rebuilt"]

@@ -94,7 +94,7 @@ def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "softmax").mkdir()
     (tmp_path / "softmax/mine").touch()
     assert commands.run(["new", str(tmp_path / "softmax")]) == 2
-    assert "name a folder that is not there, or is empty" in capsys.readouterr().err
+    assert "name a new or an empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["softmax"]
     assert [path.name for path in (tmp_path / "softmax").iterdir()] == ["mine"]
 

@@ -88,6 +88,6 @@ def test_blocks_that_run_at_once_are_some(root: Path, capsys: pytest.CaptureFixt
     path = root / "build.toml"
     path.write_text(path.read_text() + TUNING.replace("VALUE", value))
     err = refused(capsys, 2, "check")
-    assert "error[E0802]: `at_once` is no number of blocks" in err and "build.toml:12:" in err
+    assert "error[E0802]: `at_once` is not a number of blocks" in err and "build.toml:12:" in err
     path.write_text(path.read_text().replace(f"at_once = {value}", "at_once = 1"))
     assert commands.run(["check"]) == 0

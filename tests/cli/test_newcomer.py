@@ -62,7 +62,7 @@ def test_environment(environment: dict[str, str], at_terminal: bool, in_file: bo
 def test_colour_changes_no_word_of_a_diagnostic() -> None:
     sources = {"a.py": "x = load(t)\ny = 2\n", "b.py": "def f():\n    pass\n"}
     labels = [Label(Span("a.py", 1, 0, 1, 5), "why"), Label(Span("b.py", 2, 4, 2, 8)), Label(Span("a.py", 2, 0, 2, 0))]
-    found = Diagnostic("E0302", "may go wrong", labels[0], tuple(labels[1:]), ("a note",), Counterexample({"N": 3}), "mend it")
+    found = Diagnostic("E0302", "may go wrong", labels[0], tuple(labels[1:]), ("a note",), Counterexample({"N": 3}), "fix it")
     plain, coloured = render(found, sources), render(found, sources, terminal.painted)
     assert ESCAPE.sub("", coloured) == plain
     assert coloured.startswith("\x1b[1;31merror[E0302]\x1b[0m")

@@ -27,4 +27,4 @@ def test_the_kernels_above_have_barriers_of_both_kinds() -> None:
     kernel = compiled("matvec_argmax", 1, "sm_90a")
     arrays = shipped_launches.make_arrays(kernel.function, kernel.env)
     _, needed = barriers(lambda: emulate(kernel, arrays))
-    assert sorted(needed.values()) == [False, True], "one turn of a loop needs no barrier before the next"
+    assert sorted(needed.values()) == [False, True], "one iteration needs no barrier before the next"

@@ -142,7 +142,7 @@ COPIES: dict[str, tuple[dict[str, Any], str]] = {
     "fewer bytes than expected": ({"start": start(bytes=144)}, "deadlock"),
     "more bytes than expected": ({"start": start(bytes=112)}, "deadlock"),
     "one phase too early": ({"parity": 1}, "async"),
-    "no proxy fence behind the barrier": ({"fence": ""}, "proxy"),
+    "no proxy fence after the barrier": ({"fence": ""}, "proxy"),
     "past the end of the source": ({"start": start(offset="+16")}, "bounds"),
     "a size that is no multiple of 16": ({"start": start(bytes=120, size=120)}, "alignment"),
     "a source that is not aligned": ({"start": start(bytes=96, size=96, offset="+8")}, "alignment"),

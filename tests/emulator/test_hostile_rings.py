@@ -58,7 +58,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 WRONG: dict[str, tuple[dict[str, Any], set[str]]] = {
     "the producer does not wait": (STORES | {"wait_empty": ""}, {"race", "deadlock"}),
     "the producer waits for the phase before": (STORES | {"wait_empty": FLIPPED}, {"deadlock"}),
-    "the producer is one turn ahead": (STORES | {
+    "the producer is one phase ahead": (STORES | {
         "wait_empty": "sub.u32 %r8, %r6, 1; and.b32 %r8, %r8, 1; setp.eq.u32 %p5, %r6, 0;"
         "@%p5 bra S; xor.b32 %r8, %r8, 1;" + EMPTY + "S:"}, {"race", "deadlock"}),
     "one warp of two hands back": (STORES | {"empty": 32, "done": "setp.lt.u32 %p5, %t, 64; @%p5 " + ARRIVE_EMPTY}, {"race"}),
@@ -109,12 +109,12 @@ def test_accesses_of_a_thread_after_its_arrival_are_ordered_before_nobody(order:
     """The other warp reaches the named barrier before the arriving one, or after it."""
     body = (
         f"mov.u32 %r0, smem; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %r0; {order} @%p5 bra C;"
-        "{before} bar.arrive 1, 64; {behind} bra E; C: bar.sync 1, 64; ld.shared.u32 %r5, [%r2]; E:"
+        "{before} bar.arrive 1, 64; {after} bra E; C: bar.sync 1, 64; ld.shared.u32 %r5, [%r2]; E:"
     )
     store = "st.shared.u32 [%r2], %t;"
     for seed in range(4):
         for before_arrival, after_arrival, expected in ((store, "", set[str]()), ("", store, {"race"})):
-            text = program(body.format(before=before_arrival, behind=after_arrival), ["x"], shared=1024)
+            text = program(body.format(before=before_arrival, after=after_arrival), ["x"], shared=1024)
             report = launch(text, {"x": np.zeros(1, np.uint32)}, threads=64, shared=1024, seed=seed)
             assert kinds(report) == expected, (seed, after_arrival)
 

@@ -104,7 +104,7 @@ HALVES = {
     "after a choice": ("mov.b64 %d5, {%t, %r9}; mov.b64 %d6, %d5; setp.lt.u32 %p1, %r9, 3; selp.b64 %d7, %d5, %d6, %p1;"
                        "mov.b64 {%r2, _}, %d7;", False),
     "under a guard": ("mov.b64 %d5, {%t, %r9}; mov.b64 %d6, 0; @%p9 mov.b64 %d6, %d5; mov.b64 {%r2, _}, %d6;", False),
-    "written beside it": ("mov.b64 %d5, {%t, %r9}; mov.b64 {%r2, %r3}, %d5; add.u32 %r2, %r2, %r3;", False),
+    "written next to it": ("mov.b64 %d5, {%t, %r9}; mov.b64 {%r2, %r3}, %d5; add.u32 %r2, %r2, %r3;", False),
     "a pack of packs": ("cvt.u16.u32 %h0, %t; mov.b64 %d5, {%h0, %h9, %h0, %h0}; mov.b64 {%r2, _}, %d5;", False),
 }  # fmt: skip
 

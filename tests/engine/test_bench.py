@@ -77,10 +77,10 @@ class TimedBackend:
             yield token
 
     def prompt_logits(self, sequence: Generation, ids: Sequence[int]) -> Any:
-        raise AssertionError("a greedy answer needs no logits")
+        raise AssertionError("greedy decoding needs no logits")
 
     def decode_logits(self, sequence: Generation, token: int) -> Any:
-        raise AssertionError("a greedy answer needs no logits")
+        raise AssertionError("greedy decoding needs no logits")
 
     def close(self) -> None: ...
 
@@ -220,8 +220,8 @@ def test_the_lm_head_is_read_as_often_as_planned(bundle: Bundle, monkeypatch: py
     ("options", "message"),
     [
         ({"--pp": "0,18"}, "--pp: 0 is below 1"),
-        ({"--pp": "18,x"}, "--pp: '18,x' is no list of numbers; write it as 18,128"),
-        ({"--pp": ""}, "--pp: '' is no list of numbers; write it as 18,128"),
+        ({"--pp": "18,x"}, "--pp: '18,x' is not a list of numbers; write it as 18,128"),
+        ({"--pp": ""}, "--pp: '' is not a list of numbers; write it as 18,128"),
         ({"--pp": "18,18"}, "--pp: a number is there twice"),
         ({"--tg": "1"}, "--tg: 1 is below 2; the first token is prefill's, and decode needs another"),
         ({"--tg": "-4"}, "--tg: -4 is below 2; the first token is prefill's, and decode needs another"),
@@ -231,8 +231,8 @@ def test_the_lm_head_is_read_as_often_as_planned(bundle: Bundle, monkeypatch: py
         ({"--reps": "0"}, "--reps: 0 repetitions measure nothing"),
         ({"--warmup-reps": "-1"}, "--warmup-reps: -1 is below 0"),
         ({"--seed": "-1"}, "--seed: -1 is below 0"),
-        ({"--nominal-tbs": "0"}, "--nominal-tbs: 0.0 is no bandwidth"),
-        ({"--nominal-tbs": "nan"}, "--nominal-tbs: nan is no bandwidth"),
+        ({"--nominal-tbs": "0"}, "--nominal-tbs: 0.0 is not a bandwidth"),
+        ({"--nominal-tbs": "nan"}, "--nominal-tbs: nan is not a bandwidth"),
         ({"--plot": "plot.pdf"}, "plot.pdf: a plot is .png or .svg; name it so"),
         ({"--plot": "x.svg", "--json": "./x.svg"}, "x.svg: --json and --plot name the same file"),
         ({"--model": None}, "there is nothing to measure; give --model and --bundle, or --from-json"),

@@ -57,21 +57,24 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     ("change", "message"),
     [
         (lambda data: data.pop("format"), "`format` is not 'engine.bench 1'"),
-        (lambda data: data.update(date=3), "`date` is no line of text"),
-        (lambda data: data["model"].pop("name"), "`name` is no line of text"),
-        (lambda data: data["machine"].update(gpu="a\x1b[2J"), "`gpu` is no line of text"),
-        (lambda data: data.update(machine=[]), "`machine` is no object"),
-        (lambda data: data.update(cells=[]), "`cells` is no list, or empty"),
-        (lambda data: data.update(nominal_bytes_per_second=-1), "`nominal_bytes_per_second` is no number from 1e-09 to 1e+18"),
-        (lambda data: data["cells"][1].update(tg=1), "`pp` and `tg` are no numbers of tokens"),
-        (lambda data: data["cells"][1].update(prefill_seconds={}), "`prefill_seconds.samples` is no list, or empty"),
+        (lambda data: data.update(date=3), "`date` is not a line of text"),
+        (lambda data: data["model"].pop("name"), "`name` is not a line of text"),
+        (lambda data: data["machine"].update(gpu="a\x1b[2J"), "`gpu` is not a line of text"),
+        (lambda data: data.update(machine=[]), "`machine` is not an object"),
+        (lambda data: data.update(cells=[]), "`cells` is not a list, or empty"),
+        (
+            lambda data: data.update(nominal_bytes_per_second=-1),
+            "`nominal_bytes_per_second` is not a number from 1e-09 to 1e+18",
+        ),
+        (lambda data: data["cells"][1].update(tg=1), "`pp` and `tg` are not numbers of tokens"),
+        (lambda data: data["cells"][1].update(prefill_seconds={}), "`prefill_seconds.samples` is not a list, or empty"),
         (
             lambda data: data["cells"][1]["end_to_end_seconds"].update(samples=[1, "2"]),
-            "`end_to_end_seconds.samples` is no num",
+            "`end_to_end_seconds.samples` is not a num",
         ),
         (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1]), "are not as many as"),
         (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1e3, 1e3]), "are not below"),
-        (lambda data: data["measured_bandwidth"].pop("what"), "`what` is no line of text"),
+        (lambda data: data["measured_bandwidth"].pop("what"), "`what` is not a line of text"),
     ],
 )
 def test_invalid_json_is_refused(
@@ -82,7 +85,7 @@ def test_invalid_json_is_refused(
     assert run(["--from-json", str(file)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {file}: is no result of `python -m engine.bench`: ") and err.count("\n") == 1
+    assert err.startswith(f"error: {file}: is not a result of `python -m engine.bench`: ") and err.count("\n") == 1
     assert message in err
 
 

@@ -56,7 +56,7 @@ def test_a_refusal_while_tokens_are_drawn(run_engine: RunEngine, monkeypatch: py
     [
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
         (MemoryError(), 5, "error: the host has too little memory"),
-        (OSError(28, "No space left on device"), 1, "error: the answer cannot be written: No space left on device\n"),
+        (OSError(28, "No space left on device"), 1, "error: cannot write the output: No space left on device\n"),
     ],
 )
 def test_interruptions_and_host_errors_end_a_run(
@@ -113,7 +113,7 @@ def test_a_full_disk_for_stdout() -> None:
             [sys.executable, "-m", "engine", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False
         )
     assert process.returncode == 1
-    assert process.stderr == "error: the answer cannot be written: No space left on device\n"
+    assert process.stderr == "error: cannot write the output: No space left on device\n"
 
 
 @pytest.mark.parametrize(

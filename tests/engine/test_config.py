@@ -164,7 +164,7 @@ def test_unsupported_models_are_refused(tmp_path: Path, changes: dict[str, Any],
         (b"{", "not valid JSON"),
         (b"[]", "a list of 0 entries, not a JSON object"),
         (b"\xff\xfe", "not valid JSON"),
-        (b'{"rms_norm_eps": NaN}', "NaN is no JSON number"),
+        (b'{"rms_norm_eps": NaN}', "NaN is not a JSON number"),
         (b'{"hidden_size": 1, "hidden_size": 2}', 'the key "hidden_size" is there twice'),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"a": ' + b"1" * 5000 + b"}", "not valid JSON"),
@@ -234,8 +234,8 @@ def test_a_dangling_link_is_not_an_absent_generation_config(tmp_path: Path) -> N
 def test_errors_are_one_line_with_a_status_each() -> None:
     kinds = (UsageError, ModelError, BundleRefused, DeviceError)
     assert [kind("x").exit_code for kind in kinds] + [Interrupted().exit_code] == [2, 3, 4, 5, 130]
-    error = ModelError("tensor `a\nb` is \x1b[31mred", where="file", fix="mend it")
-    assert str(error) == "file: tensor `a\\nb` is \\x1b[31mred; mend it"
+    error = ModelError("tensor `a\nb` is \x1b[31mred", where="file", fix="fix it")
+    assert str(error) == "file: tensor `a\\nb` is \\x1b[31mred; fix it"
     assert str(Interrupted()) == "interrupted"
 
 

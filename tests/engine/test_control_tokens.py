@@ -173,7 +173,7 @@ def test_a_template_whose_control_tokens_cannot_be_distinguished(
                                  "normalized": False, "special": True})  # fmt: skip
     (model_folder / "tokenizer.json").write_text(json.dumps(file))
     messages = [{"role": "user", "content": content}]
-    with pytest.raises(UsageError, match="cannot be told from those of the messages"):
+    with pytest.raises(UsageError, match="cannot be distinguished from those of the messages"):
         Text.read(model_folder, POLICY).chat(messages)
     text_model = Text.read(model_folder, POLICY)
     assert text_model.chat(messages, allow_control_tokens=True)

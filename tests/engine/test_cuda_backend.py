@@ -211,13 +211,13 @@ def test_a_generation_ends_when_another_begins(backend: tuple[OneSequence, FakeD
         next(old)
     loaded.reset()
     loaded.prefill([4, 5])
-    with pytest.raises(UsageError, match="this answer ended when another began"):
+    with pytest.raises(UsageError, match="this generation ended: another began"):
         next(old)
     assert loaded.position == 2  # an ended generation does not move it
     forgotten = loaded.stream_tokens(3, 9)
     next(forgotten)
     loaded.forget_steps()
-    with pytest.raises(UsageError, match="this answer ended"):
+    with pytest.raises(UsageError, match="this generation ended"):
         next(forgotten)
 
 

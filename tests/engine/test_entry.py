@@ -45,7 +45,7 @@ def run_python(
 def test_a_closed_stdout() -> None:
     process = run_python(["-m", "engine", "--help"], shell=">&-")
     assert (process.returncode, process.stdout) == (1, b"")
-    assert process.stderr == b"error: the answer cannot be written: stdout is closed\n"
+    assert process.stderr == b"error: cannot write the output: stdout is closed\n"
 
 
 def test_a_closed_stderr() -> None:

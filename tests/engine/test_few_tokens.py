@@ -1,4 +1,4 @@
-"""Prefill of few tokens has its own graph form: it generates the same as the other form, with kernels only for its own
+"""Prefill with small M has its own graph form: it generates the same as the other form, with kernels only for its own
 lengths."""
 
 from __future__ import annotations

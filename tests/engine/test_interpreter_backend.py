@@ -310,7 +310,7 @@ def test_a_generation_ends_when_another_begins(models: Callable[..., Model]) -> 
     next(old)
     backend.reset()
     backend.prefill(IDS[:2])
-    with pytest.raises(UsageError, match="this answer ended when another began"):
+    with pytest.raises(UsageError, match="this generation ended: another began"):
         next(old)
     assert backend.position == 2
 

@@ -56,7 +56,7 @@ def test_a_bad_value_is_one_clear_line(values: dict[str, Any], message: str) -> 
 
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
-    [  # known-answer tests of the Random123 library, kat_vectors
+    [  # test vectors of the Random123 library, kat_vectors
         ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
         ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
         (

@@ -163,7 +163,7 @@ def test_files_that_are_absent_or_damaged(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="the tokenizer is missing"):
         Text.read(tmp_path, POLICY)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelError, match="is no tokenizer"):
+    with pytest.raises(ModelError, match="is not a tokenizer"):
         Text.read(tmp_path, POLICY)
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
     with pytest.raises(UsageError, match="no chat template"):

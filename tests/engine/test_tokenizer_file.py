@@ -81,8 +81,8 @@ BAD: dict[str, tuple[Change, str]] = {
     "swallows spaces": (added(lstrip=True), "lstrip"),
     "whole words": (added(single_word=True), "single_word"),
     "padding": (edit("padding", value=3), "padding"),
-    "merges of nothing": (edit("model", "merges", value=[["qq", "zz"]]), "is no tokenizer"),
-    "merges of text": (edit("model", "merges", value="x"), "is no tokenizer"),
+    "merges of nothing": (edit("model", "merges", value=[["qq", "zz"]]), "is not a tokenizer"),
+    "merges of text": (edit("model", "merges", value="x"), "is not a tokenizer"),
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_a_tokenizer_that_is_refused(folder: Path, tmp_path: Path, change: Chang
     with pytest.raises(ModelError) as caught:
         read_tokenizer(write(folder, tmp_path, change), POLICY)
     assert message in str(caught.value)
-    assert "is no tokenizer" in str(caught.value)
+    assert "is not a tokenizer" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -145,7 +145,7 @@ def test_a_panic_of_the_library(folder: Path, tmp_path: Path, monkeypatch: pytes
     """A real one, after the check of the file."""
     monkeypatch.setattr(tokenizer_file, "_check_components", lambda *_: None)
     path = write(folder, tmp_path, BAD["panics"][0])
-    with pytest.raises(ModelError, match=r"is no tokenizer: .*Precompiled"):
+    with pytest.raises(ModelError, match=r"is not a tokenizer: .*Precompiled"):
         read_tokenizer(path, POLICY)
     path = write(folder, tmp_path, BAD["backtracks"][0])
     with pytest.raises(UsageError, match=r"the tokenizer cannot encode the text: .*retry-limit"):

@@ -166,7 +166,7 @@ REAL = [
     (17, "argmax", False, 0),
     (7, "argmax", False, 0),
 ]
-"""Decode, prefill, and prefill of few tokens (`UNMEASURED`)."""
+"""Decode, prefill, and prefill with small M (`UNMEASURED`)."""
 
 
 @pytest.mark.parametrize("case", REAL, ids=str)

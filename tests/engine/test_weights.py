@@ -281,7 +281,7 @@ def test_folders_without_weights_suggest_what_to_do(tmp_path: Path) -> None:
 def test_an_index_names_files_of_its_own_folder_only(tmp_path: Path, shard: object) -> None:
     weight_map = write_sharded(tmp_path, tensors(UNTIED), 2)
     write_index(tmp_path, weight_map | {LAST: shard})
-    assert "which is no name of a safetensors file of this folder" in refusal(tmp_path)
+    assert "which is not a safetensors file of this folder" in refusal(tmp_path)
 
 
 def test_an_index_must_agree_with_its_shards(tmp_path: Path) -> None:

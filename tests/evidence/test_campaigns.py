@@ -111,8 +111,8 @@ def test_a_program_whose_ptx_is_known_is_compiled_and_not_run(monkeypatch: pytes
 
 
 def test_a_job_knows_an_outcome_by_its_ptx() -> None:
-    job = Job("program", 3, ("sm_90a",), judges="judges")
-    held = Job("program", 3, ("sm_90a",), judges="judges", kept=Line((job.key("ptx"),), Verdict("equal")))
+    job = Job("program", 3, ("sm_90a",), basis="basis")
+    held = Job("program", 3, ("sm_90a",), basis="basis", kept=Line((job.key("ptx"),), Verdict("equal")))
     assert job.known("ptx") is None
     found = held.known("ptx")
     assert found is not None and found.kind == "equal"

@@ -90,7 +90,7 @@ def test_a_table_is_made_of_the_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("number", ["0.92", "81 %", "1.5"])
 def test_a_figure_by_hand_next_to_a_fresh_result_is_found(number: str, tmp_path: Path) -> None:
     text = f"{README}\nIt takes {number} of it ([judged.md](ci/bench/results/judged.md)).\n"
-    assert complaints(tmp_path, text) == [f"README.md:3: `{number}` is written by hand beside a result of today"]
+    assert complaints(tmp_path, text) == [f"README.md:3: `{number}` is written by hand next to a current result"]
     assert complaints(tmp_path, f"{README}\nIt takes {number} of it.\n") == []
 
 

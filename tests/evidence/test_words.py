@@ -88,3 +88,9 @@ def test_a_count_may_only_fall(repository: Path) -> None:
         assert "page.md:1: `way out` (prose): write suggestion" in out
     assert run(repository, "--record", "--force")[0] == 0
     assert recorded()["prose"]["way_out"] == 3
+
+
+def test_a_word_may_count_in_some_kinds_alone(repository: Path) -> None:
+    (repository / "ci/words.toml").write_text('[[word]]\nword = "way out"\nwrite = "fix"\nkinds = ["identifiers"]\n')
+    found = {line.partition(": write")[0] for line in run(repository, "--list")[1].splitlines()}
+    assert found == {"src/a.py:4: `way_out` (identifiers)", "src/a.py:8: `Way_Out` (identifiers)"}

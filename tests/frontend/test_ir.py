@@ -150,7 +150,7 @@ def test_broadcasting_is_explicit(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_tile_functions_come_from_files_beside(tmp_path: Path) -> None:
+def test_tile_functions_come_from_files_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "shared.py").write_text("import tilec\nSCALE = 3\n@tilec.function\ndef scaled(v):\n    return v * SCALE\n")
     text = "import tilec\nfrom tilec import *\n".replace(
         "from tilec import *\n", "from tilec import Dim, Out, bid, f32, grid, store\n"

@@ -4,7 +4,7 @@ python -m tests.fuzz.artifacts --count 100000 --seed 1 [--json FILE]
 
 An artifact is a manifest (JSON) and a CUBIN in one folder. Mutants change the manifest as data or text, the CUBIN, its digest,
 or the launch arguments: addresses, shapes, strides, dtypes, scalars, dims, stored values. A stub driver receives what was
-accepted, and `contract_judge` computes anew, from the JSON and with Python's integers, that every clause is satisfied and that
+accepted, and `contract_oracle` computes anew, from the JSON and with Python's integers, that every clause is satisfied and that
 the argument bytes are right. Not tested: how a CUDA driver reacts to hostile machine code.
 """
 
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.contract_judge import Given, Reached, complaint
+from tests.fuzz.contract_oracle import Given, Reached, complaint
 from tests.fuzz.contract_samples import CONTRACTS, Launchable
 from tests.fuzz.json_mutants import NUMBERS, STRINGS, mutated, mutated_text
 from tests.fuzz.watch import Tally, command

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bundle import samples
-from tests.fuzz.contract_judge import Given
+from tests.fuzz.contract_oracle import Given
 
 Launch = tuple[dict[str, Given], dict[str, Any], dict[str, Any], dict[str, list[int]]]
 """Tensors, scalars, dims, and the values stored in tensors."""

@@ -18,7 +18,7 @@ from typing import IO, Any, Final, cast
 
 from tests.processor_time import STILL, TICK, Use
 
-JUDGE: Final = Path(__file__).resolve().with_name("model_judge.py")
+CHECKER: Final = Path(__file__).resolve().with_name("model_checker.py")
 
 SECONDS: Final = 90.0
 """Processor-time limit of one folder."""
@@ -44,8 +44,8 @@ def _process(first: int, last: int, work: Path, seconds: float, still: float) ->
         "RUST_BACKTRACE": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, "-P", str(JUDGE), str(work), str(first), str(last)]
-    with (work / "judge.err").open("wb") as stderr:
+    command = [sys.executable, "-P", str(CHECKER), str(work), str(first), str(last)]
+    with (work / "checker.err").open("wb") as stderr:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=stderr, env=environment, start_new_session=True
         )
@@ -67,7 +67,7 @@ def _process(first: int, last: int, work: Path, seconds: float, still: float) ->
                 return
         ended = process.poll()
         why = use.look() if ended is None else f"the process ended with {ended}"
-        yield {"seed": current, "forged": "", "status": -1, "said": (work / "judge.err").read_text(errors="replace")[-300:],
+        yield {"seed": current, "forged": "", "status": -1, "said": (work / "checker.err").read_text(errors="replace")[-300:],
                "seconds": round(use.used, 2), "cpu": round(use.used, 2), "peak_mib": 0, "wrong": [why]}  # fmt: skip
     finally:
         process.kill()

@@ -47,23 +47,23 @@ REGISTRY_CODES: Final = ("E0731", "E0732", "E0733", "E0734")
 
 @contextlib.contextmanager
 def registry_wire() -> Generator[Attempt]:
-    """Attempts on a registry behind a proxy."""
+    """Attempts on a registry through a proxy."""
     found = wire.Wire()
     with served(Registry()) as place:
         stock(place)
         port = int(place.rpartition(":")[2].partition("/")[0])
         with wire.proxied(port, found) as other:
-            behind = place.replace(f":{port}/", f":{other}/")
+            proxied = place.replace(f":{port}/", f":{other}/")
 
             def attempt(kind: str, seed: int, folder: Path) -> str:
                 found.begin(wire.HTTP[kind], random.Random(seed))
                 out = folder / "out"
                 try:
-                    with Client(read_reference(f"{behind}:v1"), limits=LIMITS) as client:
+                    with Client(read_reference(f"{proxied}:v1"), limits=LIMITS) as client:
                         (got,) = pull(client, Wanted(arch="sm_90a"), out, checked)
                     assert got.path.read_bytes() == shipment("sm_90a", SALTS).data
-                    beside = {one.name: one.read_bytes() for one in out.iterdir() if one != got.path}
-                    assert beside in ({}, {f"{got.path.name}.intoto.jsonl": sidecar("new")})
+                    others = {one.name: one.read_bytes() for one in out.iterdir() if one != got.path}
+                    assert others in ({}, {f"{got.path.name}.intoto.jsonl": sidecar("new")})
                     return "right"
                 except (RegistryError, BundleError) as error:
                     assert error.code in REGISTRY_CODES and error.message.isprintable() and len(error.message) < 1000, error
@@ -97,7 +97,7 @@ def _once(folder: Path, url: str, value: int, seconds: float = SECONDS, size: in
 
 @contextlib.contextmanager
 def cache_wire(redis: bool) -> Generator[Attempt]:
-    """Attempts on a cache behind a proxy: HTTP, or RESP."""
+    """Attempts on a cache through a proxy: HTTP, or RESP."""
     found, kept = wire.Wire(), dict[bytes, bytes]()
     server = _redis(kept) if redis else _http(kept)
     with server as port, wire.proxied(port, found) as other:

@@ -47,7 +47,7 @@ def one(scene: Scene, seed: int) -> Result:
     store = scene.root.parent / "store"
     if store.is_dir() and not store.is_symlink():
         shutil.rmtree(store)
-    else:  # the last seed left a link, a pipe or a socket in its place
+    else:  # the last seed left a link, a pipe or a socket of that name
         store.unlink(missing_ok=True)
     shutil.copytree(scene.clean, store)
     store.chmod(0o700)

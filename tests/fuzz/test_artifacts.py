@@ -1,4 +1,4 @@
-"""A short run of the campaign of `tests.fuzz.artifacts`, and a test that its judge detects every kind of wrong launch."""
+"""A short run of the campaign of `tests.fuzz.artifacts`, and a test that its oracle detects every kind of wrong launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz import artifacts
-from tests.fuzz.contract_judge import Given, Reached, complaint, scalar_bytes
+from tests.fuzz.contract_oracle import Given, Reached, complaint, scalar_bytes
 from tests.fuzz.contract_samples import CONTRACTS
 
 
@@ -40,7 +40,7 @@ def right() -> tuple[dict[str, Any], dict[str, Given], dict[str, Any], dict[str,
     return GATHER.manifest, tensors, scalars, {"ids": [0, 8, 3, 3]}, Reached((1, 8, 1), 128, 1024, slots, env)
 
 
-def test_the_judge_agrees_with_a_right_launch() -> None:
+def test_the_oracle_agrees_with_a_right_launch() -> None:
     assert complaint(*right()) == ""
 
 
@@ -54,13 +54,13 @@ def test_the_judge_agrees_with_a_right_launch() -> None:
         ("out", {"pointer": 2**64 - 16}, "outside"),
     ],
 )  # fmt: skip
-def test_the_judge_sees_a_wrong_tensor(name: str, changes: dict[str, Any], words: str) -> None:
+def test_the_oracle_detects_a_wrong_tensor(name: str, changes: dict[str, Any], words: str) -> None:
     manifest, tensors, scalars, stored, reached = right()
     tensors[name] = dataclasses.replace(tensors[name], **changes)
     assert words in complaint(manifest, tensors, scalars, stored, reached)
 
 
-def test_the_judge_sees_everything_else() -> None:
+def test_the_oracle_detects_everything_else() -> None:
     manifest, tensors, scalars, stored, reached = right()
     assert "stored" in complaint(manifest, tensors, scalars, {"ids": [0, 9, 1, 1]}, reached)
     distinct = manifest | {"value_checks": [manifest["value_checks"][0] | {"distinct": True}]}

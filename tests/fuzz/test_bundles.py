@@ -40,7 +40,7 @@ def test_the_watch_sees_code_files_and_processes(tmp_path: Path) -> None:
     assert len(found) == before + 1  # no longer watched
 
 
-def test_the_judge_refuses_what_is_no_bundle() -> None:
+def test_the_oracle_refuses_other_files() -> None:
     base = bundles.bases()[0]
     assert bundles.judge(base.data) == ""
     assert bundles.judge(base.data[:-32] + bytes(32)) == "trailer"

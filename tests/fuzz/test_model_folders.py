@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.campaign import first as first_of
-from tests.fuzz import model_judge
+from tests.fuzz import model_checker
 from tests.fuzz.model_campaign import campaign, summary
 from tests.fuzz.model_folders import CHANGES
 
@@ -33,9 +33,9 @@ def test_the_watch_sees_what_it_must(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     source = f"""
 import os, subprocess, sys
-sys.path.insert(0, {str(Path(model_judge.ROOT))!r})
+sys.path.insert(0, {str(Path(model_checker.ROOT))!r})
 sys.argv = ["-"]
-from tests.fuzz.model_judge import WATCH
+from tests.fuzz.model_checker import WATCH
 WATCH.folder = os.path.realpath("model")
 open("secret").read()
 try: open("model/new", "w")
@@ -55,9 +55,9 @@ print(*WATCH.seen, sep="\\n")
 
 
 @pytest.mark.campaign
-def test_a_judge_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = tmp_path / "judge.py"
-    judge.write_text(
+def test_a_checker_that_dies_or_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = tmp_path / "checker.py"
+    checker.write_text(
         "import json, os, sys, time\n"
         "for seed in range(int(sys.argv[2]), int(sys.argv[3])):\n"
         "    print(json.dumps({'begins': seed}), flush=True)\n"
@@ -65,7 +65,7 @@ def test_a_judge_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.
         "    while seed == 5: pass\n"
         f"    print(json.dumps({json.dumps({'wrong': [], 'forged': ''})[:-1]}, 'seed': seed}}), flush=True)\n"
     )
-    monkeypatch.setattr("tests.fuzz.model_campaign.JUDGE", judge)
+    monkeypatch.setattr("tests.fuzz.model_campaign.CHECKER", checker)
     verdicts = list(campaign(0, 7, tmp_path, seconds=4, still=2))
     assert [verdict["seed"] for verdict in verdicts] == list(range(7))
     wrong = [[], [], ["the process ended with -6"], [], ["standing still"], ["over its processor time"], []]

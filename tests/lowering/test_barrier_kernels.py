@@ -149,7 +149,7 @@ def test_a_write_after_prefetches_needs_their_completion_and_a_barrier() -> None
         ops = function.body.ops
 
 
-@pytest.mark.parametrize("where", ["in front of the copies", "in their loop"])
+@pytest.mark.parametrize("where", ["before the copies", "in their loop"])
 def test_a_prefetch_before_a_write_is_refused(where: str) -> None:
     function, store = prefetching_kernel()
     containing_block = next(block for block in blocks(function) if store in block)

@@ -375,4 +375,4 @@ def test_stdin_that_is_no_pipe_is_one_line() -> None:
         [sys.executable, "-P", "-m", "tilec", "lsp"], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: stdin is no pipe: an editor starts this command, and speaks to it there\n"
+    assert done.stderr == "error: stdin is not a pipe: editors start this command and communicate through stdin and stdout\n"

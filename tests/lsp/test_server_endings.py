@@ -87,7 +87,7 @@ def test_the_editor_ends_the_server_during_a_proof(project: Path) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("how", campaign.first(1, ["it is killed", "the editor goes", "it is told to end"]))
+@pytest.mark.parametrize("how", campaign.first(1, ["it is killed", "the editor goes", "it is asked to exit"]))
 def test_no_process_remains(project: Path, how: str) -> None:
     async def test() -> None:
         async with proving(project) as (vi, _, below):

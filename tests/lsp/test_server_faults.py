@@ -63,7 +63,7 @@ def test_each_fault_is_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("header", [b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", b"X" * 200_000 + b"\r\n"])
 def test_a_malformed_header_ends_the_server(tmp_path: Path, header: bytes) -> None:
     ended = served(BEGIN + header + END, tmp_path)
-    assert ended.returncode == 1 and ended.stderr.startswith(b"tilec lsp: error: the header of a message cannot be read")
+    assert ended.returncode == 1 and ended.stderr.startswith(b"tilec lsp: error: the header of a message is malformed")
     assert ended.stderr.count(b"\n") == 1
 
 
@@ -72,7 +72,7 @@ def test_an_editor_that_does_not_read(tmp_path: Path) -> None:
     os.close(reading)
     ended = served(BEGIN + message(id=5, method="textDocument/hover", params=LOCATION) + END, tmp_path, stdout=writing)
     os.close(writing)
-    assert (ended.returncode, ended.stderr) == (1, b"tilec lsp: error: the editor does not read any more: Broken pipe\n")
+    assert (ended.returncode, ended.stderr) == (1, b"tilec lsp: error: the editor stopped reading: Broken pipe\n")
 
 
 def test_lines_are_bounded() -> None:

@@ -91,13 +91,13 @@ MISTAKES: dict[str, Callable[[Builder], object]] = {
     "inline PTX with `=r,f` is given (f32) -> (f32)": lambda out: out.inline_ptx("", "=r,f", [value(f32)], [f32]),
     "inline PTX with `=r,f` is given () ->": lambda out: out.inline_ptx("", "=r,f", [], [i32]),
     "inline PTX with `=f,0` is given (i32) ->": lambda out: out.inline_ptx("", "=f,0", [value(i32)], [f32]),
-    "%x of i32 is no condition": lambda out: out.choose(value(i32), lambda: value(f32), lambda: value(f32)),
+    "%x of i32 is not a condition": lambda out: out.choose(value(i32), lambda: value(f32), lambda: value(f32)),
     "a branch makes (f32), or (i32)": lambda out: out.choose(value(i1), lambda: value(f32), lambda: value(i32)),
     "a branch makes (f32), or ()": lambda out: out.branch(value(i1), lambda: [value(f32)], list[SsaValue]),
     "a loop is bounded by %x of i64": lambda out: out.loop(value(i64), 8, 1, [], lambda _, carried: carried),
     "a loop carries (f32), and a turn (i32)": lambda out: out.loop(value(i32), 8, 1, [value(f32)], lambda index, _: [index]),
     "no integers of 24 bits": lambda _: integer(24),
-    "`f64` is no float": lambda _: floating("f64"),
+    "`f64` is not a float": lambda _: floating("f64"),
     "no vectors of !llvm.ptr<1>": lambda _: vector(2, GLOBAL),
 }
 

@@ -59,7 +59,7 @@ def test_a_policy_refuses_folders_which_nobody_signs(tmp_path: Path, monkeypatch
     for source in (folder, folder / "sm_90a"):
         for named in (source, None):
             monkeypatch.setenv("TILEC_PREBUILT", "" if named else str(source))
-            with pytest.raises(BundleError, match=f"`{source}` is a folder of artifacts, which nobody signs") as caught:
+            with pytest.raises(BundleError, match=f"`{source}` is a folder of unsigned artifacts") as caught:
                 found(named)
             assert caught.value.code == "E0714" and str(policy) in caught.value.message and "TILEC_TRUST" in caught.value.hint
     with pytest.raises(BundleError, match="is not signed"):
@@ -139,12 +139,12 @@ def test_no_compiler_is_needed(tmp_path: Path, where: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "options", "message"),
     [
-        ("add", {"mutates": ["x"]}, "names `x`, which is no `Out` tensor; required `out`"),
+        ("add", {"mutates": ["x"]}, "names `x`, which is not an `Out` tensor; required `out`"),
         ("add", {"values": {"x": lambda low, high, distinct: True}}, "`TRUSTED` or `ValueBounds`"),
-        ("add", {"constants": 5}, r"`constants` gives no values by name; given a value of type `int`"),
+        ("add", {"constants": 5}, r"`constants` does not return a dict of values; given a value of type `int`"),
         ("add", {"constants": {"BLOK": 5}}, "there is no constant `BLOK`; required `E`, `BLOCK`"),
-        ("add", {}, "nothing says what the constant `BLOCK` is"),
-        ("argmax_blocks", {"constants": {"BLOCK": 2048}}, "no argument says what `P` is"),
+        ("add", {}, "the constant `BLOCK` has no value"),
+        ("argmax_blocks", {"constants": {"BLOCK": 2048}}, "no argument determines `P`"),
     ],
 )
 def test_an_invalid_op_declaration(
@@ -182,7 +182,7 @@ def test_values_and_dims_are_given_to_the_op(tmp_path: Path, monkeypatch: pytest
     assert (halve(x).shape, driver.launches[0].grid) == ((32,), (32, 1, 1))
     with pytest.raises(LaunchError, match="E0913"):
         tilec.op(source, prebuilt=folder, dims={"M": 32})(x)
-    with pytest.raises(LaunchError, match=r"E0919.*no argument says what `M` is"):
+    with pytest.raises(LaunchError, match=r"E0919.*no argument determines `M`"):
         tilec.op(source, prebuilt=folder, values=bounds)(x)
 
 

@@ -332,7 +332,7 @@ def test_a_result_of_a_nonexistent_dtype_is_refused(
     path.write_text(FILL, encoding="utf-8")
     fill = tilec.op(path, constants={"E": "f64"}, prebuilt=kernels)
     torch.compiling = True
-    with pytest.raises(LaunchError, match=r"E0919.*argument `out`: `constants` give a result a dtype.*given `f64`"):
+    with pytest.raises(LaunchError, match=r"E0919.*argument `out`: `constants` give a result an unknown dtype.*given `f64`"):
         fill(torch.empty(7, dtype="float32", device="meta"))
 
 

@@ -66,7 +66,7 @@ CASES = {
     "rows of another tile": ("M", EIGHTS, "(m + 1, n), acc, mask=True", {"b"}),
     "columns as rows": ("M", EIGHTS, "(m, n), acc.T, mask=True", set[str]()),
     "rows in two halves": ("M", EIGHTS, "(m, n), reshape(reshape(acc, (2, 32, 64)) + 1.0, (64, 64)), mask=True", {"b"}),
-    "rows beside an axis of one": ("M", EIGHTS, "(m, n), reshape(reshape(acc, (64, 1, 64)), (64, 64)), mask=True", {"a", "b"}),
+    "rows next to an axis of one": ("M", EIGHTS, "(m, n), reshape(reshape(acc, (64, 1, 64)), (64, 64)), mask=True", {"a", "b"}),
     "no row outside": ("M", "K % 8 == 0 and M % 64 == 0 and N % 64 == 0", "(m, n), acc", set[str]()),
 }
 """The dim of `out`'s rows, the precondition, the store, and the tensors whose copies skip out-of-bounds rows."""

@@ -82,7 +82,7 @@ def test_an_override_that_a_kernel_cannot_have_is_refused_at_its_location() -> N
 
 
 def test_copies_by_tma_are_only_for_products_of_warpgroups() -> None:
-    assert "sm_100a has not" in refused("matmul", SM_100A, Overrides(copy="tma")).message
+    assert "sm_100a lacks" in refused("matmul", SM_100A, Overrides(copy="tma")).message
     assert (
         "does not make its product of two copied operands on 8 warps"
         in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message

@@ -83,7 +83,7 @@ def test_a_schedule_states_how_many_iterations_are_loaded_before_the_wait(turns:
 def test_the_verifier_refuses_a_read_before_the_wait_of_a_tensor_that_is_not_resident() -> None:
     function = prepared("scaled_matvec", **SCALED_MATVEC)
     function.residents = ()
-    with pytest.raises(VerifyError, match="touches memory before the kernels before this one are complete"):
+    with pytest.raises(VerifyError, match="accesses memory before the grid dependency wait"):
         verify(function)
     function = prepared("matvec_add_scaled", **SCALED_MATVEC)
     function.residents = (Resident("scaled"),)
@@ -119,7 +119,7 @@ def test_the_verifier_refuses_an_access_before_the_wait() -> None:
     wait = next(op for op in function.body.ops if isinstance(op, WaitPrior))
     function.body.ops.remove(wait)
     function.body.ops.append(wait)
-    with pytest.raises(VerifyError, match="touches memory before the kernels before this one are complete"):
+    with pytest.raises(VerifyError, match="accesses memory before the grid dependency wait"):
         verify(function)
 
 

@@ -90,7 +90,7 @@ import tilec
 from tilec import In, Out, bf16, f32, grid, load, mma, store, zeros
 
 @tilec.kernel
-def beside(
+def side_by_side(
     a: In[bf16, Literal[2], Literal[16], Literal[32]], b: In[bf16, {b}], out: Out[f32, Literal[2], Literal[16], Literal[8]]
 ):
     grid(1)
@@ -100,7 +100,7 @@ def beside(
 
 
 def written(folder: Path, *shape: int) -> Path:
-    path = folder / "beside.py"
+    path = folder / "side_by_side.py"
     literals = ", ".join(f"Literal[{extent}]" for extent in shape)
     text = KERNEL.format(b=literals, zeros=", ".join("0" for _ in shape), shape=", ".join(map(str, shape)))
     path.write_text(text)

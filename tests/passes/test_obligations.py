@@ -90,7 +90,7 @@ ACCESSES = {
 )
 def test_a_mask_that_is_needed_stays(tmp_path: Path, access: str, dtype: str, value: str, amount: int) -> None:
     """A shift past the width gives 0, so the box starts at 5 of 8 and extends past the end: every access without a mask must be
-    behind a bounds test."""
+    under a bounds test."""
     path = tmp_path / "v1.py"
     path.write_text(V1.format(dtype=dtype, value=value, amount=amount, access=ACCESSES[access]), encoding="utf-8")
     function = load_kernel(path, {})

@@ -127,17 +127,17 @@ def acquired_twice(function: Function) -> None:
     loop.operands[0] = next(op for op in function.body.walk() if isinstance(op, For) and op is not loop).lower
 
 
-TOUCHES = "touches memory before the kernels before this one are complete"
+TOUCHES = "accesses memory before the grid dependency wait"
 ONCE = "a kernel waits once"
 BROKEN: dict[str, tuple[Callable[[Function], None], str]] = {
     "nothing is resident": (no_residents, TOUCHES),
-    "activations in front of the wait": (activations_before_wait, TOUCHES),
+    "activations before the wait": (activations_before_wait, TOUCHES),
     "the consumer does not wait": (lambda function: without_a_wait(function, 0), ONCE),
     "the producer does not wait": (lambda function: without_a_wait(function, 1), ONCE),
     "the producer waits where there is a turn": (wait_in_a_branch, ONCE),
     "the producer waits in the end": (wait_at_the_end, TOUCHES),
-    "two goes under two conditions": (another_condition, "leaves copies or products under way"),
-    "the loop repeats the first turns": (acquired_twice, "names stage and parity"),
+    "two waits under two conditions": (another_condition, "leaves copies or products under way"),
+    "the loop repeats the first iterations": (acquired_twice, "names stage and parity"),
 }
 
 

@@ -123,7 +123,7 @@ def test_back_to_back_products_need_registers_for_both_sums_and_the_packed_opera
     assert [overlapped_products.fits(pair, 4, needed + more) for more in (-1, 0, 1)] == [False, True, True]
 
 
-DIRECT = """def beside(a: In[bf16, 3, 16, 32], b: In[bf16, {shape}], out: Out[f32, 3, 16, 8]):
+DIRECT = """def side_by_side(a: In[bf16, 3, 16, 32], b: In[bf16, {shape}], out: Out[f32, 3, 16, 8]):
     grid(1)
     left, right = load(a, (0, 0, 0), shape=(3, 16, 32)), load(b, (0, 0, 0), shape=({shape})){moved}
     store(out, (0, 0, 0), mma(left, right, zeros((3, 16, 8), f32)))
@@ -138,7 +138,7 @@ def test_an_operand_is_converted_if_a_reshape_splits_its_fragments(
     tmp_path: Path, shape: str, moved: str, as_multiplied: bool
 ) -> None:
     """Of three times 8 rows of 32, each warp loads its product's. Of twice 8 rows of 48, one product has a third of each."""
-    path = tmp_path / "beside.py"
+    path = tmp_path / "side_by_side.py"
     path.write_text(HEAD + DIRECT.format(shape=shape, moved=moved))
     prepared = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(warps=3))
     exchanged = [op for op in prepared.body.walk() if isinstance(op, Put) and op.operands[1].tile.dtype.bits == 16]

@@ -88,10 +88,7 @@ def test_more_warps_than_exist_are_no_suggestion(tmp_path: Path) -> None:
 def test_too_many_operations_are_refused_while_they_are_emitted(tmp_path: Path) -> None:
     found = refusal(tmp_path, MASKED, 256, 2)
     assert found.code == "E0531"
-    assert (
-        found.message
-        == f"`masked` comes to more than {MOST_OPERATIONS} operations, each written out for every element of a thread"
-    )
+    assert found.message == f"`masked` has more than {MOST_OPERATIONS} operations after unrolling over the elements of a thread"
     assert found.primary is not None
     assert found.primary.text == "a tile of 256 x 256 f32: 1024 elements for each of 64 threads"
     assert found.hint.startswith("set `schedule = { warps = 16 }` for this kernel, or ")

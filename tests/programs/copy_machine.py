@@ -154,7 +154,7 @@ class Machine:
         if isinstance(op, Wait):
             ring.waited += 1
         elif stage in ring.expected:
-            raise Wrong("a stage is acquired whose copies have not come")
+            raise Wrong("a stage is acquired before its copies complete")
         else:
             ring.acquired += 1
             ring.expected[stage], ring.copies_in_flight[stage] = op.expected, []

@@ -23,7 +23,7 @@ SECONDS = 1200.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program by kind and number, and the machines to run it on. `kept`: the outcome that an earlier run recorded; `judges`:
+    """A program by kind and number, and the machines to run it on. `kept`: the outcome that an earlier run recorded; `basis`:
     the digest of everything that determines an outcome besides program and PTX."""
 
     kind: str
@@ -32,13 +32,13 @@ class Job:
     seeds: tuple[int, ...] = (0,)
     proven: bool = False
     block_machine: bool = False
-    judges: str = ""
+    basis: str = ""
     kept: Line | None = None
 
     def key(self, ptx: str) -> str:
-        """The cache key of an outcome, with the digest of its PTX: the program and how it runs, and the judges."""
+        """The cache key of an outcome, with the digest of its PTX: the program and how it runs, and the basis."""
         text = self.make().text
-        return key(self.kind, text, self.archs, self.seeds, self.proven, self.block_machine, self.judges, ptx)
+        return key(self.kind, text, self.archs, self.seeds, self.proven, self.block_machine, self.basis, ptx)
 
     def known(self, ptx: str) -> Outcome | None:
         """The recorded outcome, if it was determined by this PTX."""

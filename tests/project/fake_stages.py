@@ -76,7 +76,7 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
     if "#! much" in text:
         bytes(1 << 40)
     if "#! raise" in text:
-        raise ValueError("a defect")
+        raise ValueError("a bug")
     body = [line for line in text.split("\n") if line.strip() and not line.startswith("# ")]
     tir = TIR.format(name=work.request.kernel)  # its body becomes an `unsafe` reason, as it has no operations
     function = parse_function(tir)

@@ -112,5 +112,5 @@ def test_a_refused_entry_leaves_nothing_in_the_one_of_the_next_remote(tmp_path: 
         found = fetch(store, KEY, "artifact", FIELDS, "k", difference)
         assert found is not None and found.outputs == honest and SEAL not in found.outputs
         assert seen == [{*honest}]
-        assert any("its products are not those of an artifact" in one for one in store.remote.problems)
+        assert any("its products are not those that an artifact has" in one for one in store.remote.problems)
         store.remote.close()

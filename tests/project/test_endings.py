@@ -102,7 +102,7 @@ def test_processes_die_together(root: Path, sent: signal.Signals, status: int, m
         assert "failed" not in project.statuses(project.build(root))  # returns only if no lock is left
 
 
-def test_server_that_is_killed_takes_the_workers_along_and_is_told(root: Path) -> None:
+def test_a_killed_server_ends_its_workers_and_is_reported(root: Path) -> None:
     with slow_command(root) as process:
         (server,) = {pid for pid in family(process.pid) if _parent(pid) == process.pid}
         os.kill(server, signal.SIGKILL)
@@ -142,7 +142,7 @@ def test_an_end_of_input_is_no_interrupt(monkeypatch: pytest.MonkeyPatch, capsys
 def test_a_build_that_waits_says_for_whom(root: Path) -> None:
     with slow_command(root, "wait") as process:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
-        begin = f"waiting for process {process.pid} in `{root}`, which makes ptx of copy_a for sm_90a since "
+        begin = f"waiting for process {process.pid} in `{root}` to build ptx of copy_a for sm_90a, running since "
         command = [sys.executable, "-c", COMMAND]
         with subprocess.Popen(
             command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

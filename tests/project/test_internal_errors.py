@@ -60,7 +60,7 @@ def test_an_internal_failure_is_a_diagnostic_at_the_kernel(error: Exception, tmp
     assert found.code == "E0508" and "`mlir`" in found.message and "`copy_a`" in found.message
     assert found.primary is not None and found.primary.span.file.endswith("copy_a.py")
     assert [label.text for label in found.secondary] == ["the operation `load`"]
-    assert found.notes[0].startswith(type(error).__name__) and "defect of tilec" in found.hint
+    assert found.notes[0].startswith(type(error).__name__) and "bug in tilec" in found.hint
     text = render_all([found])
     assert "Traceback" not in text and "copy_a.py:11" in text
 

@@ -1,5 +1,5 @@
 """Random changes of a registry's responses, by a seed: one response of a pull, in one respect. The pull must then give the
-bundle to the last bit, or one refusal that leaves nothing behind."""
+bundle to the last bit, or one refusal that leaves no file."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_basic(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytes
         else Response(401, b"", {"WWW-Authenticate": 'Basic realm="registry"'})
     )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
-    with pytest.raises(RegistryError, match="asks who you are") as caught:
+    with pytest.raises(RegistryError, match="requires a login") as caught:
         pulled(repository, tmp_path / "out")
     assert caught.value.code == "E0733" and caught.value.hint == f"`docker login {registry.host}`"
     known(registry, tmp_path, monkeypatch)
@@ -344,7 +344,7 @@ def test_what_a_policy_refuses_hides_no_other(
         assert run(arguments) == 1
         out, err = capsys.readouterr()
         assert out.count("\n") == 1 and "tiny-1b-sm_90a.bundle: intact" in out
-        assert err.count("warning: a bundle is passed over: ") == 2 and "`tiny-0b`" in err and "(E0714)" in err
+        assert err.count("warning: skipped a bundle: ") == 2 and "`tiny-0b`" in err and "(E0714)" in err
         assert sorted(os.listdir(tmp_path / "out")) == names
         assert run([*arguments, "--json"]) == 1
         report = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Whatever a registry does, a pull ends with the family's code, leaves nothing behind, and reads no more than necessary."""
+"""Whatever a registry does, a pull ends with the family's code, leaves no file, and reads no more than necessary."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with distribution(USER) as host:
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         reference, data = read_reference(f"oci://{host}/kept"), b"data"
-        with Client(reference, push=True) as client, pytest.raises(RegistryError, match="asks who you are"):
+        with Client(reference, push=True) as client, pytest.raises(RegistryError, match="requires a login"):
             upload(client, oci.describe("x", data), data)
         for password, right in (("password", True), ("wrong", False)):
             both = base64.b64encode(f"user:{password}".encode()).decode()

@@ -108,10 +108,14 @@ def test_who_does_not_prove_its_name_is_refused(
     """A certificate for another name, or by an untrusted issuer."""
     other = stocked[1].replace(NAME, "other.invalid")
     found = refusal(other, tmp_path / "out")
-    assert found.code == "E0731" and "does not prove who it is" in found.message
+    assert found.code == "E0731" and "has no certificate that this machine trusts" in found.message
     monkeypatch.delenv("SSL_CERT_FILE")
     found = refusal(stocked[1], tmp_path / "out")
-    assert found.code == "E0731" and "does not prove who it is" in found.message and "SSL_CERT_FILE" in found.hint
+    assert (
+        found.code == "E0731"
+        and "has no certificate that this machine trusts" in found.message
+        and "SSL_CERT_FILE" in found.hint
+    )
     assert all(request.method != "GET" for request in stocked[0].requests)
 
 
@@ -122,7 +126,7 @@ def test_a_proxy_that_is_none(proxy: str, tmp_path: Path, monkeypatch: pytest.Mo
     """A malformed or unsupported proxy is an error; it is not bypassed."""
     monkeypatch.setenv("https_proxy", proxy)
     found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
-    assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
+    assert found.code == "E0731" and "`https_proxy` is not the address" in found.message and "secret" not in str(found)
 
 
 def test_a_proxy_that_never_ends_its_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,5 +190,5 @@ def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkey
         auths = {host: {"auth": base64.b64encode(b"user:password").decode()}}
         (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
         found = refusal(f"oci://{host}/team/kernels:v1", tmp_path / "out", plain_http=True)
-    assert found.code == "E0733" and "over plain http" in found.message and "--plain-http" in found.hint
+    assert found.code == "E0733" and "plain http would send" in found.message and "--plain-http" in found.hint
     assert registry.requests and not any("authorization" in request.headers for request in registry.requests)

@@ -102,7 +102,7 @@ def test_order_on_streams(device: Device) -> None:
 def test_unsupported_exports_are_refused(device: Device) -> None:
     array = device.empty((4,), "i8")
     for options in ({"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (2, 1)}):
-        with pytest.raises(BufferError, match="in place, on its own device"):
+        with pytest.raises(BufferError, match="without a copy, on its own device"):
             array.__dlpack__(**options)
     assert array.__dlpack__(dl_device=(2, 0), copy=False) is not None
 

@@ -42,7 +42,7 @@ CHECKED = {
         ([timed("matvec", "a", 0.99, 1.0), timed("matvec", "b", 2.0, 1.0)], 1),
         ([CHECKED], 0),
         ([{"kind": "problem", "kernel": "add", "text": "hung"}], 1),
-        ([{"kind": "wrong", "kernel": "add", "variant": "a", "dims": {"N": 7}, "text": "bytes beside the tensor"}], 1),
+        ([{"kind": "wrong", "kernel": "add", "variant": "a", "dims": {"N": 7}, "text": "bytes next to the tensor"}], 1),
     ],
 )
 def test_exit_code(records: list[dict[str, Any]], expected: int, tmp_path: Path) -> None:

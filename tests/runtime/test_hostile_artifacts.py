@@ -98,7 +98,7 @@ def test_files_that_are_not_regular(artifact: Path, suffix: str) -> None:
     ("cubin", "message"),
     [
         (samples.cubin("demo", sm=100), "is for sm_100, not for sm_90a"), (samples.cubin("other"), "has no entry `demo`"),
-        (b"MZ" + bytes(300), "is no CUBIN"), (CUBIN[:-1], "without a table of sections"), (CUBIN[:60], "is no CUBIN"),
+        (b"MZ" + bytes(300), "is not a CUBIN"), (CUBIN[:-1], "without a table of sections"), (CUBIN[:60], "is not a CUBIN"),
     ],
 )  # fmt: skip
 def test_code_other_than_the_manifest_describes(artifact: Path, cubin: bytes, message: str) -> None:
@@ -121,7 +121,7 @@ DESCRIBED: dict[str, Callable[[], dict[str, Any]]] = {
     "a scalar of 8 bits of float": lambda: fields(scalars=[{"name": "scale", "dtype": "f8e4m3"}]),
     "a dim that is a scalar": lambda: fields(abi=[{"kind": "dim", "name": "pos"}]),
     "a stride that is a tensor": lambda: fields(abi=[{"kind": "stride", "name": "out"}]),
-    "a constant that is no number": lambda: fields(constants={"x": float("nan")}),
+    "a constant that is not a number": lambda: fields(constants={"x": float("nan")}),
 }
 
 

@@ -65,7 +65,7 @@ def test_out_of_range_value_is_named_with_its_index() -> None:
 
 
 def test_nothing_known_is_an_error() -> None:
-    with pytest.raises(LaunchError, match="nothing is known"):
+    with pytest.raises(LaunchError, match="range of the stored values is unknown"):
         plan(None, 5)
 
 

@@ -124,7 +124,7 @@ def test_tensors_that_cannot_have_a_map_are_refused_by_name(a: TensorView, given
     ],
 )  # fmt: skip
 def test_tensors_beyond_hardware_limits_are_refused(a: TensorView) -> None:
-    with pytest.raises(LaunchError, match="no tensor map can be of it"):
+    with pytest.raises(LaunchError, match="it cannot have a tensor map"):
         request_of(TensorMapSpec("a", (8, 64), 128), a, "demo")
 
 

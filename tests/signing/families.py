@@ -187,7 +187,7 @@ def _families() -> dict[str, Family]:
         "prebuilt: a folder, under a policy": identity_changes.prebuilt_folder,
     }
     found = {name: Family(change, BundleError, CODES) for name, change in changes.items()}
-    found["search: unsigned beside signed"] = Family(identity_changes.unsigned_next_to_it, BundleError, CODES, harmless=True)
+    found["search: unsigned next to signed"] = Family(identity_changes.unsigned_next_to_it, BundleError, CODES, harmless=True)
     found["changed while loading"] = Family(changed_while_loading, BundleError, CODES, harmless=True)
     found["changed after loading"] = Family(changed_after_loading, BundleError, CODES, harmless=True)
     return found

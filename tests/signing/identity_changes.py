@@ -149,8 +149,8 @@ def unsigned_next_to_it(setup: SignedSetup, rng: random.Random) -> Use:
 
     def check(bundle: Bundle) -> None:
         setup.check(bundle)
-        assert all("is passed over" in text for text in recorder.texts) and recorder.texts, (
-            "nothing was said of what was passed over"
+        assert all("skipped a bundle" in text for text in recorder.texts) and recorder.texts, (
+            "nothing was reported of the skipped bundle"
         )
 
     search = _searched(setup, check)

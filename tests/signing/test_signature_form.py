@@ -125,7 +125,7 @@ def test_keys_of_other_kinds_are_refused() -> None:
     private += (rsa.generate_private_key(65537, 1024),)
     plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     for key in private:
-        with pytest.raises(ValueError, match="is no public key that tilec knows"):
+        with pytest.raises(ValueError, match="is not a public key that tilec knows"):
             read_public_key(spki(key.public_key()))
         with pytest.raises(ValueError, match="of another kind"):
             read_private_key(key.private_bytes(*plain))

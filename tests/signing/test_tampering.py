@@ -21,7 +21,7 @@ def test_no_change_is_used(signed_setup: SignedSetup) -> None:
     assert not [line for one in found.values() for line in one.wrong]
     assert all(one.tried == 3 for one in found.values())
     assert all(sum(one.refused.values()) == 3 for name, one in found.items() if not FAMILIES[name].harmless)
-    assert found["changed after loading"].used == 3 and found["search: unsigned beside signed"].used == 3
+    assert found["changed after loading"].used == 3 and found["search: unsigned next to signed"].used == 3
     assert max(one.worst_mib for one in found.values()) < LIMIT_MIB
 
 
@@ -67,7 +67,7 @@ def test_the_campaign_sees_a_verifier_that_is_lax(
         monkeypatch.setattr(
             finder._Search, "opened", lambda self, paths: (finder.open_bundle(one, trust=self.trust) for one in paths)
         )
-        names = ("search: unsigned beside signed",)
+        names = ("search: unsigned next to signed",)
     elif dropped == "the folder":
         monkeypatch.setattr(Kernels, "_from_folder", lambda *_: SimpleNamespace(manifest=None))
         monkeypatch.setattr(Kernels, "_compared", lambda _, kernel: kernel)

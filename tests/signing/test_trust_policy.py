@@ -54,13 +54,13 @@ def test_the_error_names_bundle_key_and_fix(signed_setup: SignedSetup) -> None:
     signed_setup.restore()
     signed_setup.bundle.write_bytes(signed_setup.others["another of the model"][0])
     text = str(refusal(signed_setup))
-    assert "is not the file that its signatures are of" in text and (first in text or second in text)
+    assert "is not the file that was signed" in text and (first in text or second in text)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("minimum = 7", "minimum = 8", "signed it as release 7, and 8 is the oldest"),
+        ("minimum = 7", "minimum = 8", "signed it as release 7; the oldest accepted is 8"),
         ("tiny-*", "large-*", "may not sign for `tiny-1b`"),
         ("urn:example:*", "urn:other:*", "may not sign for the builder 'urn:example:builder'"),
     ],
@@ -93,25 +93,25 @@ def test_policies_that_let_it_in(signed_setup: SignedSetup) -> None:
     [
         (
             POLICY.replace("threshold", "treshold"),
-            "has 'treshold' in `[trust]`, which may have format, keys, minimum, models, thr",
+            "has 'treshold' in `[trust]`; the keys are format, keys, minimum, models, thr",
         ),
-        (POLICY.replace("threshold = 2", "threshold = 3"), "asks for 3 signatures, and has 2 keys"),
-        (POLICY.replace("threshold = 2", "threshold = 0"), "asks for 0 signatures"),
+        (POLICY.replace("threshold = 2", "threshold = 3"), "requires 3 signatures, but has 2 keys"),
+        (POLICY.replace("threshold = 2", "threshold = 0"), "requires 0 signatures"),
         (POLICY.replace("second.pub", "first.pub"), "twice"),
         (POLICY.replace("second.pub", "absent.pub"), "cannot be read"),
-        (POLICY.replace('"tiny-1b"', '"tiny-*"'), "has 'tiny-*' as `name` of a model, which is no name of one"),
-        (POLICY.replace('"tiny-1b"', '"Tiny"'), "has 'Tiny' as `name` of a model"),
+        (POLICY.replace('"tiny-1b"', '"tiny-*"'), "has the invalid model name 'tiny-*'"),
+        (POLICY.replace('"tiny-1b"', '"Tiny"'), "has the invalid model name 'Tiny'"),
         (
             POLICY.replace('"tiny-1b"', '"tiny-2b"') + POLICY[POLICY.index("[[trust.models") : POLICY.index("[[trust.k")],
             "for `tiny-2b`",
         ),
         (POLICY.replace("minimum = 7", 'minimum = 7\n[[trust.models]]\nname = "tiny-1b"'), "has the model `tiny-1b` twice"),
-        (POLICY.replace(DIGEST, DIGEST.upper()), "in `digests` of `tiny-1b`, which is no sha256 of 64 hex digits"),
-        (POLICY.replace('["tiny-*"]', '["large-*"]'), "lets a key sign for 'large-*', and `models` has none of that name"),
+        (POLICY.replace(DIGEST, DIGEST.upper()), "in `digests` of `tiny-1b`, which is not a sha256 of 64 hex digits"),
+        (POLICY.replace('["tiny-*"]', '["large-*"]'), "lets a key sign for 'large-*', but `models` has no model of that name"),
         (POLICY.replace("format = 2", "format = 3"), "has the format 3; this tilec reads format 2"),
-        (POLICY.replace("format = 2\n", ""), "has no `format`: rules for models went by names that signers chose"),
+        (POLICY.replace("format = 2\n", ""), "has no `format`; this tilec reads format"),
         ("[trust]\nformat = 2\n", "needs a list of 1 to 64 as `keys`"),
-        ("keys = [", "is no TOML"),
+        ("keys = [", "is not valid TOML"),
         ("", "has no table where `[trust]` is expected"),
     ],
 )
@@ -220,8 +220,8 @@ def test_a_policy_made_by_a_program(signed_setup: SignedSetup) -> None:
         if oldest == 7:
             open_bundle(signed_setup.bundle, trust=policy).close()
         else:
-            assert "8 is the oldest" in refusal(signed_setup, policy).message
-    with pytest.raises(ValueError, match="none of that name"):
+            assert "the oldest accepted is 8" in refusal(signed_setup, policy).message
+    with pytest.raises(ValueError, match="no model of that name"):
         Trust({key.key.id: key}, 1, {}, "a program")
 
 

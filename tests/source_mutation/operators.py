@@ -1,4 +1,4 @@
-"""What a mistake in Python source looks like: each operator takes a syntax node and gives texts to put in its place.
+"""What a mistake in Python source looks like: each operator takes a syntax node and yields texts to replace it.
 
 Only code that decides something is changed: docstrings, messages, assertions, annotations and tables of words are left alone.
 """

@@ -117,13 +117,13 @@ def worked(
     """The output of the process for candidate 64 of the project."""
     said: list[dict[str, Any]] = []
     path = next(iter(tuned_project.artifacts(root).values()))
-    beside = None
+    source = None
     if baseline is not None:
         (root / "kernels_src/baseline.py").write_text(baseline)
-        beside = [str(root / "kernels_src/baseline.py"), "double"]
+        source = [str(root / "kernels_src/baseline.py"), "double"]
     job = {
         "artifact": str(path), "copy": None, "reference": [str(root / "kernels_src/reference.py"), "double"],
-        "baseline": beside, "launches": launches,
+        "baseline": source, "launches": launches,
     }  # fmt: skip
     Run(job, Device(gpu), said.append).work()
     return said
@@ -146,7 +146,7 @@ def test_a_wrong_kernel_is_not_timed(tmp_path: Path) -> None:
     assert "`out[" in said[1]["wrong"] and len(said) == 2
 
 
-def test_a_launch_that_the_contract_has_not_is_told(tmp_path: Path) -> None:
+def test_a_launch_without_a_contract_is_reported(tmp_path: Path) -> None:
     said = worked(tuned_project.make(tmp_path), tuned_project.HostGpu(), [{"M": 3}])
     assert "gives no `N`" in said[-1]["refused"]
 
@@ -237,7 +237,7 @@ def test_without_a_gpu_it_reports_that_and_a_floor(kernel: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--gpu", "h200"], "this machine has Fake H200, which is measured"),
+        (["--gpu", "h200"], "this machine has Fake H200, so the GPU is measured"),
         (["-c", "BLOCK=64"], "is built already"),
         (["--dims", "M=5"], "no launch value `M`"),
         (["--dims", "N"], "`N` is not NAME=NUMBER"),
@@ -255,7 +255,7 @@ def test_unsupported_requests_are_refused(
 def test_no_gpu_of_a_name_that_is_not_known(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     says(Path.cwd(), {"failed": "none"})
     assert commands.run(["bench", str(kernel), "--gpu", "gtx"]) == 2
-    assert "there are h200, h100, b200, rtx5090" in capsys.readouterr().err
+    assert "known are h200, h100, b200, rtx5090" in capsys.readouterr().err
 
 
 def test_bytes_and_products_are_those_of_the_launch() -> None:
@@ -319,7 +319,7 @@ def test_the_reference_of_an_artifact_is_next_to_its_kernel(tmp_path: Path, text
 
 
 def test_a_baseline_is_run_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytecode next to it may be from another text than the one that was read; none is used, and none is written, through a
+    """Bytecode next to it may be from another text than what was read; none is used, and none is written, through a
     link or not."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "pycache_prefix", None)

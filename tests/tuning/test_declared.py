@@ -22,13 +22,13 @@ CHOICES = tuned_project.TUNING.partition("choices = ")[2].partition("\nshapes")[
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("cost = {", "cost = 3 # {", "`cost` is not an expression, nor a table of some by name"),
-        ("cost = { turn = ", "cost = { other = 3, turn = ", "`cost` is not an expression, nor a table of some by name"),
-        ("at_once * BLOCK", "at_once * DEPTH", "`cost` asks for `DEPTH`, which the choice BLOCK = 64 has not"),
+        ("cost = {", "cost = 3 # {", "`cost` is neither an expression nor a table of expressions"),
+        ("cost = { turn = ", "cost = { other = 3, turn = ", "`cost` is neither an expression nor a table of expressions"),
+        ("at_once * BLOCK", "at_once * DEPTH", "`cost` uses `DEPTH`, which the choice BLOCK = 64 does not set"),
         ("at_once * BLOCK", "import os", "is no expression"),
         (CHOICES, "3", "`choices` is not a list of tables"),
         (CHOICES, "[]", "`choices` is not a list of tables"),
-        (CHOICES, "[{ BLOCK = 64, time = 1.5 }]", "`measured` does not say where the numbers of the choices come from"),
+        (CHOICES, "[{ BLOCK = 64, time = 1.5 }]", "`measured` does not name the source of the choices' numbers"),
         (CHOICES, '[{ BLOCK = "x" }]', "`choices` is not a table of numbers"),
         ("warps = 2", "warps = 2000", "`warps` is not a number from 1 to 1024"),
         ("warps = 2", "early = -1", "`early` is not a number from 0 to 1024"),

@@ -60,7 +60,9 @@ def test_a_table_reads_back(tmp_path: Path) -> None:
     assert read_table(path) is None
     path.write_text(json.dumps(TABLE.to_json()))
     assert read_table(path) == TABLE
-    assert "4 candidates at 3 shapes on H, driver 1, 2026-11-22 to 2026-11-23. A held-out shape takes 2.0 %" in TABLE.words()
+    assert (
+        "4 candidates at 3 shapes on H, driver 1, 2026-11-22 to 2026-11-23. A held-out shape takes 2.0 %" in TABLE.description()
+    )
 
 
 CHANGES: list[dict[str, Any]] = [

@@ -167,21 +167,21 @@ def test_stale_measurements_are_reported_and_ignored(root: Path, capsys: pytest.
 
     assert stale_notes() == []
     source.write_text(tuned_project.KERNEL + "\n")
-    front = "what was measured of `double` for sm_90a is not used: "
+    front = "the measurements of `double` for sm_90a are not used: "
     assert stale_notes() == [front + "`kernels_src/double.py` is not what was measured"]
     capsys.readouterr()
     commands.run(["check"])
     assert "note[N0104]: " + front in capsys.readouterr().err
     source.write_text(tuned_project.KERNEL)
     (root / "build.toml").write_text(before.replace("at_once * BLOCK", "at_once * BLOCK * 2"))
-    assert stale_notes() == [front + "`cost` is another than it was"]
+    assert stale_notes() == [front + "`cost` changed"]
     (root / "build.toml").write_text(
         before.replace("{ BLOCK = 256, schedule = { warps = 2 } }", "{ BLOCK = 256, schedule = { warps = 4 } }")
     )
     assert stale_notes() == [front + "the choice BLOCK = 256, warps = 2 is no longer declared"]
     (root / "build.toml").write_text(before)
     TABLE.write_text("{}")
-    assert stale_notes() == [front + "`double-sm_90a.json` is no table of format 1"]
+    assert stale_notes() == [front + "`double-sm_90a.json` is not a table of format 1"]
 
 
 @pytest.mark.parametrize(

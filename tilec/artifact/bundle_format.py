@@ -138,7 +138,7 @@ def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes
                 raise ValueError("its texts are not as long as its manifest says")
             found[digest] = b"".join(parts)
             if hashlib.sha256(found[digest]).hexdigest() != digest:
-                raise ValueError(f"text {digest[:12]} is not the one of its digest")
+                raise ValueError(f"text {digest[:12]} does not match its digest")
         if (not reader.eof and reader.decompress(rest, max_length=1)) or not reader.eof or reader.unused_data:
             raise ValueError("its texts are not as long as its manifest says")
     except lzma.LZMAError as error:

@@ -40,7 +40,7 @@ def read_image(image: bytes | memoryview) -> Image:
     """Reads the headers of a CUBIN; ValueError if the image is not a CUBIN, or has headers that point outside it."""
     head = bytes(image[:HEADER_SIZE])
     if len(head) < HEADER_SIZE or head[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", head, 18)[0] != MACHINE_CUDA:
-        raise ValueError("is no CUBIN")
+        raise ValueError("is not a CUBIN")
     flags: int = struct.unpack_from("<I", head, 48)[0]
     arch = flags >> 8 & 0xFF if head[8] >= ABI_SM_IN_BYTE_1 else flags & 0xFF
     (table_offset,) = struct.unpack_from("<Q", head, 40)

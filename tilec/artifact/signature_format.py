@@ -171,19 +171,19 @@ def _envelope(data: Any) -> Envelope:
     record = _fields(data, ("payload", "payloadType", "signatures"), "it")
     signatures = record["signatures"]
     if not isinstance(signatures, list) or not 1 <= len(signatures) <= MAX_SIGNATURES:  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(f"it has not from 1 to {MAX_SIGNATURES} signatures")
+        raise ValueError(f"it must have 1 to {MAX_SIGNATURES} signatures")
     found = tuple(_signature(item) for item in signatures)  # pyright: ignore[reportUnknownVariableType]
     if len({one.key_id for one in found}) != len(found):
         raise ValueError("it is signed twice by one key")
     if not isinstance(record["payloadType"], str):
-        raise ValueError("its payload type is no text")
+        raise ValueError("its payload type is not a text")
     return Envelope(_bytes(record["payload"], "payload"), record["payloadType"], found)
 
 
 def _signature(data: Any) -> Signature:
     record = _fields(data, ("keyid", "sig"), "a signature")
     if not isinstance(record["keyid"], str) or not KEY_ID.fullmatch(record["keyid"]):
-        raise ValueError("the key id of a signature is no sha256 of 64 hex digits")
+        raise ValueError("the key id of a signature is not a sha256 of 64 hex digits")
     value = _bytes(record["sig"], "signature")
     if len(value) > MAX_SIGNATURE:
         raise ValueError(f"a signature has {len(value)} bytes")
@@ -219,7 +219,7 @@ def decode_statement(payload: bytes) -> Statement:
     """The statement in a payload; call it only after the signature was verified. ValueError if it is not a statement."""
     data = parse(payload, limit=MAX_STATEMENT, printable=False)
     if not isinstance(data, dict) or data.get("_type") != STATEMENT:  # pyright: ignore[reportUnknownMemberType]
-        raise ValueError("it is no statement of in-toto, version 1")
+        raise ValueError("it is not a statement of in-toto, version 1")
     record: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
     kind, predicate, subject = record.get("predicateType"), record.get("predicate"), record.get("subject")
     if not isinstance(kind, str) or not isinstance(predicate, dict) or not isinstance(subject, list):

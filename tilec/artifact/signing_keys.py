@@ -111,13 +111,13 @@ def generate(kind: str) -> FileSigner:
 def read_public_key(pem: bytes) -> PublicKey:
     """The key of a PEM text; ValueError, whose text ends a sentence, if it is not a public key of a known kind."""
     if len(pem) > MAX_PEM or not pem.lstrip().startswith(_PUBLIC_LABEL):
-        raise ValueError("is no public key in PEM (`-----BEGIN PUBLIC KEY-----`)")
+        raise ValueError("is not a public key in PEM (`-----BEGIN PUBLIC KEY-----`)")
     if pem.count(_BEGIN) > 1:  # the reader silently uses only the first
         raise ValueError("has more than one key; name each by a file of its own")
     try:
         return _public(serialization.load_pem_public_key(pem))
     except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("is no public key that tilec knows: Ed25519, or ECDSA over P-256") from None
+        raise ValueError("is not a public key that tilec knows: Ed25519, or ECDSA over P-256") from None
 
 
 def read_private_key(pem: bytes, passphrase: bytes | None = None) -> FileSigner:
@@ -130,7 +130,7 @@ def read_private_key(pem: bytes, passphrase: bytes | None = None) -> FileSigner:
         key = serialization.load_pem_private_key(pem, passphrase if encrypted else None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         problem = (
-            "cannot be decrypted: the passphrase is wrong, or the file damaged" if encrypted else "is no private key in PEM"
+            "cannot be decrypted: the passphrase is wrong, or the file damaged" if encrypted else "is not a private key in PEM"
         )
         raise ValueError(problem) from None
     if isinstance(key, ed25519.Ed25519PrivateKey):

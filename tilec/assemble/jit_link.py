@@ -88,6 +88,6 @@ def _refusal(log: str, target: Target) -> CompileError:
             "E0602",
             f"the assembler refused the PTX for {target}",
             notes=notes,
-            hint="this is a defect of tilec; please report it with the output of `tilec dump`",
+            hint="this is a bug in tilec; please report it with the output of `tilec dump`",
         )
     )

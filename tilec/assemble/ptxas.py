@@ -20,7 +20,7 @@ from tilec.toolchain import find_ptxas
 
 MOST_SECONDS: Final = 600
 """Processor seconds allowed per kernel, far above what any needs. Processor time, unlike wall time, does not depend on the load
-of the machine. A build stops its workers earlier; this limit is for processes that they leave behind."""
+of the machine. A build stops its workers earlier; this limit is for processes that outlive them."""
 
 
 def run(ptx: bytes, arch: str) -> tuple[bytes | None, str]:

@@ -9,7 +9,7 @@ combines the results in one document with a digest of all inputs.
 
 A verdict does not depend on the load of the machine. Budgets are counted in z3's resource units per obligation (`smt.STEPS`,
 `smt.OBLIGATION_STEPS`) and in emulator steps per launch (`emulation.INSTRUCTIONS`); no verdict depends on time. A task that
-hangs is ended after an hour of CPU time (`tasks.CPU_SECONDS`) and reported as not judged. `--time-limit` ends the audit early,
+hangs is ended after an hour of CPU time (`tasks.CPU_SECONDS`) and reported as not checked. `--time-limit` ends the audit early,
 reports the remaining verdicts as unknown, and keeps the finished ones (status 3).
 
 Verdicts are cached in the user's store under the digest of everything they depend on: the texts, the relevant parts of the

@@ -82,7 +82,7 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
     """Differences between the interface of the manifest and that of the tile IR, with which a launcher would enforce another
     contract."""
     if manifest.kernel != function.name:
-        yield f"the manifest is of `{manifest.kernel}`, the tile IR of `{function.name}`"
+        yield f"the manifest describes `{manifest.kernel}`, the tile IR `{function.name}`"
     tensors = [
         TensorSpec(
             p.name, p.access.value if p.access else "", t.dtype.name, t.dims, t.strides, t.align, function.is_resident(p.value),
@@ -92,14 +92,14 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         if isinstance(t := p.value.type, TensorType)
     ]  # fmt: skip
     if tensors != list(manifest.tensors):
-        yield "the tensors are not those of the tile IR"
+        yield "the tensors differ from the tile IR's"
     scalars = [(p.name, p.value.tile.dtype.name) for p in function.parameters if p.access is None]
     if scalars != [(scalar.name, scalar.dtype) for scalar in manifest.scalars]:
-        yield "the scalars are not those of the tile IR"
+        yield "the scalars differ from the tile IR's"
     if manifest.grid != function.grid:
-        yield "the grid is not that of the tile IR"
+        yield "the grid differs from the tile IR's"
     if _exact(manifest.constants) != _exact(function.constants):
-        yield "the constants are not those of the tile IR"
+        yield "the constants differ from the tile IR's"
     promised = [
         (promise.tensor, promise.low, promise.high, promise.above, promise.distinct, promise.sorted)
         for promise in function.promises
@@ -108,7 +108,7 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         (promise.tensor, promise.low, promise.high, tuple(promise.above), promise.distinct, promise.sorted)
         for promise in manifest.promises
     ]:
-        yield "the promises are not those of the tile IR"
+        yield "the promises differ from the tile IR's"
     disjoint = {frozenset(pair) for pair in manifest.no_alias}
     for position, left in enumerate(tensors):
         for right in tensors[position + 1 :]:

@@ -25,7 +25,7 @@ from tilec.ir.ops import For, MemoryOp
 
 ATTEMPTS = 24
 """Maximum number of combinations of witnesses tried for one obligation."""
-UNFOUND = "no block, turn and position that write every element were found"
+UNFOUND = "no block, iteration and position that write every element were found"
 
 
 @dataclass(slots=True)
@@ -187,9 +187,9 @@ def order(program: Program, budget: Budget) -> Iterator[Finding]:
 
 
 def _written_before(program: Program, read: MemoryOp, accesses: list[MemoryOp], budget: Budget) -> Verdict:
-    verdict = Verdict(UNKNOWN, "no write that comes before was found")
+    verdict = Verdict(UNKNOWN, "no earlier write was found")
     if any(loop in program.unrolled for loop in program.loops_around(read)):
-        return Verdict(UNKNOWN, "the read is in a loop that is followed turn by turn")
+        return Verdict(UNKNOWN, "the read is in a loop that is analysed iteration by iteration")
     for site in accesses:
         common = [a for a, b in zip(program.loops_around(read), program.loops_around(site), strict=False) if a is b]
         for same_iteration in (True, False):

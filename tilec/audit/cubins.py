@@ -61,10 +61,10 @@ def checked(
         installed, recorded = assembler.versions.get(name, ""), stated.get(name, "")
         if installed != recorded:
             made_with = f"{name} {recorded.split()[0]}" if recorded else f"an unknown version of {name}"
-            reason = f"it was made with {made_with}, and here is {installed.split()[0] if installed else 'none'}"
-            return {"status": NOT_CHECKED, "reason": f"the PTX gives another CUBIN, but {reason}"}
+            reason = f"it was made with {made_with}; installed is {installed.split()[0] if installed else 'none'}"
+            return {"status": NOT_CHECKED, "reason": f"the PTX assembles to another CUBIN, but {reason}"}
     refused = found.get("refused")
     return {
         "status": ANOTHER,
-        "reason": f"the assembler refuses the PTX: {refused}" if refused else "the PTX gives another CUBIN",
+        "reason": f"the assembler refuses the PTX: {refused}" if refused else "the PTX assembles to another CUBIN",
     }

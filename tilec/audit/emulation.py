@@ -76,7 +76,7 @@ def _launch(
     try:
         report = emulator.emulate(module, manifest, arrays, {**case.values, **scalars}, seed=seed, limits=limits)
     except MemoryError as error:
-        return {**row, "stopped": str(error) or "it needs more memory than there is"}
+        return {**row, "stopped": str(error) or "it needs more memory than is available"}
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count
     stopped = any(fault.kind == "limit" for fault in report.faults)

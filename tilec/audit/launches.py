@@ -188,7 +188,7 @@ def _solve(manifest: Manifest, contract: Contract, minimums: dict[str, int], rea
             facts.append(smt.some([host.expression(dim) >= 2, value_count == 1]))
     facts += host.definitions.facts
     wanted: list[Term] = [host.symbol(name) >= value for name, value in minimums.items()]
-    reason = f"the contract has no sizes below {SMALL[-1]} for it"
+    reason = f"the contract allows no sizes below {SMALL[-1]} for it"
     for bound in SMALL:
         bounded = [_bounded(host.symbol(name), max(bound, minimums.get(name, 0) + bound - 1)) for name in contract.symbols]
         result = smt.check([*facts, *wanted, *bounded], Budget(SIZE_STEPS))
@@ -211,7 +211,7 @@ def _cheap(manifest: Manifest, values: dict[str, int]) -> bool:
 
 def _too_large(manifest: Manifest, values: dict[str, int]) -> str:
     blocks, elements = _extent(manifest, values)
-    return f"its {blocks} blocks and {elements} elements are more than {BLOCKS} and {ELEMENTS} that are emulated"
+    return f"its {blocks} blocks and {elements} elements exceed the emulated limits of {BLOCKS} and {ELEMENTS}"
 
 
 def _extent(manifest: Manifest, values: dict[str, int]) -> tuple[int, int]:

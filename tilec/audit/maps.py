@@ -65,7 +65,7 @@ def checked(manifest: Manifest, function: Function, ptx: str) -> Result:
     """`status` of the arguments is confirmed, refuted or unknown, with a `reason`. The PTX is parsed only if there are
     maps."""
     if not arguments_agree(manifest, function):
-        return {"status": REFUTED, "reason": "the order of the arguments is not that of the tile IR"}
+        return {"status": REFUTED, "reason": "the order of the arguments differs from the tile IR's"}
     if not manifest.tensor_maps:
         return {"status": CONFIRMED, "reason": ""}
     try:
@@ -89,7 +89,7 @@ class _Maps:
         self.function, self.flow = function, Flow(code)
         self.barriers: dict[Any, Barrier] = {}
         if len(code.parameters) != len(manifest.abi):
-            raise Differs(f"the PTX takes {len(code.parameters)} arguments, the manifest gives {len(manifest.abi)}")
+            raise Differs(f"the PTX has {len(code.parameters)} arguments, the manifest has {len(manifest.abi)}")
         maps = iter(manifest.tensor_maps)
         self.of_parameter: dict[str, TensorMapSpec] = {
             parameter.name: next(maps)

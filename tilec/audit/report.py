@@ -26,9 +26,9 @@ TRUSTS: Final = (
     "the launcher enforces every launch check, value check, grid limit and aliasing rule of the manifest",
     "the reader of the tile IR, z3, and the PTX emulator",
     "every tensor fits into the address space",
-    "the PTX gives the CUBIN, where the artifact says that this was not checked or skipped",
-    "the cache of verdicts of the user who audits, unless it was left out",
-    "the PTX does what the tile IR says on launches other than those that were emulated (on any, where none was)",
+    "the PTX assembles to the CUBIN where the artifact states that this was not checked",
+    "the auditing user's cache of verdicts, unless disabled",
+    "the PTX computes what the tile IR states on launches that were not emulated",
 )
 
 Record = dict[str, Any]

@@ -65,13 +65,11 @@ def _artifact(bundle: Bundle, kernel: BundledKernel, texts: dict[str, bytes], op
         contract.append(Finding("contract", subject, arguments["status"], arguments["reason"]))
     proofs = [finding for finding in findings if finding.property != "contract"]
     checked, missing = match(manifest.obligations, proofs)
-    untried = next(
-        (f.reason for f in contract if f.verdict != CONFIRMED), "" if mine["tir"] else "the bundle does not hold its tir"
-    )
+    untried = next((f.reason for f in contract if f.verdict != CONFIRMED), "" if mine["tir"] else "the bundle lacks its tir")
     untried = "" if proofs else untried
     emulation = {"status": "skipped", "reason": "", "launches": list[Any]()}
     if options.launches and options.seeds:
-        none = {"status": "unknown", "reason": "the bundle does not hold its texts", "launches": list[Any]()}
+        none = {"status": "unknown", "reason": "the bundle lacks its texts", "launches": list[Any]()}
         emulation = work.verdict_of(kernel, EMULATION) or none
     return {
         "name": kernel.name,
@@ -92,7 +90,7 @@ def _cubin(kernel: BundledKernel, work: Work) -> dict[str, str]:
         return {"status": cubins.SKIPPED, "reason": ""}
     found = work.verdict_of(kernel, ASSEMBLY)
     if found is None:
-        reason = work.assembler.missing or "the bundle does not hold its PTX"
+        reason = work.assembler.missing or "the bundle lacks its PTX"
         return {"status": cubins.NOT_CHECKED, "reason": reason}
     return cubins.checked(found, kernel.manifest.digests, kernel.manifest.toolchain, work.assembler)
 
@@ -101,9 +99,9 @@ def _differing(manifest: Manifest, tir: bytes, ptx: bytes, cubin: bytes) -> list
     differences: list[str] = []
     for name, data in (("tir", tir), ("ptx", ptx), ("cubin", cubin)):
         if not data:
-            differences.append(f"the bundle does not hold its {name}")
+            differences.append(f"the bundle lacks its {name}")
         elif hashlib.sha256(data).hexdigest() != manifest.digests.get(name):
-            differences.append(f"its {name} is not the one of its manifest")
+            differences.append(f"its {name} differs from its manifest")
     return differences
 
 

@@ -122,9 +122,9 @@ def _end(event: Crashed) -> str:
     """The reason why a unit has no verdict; exceeding a resource limit is not one."""
     death = event.death
     if death is None:
-        return f"not judged: the process that looked at it was at fault: {event.text.strip().splitlines()[-1][:200]}"
+        return f"not checked: the checking process failed: {event.text.strip().splitlines()[-1][:200]}"
     if death.over == "memory":
-        return f"not judged: it needs more than {MEMORY_MB} MiB of memory"
+        return f"not checked: it needs more than {MEMORY_MB} MiB of memory"
     if death.over:
-        return f"not judged: it was still at work after {CPU_SECONDS:g} s of CPU time"
-    return f"not judged: the process that looked at it was {event.text}"
+        return f"not checked: it was not finished after {CPU_SECONDS:g} s of CPU time"
+    return f"not checked: the checking process was {event.text}"

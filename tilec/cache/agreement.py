@@ -50,7 +50,7 @@ def _tir(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) ->
     interface = _json(products["interface"])
     if not products["tir"].startswith(_header(str(fields["path"]))):
         return "its tile IR is of another kernel"
-    return "" if _constants(interface["constants"], fields) else "its constants are others"
+    return "" if _constants(interface["constants"], fields) else "its constants differ"
 
 
 def _ptx(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) -> str:
@@ -64,7 +64,7 @@ def _cubin(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) 
 
 def _artifact(fields: Fields, products: Mapping[str, bytes], digests: Mapping[str, str]) -> str:
     if {*products} != {*ARTIFACT_PRODUCTS}:
-        return "its products are not those of an artifact"
+        return "its products are not those that an artifact has"
     manifest, summary = _json(products["json"]), _json(products["summary"])
     path, arch = str(fields["option path"]), str(fields["option target"])
     kernel, entry = PurePosixPath(path).stem, manifest["entry"]
@@ -78,7 +78,7 @@ def _artifact(fields: Fields, products: Mapping[str, bytes], digests: Mapping[st
         return "its manifest has another schedule"
     for name in ("cubin", "ptx", "tir"):
         if manifest["digests"][name] != digests[name]:
-            return f"its {name} is not the one that its manifest describes"
+            return f"its {name} differs from its manifest's digest"
     if not _toolchain(manifest["toolchain"], fields) or manifest["digests"]["source"] != _digest("source", fields):
         return "its manifest names other sources or another toolchain"
     try:
@@ -89,7 +89,7 @@ def _artifact(fields: Fields, products: Mapping[str, bytes], digests: Mapping[st
         return "its tile IR is of another kernel"
     rungs = Counter(one["rung"] for one in manifest["obligations"])
     if (summary["resources"], summary["proofs"], summary["unsafe"]) != (manifest["resources"], rungs, len(manifest["unsafe"])):
-        return "its summary is not that of its manifest"
+        return "its summary differs from its manifest"
     return _directives(products["ptx"], arch, entry)
 
 

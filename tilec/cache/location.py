@@ -47,7 +47,7 @@ def check_private(root: Path) -> None:
     for path, status in _walk(root):
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid not in (0, os.geteuid()):
-            raise _refused(root, path, f"belongs to the user {status.st_uid}", "take a folder of your own")
+            raise _refused(root, path, f"belongs to the user {status.st_uid}", "use a folder of your own")
         if not stat.S_ISLNK(status.st_mode) and mode & 0o022 and not mode & stat.S_ISVTX:  # replacing a link needs its folder
             raise _refused(root, path, _writers(mode), f"`chmod go-w {path}`")
 
@@ -57,7 +57,7 @@ def check_own(root: Path, path: Path, handle: int) -> None:
     status = os.fstat(handle)
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
-        raise _refused(root, path, f"belongs to the user {status.st_uid}", "take a folder of your own")
+        raise _refused(root, path, f"belongs to the user {status.st_uid}", "use a folder of your own")
     if mode & 0o022:
         raise _refused(root, path, _writers(mode), f"`chmod go-w {path}`")
 
@@ -92,6 +92,6 @@ def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _refused(root: Path, path: Path, reason: str, hint: str) -> CompileError:
     subject = "it" if path == root else f"`{path}`"
-    message = f"the cache at `{root}` is not yours alone: {subject} {reason}"
+    message = f"the cache at `{root}` is not private: {subject} {reason}"
     more = f"{hint}, set `{CACHE_DIR}` to one, or share this one under a key (`tilec explain E0711`)"
     return CompileError(Diagnostic("E0711", message, hint=more))

@@ -77,13 +77,13 @@ def waiting(holder: dict[str, Any], what: str) -> str:
     """The message about a wait for `what`, given the note `holder` of another command."""
     process, folder, since = holder.get("command"), holder.get("folder"), holder.get("since")
     if not (isinstance(process, int) and isinstance(folder, str) and isinstance(since, int | float) and 0 < since < 1e11):
-        return f"waiting for another build, which makes {what or 'the same'}; this one goes on when that ends"
+        return f"waiting for another build of {what or 'the same'}"
     shown = "".join(letter if letter.isprintable() else "?" for letter in folder[:1000])
     seconds = max(time.time() - since, 0)
     clock = time.strftime("%H:%M:%S", time.localtime(since))
     return (
-        f"waiting for process {process} in `{shown}`, which makes {what or 'the same'} since {clock} ({seconds:.0f} s); "
-        f"this one goes on when that ends, or at once if you end it (`kill {process}`)"
+        f"waiting for process {process} in `{shown}` to build {what or 'the same'}, running since {clock} ({seconds:.0f} s); "
+        f"end it with `kill {process}` to continue at once"
     )
 
 

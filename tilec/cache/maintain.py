@@ -58,7 +58,7 @@ def verify(store: Store) -> list[str]:
     for folder in (store.blobs, store.entries, store.notes):
         for name, _ in folder.names():
             if not DIGEST.fullmatch(name) and not TEMPORARY_NAME.fullmatch(name):
-                store.problems.append(f"{folder.path.name}/{ascii(name)[1:60]} is no file of the cache")
+                store.problems.append(f"{folder.path.name}/{ascii(name)[1:60]} is not a file of the cache")
     return store.problems[before:]
 
 

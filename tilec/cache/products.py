@@ -70,7 +70,7 @@ def decode(
         raise ProductError("its products were made for another entry")
     products = {name: data for name, data in outputs.items() if name != SEAL}
     if product_digests != {name: digest for name, digest in digests.items() if name != SEAL}:
-        raise ProductError("its products are not those that were made together")
+        raise ProductError("its products come from different builds")
     found = disagreement(stage_name, bound, products, product_digests)
     if found:
         raise ProductError(found)
@@ -89,7 +89,7 @@ def _opened(store: Store, key: str, entry: Entry | None, stage: str, fields: Fie
         products = decode(key, entry.outputs, entry.digests, stage=stage, fields=fields)
     except ProductError as error:
         store.forget([key])
-        store.problems.append(f"cache entry {label or key[:12]}: {error}; it is made again")
+        store.problems.append(f"cache entry {label or key[:12]}: {error}; it will be rebuilt")
         return None
     return Entry(products, {name: entry.digests[name] for name in products}, entry.hit, entry.cost)
 

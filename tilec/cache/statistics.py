@@ -15,15 +15,15 @@ LOCAL: Final = "local"
 NAMES: Final = {
     "hits": "entries found",
     "misses": "entries not found",
-    "refused": "entries that were damaged, not signed, or another's, and not used",
-    "failures": "operations that did not come about in time",
+    "refused": "rejected entries: damaged, not signed, or of another key",
+    "failures": "operations that timed out",
     "stored": "entries written back",
     "twice": "entries that somebody else had made meanwhile: work done twice",
     "late": "entries not written back when the build ended",
-    "waited": "times that another builder was waited for",
+    "waited": "waits for another builder",
     "bytes_in": "bytes received",
     "bytes_out": "bytes sent",
-    "saved_ms": "milliseconds of CPU that making the entries found had taken",
+    "saved_ms": "milliseconds of CPU saved by the entries found",
     "made": "artifacts made here",
 }
 MOST_LAYERS: Final = 64

@@ -141,7 +141,7 @@ class Store:
         self.blobs.discard(digest)
         self.entries.remove(key)
         problem = f"{name} is {'missing' if missing else 'corrupt'}"
-        self.problems.append(f"cache entry {label or key[:12]}: {problem}; it is made again")
+        self.problems.append(f"cache entry {label or key[:12]}: {problem}; it will be rebuilt")
 
     def digests(self, key: str) -> dict[str, str] | None:
         """Digests of the outputs of `key` by name, without reading the blobs; None if the store has no entry for it."""

@@ -21,7 +21,7 @@ ATOL = click.option(
 @click.command("new", epilog=EPILOG)
 @click.argument("folder")
 @click.option("--name", metavar="KERNEL", help="Name of the kernel. Default: that of the folder.")
-@click.option("--shipped", is_flag=True, help="The kernels and the build.toml that tilec ships, in place of a new kernel.")
+@click.option("--shipped", is_flag=True, help="Write the kernels and build.toml that tilec ships, instead of a new kernel.")
 def new(folder: str, name: str | None, shipped: bool) -> int:
     """Make a project: a kernel, its reference, a test and a build.toml, which build and pass as they are. FOLDER is not there
     yet, or empty.
@@ -34,7 +34,7 @@ def new(folder: str, name: str | None, shipped: bool) -> int:
     from tilec.cli.new_command import new_command
 
     if not folder:
-        raise click.UsageError("the name of the folder is empty; write one, or `.` for the folder that you are in")
+        raise click.UsageError("the name of the folder is empty; write one, or `.` for the current folder")
     return new_command(Path(folder), name, shipped=shipped)
 
 
@@ -45,7 +45,9 @@ def new(folder: str, name: str | None, shipped: bool) -> int:
 @click.option("--dims", metavar="LIST", help="Launch values, such as N=1000,eps=1e-6. Default: small ones that are allowed.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the random inputs.")
 @click.option(
-    "--reference", metavar="FILE.py[:NAME]", help="What to compare with. Default: the function of that name in a reference*.py."
+    "--reference",
+    metavar="FILE.py[:NAME]",
+    help="Reference to compare with. Default: the function of the kernel's name in a reference*.py.",
 )
 @RTOL
 @ATOL
@@ -113,7 +115,7 @@ def test(
     "--budget", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
     help="Begin no shape later; run again for the rest. 0: measure nothing, make the table of what is recorded.",
 )  # fmt: skip
-@click.option("--again", is_flag=True, help="Measure what is measured already, too.")
+@click.option("--again", is_flag=True, help="Measure again what is already recorded.")
 @click.option("--build-only", is_flag=True, help="Build the candidates into artifacts/tune/, for a machine with a GPU.")
 @click.option("--prebuilt", is_flag=True, help="Take candidates from artifacts/tune/; this needs no compiler.")
 @JOBS
@@ -125,7 +127,7 @@ def tune(
     """Measure the choices of `[[tuning]]` on this machine's GPU, and write what the build chooses by.
 
     Candidates are built, checked against the kernel's reference and each other, and timed at the `shapes` of the table with
-    random data, in a process of their own. Every measurement is a line in tuning/KERNEL-ARCH.jsonl beside the kernels; what is
+    random data, in a process of their own. Every measurement is a line in tuning/KERNEL-ARCH.jsonl next to the kernels; what is
     there of the same machine code and GPU is not measured again. The few that serve and what each costs go to
     tuning/KERNEL-ARCH.json, which builds read.
 
@@ -150,17 +152,19 @@ def tune(
 @ARCH
 @CONSTANTS
 @click.option("--dims", multiple=True, metavar="LIST", help="Values of a launch, such as T=4096; may be repeated.")
-@click.option("--gpu", metavar="NAME", help="Without a GPU, whose floor to tell: h200 (the default), h100, b200, rtx5090.")
-@click.option("--plot", metavar="FILE", help="Draw the times there, as .svg or .png.")
+@click.option(
+    "--gpu", metavar="NAME", help="Without a GPU, the GPU whose minimum time to print: h200 (the default), h100, b200, rtx5090."
+)
+@click.option("--plot", metavar="FILE", help="Plot the times into this .svg or .png file.")
 @JSON
 def bench(
     kernel: str, project: str | None, arch: str | None, constants: tuple[str, ...], dims: tuple[str, ...], gpu: str | None,
     plot: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Time a kernel on this machine's GPU, beside its baseline and the roofline.
+    """Time a kernel on this machine's GPU, compared with its baseline and the roofline.
 
     It is checked against its reference first, then timed with random data, more of it than the L2 cache holds. A baseline is
-    a function of the kernel's name, of torch tensors, in a file baseline*.py beside the kernels; its results are compared too.
+    a function of the kernel's name, of torch tensors, in a file baseline*.py next to the kernels; its results are compared too.
     The roofline is the bytes of the launch over the rate of a copy in the same run, and products over what the chip can do.
     Values that --dims leaves open are large; without --dims, `shapes` of a `[[tuning]]` are taken where there are some. KERNEL
     may be a built artifact, a .json, which needs no compiler. Without a GPU: resources, bytes, operations, and a floor.

@@ -62,7 +62,7 @@ def bench_command(
         device, missing = None, str(error)
     named = _named(gpu, arch) if device is None else None
     if device is not None and gpu is not None:
-        raise UsageError(f"this machine has {device['device']}, which is measured; `--gpu` is for machines without one")
+        raise UsageError(f"this machine has {device['device']}, so the GPU is measured; `--gpu` is for machines without one")
     with tempfile.TemporaryDirectory(prefix="tilec-bench-") as folder:
         target = Target.parse(device["arch"] if device is not None else named.arch if named is not None else "sm_90")
         subject = _subject(project, kernel, constants, target, Path(folder))
@@ -88,7 +88,7 @@ def _named(gpu: str | None, arch: str | None) -> Rates:
     """The published rates for the bound: those of the GPU `gpu`, or of the first GPU of the architecture."""
     if gpu is not None:
         if gpu.lower() not in PUBLISHED:
-            raise UsageError(f"no GPU `{gpu}`; there are {', '.join(PUBLISHED)}")
+            raise UsageError(f"unknown GPU `{gpu}`; known are {', '.join(PUBLISHED)}")
         return PUBLISHED[gpu.lower()]
     targets = chosen_targets(arch) or (Target.parse("sm_90"),)
     return next(one for one in PUBLISHED.values() if one.arch == targets[0].name)
@@ -189,7 +189,7 @@ def _unmeasured(
     found = Compared(arch=named.arch)
     print_line("error", f"nothing was measured: {missing}; run it on a machine with a GPU and its driver")
     if plot is not None:
-        notify(f"no plot was made: `{plot}` is for what was measured")
+        notify(f"no plot was made: `{plot}` needs measurements")
     if as_json_:
         print(json.dumps(as_json(subject.manifest, found, list(zip(launches, works, strict=True)), named), indent=1))
     else:

@@ -16,10 +16,10 @@ def bundle() -> None:
 
 BUNDLE: Final = click.argument("file", type=click.Path())
 DIGEST: Final = click.option(
-    "--digest", "--sha256", "digest", metavar="HEX", help="Refuse a file of another sha256 (of the whole file) than this one."
+    "--digest", "--sha256", "digest", metavar="HEX", help="Refuse a file whose sha256 (of the whole file) is not this one."
 )  # fmt: skip
 TRUST: Final = click.option(
-    "--trust", metavar="FILE", help="Policy that says who must have signed, or `none`. Default: TILEC_TRUST, or the user's.",
+    "--trust", metavar="FILE", help="Trust policy for signatures, or `none`. Default: TILEC_TRUST, or the user's.",
 )  # fmt: skip
 _RELEASE: Final = click.option(
     "--release", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
@@ -78,13 +78,13 @@ def bundle_verify(
     files: tuple[str, ...], arch: str | None, digest: str | None, trust: str | None, keys: tuple[str, ...], rebuild: bool,
     project: str | None, jobs: int | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Check that bundles are intact: format, bounds, digests, manifests, architecture and entries of the machine code; and that
-    they are signed, where a policy or `--key` asks for it.
+    """Check that bundles are intact: format, bounds, digests, manifests, architecture and entries of the machine code. Check
+    signatures too where a policy or `--key` requires them.
 
-    Intact is what a damaged file is not. Who made a bundle is shown by its signatures (the file .intoto.jsonl beside it, held
-    against keys that you trust), or by its digest, where that came another way (`--digest`); that it is what its sources build
-    is shown by `--rebuild`, which builds every artifact again, without the cache and without a GPU, and compares manifests,
-    tile IR, PTX and CUBINs bit for bit (status 1, and what differs, where they are not equal).
+    An intact bundle may come from anyone. Its signatures, in the file .intoto.jsonl next to it, show who made it: they are
+    checked against keys that you trust. `--digest` compares it with a digest that you received another way. `--rebuild` shows
+    that its sources build it: every artifact is built again, without the cache and without a GPU, and manifests, tile IR, PTX
+    and CUBINs are compared bit for bit (status 1 if any differs).
 
     \b
     Examples:
@@ -122,8 +122,8 @@ def bundle_show(file: str, kernel: str | None, digest: str | None, trust: str | 
 @bundle.command("diff", epilog=BUNDLE_EPILOG)
 @click.argument("old", type=click.Path())
 @click.argument("new", type=click.Path())
-@click.option("--old-digest", metavar="HEX", help="Refuse an OLD of another sha256 than this one.")
-@click.option("--new-digest", metavar="HEX", help="Refuse a NEW of another sha256 than this one.")
+@click.option("--old-digest", metavar="HEX", help="Refuse an OLD whose sha256 is not this one.")
+@click.option("--new-digest", metavar="HEX", help="Refuse a NEW whose sha256 is not this one.")
 @TRUST
 @JSON
 def bundle_diff(
@@ -138,7 +138,7 @@ def bundle_diff(
 @bundle.command("keygen", epilog=BUNDLE_EPILOG)
 @click.argument("output", type=click.Path())
 @click.option("--kind", type=click.Choice(["ed25519", "ecdsa-p256"]), default="ed25519", show_default=True, help="Algorithm.")
-@click.option("--encrypt", is_flag=True, help="Under a passphrase: that of TILEC_KEY_PASSPHRASE, or asked for.")
+@click.option("--encrypt", is_flag=True, help="Encrypt with a passphrase, from TILEC_KEY_PASSPHRASE or a prompt.")
 @JSON
 def bundle_keygen(output: str, kind: str, encrypt: bool, as_json: bool) -> int:
     """Make a key pair: OUTPUT signs and is for you alone, OUTPUT.pub verifies and is for everybody. Nothing is overwritten.
@@ -162,7 +162,7 @@ def bundle_keygen(output: str, kind: str, encrypt: bool, as_json: bool) -> int:
 def bundle_sign(
     files: tuple[str, ...], key: str, release: int, builder: str | None, project: str | None, as_json: bool
 ) -> int:  # fmt: skip
-    """Sign how bundles were made (SLSA provenance) and what is in them (CycloneDX), into FILE.intoto.jsonl beside each.
+    """Sign how bundles were made (SLSA provenance) and what is in them (CycloneDX), into FILE.intoto.jsonl next to each.
 
     The bundles stay as they are. Signatures of other keys stay too; what this key signed of a bundle before is replaced.
 
@@ -210,7 +210,7 @@ PLAIN_HTTP: Final = click.option(
 @PLAIN_HTTP
 @JSON
 def bundle_push(files: tuple[str, ...], destination: str, trust: str | None, plain_http: bool, as_json: bool) -> int:
-    """Push bundles, each with the attestations beside it, to an OCI registry, as one index under a tag.
+    """Push bundles, each with the attestations next to it, to an OCI registry, as one index under a tag.
 
     What two bundles share is stored once, and what the registry has is not sent again. The tag afterwards names these bundles
     and no others. Credentials are those of `docker login`.
@@ -260,7 +260,7 @@ def bundle_pull(
 def bundle_wheel(
     file: str, digest: str | None, trust: str | None, output: str | None, version: str | None, as_json: bool
 ) -> int:  # fmt: skip
-    """Write a bundle, and the attestations beside it, as a Python package that the engine finds once it is installed.
+    """Write a bundle, and the attestations next to it, as a Python package that the engine finds once it is installed.
 
     The same bundle and version give the same bytes.
 
@@ -279,7 +279,7 @@ def bundle_wheel(
 @DIGEST
 @TRUST
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: the current one.")
-@click.option("--prefix", metavar="NAME", help="What names of functions and files begin with. Default: the model's name.")
+@click.option("--prefix", metavar="NAME", help="Prefix of the names of functions and files. Default: the model's name.")
 @JSON
 def bundle_launcher(
     file: str, kernels: tuple[str, ...], digest: str | None, trust: str | None, output: str | None, prefix: str | None,

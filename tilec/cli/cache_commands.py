@@ -62,7 +62,7 @@ def verify() -> int:
     for line in dict.fromkeys(found):
         print(line)
     if not found:
-        print("all entries are intact, and their products those of their keys")
+        print("all entries are intact, and all products match their keys")
     return int(bool(found))
 
 

@@ -29,7 +29,7 @@ from tilec.cli.options import a_number as _a_number
 from tilec.cli.options import cores as _cores
 from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.diagnostics.internal_errors import defect
+from tilec.diagnostics.internal_errors import internal_error
 from tilec.diagnostics.spelling import or_mean
 
 _STAGES = ("tir", "proofs", "schedule", "mlir", "ptx", "cubin")
@@ -72,7 +72,7 @@ def tilec(cache_dir: str | None) -> None:
 @click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel; may be repeated.")
 @_JOBS
 @_JSON
-@click.option("--explain", is_flag=True, help="Say why each artifact was rebuilt.")
+@click.option("--explain", is_flag=True, help="Print why each artifact was rebuilt.")
 @click.option("--table", "whole", is_flag=True, help="List every artifact. Default: those that were not up to date.")
 @click.option("--plan", is_flag=True, help="Show what the models need, from which operation, and build nothing.")
 @_DENY
@@ -101,7 +101,7 @@ def build(
     from tilec.cli.watch import Reads, run_or_watch
 
     if plan and watch:
-        raise UsageError("`--plan` builds nothing that `--watch` could build again; leave one out")
+        raise UsageError("`--plan` builds nothing, so `--watch` cannot rebuild it; leave one out")
     reads = Reads(project, kernels)
     if plan:
         return run_or_watch(lambda: plan_command(project, arch, kernels, as_json=as_json), reads, as_json=as_json, watch=False)
@@ -251,7 +251,7 @@ for _command in AUTHOR:
 @click.option("--json", "json_file", metavar="FILE", type=_WRITTEN, help="Write the report there, ready to be signed.")
 @click.option(
     "--time-limit", type=click.FloatRange(0, 1e9), callback=_a_number, metavar="S",
-    help="End after so many seconds; what is then not judged is unknown. Default: no limit.",
+    help="Stop after S seconds; remaining verdicts are `unknown`. Default: no limit.",
 )  # fmt: skip
 @_JOBS
 @click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel or artifact; may be repeated.")
@@ -271,12 +271,12 @@ def audit(
     file: str, digest: str | None, trust: str | None, json_file: str | None, time_limit: float | None, jobs: int | None,
     kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool, use_cache: bool,
 ) -> int:  # fmt: skip
-    """Give a second opinion on a bundle: proofs and machine code judged without the compiler.
+    """Check a bundle independently: its proofs and machine code, without the compiler.
 
     Every obligation is derived anew from the tile IR in the bundle and proven with z3, the PTX of every artifact is run in the
-    emulator on launches at the edges of its contract, its arguments and tensor maps are held against both, and the PTX is
-    assembled again. What is not confirmed is listed with the reason. Budgets are steps of what judges: verdicts do not depend
-    on how busy the machine is.
+    emulator on launches at the edges of its contract, its arguments and tensor maps are compared with both, and the PTX is
+    assembled again. Claims that are not confirmed are listed with the reason. Budgets count steps of the solver and of the
+    emulator, so no verdict depends on the load of the machine.
 
     \b
     Examples:
@@ -399,7 +399,7 @@ def run(arguments: list[str] | None = None) -> int:
         return status_of(error.diagnostics)
     except click.Abort as error:
         if isinstance(error.__cause__, EOFError):  # click treats any EOFError as the end of the user's input
-            print_diagnostics([defect("the command", error.__cause__, lambda: None)])
+            print_diagnostics([internal_error("the command", error.__cause__, lambda: None)])
             return 1
         return status_of_end(KeyboardInterrupt())
     except KeyboardInterrupt as error:
@@ -419,7 +419,7 @@ def run(arguments: list[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             print_line("error", f"`{str(error.filename)[:80]}...` is too long for the name of a file; give a shorter one")
             return 2
-        print_diagnostics([defect("the command", error, lambda: None)])
+        print_diagnostics([internal_error("the command", error, lambda: None)])
         return 1
 
 

@@ -21,7 +21,7 @@ def launcher_command(
     from tilec.ship.launcher_c.launcher import make_launcher
 
     if prefix is not None and not re.fullmatch(r"[A-Za-z]\w{0,63}", prefix, re.ASCII):
-        raise UsageError(f"`{prefix:.80}` is no name in C")
+        raise UsageError(f"`{prefix:.80}` is not a name in C")
     with opened(path, digest=digest, trust=trust) as bundle:
         kernel_names = {name for kernel in bundle.kernels for name in (kernel.name, kernel.manifest.kernel)}
         for name in wanted:

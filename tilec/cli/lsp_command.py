@@ -7,17 +7,19 @@ import click
 from tilec.cli.options import ENDED, JOBS, cores
 from tilec.cli.project import UsageError
 
-LSP_EPILOG = f"Exit status: 0 the editor ended it, 1 it went away without asking, 2 wrong usage or environment, {ENDED}."
+LSP_EPILOG = f"Exit status: 0 the editor shut it down, 1 the editor disconnected, 2 wrong usage or environment, {ENDED}."
 
 
 @click.command("lsp", epilog=LSP_EPILOG)
 @JOBS
-@click.option("--stdio", is_flag=True, expose_value=False, help="The only way there is; some editors ask for it.")
+@click.option(
+    "--stdio", is_flag=True, expose_value=False, help="Accepted because some editors pass it; stdio is the only transport."
+)
 def lsp(jobs: int | None) -> int:
     """Language server for editors, on stdin and stdout: what `tilec check` would say of kernels, as they are typed.
 
-    Diagnostics with counterexamples, ranges and proofs under the cursor, definitions of tile functions, symbols. Texts that are
-    not saved count. Kernels of a build.toml are judged at its specialisations; other files with the values of
+    Diagnostics with counterexamples, ranges and proofs under the cursor, definitions of tile functions, symbols. Unsaved
+    texts count. Kernels of a build.toml are checked at its specialisations; other files with the values of
     `constants` in the editor's initialization options. It needs the extra `lsp`: pip install 'tilec[compiler,lsp]'.
 
     \b
@@ -33,4 +35,4 @@ def lsp(jobs: int | None) -> int:
     try:
         return serve(jobs or cores())
     except NoClient:
-        raise UsageError("stdin is no pipe: an editor starts this command, and speaks to it there") from None
+        raise UsageError("stdin is not a pipe: editors start this command and communicate through stdin and stdout") from None

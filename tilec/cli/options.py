@@ -21,24 +21,24 @@ BUNDLE_EPILOG = (
     f"read or written, or the environment, {ENDED}."
 )
 AUDIT_EPILOG = (
-    "Exit status: 0 every obligation is confirmed and no launch has a fault, 1 something is refuted, faulty or not what its "
-    "digest says, 2 wrong usage, a file that cannot be read or written, or the environment, 3 nothing is refuted but something "
-    f"is unknown, was not checked, or was left by --time-limit, {ENDED}."
+    "Exit status: 0 every obligation is confirmed and no launch has a fault, 1 something is refuted, faulty or does not "
+    "match its digest, 2 wrong usage, a file that cannot be read or written, or the environment, 3 nothing is refuted but "
+    f"something is unknown, was not checked, or was left by --time-limit, {ENDED}."
 )
 TUNE_EPILOG = (
     "Exit status: 0 all is measured, 1 a candidate is wrong or refused, or shapes are left, 2 wrong usage or environment, "
-    f"no GPU among it, {ENDED}."
+    f"such as no GPU, {ENDED}."
 )
 BENCH_EPILOG = (
-    "Exit status: 0 measured, 1 the kernel is refused, or wrong beside its reference or baseline, 2 wrong usage or "
+    "Exit status: 0 measured, 1 the kernel is refused, or differs from its reference or baseline, 2 wrong usage or "
     f"environment, 3 no GPU: nothing was measured, {ENDED}."
 )
 ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
 CONSTANTS = click.option(
     "--constants", "-c", multiple=True, metavar="NAME=VALUE",
-    help="Which specialisations; of a file, the values of its constants. A name may be repeated.",
+    help="Specialisations to use; for a file, the values of its constants. May be repeated.",
 )  # fmt: skip
-DENY = click.option("--deny", type=click.Choice(["notes"]), help="Exit status 1 where a note is given, of what is slow.")
+DENY = click.option("--deny", type=click.Choice(["notes"]), help="Exit with status 1 if there is a performance note.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 WATCH = click.option(
     "--watch", is_flag=True, help="Run again whenever a file that is read changes, until interrupted (exit status 130)."
@@ -47,14 +47,14 @@ JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker p
 
 REMOTE = click.option(
     "--remote", "remotes", multiple=True, metavar="URL",
-    help="A team's cache, besides those of TILEC_REMOTE_CACHE; `project`: those of build.toml; `off`: none. May be repeated.",
+    help="A remote cache, in addition to TILEC_REMOTE_CACHE; `project`: those of build.toml; `off`: none. May be repeated.",
 )  # fmt: skip
 
 
 def a_number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     """Reject `nan` as the value of an option: click accepts it in every range."""
     if value is not None and math.isnan(value):
-        raise click.BadParameter(f"{value} is no number", context, parameter)
+        raise click.BadParameter(f"{value} is not a number", context, parameter)
     return value
 
 

@@ -106,7 +106,7 @@ def open_kernels(
         build = open_project(project)
         return build, narrowed(chosen_entries(build, wanted), constants)
     if len(wanted) > 1 or project is not None:
-        raise UsageError(f"`{files[0]}` is a file: name it alone, and no project")
+        raise UsageError(f"`{files[0]}` is a file: give it alone, without `--project`")
     build = single(Path(files[0]), _split(constants), chosen_targets(arch))
     return build, build.entries
 

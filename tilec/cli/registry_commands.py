@@ -39,7 +39,7 @@ def push_command(files: tuple[str, ...], destination: str, trust: str | None, *,
     named = [(one.model, one.arch) for one in shipments]
     twin = next((pair for pair in named if named.count(pair) > 1), None)
     if twin is not None:
-        raise UsageError(f"two bundles are for `{twin[0]}` and `{twin[1]}`, and nobody could choose; push one of them")
+        raise UsageError(f"two bundles are for `{twin[0]}` and `{twin[1]}`, so a pull could not choose; push one of them")
     try:
         with Client(reference, push=True, plain_http=plain_http) as client:
             done = push(client, shipments, reference.tag)
@@ -105,5 +105,5 @@ def pull_command(
         end = "with attestations" if one.attested else "without attestations"
         print(f"{one.path}: intact, {one.model} for {one.arch}, {end}, sha256 {one.sha256}")
     for error in errors:
-        print_line("warning", f"a bundle is passed over: {error.message} ({error.code})")
+        print_line("warning", f"skipped a bundle: {error.message} ({error.code})")
     return int(bool(refused))

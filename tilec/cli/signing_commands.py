@@ -43,7 +43,7 @@ def keygen_command(output: str, kind: str, *, encrypt: bool, as_json: bool) -> i
     private, public = Path(output), Path(output + PUBLIC)
     for path in (private, public):
         if os.path.lexists(path):
-            raise _unwritable(path, "it is there already, and keys are never overwritten")
+            raise _unwritable(path, "it exists, and keys are never overwritten")
     passphrase = _passphrase(private, again=True) if encrypt else None
     signer: FileSigner = keys.generate(kind)
     written: list[str] = []
@@ -135,7 +135,7 @@ def _builder(text: str | None) -> str:
     if text is None:
         return LOCAL_BUILDER
     if not BUILDER.fullmatch(text):
-        raise UsageError(f"`{text:.80}` is no URI; name a builder as `urn:example:builder` or by its address")
+        raise UsageError(f"`{text:.80}` is not a URI; name a builder as `urn:example:builder` or by its address")
     return text
 
 
@@ -190,7 +190,7 @@ def _signer(path: Path) -> FileSigner:
     except OSError as error:
         raise refused(f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise refused(str(error), "a key that signs is for its owner alone") from None
+        raise refused(str(error), "make it readable by its owner only: `chmod 600`") from None
     try:
         return keys.read_private_key(pem)
     except keys.PassphraseNeeded:
@@ -215,7 +215,7 @@ def _passphrase(path: Path, *, again: bool = False) -> bytes:
         passphrase = click.prompt(f"Passphrase of {path}", hide_input=True, confirmation_prompt=again, err=True)
     if not passphrase:
         hint = f"set `{PASSPHRASE}`, or run the command at a terminal"
-        raise CompileError(Diagnostic("E0716", f"the private key `{path}` needs a passphrase, and there is none", hint=hint))
+        raise CompileError(Diagnostic("E0716", f"the private key `{path}` needs a passphrase, but none is given", hint=hint))
     return os.fsencode(passphrase)
 
 

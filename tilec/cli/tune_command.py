@@ -153,7 +153,7 @@ def _entries(
         open_constants = [name for name, values in candidate_entry.constants.items() if len(values) > 1]
         if open_constants:
             raise UsageError(
-                f"the `[[tuning]]` of `{tuned.kernel}` does not say at which `{open_constants[0]}` to measure: `constants`"
+                f"the `[[tuning]]` of `{tuned.kernel}` fixes no value of `{open_constants[0]}` to measure at; add `constants`"
             )
         yield candidate, tuned.fixed(candidate, build.declared, target), replace(candidate_entry, budget={})
 
@@ -224,7 +224,7 @@ def _records(path: Path, root: Path, device: str) -> Records:
             Diagnostic("E0703", f"`{path}` cannot be read: {error}", hint="move it away, and measure again")
         ) from None
     if records.lost:
-        print_line("warning", f"`{path}`: {records.lost} lines are no measurements; they are passed over")
+        print_line("warning", f"`{path}`: {records.lost} lines are not measurements and were skipped")
     return records
 
 

@@ -25,7 +25,7 @@ def policy_of(trust: str | None, keys: tuple[str, ...]) -> TrustSource:
     if not keys:
         return trust
     if trust is not None:
-        raise UsageError("`--key` and `--trust` both say who must have signed; give one of them")
+        raise UsageError("`--key` and `--trust` cannot be combined; give one of them")
     try:
         return trust_keys(keys)
     except BundleError as error:
@@ -96,8 +96,8 @@ def _differs(path: str, found: list[str]) -> Diagnostic:
     notes = found[:MAX_DIFFERENCES]
     if len(found) > len(notes):
         notes.append(f"and {len(found) - len(notes)} more; `--json` lists all")
-    hint = "check out the sources and install the toolchain that it says it was made from; `tilec explain E0921` says how"
-    return Diagnostic("E0921", f"`{path}` is not what its sources build", notes=tuple(notes), hint=hint)
+    hint = "check out the sources and install the toolchain that its manifest names; see `tilec explain E0921`"
+    return Diagnostic("E0921", f"`{path}` differs from what its sources build", notes=tuple(notes), hint=hint)
 
 
 def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:

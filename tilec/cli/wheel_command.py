@@ -21,7 +21,7 @@ def wheel_command(
 
     chosen = version or __version__
     if not VERSION.fullmatch(chosen):
-        raise UsageError(f"`{chosen:.80}` is no normalised version of a Python package, such as `1.2.0` or `1.2.0.post1`")
+        raise UsageError(f"`{chosen:.80}` is not a normalised version of a Python package, such as `1.2.0` or `1.2.0.post1`")
     with opened(path, digest=digest, trust=trust) as bundle:
         data, attestations = with_sidecar(bundle)
         wheel = make_wheel(bundle, data, attestations, chosen, __version__)

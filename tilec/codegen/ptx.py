@@ -111,4 +111,4 @@ def _generate(llvm_ir: str, target: Target) -> str:
 
 def _failure(code: str, message: str, detail: str) -> CompileError:
     lines = [line.strip() for line in detail.splitlines() if line.strip()]
-    return CompileError(Diagnostic(code, message, notes=tuple(lines[:12]), hint="this is a defect of tilec; please report it"))
+    return CompileError(Diagnostic(code, message, notes=tuple(lines[:12]), hint="this is a bug in tilec; please report it"))

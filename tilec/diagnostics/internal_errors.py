@@ -17,7 +17,7 @@ from types import TracebackType
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
 from tilec.ir.core import Op
 
-HINT = "this is a defect of tilec; please report it with the kernel"
+HINT = "this is a bug in tilec; please report it with the kernel"
 PACKAGE = Path(__file__).parents[1]
 REFUSED_LATE = ("E0501", "E0502", "E0503", "E0505")
 """Error codes of MLIR, LLVM and the assembler, which do not know the kernel's source."""
@@ -35,7 +35,7 @@ def told_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator
         hint = "make the kernel simpler, raise `stage_memory_mb` in build.toml or the limit of the shell (`ulimit -v`)"
         raise CompileError(Diagnostic("E0812", f"{what} ran out of memory", hint=hint)) from error
     except Exception as error:
-        raise CompileError(defect(what, error, span)) from error
+        raise CompileError(internal_error(what, error, span)) from error
 
 
 def _located(item: Diagnostic, span: Callable[[], Span | None]) -> Diagnostic:
@@ -46,7 +46,7 @@ def _located(item: Diagnostic, span: Callable[[], Span | None]) -> Diagnostic:
     return replace(item, primary=label, hint=item.hint or HINT)
 
 
-def defect(what: str, error: Exception, span: Callable[[], Span | None]) -> Diagnostic:
+def internal_error(what: str, error: Exception, span: Callable[[], Span | None]) -> Diagnostic:
     """E0508 for an unexpected exception, E0512 if a stage ran out of stack or memory."""
     if isinstance(error, RecursionError | MemoryError):
         return _too_large(what, error, span)

@@ -55,7 +55,7 @@ class Call:
         found: dict[str, Term] = dict(zip(names, self.arguments, strict=False))
         for name, term in self.keywords.items():
             if name not in every or name in found:
-                wrong = "is given twice" if name in found else "is no parameter"
+                wrong = "is given twice" if name in found else "is not a parameter"
                 hint = ask_first(name, set(every) - found.keys(), f"its parameters: {', '.join(every)}")
                 raise self.at.error("E0113", f"`{name}` {wrong} of `{shown}`", hint=hint)
             found[name] = term

@@ -123,7 +123,7 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
     for keyword in node.keywords:
         name = str(keyword.arg)
         if name not in names or name in env:
-            wrong = "is given twice" if name in env else "is no parameter"
+            wrong = "is given twice" if name in env else "is not a parameter"
             hint = ask_first(name, names - env.keys(), "check its definition")
             raise scope.at(keyword.value).error("E0114", f"`{name}` {wrong} of `{routine.name}`", hint=hint)
         env[name] = usable(expression(scope, keyword.value))
@@ -137,7 +137,7 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
                 raise at.error("E0114", f"`{routine.name}` needs an argument for `{name}`", hint="pass it by position or name")
             default = defaults[name]
             if not isinstance(default, ast.Constant):
-                raise at.error("E0114", f"the default of `{name}` is no literal", hint="pass the argument")
+                raise at.error("E0114", f"the default of `{name}` is not a literal", hint="pass the argument")
             env[name] = number_of(expression(scope, default), at)
         if word_of(routine.module, parameter.annotation or ast.Constant(None)) == "Const" and not (
             arithmetic.is_number(env[name]) or isinstance(env[name], DType)

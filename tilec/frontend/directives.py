@@ -125,15 +125,17 @@ def _ensures(scope: Scope, node: ast.Call) -> None:
         raise at.error("E0113", "`ensures` takes a tensor, a low and a high bound", hint="write `ensures(out, 0, V)`")
     tensor = _integers(scope, node.args[0])
     if scope.function.parameter_of(tensor).access not in (Access.OUT, Access.INOUT):
-        message = f"`{tensor.name}` is declared neither `Out` nor `InOut`, so the kernel leaves nothing in it"
-        raise at.error("E0207", message, hint="name a tensor that the kernel writes; `values(...)` states what one holds")
+        message = f"`{tensor.name}` is declared neither `Out` nor `InOut`, so the kernel does not write it"
+        raise at.error(
+            "E0207", message, hint="name a tensor that the kernel writes; for its contents before the launch use `values(...)`"
+        )
     low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
     for one in above:
         if scope.function.parameter_of(one).access not in (Access.IN, Access.INOUT):
             message = f"`{one.name}` is declared neither `In` nor `InOut`, so it holds nothing before the launch"
             raise at.error("E0207", message, hint="name tensors that the kernel reads")
         if one.tensor.dims != tensor.tensor.dims:
-            message = f"`{one.name}` and `{tensor.name}` have other extents, so that they have no places in common"
+            message = f"`{one.name}` and `{tensor.name}` have different extents, so their elements do not correspond"
             raise at.error("E0217", message, hint="declare both with the same dims")
     if properties.get("sorted") and tensor.tensor.rank != 1:
         message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"

@@ -110,7 +110,7 @@ def _module_constant(scope: Scope, entry: ModuleConstant, node: ast.expr) -> Ter
             package = entry.module.names.get(item.value.id)
             if isinstance(package, Package) and package.name == "math" and item.attr in _MATH_CONSTANTS:
                 return _MATH_CONSTANTS[item.attr]
-        raise at.error("E0108", f"`{ast.unparse(node)}` is no constant that the compiler can evaluate",
+        raise at.error("E0108", f"`{ast.unparse(node)}` is not a constant that the compiler can evaluate",
                 hint="module constants are literals and arithmetic on them")  # fmt: skip
 
     return evaluate(entry.node, 0)

@@ -92,7 +92,7 @@ def predicate(scope: Scope, node: ast.expr) -> Expr:
     term = expression(scope, node) if isinstance(node, ast.Name | ast.Constant) else None
     if isinstance(term, bool):
         return const(int(term))
-    raise scope.at(node).error("E0215", "the condition is no predicate over launch values",
+    raise scope.at(node).error("E0215", "the condition is not a predicate over launch values",
                         hint="compare integers, such as `N % 8 == 0`; join with `and`, `or`")  # fmt: skip
 
 

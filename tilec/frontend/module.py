@@ -180,7 +180,7 @@ class _Reader:
             bound = alias.asname or alias.name
             if other is None:
                 module_text = "." * node.level + (node.module or "")
-                module.names[bound] = Foreign(f"imported from `{module_text}`, which is no kernel file")
+                module.names[bound] = Foreign(f"imported from `{module_text}`, which is not a kernel file")
             elif alias.name not in other.names:
                 raise module.source.error("E0112", f"`{other.source.file}` defines no `{alias.name}`", node,
                                    hint="import a `@tilec.function`, a `Dim`, an `Element` or a constant")  # fmt: skip
@@ -206,7 +206,7 @@ class _Reader:
         parts = (node.module or "").split(".") if node.module else []
         if node.level or (parts and parts[0] == folder.resolve().name):
             raise module.source.error("E0112", f"no file for the import of `{node.module or '.'}`", node,
-                               hint="name a kernel file beside this one")  # fmt: skip
+                               hint="name a kernel file in the same folder")  # fmt: skip
         return None
 
     def _function(self, module: Module, node: ast.FunctionDef) -> None:
@@ -298,9 +298,9 @@ def _limited(path: Path, data: bytes) -> str:
     lines = text.count("\n") + text.count("\r")
     if len(data) > MAX_SOURCE_BYTES or lines > MAX_SOURCE_LINES:
         has, limit = (f"{lines} lines", f"{MAX_SOURCE_LINES} lines") if text else ("more", f"{MAX_SOURCE_BYTES} bytes")
-        message = f"kernel file `{path}` has {has}, and a kernel file may have {limit}"
+        message = f"kernel file `{path}` has {has}; the limit is {limit}"
         raise CompileError(
-            Diagnostic("E0513", message, hint="split it: one kernel a file, tile functions imported from others")
+            Diagnostic("E0513", message, hint="split it: one kernel per file, with tile functions imported from other files")
         )
     return text
 
@@ -337,5 +337,5 @@ def _check_names(source: Source, tree: ast.Module) -> None:
         for key in ("id", "arg", "name", "attr", "asname", "module"):
             name = getattr(node, key, None)
             if isinstance(name, str) and max(map(len, name.split("."))) > MAX_NAME:
-                what = f"the name `{name[:40]}...` has {len(name)} characters, and a name may have {MAX_NAME}"
-                raise CompileError(Diagnostic("E0513", what, Label(source.span(node)), hint="take a shorter one"))
+                what = f"the name `{name[:40]}...` has {len(name)} characters; the limit is {MAX_NAME}"
+                raise CompileError(Diagnostic("E0513", what, Label(source.span(node)), hint="use a shorter name"))

@@ -116,7 +116,7 @@ class Scope:
             if parameter.name == name and parameter.access is None:
                 return parameter.value
         if name not in self.signature.dims:
-            raise at.error("E0214", f"dim `{name}` is in no tensor of the kernel, so a launch cannot know it",
+            raise at.error("E0214", f"dim `{name}` is in no tensor of the kernel, so its value is unknown at launch",
                     hint=f"use it in a tensor's type, or make it a constant: `{name}: Const`")  # fmt: skip
         return self.emitter.dim(name, at)
 

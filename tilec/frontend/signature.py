@@ -170,7 +170,7 @@ class _Reader:
             return
         if word == "Const":
             raise self.source.error("E0107", f"constant `{arg.arg}` must be keyword-only", arg, hint="put it after a bare `*`")
-        raise self.source.error("E0107", f"parameter `{arg.arg}` has an annotation that is no kernel type", note,
+        raise self.source.error("E0107", f"parameter `{arg.arg}` has an annotation that is not a kernel type", note,
                          hint=_meant_type(note))  # fmt: skip
 
     def _tensor(self, note: ast.Subscript) -> TensorType:
@@ -259,7 +259,7 @@ class _Reader:
             near = nearest(node.id, self._dims())
             fixes = self.source.instead(node, near) if near else ()
             hint = ask_first(node.id, self._dims(), f"declare `class {node.id}(Dim)`")
-            raise self.source.error("E0107", f"`{node.id}` is no dim", node, hint=hint, fixes=fixes)
+            raise self.source.error("E0107", f"`{node.id}` is not a dim", node, hint=hint, fixes=fixes)
         value = self.signature.constants.get(entry.name)
         if value is not None:
             return const(int(value))

@@ -51,7 +51,7 @@ def _verify_signature(function: Function) -> None:
             raise violation(f"{expr} uses the unknown symbol {unknown[0]}")
     for fact in function.values:
         if fact.tensor not in names or fact.tensor in scalars:
-            raise violation(f"a values fact names {fact.tensor}, which is no tensor")
+            raise violation(f"a values fact names {fact.tensor}, which is not a tensor")
     read = {p.name for p in function.parameters if p.access in (Access.IN, Access.INOUT)}
     written = {p.name for p in function.parameters if p.access in (Access.OUT, Access.INOUT)}
     for promise in function.promises:
@@ -81,7 +81,7 @@ def _verify_wait(function: Function) -> None:
         tensors = [(tensor, effect) for tensor, effect in op.touched() if isinstance(tensor.type, TensorType)]
         accessed = [tensor for tensor, effect in tensors if effect is not Effect.READ or not function.is_resident(tensor)]
         if accessed or not (isinstance(op, (If, Yield)) or op.effect in (Effect.NONE, Effect.READ, Effect.SHARED)):
-            raise VerifyError(_at(op, "touches memory before the kernels before this one are complete"))
+            raise VerifyError(_at(op, "accesses memory before the grid dependency wait"))
 
 
 def _verify_tensor(name: str, type: TensorType) -> None:
@@ -190,7 +190,7 @@ class _Verifier:
     def broken_rule(self, value: Value) -> str:
         """The rule that a tile breaks; an empty string if none."""
         if not isinstance(value.type, TileType) or (value.type.shape and min(value.type.shape) < 1):
-            return f"{value.type} is no tile"
+            return f"{value.type} is not a tile"
         if value.type.shape:
             self.tiles.add(id(value))
         if value.layout is None:

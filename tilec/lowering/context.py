@@ -52,9 +52,9 @@ class Path(Enum):
     ptxas treats `.nc` as a promise and hoists such loads above the wait.
     """
 
-    PROLOGUE = "resident, in front of the wait: a load that has its place in the text"
-    CONSTANT = "written by nothing while the kernel runs"
-    AFTER_WAIT = "written by kernels before this one at most, whose end was waited for"
+    PROLOGUE = "resident, before the grid dependency wait: a load that must not move"
+    CONSTANT = "not written while the kernel runs"
+    AFTER_WAIT = "written by earlier kernels at most, which the grid dependency wait has completed"
     WRITTEN = "written by this kernel too"
 
 

@@ -25,7 +25,7 @@ def lower_relayout(context: Context, op: Relayout) -> None:
         context.assign(op.result, [registers[0]] * target.num_registers)
         return
     register_indices = renamed(value.layout, target)
-    assert register_indices is not None, f"{value.layout} to {target} of {value.type} is no renaming"
+    assert register_indices is not None, f"{value.layout} to {target} of {value.type} is not a renaming"
     context.assign(op.result, [registers[register] for register in register_indices])
 
 

@@ -136,7 +136,7 @@ def check(mlir: str) -> None:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise VerifyError(f"lowered code: `{line}` is no operation")
+            raise VerifyError(f"lowered code: `{line}` is not an operation")
         result, name, rest = match.groups()
         if name == "llvm.func":
             _check_signature(line)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.diagnostics.internal_errors import defect
+from tilec.diagnostics.internal_errors import internal_error
 from tilec.project.build.live import PRELOAD, ScopedDiagnostic, Verdict, check_file
 from tilec.project.read.models import Constant
 from tilec.workers.scheduler import PersistentServer
@@ -179,7 +179,7 @@ class Checker:
             problems = error.diagnostics
         except Exception as error:
             self._drop_workers()
-            problems = (defect("the check", error, lambda: None),)
+            problems = (internal_error("the check", error, lambda: None),)
         reported = tuple(ScopedDiagnostic(item) for item in problems)
         self._report(CheckResult(path, Verdict(Path(path).parent, reported, files=frozenset({path}), complete=True), versions))
         return True

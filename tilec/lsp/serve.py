@@ -56,7 +56,7 @@ class Writer:
             self._stdout.flush()
         except OSError as error:
             self.close()
-            _LOG.error("the editor does not read any more: %s", error.strerror)
+            _LOG.error("the editor stopped reading: %s", error.strerror)
             self.stop()
 
 
@@ -95,7 +95,7 @@ async def _serve(server: Server, writer: Writer) -> None:
     except asyncio.IncompleteReadError:
         pass  # the client exited within a message
     except ValueError as error:
-        _LOG.error("the header of a message cannot be read, so where the next begins is not known: %s", error)
+        _LOG.error("the header of a message is malformed, so the next message cannot be found: %s", error)
     finally:
         writer.close()
         server.stop()

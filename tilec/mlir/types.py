@@ -60,7 +60,7 @@ def integer(bits: int) -> Type:
 def floating(name: str) -> Type:
     """The float called `name` (`f16`, `bf16`, `f32`); VerifyError for others."""
     if name not in _FLOATS:
-        raise VerifyError(f"MLIR: `{name}` is no float of the LLVM dialect that is used")
+        raise VerifyError(f"MLIR: `{name}` is not a float of the LLVM dialect that is used")
     return _FLOATS[name]
 
 

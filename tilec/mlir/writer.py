@@ -198,7 +198,7 @@ class Writer:
 
 def _bit(condition: SsaValue) -> str:
     if condition.type is not i1:
-        raise VerifyError(f"MLIR: {condition.name} of {condition.type} is no condition")
+        raise VerifyError(f"MLIR: {condition.name} of {condition.type} is not a condition")
     return condition.name
 
 

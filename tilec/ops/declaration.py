@@ -110,7 +110,7 @@ class Declaration:
         for name in self.interface.constants:
             if name not in chosen and name not in known:
                 raise refuse(
-                    self.kernel, f"nothing says what the constant `{name}` is",
+                    self.kernel, f"the constant `{name}` has no value",
                     required=f"`constants={{\"{name}\": ...}}` where the op is made",
                 )  # fmt: skip
             values[name] = chosen[name] if name in chosen else known[name]
@@ -127,7 +127,7 @@ class Declaration:
             except KeyError as missing:
                 name = str(missing.args[0])
                 raise refuse(
-                    self.kernel, f"no argument says what `{name}` is", argument=tensor.name,
+                    self.kernel, f"no argument determines `{name}`", argument=tensor.name,
                     required=f"`dims=lambda known: {{\"{name}\": ...}}` where the op is made, or `mutates=[\"{tensor.name}\"]`",
                 ) from None  # fmt: skip
         return result
@@ -137,7 +137,9 @@ class Declaration:
             return {}
         computed: Any = choice(dict(known)) if callable(choice) else choice
         if not isinstance(computed, Mapping):
-            raise refuse(self.kernel, f"`{what}` gives no values by name", given=f"a value of type `{type(computed).__name__}`")
+            raise refuse(
+                self.kernel, f"`{what}` does not return a dict of values", given=f"a value of type `{type(computed).__name__}`"
+            )
         return dict(computed)  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -175,7 +177,7 @@ def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dim
     out_names = {parameter.name for parameter in interface.parameters if parameter.access == "out"}
     for name in sorted(mutated - out_names):
         existing = ", ".join(f"`{out_name}`" for out_name in sorted(out_names)) or "none"
-        raise refuse(interface.kernel, f"`mutates` names `{name:.80}`, which is no `Out` tensor", required=existing)
+        raise refuse(interface.kernel, f"`mutates` names `{name:.80}`, which is not an `Out` tensor", required=existing)
     arguments = tuple(
         parameter
         for parameter in interface.parameters

@@ -77,7 +77,7 @@ class Kernels:
         in the folder."""
         policy = find_trust()
         if policy is not None:
-            message = f"`{folder}` is a folder of artifacts, which nobody signs, and `{policy.source}` asks for signatures"
+            message = f"`{folder}` is a folder of unsigned artifacts, but `{policy.source}` requires signatures"
             hint = "name a signed bundle instead (`tilec bundle pack` and `sign`), or leave the policy out: `TILEC_TRUST=none`"
             raise BundleError("E0714", message, hint=hint)
         architecture_folder = folder / device.architecture
@@ -105,7 +105,7 @@ class Kernels:
             kernel.close()
             shown = ", ".join(f"{name}: {kind}" for name, kind in (*built[0], *built[1]))
             raise refuse(
-                manifest.kernel, "what is prebuilt is another kernel of this name", given=shown,
+                manifest.kernel, "the prebuilt kernel of this name has other parameters", given=shown,
                 required=", ".join(f"{name}: {kind}" for name, kind in (*tensors, *scalars)),
             )  # fmt: skip
         return kernel

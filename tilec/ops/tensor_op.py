@@ -46,7 +46,9 @@ class Op:
         raise self._without_torch()
 
     def _without_torch(self) -> LaunchError:
-        return refuse(self.__name__, "PyTorch is not known to this op", required="`import torch` before `tilec.op`")
+        return refuse(
+            self.__name__, "PyTorch was not imported before this op was made", required="`import torch` before `tilec.op`"
+        )
 
     def __deepcopy__(self, memo: Any) -> Op:
         return self  # as functions do, so that models with an op can be copied
@@ -132,7 +134,7 @@ def op(
     dims: likewise, for dims that only `Out` tensors have.
     mutates: `Out` tensors that the call receives as arguments and writes.
     values: facts about integers stored in tensors, as for `Kernel.plan`; only `TRUSTED` and `ValueBounds`.
-    prebuilt: a bundle file or a folder of artifacts to take kernels from. Default: the one that TILEC_PREBUILT names, else
+    prebuilt: a bundle file or a folder of artifacts to take kernels from. Default: what TILEC_PREBUILT names, else
         compiled on demand if the compiler is installed, else installed bundles.
     name: of the op in PyTorch, such as `mine::rms_norm`. Default: the kernel's, under `tilec::`.
 
@@ -143,7 +145,7 @@ def op(
     evidence = dict(values or {})
     for tensor, tensor_evidence in evidence.items():
         if callable(tensor_evidence) or isinstance(tensor_evidence, list) or hasattr(tensor_evidence, "__array__"):
-            message = "an op takes no values that have to be looked at for every call"
+            message = "an op cannot check stored values at every call"
             raise refuse(declaration.kernel, message, argument=tensor, required="`TRUSTED` or `ValueBounds`")
     kernels = Kernels(declaration.interface, path, prebuilt)
     if "torch" in sys.modules:

@@ -85,7 +85,7 @@ class TorchOp(Op):
     def _register(self, qualified: str, call: Callable[..., Any]) -> None:
         namespace, colons, op_name = qualified.partition("::")
         if not (colons and namespace.isidentifier() and op_name.isidentifier()):
-            message = "the name of the op is not one of PyTorch's"
+            message = "the name of the op is not valid in PyTorch"
             raise refuse(self.__name__, message, given=f"`{qualified:.80}`", required="`namespace::name`")
         number = next(_numbers.setdefault(qualified, itertools.count(1)))
         if number > 1:  # another op of the same kernel: with other constants, or re-run in a notebook
@@ -188,7 +188,7 @@ class TorchOp(Op):
     def _result_dtype(self, name: str, dtype: str) -> Any:
         """PyTorch's dtype of a result; E0919 if the op's `constants` name a dtype that does not exist."""
         if dtype not in DTYPES:
-            message = "`constants` give a result a dtype that there is not"
+            message = "`constants` give a result an unknown dtype"
             raise refuse(self.__name__, message, argument=name, given=f"`{dtype:.80}`", required=f"one of {', '.join(DTYPES)}")
         return DTYPES[dtype]
 

@@ -149,7 +149,7 @@ class Bundle:
             raise BundleError("E0705", f"`{self.path}` is damaged: {error}") from None
         named_digests = {kernel.manifest.digests.get(name, "") for kernel in self.kernels for name in TEXTS}
         if found.keys() - named_digests:
-            raise BundleError("E0705", f"`{self.path}` is damaged: it has a text that no kernel names")
+            raise BundleError("E0705", f"`{self.path}` is damaged: no kernel uses one of its texts")
         return found
 
     def load(self, kernel: BundledKernel | str, device: Device) -> Kernel:
@@ -180,7 +180,7 @@ def open_bundle(
         vouchers = _authenticate(file_path, file_digest.hexdigest(), policy)
         header = _header(data)
         if not trailer_matches:
-            raise ValueError("its digest is not that of its bytes")
+            raise ValueError("its digest does not match its bytes")
         contents = read_contents(data[header.manifest_offset : header.manifest_offset + header.manifest_size], header)
         _check_blobs(memoryview(data)[header.blobs_offset :], contents)
         if not _gaps_are_zero(data, header, contents):
@@ -210,9 +210,9 @@ def _authenticate(path: Path, digest: str, policy: Trust | None) -> Vouchers | N
 
 def _check_digest(actual: str, expected: str) -> None:
     if not DIGEST.fullmatch(expected):
-        raise _Refused("E0705", f"has sha256 {actual}; the digest asked for is no sha256 of 64 hex digits: {expected!r:.80}")
+        raise _Refused("E0705", f"has sha256 {actual}; the requested digest is not 64 hex digits: {expected!r:.80}")
     if actual != expected.lower():
-        raise _Refused("E0705", f"is not the bundle asked for: its sha256 is {actual}, not {expected.lower()}")
+        raise _Refused("E0705", f"is not the requested bundle: its sha256 is {actual}, not {expected.lower()}")
 
 
 def _read(path: Path) -> bytes:
@@ -242,9 +242,9 @@ def _header(data: bytes) -> Header:
     if header.file_size != len(data):
         raise ValueError(f"{len(data)} bytes where its header says {header.file_size}")
     if header.manifest_size > min(MAX_MANIFEST, len(data) - HEADER.size - TRAILER) or header.blobs > MAX_BLOBS:
-        raise ValueError("its header asks for more than a bundle may hold")
+        raise ValueError("its header exceeds the size limits of a bundle")
     if header.manifest_offset != HEADER.size or data[: HEADER.size] != header.encode():
-        raise ValueError("its header is not the one of this format")
+        raise ValueError("its header does not follow the format")
     return header
 
 
@@ -255,7 +255,7 @@ def _check_blobs(blobs: memoryview, contents: Contents) -> None:
     for digest, blob in contents.blobs.items():
         data = blobs[blob.offset : blob.offset + blob.size]
         if hashlib.sha256(data).hexdigest() != digest:
-            raise ValueError(f"blob {digest[:12]} is not the one of its digest")
+            raise ValueError(f"blob {digest[:12]} does not match its digest")
         try:
             images[digest] = read_image(data)
         except ValueError as error:

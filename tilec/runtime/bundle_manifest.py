@@ -82,12 +82,12 @@ def read_contents(text: bytes, header: Header) -> Contents:
     first = expected.blobs_offset
     for blob, offset in zip(blobs, offsets[:-1], strict=True):
         if blob.offset != offset - first:
-            raise ValueError(f"blob {blob.sha256[:12]} is not at its place")
+            raise ValueError(f"blob {blob.sha256[:12]} is at the wrong offset")
     by_digest = {blob.sha256: blob for blob in blobs}
     kernels = [_kernel(item, arch, by_digest, f"kernels[{i}]") for i, item in enumerate(_items(data["kernels"], "kernels"))]
     names = [kernel.name for kernel in kernels]
     if names != sorted(set(names)):
-        raise ValueError("its kernels are not in order, or two have one name")
+        raise ValueError("its kernels are unsorted, or two have the same name")
     if {kernel.blob for kernel in kernels} != by_digest.keys():
         raise ValueError("it has a blob that no kernel uses")
     config = _config(data["config"])
@@ -144,7 +144,7 @@ def _blobs(data: Any) -> list[Blob]:
         blobs.append(Blob(_matching(record["sha256"], _DIGEST, f"blobs[{i}].sha256"), offset, size))
     digests = [blob.sha256 for blob in blobs]
     if digests != sorted(set(digests)):
-        raise ValueError("blobs: not in order, or one is there twice")
+        raise ValueError("blobs: unsorted, or one is repeated")
     return blobs
 
 
@@ -160,10 +160,10 @@ def _texts(data: Any) -> tuple[int, tuple[tuple[str, int], ...]]:
         entries.append((digest, _size(entry["size"], f"texts.entries[{i}].size")))
     digests = [digest for digest, _ in entries]
     if digests != sorted(set(digests)):
-        raise ValueError("texts: not in order, or one is there twice")
+        raise ValueError("texts: unsorted, or one is repeated")
     size = _size(record["size"], "texts.size")
     if sum(length for _, length in entries) > MAX_TEXTS or bool(entries) != bool(size):
-        raise ValueError("texts: their sizes cannot be")
+        raise ValueError("texts: their sizes are invalid")
     return size, tuple(entries)
 
 
@@ -172,7 +172,7 @@ def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> Bundled
     name = _matching(record["name"], NAME, f"{where}.name")
     blob = _matching(record["blob"], _DIGEST, f"{where}.blob")
     if blob not in blobs:
-        raise ValueError(f"`{name}`: its blob is not there")
+        raise ValueError(f"`{name}`: its blob is missing")
     try:
         manifest = manifest_from_json(record["manifest"])
     except RecursionError:
@@ -182,15 +182,15 @@ def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> Bundled
     if manifest.arch != arch:
         raise ValueError(f"`{name}` is for {manifest.arch}, the bundle for {arch}")
     if manifest.digests.get("cubin") != blob:
-        raise ValueError(f"`{name}`: its code is not the one that its manifest describes")
+        raise ValueError(f"`{name}`: its code differs from its manifest's digest")
     unknown = _symbols(manifest) - {slot.name for slot in manifest.abi if slot.kind not in ("pointer", "tensor_map")}
     if unknown:
-        raise ValueError(f"`{name}`: nothing at launch gives `{min(unknown):.80}` a value")
+        raise ValueError(f"`{name}`: `{min(unknown):.80}` has no value at launch")
     if name.split("-")[0] != manifest.kernel:
         raise ValueError(f"`{name}` is not a name for the kernel `{manifest.kernel}`")
     steps = tuple(_matching(step, STEP, f"{where}.steps") for step in _items(record["steps"], f"{where}.steps"))
     if list(steps) != sorted(set(steps)):
-        raise ValueError(f"`{name}`: its steps are not in order")
+        raise ValueError(f"`{name}`: its steps are unsorted")
     return BundledKernel(name, manifest, steps, blob)
 
 

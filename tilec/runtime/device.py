@@ -106,7 +106,7 @@ class DeviceArray:
         synchronization). Waits until work enqueued on the array's stream is done; the memory is freed only after the consumer's
         stream is. BufferError if another device or a copy is requested."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
-            raise BufferError("a `DeviceArray` is given away in place, on its own device")
+            raise BufferError("a `DeviceArray` is exported without a copy, on its own device")
         consumer = 1 if stream is None else int(stream)
         if consumer != -1 and consumer != (self.stream or 1):
             self.device.driver.synchronize(self.stream)

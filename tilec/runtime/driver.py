@@ -1,4 +1,4 @@
-"""The CUDA driver behind one small interface of handles and integers; failures are named errors.
+"""The CUDA driver as one small interface of handles and integers; failures are named errors.
 
 Only this file uses `cuda.bindings`, so that a test can substitute another `Driver`. Every call's return code is checked; a
 failure is a `DriverError` with the driver's own name for it.

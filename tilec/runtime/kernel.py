@@ -82,7 +82,7 @@ class Plan:
         kernel = self.kernel
         handle = stream if type(stream) is int else stream_handle(stream)
         if overlap and not kernel.manifest.dependent_launch:
-            raise LaunchError("E0917", "cannot overlap the kernel before it", kernel=kernel.manifest.kernel)
+            raise LaunchError("E0917", "cannot overlap the previous kernel", kernel=kernel.manifest.kernel)
         self._driver.launch(kernel.function, self.grid, kernel.block, kernel.shared, handle, self.parameters, overlap)
 
 
@@ -166,7 +166,7 @@ def load(path: str | Path, device: Device | None = None) -> Kernel:
 def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
     """Manifest and CUBIN of `path`: the manifest file `NAME.json` (with `NAME.cubin` in the same folder) or `NAME.cubin`.
 
-    Raises E0901 if a file is missing, too large or malformed, or if the CUBIN is not the one that the manifest describes: its
+    Raises E0901 if a file is missing, too large or malformed, or if the CUBIN differs from what the manifest describes: its
     sha256, architecture and entry are compared.
     """
     artifact_path = Path(path)

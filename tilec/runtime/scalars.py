@@ -27,7 +27,7 @@ def exact_integer(value: Any) -> int:
     try:
         return int(operator.index(value))
     except TypeError:
-        raise TypeError(f"`{shown(value)}` of type `{type(value).__name__}` is no integer") from None
+        raise TypeError(f"`{shown(value)}` of type `{type(value).__name__}` is not an integer") from None
 
 
 def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:

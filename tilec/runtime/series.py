@@ -99,7 +99,7 @@ class Series:
         """Enqueue one launch; see `Plan.launch`."""
         kernel = self.kernel
         if overlap and not kernel.manifest.dependent_launch:
-            raise LaunchError("E0917", "cannot overlap the kernel before it", kernel=kernel.manifest.kernel)
+            raise LaunchError("E0917", "cannot overlap the previous kernel", kernel=kernel.manifest.kernel)
         kernel.device.driver.launch(
             kernel.function, self.grid, kernel.block, kernel.shared, stream, self.parameters[index], overlap
         )

@@ -67,7 +67,7 @@ class Vouchers:
             oldest = self.trust.oldest(model, digest)
         except ValueError as error:
             reason = f"`{self.path}` calls itself `{model}` and runs the model digest {digest}; `{self.trust.source}` {error}"
-            hint = "where you trust this to be the model, put that digest into the policy: `tilec explain E0714`"
+            hint = "if you trust this model, add its digest to the policy: `tilec explain E0714`"
             raise BundleError("E0714", reason[:900], hint=hint) from None
         objections = list[str]()
         accepted: dict[str, dict[str, _Voucher]] = {kind: {} for kind in PREDICATES.values()}
@@ -97,9 +97,9 @@ def authenticate(path: Path, digest: str, trust: Trust) -> Vouchers:
         if envelope.payload_type == PAYLOAD_TYPE:
             vouchers += _vouchers(path, envelope, digest, trust, others)
     if not vouchers and others:
-        mismatch = f"`{path}` is not the file that its signatures are of: its sha256 is {digest}"
+        mismatch = f"`{path}` is not the file that was signed: its sha256 is {digest}"
         raise BundleError(
-            "E0714", f"{mismatch}; key {min(others)} signed another", hint="get the bundle and its signatures anew"
+            "E0714", f"{mismatch}; key {min(others)} signed another", hint="download the bundle and its signatures again"
         )
     for name, kind in PREDICATES.items():
         keys = {voucher.key.key.id: voucher for voucher in vouchers if voucher.predicate_type == kind}
@@ -110,13 +110,11 @@ def authenticate(path: Path, digest: str, trust: Trust) -> Vouchers:
 
 def _envelopes(path: Path, trust: Trust) -> list[Envelope]:
     sidecar = sidecar_path(path)
-    hint = (
-        f"get `{sidecar.name}` from who packed it, sign it with `tilec bundle sign`, or leave the policy out (`--trust none`)"
-    )
+    hint = f"get `{sidecar.name}` from whoever packed it, sign it with `tilec bundle sign`, or pass `--trust none`"
     try:
         return decode_sidecar(read_regular(sidecar, MAX_SIDECAR))
     except FileNotFoundError:
-        reason = f"`{path}` is not signed (there is no `{sidecar.name}` beside it), and `{trust.source}` asks for a signature"
+        reason = f"`{path}` is not signed (there is no `{sidecar.name}` next to it), and `{trust.source}` requires a signature"
         raise BundleError("E0714", f"{reason} by {_names(trust)}", hint=hint) from None
     except OSError as error:
         raise BundleError("E0714", f"the signatures `{sidecar}` cannot be read: {error.strerror or error}", hint=hint) from None
@@ -134,8 +132,8 @@ def _vouchers(path: Path, envelope: Envelope, digest: str, trust: Trust, others:
     message = envelope.signed_bytes()
     for key, value in signing:
         if not key.key.accepts(value, message):
-            reason = f"`{path}`: a signature that names the key {key} is not that key's"
-            raise BundleError("E0714", reason, hint="get the bundle's signatures anew from who made them")
+            reason = f"`{path}`: the signature of the key {key} is invalid"
+            raise BundleError("E0714", reason, hint="get new signatures of the bundle from its signer")
     try:
         statement = decode_statement(envelope.payload)
         about = statement.is_about(digest)
@@ -161,14 +159,14 @@ def _objection(verified: _Voucher, model: str, arch: str, oldest: int) -> str:
     if not verified.key.signs_of(provenance.builder):
         return f"the key {verified.key} may not sign for the builder {shown(provenance.builder)}"
     if provenance.release < oldest:
-        return f"the key {verified.key} signed it as release {provenance.release}, and {oldest} is the oldest that is taken"
+        return f"the key {verified.key} signed it as release {provenance.release}; the oldest accepted is {oldest}"
     return ""
 
 
 def _too_few(path: Path, trust: Trust, name: str, found: list[_Voucher], reasons: list[str]) -> BundleError:
-    summary = f"`{path}`: its {name} is signed by {len(found)} of the {trust.threshold} keys that `{trust.source}` asks for"
+    summary = f"`{path}`: its {name} is signed by {len(found)} of the {trust.threshold} keys that `{trust.source}` requires"
     details = "; ".join(dict.fromkeys(reasons)) or f"trusted are {_names(trust)}"
-    hint = "have it signed by a key that may, or change the policy if you trust who signed"
+    hint = "have it signed by a permitted key, or change the policy if you trust the signer"
     return BundleError("E0714", f"{summary}: {details}"[:900], hint=hint)
 
 

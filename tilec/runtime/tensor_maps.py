@@ -87,7 +87,7 @@ class TensorMaps:
         if encoded is None:
             encoded = self._driver.encode_tensor_map(request)
             if len(encoded) != MAP_BYTES:
-                raise LaunchError("E0915", "the driver's tensor map has another size", given=f"{len(encoded)} bytes")
+                raise LaunchError("E0915", "the driver's tensor map has an unexpected size", given=f"{len(encoded)} bytes")
             if len(self._cache) >= MAX_CACHED_MAPS:
                 self._cache.clear()
             self._cache[request] = encoded
@@ -99,7 +99,7 @@ def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapR
 
     def refuse(given: str, required: str) -> LaunchError:
         return LaunchError(
-            "E0918", "no tensor map can be of it", kernel=kernel, argument=spec.tensor, given=given, required=required
+            "E0918", "it cannot have a tensor map", kernel=kernel, argument=spec.tensor, given=given, required=required
         )  # fmt: skip
 
     size = view.item_bytes

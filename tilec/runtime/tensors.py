@@ -122,7 +122,7 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
             raise refuse("the tensor cannot be exported", f"`{kind}` ({error})") from None
         return _from_dlpack(capsule, refuse, kind)
     if fields is not None:
-        raise refuse("the element type is not known", f"`{kind}` of type string {shown(typestr, 60)}")
+        raise refuse("the element type is unknown", f"`{kind}` of type string {shown(typestr, 60)}")
     raise refuse("the tensor cannot be exported" if failure else "not a device tensor", f"`{kind}`{failure}")
 
 
@@ -134,7 +134,7 @@ _LARGEST: Final = 1 << 127
 def _exact(view: TensorView, refuse: Any) -> TensorView:
     """The view with Python integers: NumPy's wrap, and the clauses of a contract are about unbounded integers."""
     if len(view.shape) != len(view.strides):
-        raise refuse("it has not one stride per dim", f"{len(view.strides)} strides for {len(view.shape)} dims")
+        raise refuse("it needs one stride per dim", f"{len(view.strides)} strides for {len(view.shape)} dims")
     numbers = (view.pointer, *view.shape, *view.strides)
     if set(map(type, numbers)) == _PYTHON_INTEGERS and min(numbers) > -_LARGEST and max(numbers) < _LARGEST:
         return view
@@ -187,7 +187,7 @@ def _from_dlpack(capsule: Any, refuse: Any, kind: str) -> TensorView:
     tensor = DLTensor.from_address(get_pointer(capsule, b"dltensor"))
     dtype = DLPACK_TYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
-        raise refuse("the element type is not known", f"`{kind}` of DLPack type ({tensor.code}, {tensor.bits} bits)")
+        raise refuse("the element type is unknown", f"`{kind}` of DLPack type ({tensor.code}, {tensor.bits} bits)")
     shape = tuple(int(tensor.shape[axis]) for axis in range(tensor.ndim))
     strides = tuple(int(tensor.strides[axis]) for axis in range(tensor.ndim)) if tensor.strides else contiguous_strides(shape)
     return TensorView(int(tensor.data or 0) + int(tensor.byte_offset), dtype, shape, strides)

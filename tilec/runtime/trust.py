@@ -108,7 +108,7 @@ class Trust:
         for key in self.keys.values():
             for pattern in key.models if key.models != _ALL else ():
                 if not any(fnmatchcase(name, pattern) for name in self.models):
-                    raise ValueError(f"lets a key sign for {shown(pattern)}, and `models` has none of that name")
+                    raise ValueError(f"lets a key sign for {shown(pattern)}, but `models` has no model of that name")
         names: dict[str, str] = {}
         for name, model in self.models.items():
             for digest in sorted(model.digests):
@@ -125,7 +125,7 @@ class Trust:
             return rule.minimum
         other = next((name for name, model_rule in self.models.items() if digest in model_rule.digests), None)
         if other is not None:
-            raise ValueError(f"says that numbers and step of that digest are `{other}`")
+            raise ValueError(f"lists that digest under `{other}`")
         raise ValueError(f"has other digests for `{model}`" if rule is not None else f"has no model `{model}`")
 
 
@@ -150,7 +150,7 @@ def read_trust(path: Path) -> Trust:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
-        raise _refused(path, f"is no TOML: {shown(reason)}") from None
+        raise _refused(path, f"is not valid TOML: {shown(reason)}") from None
     try:
         rules = _table(data, frozenset({"trust"}), "the file").get("trust")
         _check_format(path, rules)
@@ -171,7 +171,7 @@ def _check_format(path: Path, rules: Any) -> None:
         if _number(rules["format"], "format") != POLICY_FORMAT:
             raise ValueError(f"has the format {rules['format']}; this tilec reads format {POLICY_FORMAT}")
         return
-    message = f"has no `format`: rules for models went by names that signers chose, and this tilec reads format {POLICY_FORMAT}"
+    message = f"has no `format`; this tilec reads format {POLICY_FORMAT}"
     hint = f"add `format = {POLICY_FORMAT}`, and `[[trust.models]]` for each model with a rule: `tilec explain E0715`"
     raise BundleError("E0715", f"the trust policy `{shown(str(path))[1:-1]}` {message}", hint=hint)
 
@@ -184,7 +184,7 @@ def _policy(
         duplicate = next(key for key in keys if by_id[key.key.id] is not key)
         raise _refused(source, f"has the key {duplicate.key.id} twice")
     if not 1 <= threshold <= len(keys):
-        raise _refused(source, f"asks for {threshold} signatures, and has {len(keys)} keys")
+        raise _refused(source, f"requires {threshold} signatures, but has {len(keys)} keys")
     try:
         return Trust(by_id, threshold, models, str(source), minimum)
     except ValueError as error:
@@ -238,7 +238,7 @@ def _read(path: Path, what: str, forbidden_mode: int = 0) -> bytes:
 
 def _refused(path: str | Path, reason: str, what: str = "trust policy") -> BundleError:
     return BundleError(
-        "E0715", f"the {what} `{shown(str(path))[1:-1]}` {reason}", hint="`tilec explain E0715` shows a right one"
+        "E0715", f"the {what} `{shown(str(path))[1:-1]}` {reason}", hint="`tilec explain E0715` shows a valid one"
     )
 
 
@@ -247,7 +247,7 @@ def _table(data: Any, names: frozenset[str], where: str) -> dict[str, Any]:
         raise ValueError(f"has no table where {where} is expected")
     unknown = set(data) - names  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if unknown:
-        raise ValueError(f"has {shown(min(unknown))} in {where}, which may have {', '.join(sorted(names))}")  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"has {shown(min(unknown))} in {where}; the keys are {', '.join(sorted(names))}")  # pyright: ignore[reportUnknownArgumentType]
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -269,7 +269,7 @@ def _patterns(data: Any, what: str) -> tuple[str, ...]:
 
 def _number(data: Any, what: str) -> int:
     if not isinstance(data, int) or isinstance(data, bool) or not 0 <= data < 1 << 63:
-        raise ValueError(f"has a `{what}` that is no number: {shown(data)}")
+        raise ValueError(f"has a `{what}` that is not a number: {shown(data)}")
     return data
 
 
@@ -279,12 +279,12 @@ def _models(data: Any, minimum: int) -> dict[str, TrustedModel]:
         rules = _table(item, _MODEL_RULES, "an entry of `models`")
         name = rules.get("name")
         if not isinstance(name, str) or not MODEL.fullmatch(name):
-            raise ValueError(f"has {shown(name)} as `name` of a model, which is no name of one")
+            raise ValueError(f"has the invalid model name {shown(name)}")
         if name in models:
             raise ValueError(f"has the model `{name}` twice")
         digests = _list(rules.get("digests"), MAX_DIGESTS, "digests")
         invalid = next((digest for digest in digests if not isinstance(digest, str) or not _DIGEST.fullmatch(digest)), None)
         if invalid is not None:
-            raise ValueError(f"has {shown(invalid)} in `digests` of `{name}`, which is no sha256 of 64 hex digits")
+            raise ValueError(f"has {shown(invalid)} in `digests` of `{name}`, which is not a sha256 of 64 hex digits")
         models[name] = TrustedModel(frozenset(digests), _number(rules.get("minimum", minimum), "minimum"))
     return models

@@ -30,8 +30,8 @@ def find_trust(given: TrustSource = None) -> Trust | None:
 
 
 def policy_location(given: TrustSource) -> Trust | Path | None:
-    """The given policy, or the file of the one that applies: the given one, that of `TILEC_TRUST`, or the user's. None only if
-    there certainly is none; BundleError E0715 if the user's configuration folder is unknown."""
+    """The given policy, or the file of the policy that applies: that of `TILEC_TRUST`, or the user's. None only if there
+    certainly is none; BundleError E0715 if the user's configuration folder is unknown."""
     if given is None:
         setting = os.environ.get(VARIABLE, "")
         if not setting:
@@ -50,9 +50,7 @@ def _user_policy_file() -> Path:
     if not os.path.isabs(folder):
         folder = os.path.expanduser("~/.config")
     if not os.path.isabs(folder):
-        message = (
-            f"no folder is known where the user's trust policy would be: the home folder is {shown(folder[: -len('/.config')])}"
-        )
+        message = f"cannot locate the user's trust policy: the home folder is {shown(folder[: -len('/.config')])}"
         raise BundleError(
             "E0715", message, hint=f"set `HOME` to an absolute path, or `{VARIABLE}` to a policy or `{NO_POLICY}`"
         )

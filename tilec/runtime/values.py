@@ -73,7 +73,7 @@ def check_evidence(
         evidence = read_back(view)
     if evidence is None:
         missing = "nothing in `values` (a host array, `ValueBounds`, a callback or `TRUSTED`), and `check_values` is off"
-        raise refuse("nothing is known of the stored values", missing)
+        raise refuse("the range of the stored values is unknown", missing)
     if isinstance(evidence, Trust):
         return
     if isinstance(evidence, ValueBounds):
@@ -87,7 +87,7 @@ def check_evidence(
     try:
         values = np.asarray(evidence)
     except (ValueError, TypeError, OverflowError) as error:
-        raise refuse("the host values are no array", str(error)) from None
+        raise refuse("the host values are not an array", str(error)) from None
     _check_array(check, values, (low, high), view.shape, refuse)
 
 
@@ -99,7 +99,7 @@ def _check_bounds(
     except TypeError as error:
         raise refuse("the stated bounds are not integers", str(error)) from None
     if low < ends[0] or high > ends[1] or (check.ends and (low, high) != ends):
-        raise refuse("the stated bounds are not those" if check.ends else "the stated bounds are too wide",
+        raise refuse("the stated bounds differ from the declared ones" if check.ends else "the stated bounds are too wide",
                      f"{low} <= value < {high}")  # fmt: skip
     for name, property_text in (("distinct", "are distinct"), ("sorted", "are sorted"), ("ends", "reach both ends")):
         if getattr(check, name) and not getattr(stated, name):

@@ -140,7 +140,7 @@ class _Search:
             from logging import getLogger  # imported here, because it is rarely needed
 
             for error in self.refused[self.reported :]:
-                getLogger(__name__).warning("warning: a bundle was found and is passed over: %s", error.message)
+                getLogger(__name__).warning("warning: skipped a bundle: %s", error.message)
             self.reported = len(self.refused)
 
     def refusal(self) -> BundleError | None:
@@ -148,7 +148,7 @@ class _Search:
         if not self.refused:
             return None
         first, more = self.refused[0], len(self.refused) - 1
-        suffix = f"; {more} more that were found are refused too" if more else ""
+        suffix = f"; {more} other bundles are refused too" if more else ""
         return BundleError(first.code, first.message + suffix, hint=first.hint)
 
     def absence(self, what: str, wanted: str, hint: str = "") -> BundleError:
@@ -173,7 +173,7 @@ class _Search:
             self.unusable.append(error.diagnostics[0].message)
             return []
         if len(names) > MAX_CANDIDATES:
-            self.unusable.append(f"`{folder}` has {len(names)} bundles, and {MAX_CANDIDATES} were looked at")
+            self.unusable.append(f"`{folder}` has {len(names)} bundles, of which {MAX_CANDIDATES} were read")
         return [folder / name for name in names[:MAX_CANDIDATES]]
 
     def is_for(self, path: Path, numbers: Mapping[str, Any], deciding: Collection[str]) -> bool:
@@ -203,7 +203,7 @@ def _code_of(path: Path, kernel: str, constants: Mapping[str, Any], arch: str, u
     except ValueError as error:
         unusable.append(f"`{path}` {error}")
     except (KeyError, TypeError):
-        unusable.append(f"`{path}` is damaged: its manifest is none")
+        unusable.append(f"`{path}` is damaged: its manifest is invalid")
     return ""
 
 
@@ -245,7 +245,7 @@ def _description(path: Path) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"is damaged: {error}") from None
     if not isinstance(data, dict) or not isinstance(cast("dict[str, Any]", data).get("config"), dict):
-        raise ValueError("is damaged: its manifest is none")
+        raise ValueError("is damaged: its manifest is invalid")
     return cast("dict[str, Any]", data)
 
 

@@ -123,7 +123,7 @@ def _aligned(cells: Sequence[tuple[str, ...]]) -> list[str]:
 def check_plot(path: Path) -> None:
     """click's usage error if `path` has another suffix or matplotlib is missing; called before anything is measured."""
     if path.suffix not in SUFFIXES:
-        raise click.UsageError(f"`--plot {path}` is no {' or '.join(SUFFIXES)}")
+        raise click.UsageError(f"`--plot {path}` is not a {' or '.join(SUFFIXES)}")
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError:

@@ -85,7 +85,7 @@ def read_table(path: Path) -> Table | None:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     if not isinstance(data, dict) or cast("dict[str, Any]", data).get("format") != FORMAT:
-        raise ValueError(f"is no table of format {FORMAT}")
+        raise ValueError(f"is not a table of format {FORMAT}")
     try:
         return _table(cast("dict[str, Any]", data))
     except (KeyError, TypeError, ValueError, AttributeError):

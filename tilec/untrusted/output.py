@@ -102,7 +102,7 @@ class OpenOutput(Folder):
             self.remove(temporary)
 
     def check_writable(self, name: str) -> None:
-        """OSError, including InTheWay, if no file of that name can be written; leaves nothing behind."""
+        """OSError, including InTheWay, if no file of that name can be written; leaves no file."""
         self.check_free(name)
         with super().new(temporary := self.temporary()):
             pass
@@ -122,7 +122,7 @@ class OpenOutput(Folder):
                 raise self._in_the_way(name, "file")
             if status.st_nlink > 1:
                 problem = f"`{shown(self.path / name)}` is one of {status.st_nlink} names of one file (hard links)"
-                hint = "put a copy of the file in its place: `cp` it to another name, and `mv` that back"
+                hint = "replace the file by a copy: `cp` it to another name, and `mv` that back"
                 raise InTheWay(errno.EMLINK, problem, hint)
             yield file
 
@@ -286,7 +286,7 @@ def open_stream(path: str) -> int | None:
         raise InTheWay(errno.ENXIO, "nobody reads from the pipe", "start its reader first, or name a file") from None
     if not _can_stream(os.fstat(handle)):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no device or pipe any more", path)
+        raise OSError(errno.EINVAL, "it is no longer a device or pipe", path)
     os.set_blocking(handle, True)  # writes wait for a slow reader
     return handle
 
@@ -336,5 +336,5 @@ def _split(name: str) -> tuple[tuple[str, ...], str]:
 def _one(name: str) -> str:
     """The name, which must be a single path component; else ValueError."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError(f"`{name[:80]}` is no name of a file")
+        raise ValueError(f"`{name[:80]}` is not a file name")
     return name

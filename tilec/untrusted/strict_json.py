@@ -67,7 +67,7 @@ def _float(text: str) -> float:
 
 
 def _constant(text: str) -> float:
-    raise ValueError(f"`{text}` is no JSON number")
+    raise ValueError(f"`{text}` is not a JSON number")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ FROM_OUTSIDE: Final = tuple(-known for known in (signal.SIGKILL, signal.SIGTERM,
 def diagnose(crashed: Crashed, what: str, span: Span | None = None) -> Diagnostic:
     """The diagnostic for a task. `what` describes it, such as "compiling `k` for sm_90a"; `span` locates the request."""
     death, lines = crashed.death, tuple(crashed.text.strip().splitlines()[-3:])
-    hint = "this is a defect of tilec; please report it with the kernel"
+    hint = "this is a bug in tilec; please report it with the kernel"
     if death is None:
         return Diagnostic("E0504", f"internal error in tilec while {what}", notes=lines, hint=hint)
     location = location_notes(death)

@@ -52,14 +52,14 @@ LIMIT_BYTES: Final = 64 << 20
 @click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`.")
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone.")
 @click.option("--dtype", type=click.Choice(["bf16", "f16"]), default="bf16", show_default=True, help="Of the weights.")
-@click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Tokens of prompts.")
-@click.option("--tg", default=",".join(map(str, GENERATIONS)), show_default=True, help="Tokens of answers.")
-@click.option("--batch", default=1, show_default=True, help="Sequences that are answered at once: 1, 2, 4 or 8.")
+@click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Prompt lengths in tokens.")
+@click.option("--tg", default=",".join(map(str, GENERATIONS)), show_default=True, help="Generation lengths in tokens.")
+@click.option("--batch", default=1, show_default=True, help="Batch size, in sequences: 1, 2, 4 or 8.")
 @click.option("--full", is_flag=True, help="Every pair. Default: all of --tg with the first of --pp, and the reverse.")
 @click.option("--reps", default=5, show_default=True, help="Repetitions that count.")
 @click.option("--warmup-reps", default=2, show_default=True, help="Repetitions before them that do not.")
 @click.option("--seed", default=0, show_default=True, help="Seed of prompts and of --dummy-weights.")
-@click.option("--max-seq-len", type=int, help="Tokens the cache has room for. Default: what the longest answer needs.")
+@click.option("--max-seq-len", type=int, help="Capacity of the KV cache in tokens. Default: what the longest generation needs.")
 @click.option("--nominal-tbs", default=4.8, show_default=True, help="The GPU's nominal bandwidth, 10^12 bytes per second.")
 @click.option("--json", "json_path", metavar="FILE", help="Write everything that was measured.")
 @click.option("--plot", "plot_path", metavar="FILE", help="Draw it, .svg or .png; needs the extra `bench`.")
@@ -87,7 +87,7 @@ def command(
     policy = Policy(_numbers("--pp", pp), _numbers("--tg", tg), full, reps, warmup_reps, seed, batch)
     policy.check()
     if not 0 < nominal_tbs < math.inf:
-        raise UsageError(f"{nominal_tbs} is no bandwidth", where="--nominal-tbs")
+        raise UsageError(f"{nominal_tbs} is not a bandwidth", where="--nominal-tbs")
     target = Path(json_path) if json_path is not None else None
     if target is not None:
         check_writable(target)
@@ -107,7 +107,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"{text!r:.80} is no list of numbers", where=option, fix="write it as 18,128") from None
+        raise UsageError(f"{text!r:.80} is not a list of numbers", where=option, fix="write it as 18,128") from None
 
 
 def _cache_capacity(policy: Policy, config: ModelConfig, max_seq_len: int | None) -> int:
@@ -183,7 +183,7 @@ def _read(path: Path) -> Report:
     except ModelError as error:
         raise UsageError(error.what, where=error.where, fix="give a file that --json wrote") from None
     except ValueError as error:
-        what = f"is no result of `python -m engine.bench`: {error}"
+        what = f"is not a result of `python -m engine.bench`: {error}"
         raise UsageError(what, where=path, fix="give a file that --json wrote") from None
 
 
@@ -209,7 +209,7 @@ def run(arguments: list[str] | None = None) -> int:
     except EngineError as error:
         return _fail(error)
     except MemoryError:
-        return _fail(DeviceError("the host has too little memory", fix="take a smaller model"))
+        return _fail(DeviceError("the host has too little memory", fix="use a smaller model"))
     except OSError as error:
         return _fail(EngineError(f"the table cannot be written: {error.strerror or error}"))
     except SystemExit:  # click raises it when stdout is a closed pipe

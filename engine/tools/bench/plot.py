@@ -1,4 +1,4 @@
-"""Draws a report as a figure of two panels: tokens per second by generation length under the rooflines, and prefill time by
+"""Draws a report as a figure of two plots: tokens per second by generation length under the rooflines, and prefill time by
 prompt length. Uses matplotlib (extra `bench`) without a display."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _rates(axes: Any, report: Report, cells: list[CellResult]) -> None:
         axes.annotate(text, (cell.tg, cell.rate.median), (0, -12), ha="center", va="top", **NUMBER)
     axes.set_ylim(0, 1.08 * max(nominal))
     _lengths(axes, tg)
-    axes.set(xlabel=f"tokens of the answer (tg), prompt of {cells[0].pp}", ylabel="tokens per second")
+    axes.set(xlabel=f"generated tokens (tg), prompt of {cells[0].pp}", ylabel="tokens per second")
     axes.set_title("Decode (% of the nominal roofline)", fontsize=11)
     axes.legend(loc="best", frameon=False, fontsize=9)
 

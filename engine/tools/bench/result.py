@@ -161,7 +161,7 @@ class Report:
             bandwidth = Bandwidth(_text(record, "what"), _statistic(record, "bytes_per_second"))
         found = data.get("cells")
         if not isinstance(found, list) or not found:
-            raise ValueError("`cells` is no list, or empty")
+            raise ValueError("`cells` is not a list, or empty")
         cells = [_cell(_object(entry, f"cells[{number}]")) for number, entry in enumerate(cast("list[object]", found))]
         machine, model, policy = (_object(data.get(name), name) for name in ("machine", "model", "policy"))
         for record, name in ((machine, "gpu"), (model, "name"), (model, "dtype"), (policy, "what")):
@@ -171,28 +171,28 @@ class Report:
 
 def _object(value: object, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise ValueError(f"`{name}` is no object")
+        raise ValueError(f"`{name}` is not an object")
     return cast("dict[str, object]", value)
 
 
 def _text(record: Mapping[str, object], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or len(value) > TEXT_LIMIT or not value.isprintable():
-        raise ValueError(f"`{name}` is no line of text")
+        raise ValueError(f"`{name}` is not a line of text")
     return value
 
 
 def _positive(record: Mapping[str, object], name: str) -> float:
     value = record.get(name)
     if type(value) not in (int, float) or not MIN_NUMBER <= cast("float", value) <= MAX_NUMBER:
-        raise ValueError(f"`{name}` is no number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
+        raise ValueError(f"`{name}` is not a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
     return float(cast("float", value))
 
 
 def _statistic(record: Mapping[str, object], name: str) -> Statistic:
     samples = _object(record.get(name), name).get("samples")
     if not isinstance(samples, list) or not samples:
-        raise ValueError(f"`{name}.samples` is no list, or empty")
+        raise ValueError(f"`{name}.samples` is not a list, or empty")
     numbers = cast("list[object]", samples)
     return Statistic(tuple(_positive({f"{name}.samples": number}, f"{name}.samples") for number in numbers))
 
@@ -200,7 +200,7 @@ def _statistic(record: Mapping[str, object], name: str) -> Statistic:
 def _cell(record: Mapping[str, object]) -> CellResult:
     pp, tg = record.get("pp"), record.get("tg")
     if type(pp) is not int or type(tg) is not int or not (1 <= pp <= MAX_TOKENS and 2 <= tg <= MAX_TOKENS):
-        raise ValueError("`pp` and `tg` are no numbers of tokens")
+        raise ValueError("`pp` and `tg` are not numbers of tokens")
     seconds, prefill = _statistic(record, "end_to_end_seconds"), _statistic(record, "prefill_seconds")
     if len(seconds.samples) != len(prefill.samples):
         raise ValueError("`prefill_seconds.samples` are not as many as `end_to_end_seconds.samples`")
@@ -208,6 +208,6 @@ def _cell(record: Mapping[str, object]) -> CellResult:
         raise ValueError("`prefill_seconds.samples` are not below `end_to_end_seconds.samples`")
     batch = record.get("batch", 1)
     if type(batch) is not int or not 1 <= batch <= MAX_TOKENS:
-        raise ValueError("`batch` is no number of sequences")
+        raise ValueError("`batch` is not a number of sequences")
     size = _positive(record, "bytes_per_decode_step")
     return CellResult(pp, tg, size, seconds, prefill, record.get("repeatable") is True, batch)

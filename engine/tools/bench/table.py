@@ -33,7 +33,9 @@ def print_table(report: Report, console: Console) -> None:
         console.print(f"measured: {spread}: {visible(report.bandwidth.what)}", markup=False, soft_wrap=True)
     for cell in report.cells:
         if not cell.repeatable:
-            what = f"pp {cell.pp}, tg {cell.tg}: repetitions gave different tokens, which greedy answers must not"
+            what = (
+                f"pp {cell.pp}, tg {cell.tg}: repetitions generated different tokens, although greedy decoding is deterministic"
+            )
             console.print(what, markup=False, soft_wrap=True)
 
 

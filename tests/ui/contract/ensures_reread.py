@@ -1,4 +1,4 @@
-"""What is read behind a store is not what was held before the launch."""
+"""A read after a store does not return what was there before the launch."""
 
 import tilec
 from tilec import Dim, InOut, bid, ensures, grid, i32, load, store, values

@@ -1,4 +1,4 @@
-"""The write stands before the read, and half of what is read is written by turns that are still to come."""
+"""The write stands before the read, and half of what is read is written by later iterations."""
 
 import tilec
 from tilec import Dim, Out, Scratch, bid, f32, full, grid, load, store

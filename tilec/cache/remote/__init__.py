@@ -1,4 +1,4 @@
-"""The cache that a team shares: remote layers behind the local store, read-through and write-back.
+"""The cache that a team shares: remote layers below the local store, read-through and write-back.
 
 In: remotes that the user named, or that a build.toml names and the user allowed (`address`), and a key of the team (`signer`).
 Out: verified products of a key (`remote.Remote.fetch`). What this build makes is written back in the background.

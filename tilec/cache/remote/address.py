@@ -26,7 +26,7 @@ HTTP: Final = ("http", "https")
 FILES: Final = (
     "file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "sftp", "ssh", "smb", "hdfs", "oss",
 )  # fmt: skip
-"""Schemes that `fsspec` opens; the user installs the library behind each."""
+"""Schemes that `fsspec` opens; the user installs the library of each."""
 SCHEMES: Final = (*REDIS, *HTTP, *FILES)
 TIMEOUT: Final = 5.0
 """Default timeout of one operation, in seconds."""
@@ -90,7 +90,7 @@ def parse(text: str) -> Address:
         elif name == "timeout" and value.replace(".", "", 1).isdigit() and 0.01 <= float(value) <= 600:
             seconds = float(value)
         else:
-            raise ValueError(f"`{option}` is no option of a remote; write `read_only` or `timeout=5`")
+            raise ValueError(f"`{option}` is not an option of a remote; write `read_only` or `timeout=5`")
     return Address(url, read_only, seconds)
 
 

@@ -69,16 +69,16 @@ def pack(key: str, outputs: Mapping[str, bytes], cost: int, signer: Signer) -> b
 def unpack(key: str, data: bytes, signer: Signer) -> Received:
     """The products of the entry of `key`; Refused unless `data` is that entry, complete, and `signer` accepts its signature."""
     if len(data) > LARGEST:
-        raise Refused("oversized", "it is larger than any entry")
+        raise Refused("oversized", "it exceeds the size limit of an entry")
     end = data.find(b"\n\n", 0, LONGEST_HEAD)
     marker = data.rfind(b"\nsignature ", 0, end + 1)
     if end < 0 or marker < 0:
-        raise Refused("damaged", "it is no entry")
+        raise Refused("damaged", "it is not an entry")
     head, signature = data[: marker + 1], data[marker + len(b"\nsignature ") : end]
     try:
         lines, signer_line = head.decode("ascii").split("\n")[:-1], signature.decode("ascii")
     except UnicodeDecodeError:
-        raise Refused("damaged", "it is no entry") from None
+        raise Refused("damaged", "it is not an entry") from None
     if problem := signer.fault(signer_line, head):
         raise Refused("foreign" if signer_line.partition(" ")[0] != "none" else "unsigned", problem)
     outputs, digests, cost = _read_head(key, lines)
@@ -89,14 +89,14 @@ def _read_head(key: str, lines: list[str]) -> tuple[dict[str, int], dict[str, st
     found = [_OUTPUT.fullmatch(line) for line in lines[3:]]
     named, cost = _KEY.fullmatch(lines[1]) if len(lines) > 3 else None, _COST.fullmatch(lines[2]) if len(lines) > 3 else None
     if lines[0] != FIRST or named is None or cost is None or len(found) > MOST_OUTPUTS:
-        raise Refused("damaged", "it is no entry of this format")
+        raise Refused("damaged", "it is not an entry of this format")
     sizes = {match[1]: int(match[3]) for match in found if match}
     if len(sizes) != len(found):
         raise Refused("damaged", "its record cannot be read")
     if named[1] != key:
         raise Refused("swapped", "it is the entry of another key")
     if sum(sizes.values()) > LARGEST or any(size > LARGEST_OUTPUT for size in sizes.values()):
-        raise Refused("oversized", "its products are larger than any")
+        raise Refused("oversized", "its products exceed the size limit")
     return sizes, {match[1]: match[2] for match in found if match}, int(cost[1])
 
 
@@ -106,7 +106,7 @@ def _inflate(packed: bytes, sizes: dict[str, int], digests: dict[str, str]) -> d
     try:
         body = reader.decompress(packed, total + 1)
     except zlib.error:
-        raise Refused("damaged", "its products cannot be inflated") from None
+        raise Refused("damaged", "its products cannot be decompressed") from None
     if len(body) != total or not reader.eof or reader.unused_data:
         raise Refused("damaged", "its products have another size")
     outputs: dict[str, bytes] = {}
@@ -115,5 +115,5 @@ def _inflate(packed: bytes, sizes: dict[str, int], digests: dict[str, str]) -> d
         outputs[name] = body[offset : offset + size]
         offset += size
         if hashlib.sha256(outputs[name]).hexdigest() != digests[name]:
-            raise Refused("damaged", f"its {name} is not what its record names")
+            raise Refused("damaged", f"its {name} does not match its record")
     return outputs

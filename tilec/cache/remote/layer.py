@@ -17,7 +17,7 @@ class Oversized(Unusable):
     """The object under the key is longer than any entry."""
 
     def __init__(self) -> None:
-        super().__init__("it is larger than any entry")
+        super().__init__("it exceeds the size limit of an entry")
 
 
 class Nonsense(Exception):
@@ -34,7 +34,7 @@ def entry_bytes(found: object, limit: int) -> bytes | None:
     if found is None:
         return None
     if not isinstance(found, bytes):
-        raise Nonsense(f"the answer is of the type {type(found).__name__}, and no bytes")
+        raise Nonsense(f"the response is of type {type(found).__name__}, not bytes")
     if len(found) > limit:
         raise Oversized
     return found

@@ -213,7 +213,7 @@ class Remote:
     def troubles(self) -> list[str]:
         """One line per layer that failed."""
         return [
-            f"the remote cache {guard.name} failed {guard.failures} times, and was left out: {guard.trouble}"
+            f"the remote cache {guard.name} failed {guard.failures} times and is no longer used: {guard.trouble}"
             for guard in self.guards
             if guard.failures
         ]

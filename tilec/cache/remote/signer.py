@@ -120,7 +120,7 @@ class KeyPair:
                 except InvalidSignature:
                     continue
                 return ""
-        return "it is not signed by a key that is believed"
+        return "it is not signed by a trusted key"
 
 
 def read_key() -> bytes:
@@ -141,7 +141,7 @@ def read_key() -> bytes:
     except ValueError as error:
         raise refused(str(error)) from None
     if PEM in data and not data.startswith(PEM):
-        raise refused("holds a PEM block behind something else; a PEM file begins with its first block")
+        raise refused("has other text before its PEM block; a PEM file begins with its first block")
     if not SHORTEST <= len(data) <= (LARGEST_FILE if data.startswith(PEM) else LONGEST):
         raise refused(f"holds {len(data)} bytes; a secret has {SHORTEST} to {LONGEST}")
     return data
@@ -160,7 +160,7 @@ def signer_of(key: bytes) -> Signer:
     except ImportError:
         raise refused("needs the package `cryptography`: `pip install 'tilec[remote]'`") from None
     except Exception as error:  # the library raises many kinds for a malformed key
-        raise refused(f"is no Ed25519 key: {error}"[:200]) from None
+        raise refused(f"is not an Ed25519 key: {error}"[:200]) from None
 
 
 def _only_public(data: bytes) -> bool:

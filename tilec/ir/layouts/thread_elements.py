@@ -61,9 +61,7 @@ def check(function: Function) -> None:
 
 def too_long(function: Function) -> CompileError:
     """E0531: the kernel has more than `MOST_OPERATIONS` operations."""
-    message = (
-        f"`{function.name}` comes to more than {MOST_OPERATIONS} operations, each written out for every element of a thread"
-    )
+    message = f"`{function.name}` has more than {MOST_OPERATIONS} operations after unrolling over the elements of a thread"
     found = largest(function)
     return CompileError(Diagnostic("E0531", message) if found is None else _refusal("E0531", message, function, *found))
 

@@ -35,7 +35,7 @@ class LaunchedBlocks(Op, opcode="launched_blocks"):
 
     def verify_in(self, function: Function) -> None:
         self.require(self.result.type == TileType(i32), "the result is an i32 scalar")
-        self.require(len(function.grid) == 1, "blocks take tile after tile of a grid of one axis")
+        self.require(len(function.grid) == 1, "persistent blocks need a grid of one axis")
 
     def result_range(self, operands: Sequence[Range]) -> Range | None:
         return between(1, i32.integer_range()[1])

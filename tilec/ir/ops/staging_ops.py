@@ -14,7 +14,7 @@ from tilec.ir.ops import REDUCE_KINDS
 from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
 
 SLAB_ROWS: Final = 8
-"""The rows of a sub-tile (slab) are a multiple of this, the height of a swizzle atom, so that it is laid out like a matrix of
+"""The rows of a sub-tile are a multiple of this, the height of a swizzle atom, so that it is laid out like a matrix of
 its own."""
 
 
@@ -39,10 +39,10 @@ class SharedAlloc(Op, opcode="shared_alloc"):
     def verify(self) -> None:
         self.require(self.offset >= 0, f"{self.offset} lies before shared memory")
         type_ = self.result.type
-        self.require(self.bytes > 0, f"{type_} is no shared buffer")
+        self.require(self.bytes > 0, f"{type_} is not a shared buffer")
         if isinstance(type_, SharedType):
-            self.require(min(*type_.shape, type_.stages, type_.panels) >= 1, f"{type_} is no shared buffer")
-            self.require(type_.shape[1] % type_.panels == 0, f"panels of {type_} are not equally wide")
+            self.require(min(*type_.shape, type_.stages, type_.panels) >= 1, f"{type_} is not a shared buffer")
+            self.require(type_.shape[1] % type_.panels == 0, f"the swizzle atoms of {type_} must have equal widths")
             row_bytes = type_.width * type_.dtype.bytes
             self.require(row_bytes % 16 == 0, f"rows of {type_} are not whole 16-byte chunks")
             self.require(len(self.operands) == 1, "a buffer is that of a ring")
@@ -89,10 +89,10 @@ class StageCopy(Op):
         self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
         self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
         self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
-        self.require(self.slabs == 1 or self.row_axis > -self.source.tensor.rank, "slabs lie on an axis before the rows")
+        self.require(self.slabs == 1 or self.row_axis > -self.source.tensor.rank, "sub-tiles lie on an axis before the rows")
         rows, remainder = divmod(self.buffer.shared.shape[0], max(1, self.slabs))
         equal_sub_tiles = self.slabs == 1 or (self.slabs > 1 and remainder == 0 and rows % SLAB_ROWS == 0)
-        self.require(equal_sub_tiles, f"every slab has as many rows, a multiple of {SLAB_ROWS}")
+        self.require(equal_sub_tiles, f"sub-tiles have equally many rows, a multiple of {SLAB_ROWS}")
         row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
         self.require(row_bytes % 16 == 0, "a row is whole 16-byte chunks")
 
@@ -127,7 +127,7 @@ class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
     def verify(self) -> None:
         super().verify()
         self.require(all(value.type == TileType(i32) for value in self.offsets), "coordinates are i32 scalars")
-        self.require(self.slabs == 1 or not self.clipped, "rows of one slab are clipped")
+        self.require(self.slabs == 1 or not self.clipped, "rows are clipped in one sub-tile only")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -52,7 +52,7 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
 
     def verify(self) -> None:
         type_ = self.result.type
-        self.require(isinstance(type_, RingType) and type_.stages >= 1, f"{type_} is no ring")
+        self.require(isinstance(type_, RingType) and type_.stages >= 1, f"{type_} is not a ring")
         self.require(self.offset >= 0, f"{self.offset} lies before shared memory")
         self.require(self.sync in SYNCS, f"unknown way to signal, {self.sync}")
         self.require(self.offset % 8 == 0, "mbarriers are aligned to 8 bytes")
@@ -95,7 +95,7 @@ class RingOp(Op):
         extra_operands = self.operands[1:]
         self.require(
             len(extra_operands) == (self.num_extra_operands if ring_op.sync == "mbarriers" else 0),
-            "stage and parity stand beside mbarriers",
+            "stage and parity are operands if the ring has mbarriers",
         )
         self.require(all(value.type == TileType(i32) for value in extra_operands), "stage and parity are i32 scalars")
 

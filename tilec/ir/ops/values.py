@@ -91,7 +91,7 @@ class DimValue(Op, opcode="dim"):
     def verify_in(self, function: Function) -> None:
         wanted = i64 if self.symbol in function.strides else i32
         self.require(self.result.type == TileType(wanted), f"the result is an {wanted} scalar")
-        self.require(self.symbol in function.dims, f"{self.symbol} is no dim")
+        self.require(self.symbol in function.dims, f"{self.symbol} is not a dim")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -93,7 +93,7 @@ class Findings:
         if example is None:
             code = "E0306"
             message = f"could not decide whether {_as_clause(message)}"
-            notes = ("no launch that goes wrong was found, and no proof that there is none",)
+            notes = ("found neither a launch that violates it nor a proof",)
         span = complaint.span or self.index.function.loc
         primary = Label(span, complaint.label) if span is not None else None
         diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint, complaint.fixes)

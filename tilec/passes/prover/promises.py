@@ -208,7 +208,7 @@ def _out_of_range(findings: Findings, promise: Promise, store: Stored, side: str
 
 
 def _relation_violated(findings: Findings, promise: Promise, first: Stored, second: Stored, relation: str) -> Complaint:
-    difference = "the same integer in two places" if relation == "distinct" else "a smaller integer behind a greater one"
+    difference = "two equal integers" if relation == "distinct" else "a smaller integer after a greater one"
     message = f"{first.site.subject} may leave {difference}"
     return _complaint(findings, promise, first, message, (first.instance, second.instance))
 
@@ -221,7 +221,7 @@ def _complaint(findings: Findings, promise: Promise, store: Stored, message: str
         store.site.location,
         "stored here",
         (*because, *loop_labels(findings.index, store.site.op)),
-        "clamp what is stored, such as `where((v >= 0) & (v < N), v, 0)`, or promise less",
+        "clamp what is stored, such as `where((v >= 0) & (v < N), v, 0)`, or weaken the promise",
         instances,
         store.site.name,
         store.element,

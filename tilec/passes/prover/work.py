@@ -104,7 +104,7 @@ class Limited:
 
 
 def out_of_work(function: Function, work: Work) -> Diagnostic:
-    """E0510: the obligation being proven, and the one that took most steps, at its operation."""
+    """E0510: the obligation being proven, and the obligation of most steps, at its operation."""
     obligation, span, steps = work.most_expensive
     current, _ = work.current
     if work.spent <= work.limit:  # a polynomial or a value was too large, the budget is not spent
@@ -123,7 +123,7 @@ def out_of_work(function: Function, work: Work) -> Diagnostic:
     )
     hint = "compute the index in fewer steps, pass an intermediate value as a `Const` or a parameter with `requires(...)`, "
     hint += "or take the access out of the proof with `unsafe`"
-    return Diagnostic("E0510", f"the proofs of `{function.name}` take too much work", primary, (), tuple(notes), hint=hint)
+    return Diagnostic("E0510", f"the proofs of `{function.name}` exceed the work limit", primary, (), tuple(notes), hint=hint)
 
 
 def too_deep(function: Function, work: Work) -> Diagnostic:

@@ -108,7 +108,7 @@ def _hint(findings: Findings, op: Op) -> str:
     computed."""
     loops = findings.index.structure.loops
     if op not in deciding_ops(findings.index.function):
-        return "state with `values(...)` what it is computed from, which is promised of the tensor that it is stored in"
+        return "state the range of its inputs with `values(...)`"
     for value in op.operands:
         owner = value.owner
         if isinstance(owner, Block) and owner in loops and value is not owner.arguments[0]:

@@ -42,11 +42,11 @@ def contract_difference(products: Mapping[str, bytes]) -> str:
     for name, value in _of_tile_ir(products["tir"]).items():
         found = [slot for slot in manifest["abi"] if slot["kind"] != "tensor_map"] if name == "abi" else manifest.get(name, [])
         if not same(found, value):
-            return f"its manifest has other {name} than its tile IR"
+            return f"the {name} of its manifest and of its tile IR differ"
     proofs = {name: manifest[name] for name in PROOF_FIELDS if name in manifest}
     for name, value in (("proofs", proofs), ("schedule", manifest["schedule"])):
         if hashlib.sha256(json_bytes(value)).hexdigest() != manifest["digests"][name]:
-            return f"its manifest has other {name} than it was made with"
+            return f"the {name} of its manifest differ from the request"
     return _ptx_difference(manifest, products["ptx"].decode())
 
 

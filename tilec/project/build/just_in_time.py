@@ -108,8 +108,8 @@ def _built(item: Planned, store: Store) -> Entry:
         raise CompileError(result.diagnostics)
     entry = item.products(store)
     if entry is None:
-        message = f"artifact `{item.name}` was made, and is not in the store"
-        raise CompileError(Diagnostic("E0701", message, Label(item.entry.span), hint="look for what empties the cache folder"))
+        message = f"artifact `{item.name}` was built but is not in the store"
+        raise CompileError(Diagnostic("E0701", message, Label(item.entry.span), hint="check what empties the cache folder"))
     return entry
 
 

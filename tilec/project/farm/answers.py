@@ -4,7 +4,7 @@ In: a task, and its result. Out: a verdict. Workers are not trusted:
 
 - a result must have the sha256 computed before it was sent (`node.framed`), and each product, manifest and summary included,
   the one computed in the process that made it;
-- the tile IR is compared with the one that the local frontend makes of the same sources (`Expected`), and through it all that
+- the tile IR is compared with what the local frontend makes of the same sources (`Expected`), and through it all that
   the manifest states about tensors, alignment, grid and calling convention;
 - the products are compared with each other (`tilec.cache.agreement`, `tilec.project.build.contract`);
 - other data, such as times, must be plain and of bounded size; nothing unchecked is used;
@@ -92,7 +92,7 @@ def opened(future: Any, worker_connected: Callable[[], bool]) -> Verdict:
     except Exception as error:  # libraries raise many kinds for malformed bytes
         return Verdict(Kind.CORRUPT, printable(str(error) or type(error).__name__))
     if not isinstance(reply, TaskReply):
-        return Verdict(Kind.CORRUPT, "it is no answer")
+        return Verdict(Kind.CORRUPT, "it is not an outcome")
     return Verdict(Kind.FAILED, printable(str(reply.refused))) if reply.refused else Verdict(Kind.GOOD, "", reply)
 
 
@@ -108,10 +108,10 @@ def _verdict(task: Task, reply: TaskReply, tile_ir: bytes | None) -> Verdict:
     if len(reply.events) > MOST_EVENTS:  # all events that are used are checked
         return Verdict(Kind.CORRUPT, f"it has more than {MOST_EVENTS} events")
     if not _plain_number(reply.seconds):
-        return Verdict(Kind.CORRUPT, "its time is no number")
+        return Verdict(Kind.CORRUPT, "its time is not a number")
     *events, last = reply.events or (None,)
     if not isinstance(last, Finished | Crashed) or not all(isinstance(event, Report) for event in events):
-        return Verdict(Kind.CORRUPT, "it has no end")
+        return Verdict(Kind.CORRUPT, "it is incomplete")
     if isinstance(last, Crashed):
         over = last.death is not None and last.death.over != ""
         return Verdict(Kind.REFUSED if over else Kind.FAILED, printable(str(last.text)))
@@ -121,11 +121,11 @@ def _verdict(task: Task, reply: TaskReply, tile_ir: bytes | None) -> Verdict:
         if isinstance(message, Outcome):
             outcomes.append(message)
         elif not isinstance(message, Began) or message.position not in range(len(task.targets)):
-            return Verdict(Kind.CORRUPT, "it is not that of its task")
+            return Verdict(Kind.CORRUPT, "it does not match its task")
     if [outcome.position for outcome in outcomes] != list(range(len(task.targets))):
-        return Verdict(Kind.CORRUPT, "it is not that of its task")
+        return Verdict(Kind.CORRUPT, "it does not match its task")
     if not all(_has_plain_types(outcome) for outcome in outcomes):
-        return Verdict(Kind.CORRUPT, "what it tells beside its products is not plain data")
+        return Verdict(Kind.CORRUPT, "its report has values that are not plain data")
     codes = [item.code for outcome in outcomes for item in outcome.diagnostics]
     if codes:
         own = any(code.startswith(WORKERS_OWN) and code != CHANGED for code in codes)
@@ -168,13 +168,13 @@ def _plain_number(data: Any) -> bool:
 def fault(task: Task, outcome: Outcome, tile_ir: bytes | None) -> str:
     """What is wrong with the products of one target; empty if every check that is possible here passes."""
     if outcome.products.keys() != {*ARTIFACT_PRODUCTS}:
-        return "it is not that of its task"
+        return "it does not match its task"
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in outcome.products.items()}
     for name, digest in digests.items():
         if outcome.digests.get(name) != digest:
-            return f"its {name} is not what its worker made"
+            return f"its {name} differs from its worker's digest"
     if tile_ir != outcome.products["tir"]:
-        return "its tile IR is not that of the kernel"
+        return "its tile IR differs from the kernel's"
     fields = artifact_fields(task.request, task.targets[outcome.position])
     return disagreement("artifact", fields, outcome.products, digests) or contract_difference(outcome.products)
 

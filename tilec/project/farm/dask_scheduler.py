@@ -37,7 +37,7 @@ def dispatch(address: str, store: Store) -> Dispatch:
     parts = urlsplit(address)
     if parts.scheme not in ("dask", "tcp", "tls") or not parts.hostname or not _port(address):
         hint = "write `--on dask://HOST:8786`, or `tls://HOST:8786`"
-        raise CompileError(Diagnostic("E0753", f"`{address}` is no address of a Dask scheduler", hint=hint))
+        raise CompileError(Diagnostic("E0753", f"`{address}` is not the address of a Dask scheduler", hint=hint))
     return functools.partial(_run, f"{'tls' if parts.scheme == 'tls' else 'tcp'}://{parts.netloc}", store)
 
 

@@ -89,7 +89,7 @@ def framed(value: object) -> bytes:
 def unframed(data: object) -> Any:
     """Inverse of `framed`; ValueError if the digest does not match."""
     if not isinstance(data, bytes) or hashlib.sha256(data[DIGEST_SIZE:]).digest() != data[:DIGEST_SIZE]:
-        raise ValueError("it was changed on its way")
+        raise ValueError("it was changed in transit")
     return pickle.loads(data[DIGEST_SIZE:])
 
 

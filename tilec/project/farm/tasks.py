@@ -115,7 +115,9 @@ class Farm:
         """Run the tasks locally that the farm did not finish or refused."""
         if self.local_reasons:
             order, reason = list(self.local_reasons), next(iter(self.local_reasons.values()))
-            self.notify(f"{len(order)} of {len(self.tasks)} tasks are made here, as what the farm gives is not used: {reason}")
+            self.notify(
+                f"{len(order)} of {len(self.tasks)} tasks are built here, because the farm's results are not used:  {reason}"
+            )
             tasks = [self.tasks[index] for index in order]
             with contextlib.closing(run_here(tasks, self.runner, workers, self.preload, self.notify)) as events:
                 for event in events:
@@ -191,7 +193,7 @@ class Farm:
         """Count an unusable answer of a worker; exclude it after `BROKEN` of them."""
         self.strikes[name] += 1
         if self.strikes[name] >= BROKEN:
-            self.refuse(name, f"gave {BROKEN} answers that cannot be used, the last: {reason}")
+            self.refuse(name, f"returned {BROKEN} unusable results, the last: {reason}")
 
     def give(self, index: int) -> Generator[Finished]:
         """Submit a task for the first time."""
@@ -213,7 +215,7 @@ class Farm:
         given = self.out[index]
         names = [name for name in self.threads if name not in given.failed and name not in given.futures.values()]
         if given.tries >= TRIES or (self.threads and not names and not given.futures):
-            self.run_locally(index, next(iter(given.failed.values()), f"given out {given.tries} times, its worker was lost"))
+            self.run_locally(index, next(iter(given.failed.values()), f"sent {given.tries} times, and every worker was lost"))
         elif names:
             load = Counter(name for other in self.out.values() for name in other.futures.values())
             name = min(names, key=lambda name: load[name] / self.threads[name])
@@ -306,7 +308,7 @@ def _files(task: Task) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name, digest in task.request.sources.items():
         if PurePosixPath(name).is_absolute():
-            message = f"kernel `{task.request.kernel}` uses `{name}`, which is outside the project and cannot travel"
+            message = f"kernel `{task.request.kernel}` uses `{name}`, which is outside the project and cannot be sent"
             raise CompileError(Diagnostic("E0753", message, hint="move it into the project, or leave `--on` out"))
         try:
             data = (Path(task.request.root) / name).read_bytes()
@@ -322,7 +324,7 @@ def _files(task: Task) -> dict[str, bytes]:
 def _stranger(me: Identity, future: Any) -> str:
     """Why a worker is excluded, given the future of its identity; empty if it is used."""
     if future.status == "pending":
-        return f"did not say who it is within {DESCRIBE:g} s"
+        return f"did not identify itself within {DESCRIBE:g} s"
     if future.status != "finished":
         error = future.exception() if future.status == "error" else None
         return printable(f"cannot run tilec ({type(error).__name__}: {error})")
@@ -330,4 +332,4 @@ def _stranger(me: Identity, future: Any) -> str:
         found = node.unframed(future.result(timeout=SILENT))
         return me.difference(found) if isinstance(found, Identity) else printable(str(found))
     except Exception as error:  # the worker can send anything
-        return printable(f"does not say who it is ({type(error).__name__}: {error})")
+        return printable(f"does not identify itself ({type(error).__name__}: {error})")

@@ -163,8 +163,8 @@ class _Reader:
         for tuned in read_tuned(tables, targets, self.refuse, self.span):
             served += serve(tuned, entries, kernels, root, notes)
             if fixed_twice(tuned, entries):
-                hint = "take the constants of the choices out of the `[[kernel]]`, or their schedules to it"
-                message = f"choices of `{tuned.kernel}` have a `schedule`, and their constants stand in a `[[kernel]]`"
+                hint = "remove the constants of the choices from the `[[kernel]]`, or move their schedules there"
+                message = f"choices of `{tuned.kernel}` have a `schedule`, but their constants are in a `[[kernel]]`"
                 self.refuse("E0802", message, tuned.span, hint)
         every = tuple(entries)
         entries = expanded(entries, served)
@@ -242,8 +242,8 @@ class _Reader:
                 name = f"{entry.name} {sorted(values.items())!r}"
                 if name in seen:
                     values_text = ", ".join(f"{key} = {item}" for key, item in values.items())
-                    first = Label(seen[name], "first asked for here")
-                    message = f"kernel `{entry.name}` is asked for twice" + (f" at {values_text}" if values_text else "")
+                    first = Label(seen[name], "first listed here")
+                    message = f"kernel `{entry.name}` is listed twice" + (f" at {values_text}" if values_text else "")
                     self.problems.append(Diagnostic("E0806", message, Label(entry.span), (first,), hint="remove one of them"))
                     break
                 seen[name] = entry.span

@@ -142,7 +142,7 @@ def _diagnostic(item: _Wrong, by_kernel: _Specialisations) -> Diagnostic:
         message = f"several artifacts of `{kernel}`{f' have {requested}' if requested else ''}: " + " and ".join(
             f"`{name}`" for name in item.fitting[:2]
         )
-        hint = f"remove all but one, or say in a `[[tuning]]` of `{kernel}` which is launched when"
+        hint = f"remove all but one, or choose between them in a `[[tuning]]` of `{kernel}`"
         return Diagnostic("E0810", message, Label(launch_span), notes=(note,), hint=hint)
     message = f"no artifact of `{kernel}`{f' with {requested}' if requested else ''} for {', '.join(item.targets)}"
     unknown = [name for name in request.constants if known and all(name not in values for _, values in known)]

@@ -59,7 +59,7 @@ def _read(table: dict[str, Any], refuse: Callable[..., None], span_of: Callable[
         refuse("E0802", "`read_only` is not true or false", span_of("read_only"), "write `read_only = true`")
         return None
     if "@" in url:
-        hint = "everybody who has the file would have it; name a remote with a password in `TILEC_REMOTE_CACHE`"
+        hint = "everyone with the file could read it; name a remote with a password in `TILEC_REMOTE_CACHE`"
         refuse("E0802", "the URL of a remote has a user or a password", span_of(), hint)
         return None
     if problem := fault(url):

@@ -47,8 +47,8 @@ _EXAMPLES: Final = {
     "persistent": "true",
 }
 _ELSEWHERE: Final = {
-    "split": "blocks share the depth of a product in the kernel's own text: an axis of the grid for the parts, which a second "
-    "kernel adds, as `matmul_split.py` and `merge_splits.py` in tilec's `kernels_src` do"
+    "split": "write split-K in the kernel: a grid axis for the parts, and a second "
+    "kernel that adds them, as in `matmul_split.py` and `merge_splits.py` of tilec's `kernels_src`"
 }
 """Properties that are not part of a schedule, and the place that determines them."""
 Refuse = Callable[[str, str, Span, str], None]

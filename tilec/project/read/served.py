@@ -50,7 +50,7 @@ def serve(
         except ValueError as error:
             reason = f"`{path.name}` {error}"
         if reason:
-            notes.append(_note(tuned, target, f"what was measured of `{tuned.kernel}` for {target.name} is not used: {reason}"))
+            notes.append(_note(tuned, target, f"the measurements of `{tuned.kernel}` for {target.name} are not used: {reason}"))
         if table is not None and not reason:
             found.append(_by_table(tuned, entries, target, table))
         else:
@@ -60,7 +60,7 @@ def serve(
 
 def _note(tuned: Tuned, target: Target, message: str) -> Diagnostic:
     command = f"tilec tune --kernel {tuned.kernel} --arch {target.name.removesuffix('a')}"
-    hint = f"run `{command}`; what is the same machine code is not measured again"
+    hint = f"run `{command}`; unchanged machine code is not measured again"
     return Diagnostic("N0104", message, Label(tuned.span), hint=hint)
 
 
@@ -72,7 +72,7 @@ def other_code(served: Iterable[Served], output: Path) -> list[Diagnostic]:
         for name, digest in one.cubins.items():
             path = output / one.target.name / f"{name}.cubin"
             if os.path.isfile(path) and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-                message = f"`{name}` for {one.target} is other machine code than was measured"
+                message = f"`{name}` for {one.target} has other machine code than the measured one"
                 found.append(_note(one.tuned, one.target, message))
                 break
     return found
@@ -82,7 +82,7 @@ def _unfit(table: Table, tuned: Tuned, entries: Sequence[KernelEntry], target: T
     if (table.kernel, table.arch) != (tuned.kernel, target.name):
         return f"it is of `{table.kernel}` for {table.arch}"
     if table.cost != cost_text(tuned.terms):
-        return "`cost` is another than it was"
+        return "`cost` changed"
     for one in table.kept:
         if _declared(one, tuned, entries, target) is None:
             return f"the choice {description({**one.constants, **one.schedule})} is no longer declared"

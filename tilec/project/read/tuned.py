@@ -126,7 +126,7 @@ def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, s
     terms: dict[str, str] = cast("dict[str, str]", given) if isinstance(given, dict) else {}
     if not terms or any(type(text) is not str for text in terms.values()):
         hint = 'write `cost = "cdiv(out[0], BM)"`'
-        refuse("E0802", "`cost` is not an expression, nor a table of some by name", span_of("cost"), hint)
+        refuse("E0802", "`cost` is neither an expression nor a table of expressions", span_of("cost"), hint)
         return None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
         refuse(
@@ -140,7 +140,7 @@ def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, s
         blocks = numbers.get(AT_ONCE, 1)
         if type(blocks) is not int or not 0 < blocks < 1 << 31:
             hint = "write how many blocks run at the same time, at least 1, or leave it out"
-            refuse("E0802", f"`{AT_ONCE}` is no number of blocks", span_of("choices", AT_ONCE), hint)
+            refuse("E0802", f"`{AT_ONCE}` is not a number of blocks", span_of("choices", AT_ONCE), hint)
             return None
         rules = None
         if "schedule" in row:
@@ -151,7 +151,7 @@ def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, s
         candidates.append(Candidate(constants, numbers, rules))
     measured_by = table.get("measured")
     if measured_by is None and any(name != AT_ONCE for one in candidates for name in one.numbers):
-        refuse("E0802", "`measured` does not say where the numbers of the choices come from", span_of("choices"), "")
+        refuse("E0802", "`measured` does not name the source of the choices' numbers", span_of("choices"), "")
         return None
     constants = table.get("constants", {})
     if not isinstance(constants, dict) or not all(
@@ -186,7 +186,7 @@ def _check(tuned: Tuned) -> None:
         cost_names = {name for name in parse(text).names if "[" not in name} - {AT_ONCE}
         for one in tuned.candidates:
             for name in sorted(cost_names - {*one.constants, *one.numbers}):
-                raise StepError(f"`cost` asks for `{name}`, which the choice {description(one.constants)} has not")
+                raise StepError(f"`cost` uses `{name}`, which the choice {description(one.constants)} does not set")
 
 
 def _shapes(value: Any, refuse: Refuse, span_of: Callable[..., Span]) -> tuple[Mapping[str, int], ...]:

@@ -1,1 +1,1 @@
-"""Runs kernels on the interpreter beside their references: launches, inputs, and the project that `tilec new` writes."""
+"""Runs kernels on the interpreter against their references: launches, inputs, and the project that `tilec new` writes."""

@@ -102,7 +102,7 @@ def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str
         if name not in names:
             raise LaunchValuesError(f"no launch value `{name}`; they are {', '.join(sorted(names)) or 'none'}")
         if name not in floats and int(value) != value:
-            raise LaunchValuesError(f"`{name}` is an integer, and {value:g} is none")
+            raise LaunchValuesError(f"`{name}` is an integer, found {value:g}")
     tiles = sorted({int(c) for c in contract.constants.values() if isinstance(c, int) and c >= _LEAST_TILE})
     sizes = (
         *_SIZES,
@@ -133,7 +133,7 @@ def _none_found(contract: Contract, given: dict[str, float], floats: set[str]) -
     for check in contract.launch_checks:
         if known.keys() >= set(check.condition.symbols()) and not check.condition.evaluate(known):
             return f"no launch has {shown}: {check.text}"
-    shown_values = f" beside {shown}" if shown else ""
+    shown_values = f" with {shown}" if shown else ""
     return f"found no small sizes{shown_values} that the launch checks allow; give them with --dims"
 
 

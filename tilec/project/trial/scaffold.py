@@ -63,7 +63,7 @@ def NAME(x):
     weights = np.exp(wide - wide.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
 ''',
-    "kernels_src/baseline.py": '''"""What `tilec bench` times the kernels beside, on a GPU: of torch tensors."""
+    "kernels_src/baseline.py": '''"""Baselines of `tilec bench`: functions of torch tensors, by kernel name."""
 
 import torch
 
@@ -86,9 +86,9 @@ def test_kernels_are_right():
     "README.md": """# NAME
 
     tilec check --proofs      # prove it safe, for every architecture of build.toml
-    tilec run NAME            # run it at small sizes, beside its reference
+    tilec run NAME            # run it at small sizes and compare with its reference
     tilec test                # several sizes of every specialisation
-    tilec bench NAME          # time it beside torch and the roofline, on a GPU; without one, the floor
+    tilec bench NAME          # time it on a GPU, compared with torch and the roofline; without a GPU, its minimum time
     tilec build               # CUBINs and launch contracts, in artifacts/build
 
 On a machine with the GPU and no compiler:

@@ -131,7 +131,7 @@ def verdict(golden: Record, now: Record) -> list[Diagnostic]:
             worse.setdefault(change.name, []).append(change.text)
     hint = "undo the change, or accept it with `tilec ratchet --update` and commit the golden files with it"
     found = [
-        Diagnostic("E0708", f"`{name}` got worse than its golden record", notes=tuple(lines), hint=hint)
+        Diagnostic("E0708", f"`{name}` is worse than its golden record", notes=tuple(lines), hint=hint)
         for name, lines in worse.items()
     ]
     missing = unheld(golden, now)

@@ -44,7 +44,7 @@ def differences(bundle: Bundle, rebuilt: Bundle) -> list[str]:
             found.extend(f"{name}: {line}" for line in _kernel_differences(original[name], others[name]))
     if set(bundle.texts()) != set(rebuilt.texts()):
         found.append("the tile IR and PTX that it carries differ")
-    return found or ["the bytes of the files differ, and nothing that they say does"]
+    return found or ["the files differ, although all of their fields are equal"]
 
 
 def _kernel_differences(original: BundledKernel, other: BundledKernel) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _kernel_differences(original: BundledKernel, other: BundledKernel) -> Iterat
         yield f"its {PRODUCTS.get(name, name)} differs"
     for name in _unequal(original.manifest.toolchain, other.manifest.toolchain):
         left, right = original.manifest.toolchain.get(name, "none"), other.manifest.toolchain.get(name, "none")
-        yield f"it says it was made by {name} {left:.40}, and {right:.40} is installed"
+        yield f"it was made by {name} {left:.40}, but {right:.40} is installed"
     fields: dict[str, Any] = to_json(original.manifest)
     others: dict[str, Any] = to_json(other.manifest)
     for name in _unequal(fields, others):

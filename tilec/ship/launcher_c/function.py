@@ -63,7 +63,7 @@ def function_of(manifest: Manifest, name: str, kernels: str, number_of: int) -> 
         lines += _launch_checks(manifest, names)
         grid = [expression(expr, names) for expr in manifest.grid] + ["1"] * (3 - len(manifest.grid))
     except KeyError as missing:
-        raise ValueError(f"has a contract that names `{missing.args[0]}`, which is no parameter") from None
+        raise ValueError(f"has a contract that names `{missing.args[0]}`, which is not a parameter") from None
     lines.append(f"    const int64_t tilec_grid[3] = {{{', '.join(grid)}}};")
     lines += _checked('tilec_faulty(tilec_at, tilec_name, "the grid")')
     for axis in range(len(manifest.grid)):

@@ -44,18 +44,18 @@ class Authorization:
         wanted = read_challenges(challenges)
         credentials = self._known()
         if self._in_clear and ("basic" in wanted if credentials is None else wanted):
-            message = f"`{self._host}` asks who you are, which over plain http everybody in between would read"
+            message = f"`{self._host}` requires a login, which plain http would send unencrypted"
             raise RegistryError(
-                "E0733", message, f"leave out `--plain-http`, or `docker logout {self._host}` to go on as nobody"
+                "E0733", message, f"leave out `--plain-http`, or `docker logout {self._host}` to continue anonymously"
             )
         if "bearer" in wanted:
             self.header = f"Bearer {self._token(wanted['bearer'], credentials)}"
         elif "basic" in wanted and credentials is not None and not credentials.identity_token:
             self.header = credentials.basic
         elif "basic" in wanted:
-            raise RegistryError("E0733", f"`{self._host}` asks who you are", f"`docker login {self._host}`")
+            raise RegistryError("E0733", f"`{self._host}` requires a login", f"`docker login {self._host}`")
         else:
-            raise RegistryError("E0733", f"`{self._host}` refuses access, and names no way to ask for it")
+            raise RegistryError("E0733", f"`{self._host}` refuses access and offers no login")
 
     def _token(self, challenge: Mapping[str, str], credentials: Credentials | None) -> str:
         realm = self._realm(challenge.get("realm", ""), credentials)
@@ -83,7 +83,7 @@ class Authorization:
         found = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
         token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise RegistryError("E0732", f"the token service `{realm.hostname}` answered what is no token (status {status})")
+            raise RegistryError("E0732", f"the token service `{realm.hostname}` returned no valid token (status {status})")
         return token
 
     def _realm(self, text: str, credentials: Credentials | None) -> urllib.parse.SplitResult:
@@ -98,12 +98,14 @@ class Authorization:
         if not (
             host and is_local and (realm.scheme == "https" or (realm.scheme == "http" and local)) and realm.username is None
         ):
-            raise RegistryError("E0733", f"`{self._host}` names a token service that is no https address: {foreign(text, 80)}")
+            raise RegistryError(
+                "E0733", f"`{self._host}` names a token service that is not a https address: {foreign(text, 80)}"
+            )
         if is_loopback(host) and not local:
             raise RegistryError("E0733", f"`{self._host}` names a token service on this machine: {foreign(text, 80)}")
         if credentials is not None and not may_know(self._name, host):
             message = f"`{self._host}` wants your password sent to `{foreign(host, 80)}`, which is another domain"
-            raise RegistryError("E0733", message, f"`docker logout {self._host}` to go on without it")
+            raise RegistryError("E0733", message, f"`docker logout {self._host}` to continue without it")
         kept = [(name, value) for name, value in urllib.parse.parse_qsl(realm.query) if name not in ("scope", "service")]
         return realm._replace(query=urllib.parse.urlencode(kept), fragment="")
 

@@ -111,7 +111,7 @@ class Client:
             if challenges is not None:
                 challenged = True
                 self._authorization.response(challenges)
-        raise self.invalid_response("it redirects again and again")
+        raise self.invalid_response("it redirects too often")
 
     @contextlib.contextmanager
     def _exchange(
@@ -125,7 +125,9 @@ class Client:
         except ssl.SSLCertVerificationError as error:
             reason = error.verify_message or error.reason
             hint = "make its certificate's authority known to this machine, for example with `SSL_CERT_FILE`"
-            raise RegistryError("E0731", f"`{url.hostname}` does not prove who it is: {reason}", hint) from None
+            raise RegistryError(
+                "E0731", f"`{url.hostname}` has no certificate that this machine trusts: {reason}", hint
+            ) from None
 
     def _resolve(self, base: urllib.parse.SplitResult, given: str) -> urllib.parse.SplitResult:
         """The absolute URL of a path or URL given by the registry; RegistryError E0732 if it is not permitted."""
@@ -134,14 +136,16 @@ class Client:
             url = urllib.parse.urlsplit(urllib.parse.urljoin(base.geturl(), text))
             host, port = url.hostname or "", url.port
         except ValueError:
-            raise self.invalid_response("it names an address that is none") from None
+            raise self.invalid_response("it names an invalid address") from None
         plain = text.isascii() and text.isprintable() and " " not in text
         if not given or not host or port == 0 or not plain or url.username is not None or url.password is not None:
-            raise self.invalid_response("it names an address that is none")
+            raise self.invalid_response("it names an invalid address")
         same = url[:2] == self._origin[:2]
         local = is_loopback(host) and is_loopback(self._name) and url.scheme == "http"
         if not same and not local and (url.scheme != "https" or is_loopback(host)):
-            raise self.invalid_response(f"it leads to `{foreign(host, 80)}`, which is neither itself nor another host by https")
+            raise self.invalid_response(
+                f"it leads to `{foreign(host, 80)}`, which is neither the same host nor an https address"
+            )
         return url._replace(fragment="")
 
     def _ask_token(
@@ -163,11 +167,13 @@ class Client:
             if attempt + 1 < self.limits.attempts:
                 time.sleep(pause)
                 pause *= 2
-        raise RegistryError("E0731", f"`{self.reference.api_host}` cannot be reached or breaks off: {foreign(str(last))}")
+        raise RegistryError(
+            "E0731", f"`{self.reference.api_host}` cannot be reached, or closes the connection: {foreign(str(last))}"
+        )
 
     def invalid_response(self, what: str) -> RegistryError:
         """The error for an invalid response; `what` describes the problem."""
-        return RegistryError("E0732", f"`{self.reference.api_host}` is not to be believed: {what}")
+        return RegistryError("E0732", f"`{self.reference.api_host}` sent an invalid response: {what}")
 
     def refused(self, response: Response, what: str) -> RegistryError:
         """The error for a response with an unexpected status; `what` names what was requested."""
@@ -206,7 +212,7 @@ class Client:
             raise self.invalid_response(f"its {document_name} has more than {limit} bytes")
         found = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if stated and stated.startswith("sha256:") and not hmac.compare_digest(stated.encode(), found.encode()):
-            raise self.invalid_response(f"it says that its {document_name} has another digest than it has")
+            raise self.invalid_response(f"its {document_name} does not match the digest in the response")
         if DIGEST.fullmatch(name) and found != name:
             raise self.invalid_response(f"its {document_name} has the digest {found}")
         if expected is not None and (kind, len(body)) != (expected.media_type, expected.size):
@@ -281,7 +287,7 @@ class Client:
 
         self.again(fetch_part)
         if f"sha256:{total.hexdigest()}" != wanted.digest:
-            raise self.invalid_response(f"its blob {wanted.digest[:19]} is not the one of its digest")
+            raise self.invalid_response(f"its blob {wanted.digest[:19]} does not match its digest")
 
     def _check_blob(self, response: Response, wanted: Descriptor, at: int) -> None:
         document_name = f"blob {wanted.digest[:19]}"
@@ -291,13 +297,15 @@ class Client:
         if at:
             found = _RANGE.fullmatch(response.header("Content-Range"))
             if found is None or tuple(map(int, found.groups())) != (at, wanted.size - 1, wanted.size):
-                raise self.invalid_response(f"its {document_name} goes on at another place than asked for")
+                raise self.invalid_response(f"its {document_name} resumes at another offset than requested")
         if response.length is not None and response.length != wanted.size - at:
-            raise self.invalid_response(f"its {document_name} has {response.length + at} bytes where {wanted.size} are due")
+            raise self.invalid_response(
+                f"its {document_name} has {response.length + at} bytes where {wanted.size} are expected"
+            )
 
     def _refuse_coding(self, response: Response, what: str) -> None:
         if response.header("Content-Encoding").lower() not in ("", "identity"):
-            raise self.invalid_response(f"its {what} is compressed on the way, which was not asked for")
+            raise self.invalid_response(f"its {what} is compressed, which was not requested")
 
     # Writes
 
@@ -312,7 +320,7 @@ class Client:
                 response.body(MAX_ERROR)
                 stated = response.header("Docker-Content-Digest")
                 if stated.startswith("sha256:") and stated != descriptor.digest:
-                    raise self.invalid_response("it stored a manifest under another digest than its own")
+                    raise self.invalid_response("it stored a manifest under a wrong digest")
                 return bool(response.header("OCI-Subject"))
 
         return self.again(store_manifest)

@@ -68,7 +68,7 @@ class Address:
     def of(cls, url: urllib.parse.SplitResult) -> Address:
         """The address of a URL; ValueError if it has none."""
         if url.scheme not in ("http", "https") or not url.hostname or url.username is not None or url.password is not None:
-            raise ValueError("is no address of a registry")
+            raise ValueError("is not an address of a registry")
         return cls(url.scheme, url.hostname, url.port or (443 if url.scheme == "https" else 80))
 
 
@@ -143,10 +143,10 @@ def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
     try:
         proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
         if proxy.port == 0 or proxy.scheme != "http" or not proxy.hostname:
-            raise ValueError("it is none of a proxy that is spoken to by http")
+            raise ValueError("it is not the address of an http proxy")
     except ValueError:  # the value is not shown: it may contain a password
         hint = "write `http://HOST:PORT`, unset it, or put the registry's host into `no_proxy`"
-        raise RegistryError("E0731", "`https_proxy` is no address of a proxy that is spoken to by plain http", hint) from None
+        raise RegistryError("E0731", "`https_proxy` is not the address of an http proxy", hint) from None
     return proxy
 
 
@@ -180,7 +180,7 @@ class Response:
         if not text:
             return None
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise Broken("its Content-Length is no size")
+            raise Broken("its Content-Length is invalid")
         return int(text)
 
     def piece(self) -> bytes:

@@ -77,7 +77,7 @@ def _docker_config() -> dict[str, Any]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        raise RegistryError("E0733", f"`{path}` is not docker's configuration", "mend it, or `docker login` again")
+        raise RegistryError("E0733", f"`{path}` is not docker's configuration", "fix it, or run `docker login` again")
     return cast("dict[str, Any]", data)
 
 
@@ -90,7 +90,7 @@ def _from_entry(entry: dict[str, Any], host: str) -> Credentials | None:
             return None
         username, _, password = base64.b64decode(both, validate=True).decode("utf-8").partition(":")
     except ValueError:  # invalid base64 or UTF-8
-        raise RegistryError("E0733", f"docker's configuration has an `auth` of `{host}` that is none") from None
+        raise RegistryError("E0733", f"docker's configuration has an invalid `auth` of `{host}`") from None
     return Credentials(username, password.rstrip("\0"))
 
 
@@ -101,7 +101,7 @@ def _from_helper(name: str, key: str) -> Credentials | None:
     try:
         done = subprocess.run([program, "get"], input=key.encode(), capture_output=True, timeout=HELPER_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
-        raise RegistryError("E0733", f"docker's credential helper `{name}` cannot be run, or does not end") from None
+        raise RegistryError("E0733", f"docker's credential helper `{name}` cannot be run, or timed out") from None
     if done.returncode:
         if b"not found" in done.stdout + done.stderr:
             return None
@@ -112,5 +112,5 @@ def _from_helper(name: str, key: str) -> Credentials | None:
         username, secret = str(found["Username"]), str(found["Secret"])
         (username + secret).encode("utf-8")
     except (ValueError, KeyError, TypeError):
-        raise RegistryError("E0733", f"docker's credential helper `{name}` answered what is no credential") from None
+        raise RegistryError("E0733", f"docker's credential helper `{name}` returned no valid credential") from None
     return Credentials(identity_token=secret) if username == _TOKEN_USER else Credentials(username, secret)

@@ -130,7 +130,7 @@ def read_document(data: bytes, descriptor: Descriptor) -> Document:
     """Parse a manifest or index; ValueError with the reason if it is invalid or not of the descriptor's type."""
     known = _object(parse(data, limit=MAX_DOCUMENT), "it")
     if known.get("schemaVersion") != 2 or known.get("mediaType") != descriptor.media_type:
-        _refuse(f"it is no `{descriptor.media_type}`")
+        _refuse(f"it is not a `{descriptor.media_type}`")
     kind = known.get("artifactType", "")
     if not isinstance(kind, str):
         _refuse("artifactType: not a text")

@@ -77,7 +77,7 @@ def frame_of(manifest: bytes) -> Frame:
     for row in rows:
         digest = cast("dict[str, Any]", row).get("sha256") if isinstance(row, dict) else None
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
-            raise ValueError("it names a blob by no digest")
+            raise ValueError("it names a blob without a digest")
         known.append((digest, _size(cast("dict[str, Any]", row).get("size"), digest[:12])))
     header, offsets = layout(len(manifest), (size for _, size in known), text_size)
     if header.file_size > MAX_FILE:
@@ -105,7 +105,7 @@ def split(data: bytes) -> Parts:
     view = memoryview(data)
     parts = Parts(manifest, tuple(view[piece.offset : piece.offset + piece.size] for piece in frame.pieces), frame)
     if join(frame, parts.blobs) != data:
-        raise ValueError("is not the one encoding of its contents")
+        raise ValueError("is not canonically encoded")
     return parts
 
 

@@ -1,4 +1,4 @@
-"""Pulls bundles from a registry into files; every byte is verified to be the one that was pushed.
+"""Pulls bundles from a registry into files; every byte is verified to be as pushed.
 
 A bundle is assembled in a temporary file next to its destination, from blobs that were compared with their digests. The whole
 file is compared with the digest in the index, then validated by `check` (from the caller: `tilec.runtime.open_bundle` under the
@@ -129,7 +129,7 @@ def _agreed(client: Client, stated: Descriptor) -> Document:
     client.expect(stated.size)
     found = client.document(stated.digest, stated)
     if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != stated.annotations:
-        raise client.invalid_response(f"its manifest {stated.digest[:19]} is not of what its index says")
+        raise client.invalid_response(f"its manifest {stated.digest[:19]} differs from its entry in the index")
     return found
 
 
@@ -177,7 +177,9 @@ def _pull_one(
         file = locks.enter_context(locked(temporary))
         offsets = _write(client, document, frame, file.fileno(), shared)
         if _seal(file.fileno(), frame.size) != sha256:
-            raise client.invalid_response(f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
+            raise client.invalid_response(
+                f"the bundle of its manifest {digest[:19]} has another sha256 than the manifest states"
+            )
         os.fsync(file.fileno())
         attestations = _attestations(client, digest)
         if attestations:

@@ -54,13 +54,13 @@ def read_reference(text: str) -> Reference:
     if not at_sign and ":" in name:
         name, _, tag = name.partition(":")
         if not TAG.fullmatch(tag):
-            raise ValueError(f"has a tag `{tag:.40}` that is none")
+            raise ValueError(f"has the invalid tag `{tag:.40}`")
     if at_sign and not DIGEST.fullmatch(digest):
         raise ValueError("has a digest that is not `sha256:` and 64 hex digits")
     if host == DOCKER_HUB and "/" not in name:
         name = f"library/{name}"
     if len(host) + len(name) > MAX_NAME or not _REPOSITORY.fullmatch(name):
-        raise ValueError(f"has a repository `{name:.40}` that is none: lower case letters, digits, `.`, `_`, `-` and `/`")
+        raise ValueError(f"has the invalid repository `{name:.40}`: use lower case letters, digits, `.`, `_`, `-` and `/`")
     return Reference(host.lower(), name, tag, digest)
 
 

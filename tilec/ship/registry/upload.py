@@ -75,7 +75,7 @@ class _Session:
         with self._client.request("PATCH", self._location, headers=headers, body=part) as response:
             if response.status == 416:  # the registry's offset differs; `resume` asks for it
                 response.body(MAX_ERROR)
-                raise Broken("it lost its place")
+                raise Broken("it reports another upload offset")
             if response.status not in (202, 204):
                 raise self._client.refused(response, "a chunk of a blob")
             self._moved(response)
@@ -98,7 +98,7 @@ class _Session:
         with self._client.request("PUT", location, headers=_OCTETS, body=rest) as response:
             if response.status == 416:
                 response.body(MAX_ERROR)
-                raise Broken("it lost its place")
+                raise Broken("it reports another upload offset")
             if response.status != 201:
                 raise self._client.refused(response, f"the blob {self._wanted.digest[:19]}")
             response.body(MAX_ERROR)

@@ -69,7 +69,7 @@ def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
         ):
             files = kernel_files(build, entries[kernel], store, digests)[0] if kernel in entries else {}
             if digest_of_files(files) != digest:
-                wrong.append(f"the sources of `{kernel}` are others")
+                wrong.append(f"the sources of `{kernel}` differ")
             found |= files
     family = next((build.families[model.family] for model in build.models if model.name == bundle.model), None)
     if family is None:
@@ -78,13 +78,13 @@ def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
         family.declaration.syntax != bundle.declaration.syntax
         or list(family.tables[Target.parse(bundle.arch)]) != bundle.tables
     ):
-        wrong.append("its step or tuning is another")
+        wrong.append("its step or tuning differs")
     for path in (build.path, *([family.path] if family is not None else [])):
         file = path.resolve()  # the same form as source paths in `tilec.project.read.plan`
         name = file.relative_to(build.root).as_posix() if file.is_relative_to(build.root) else str(file)
         found[name] = digests.digest(file)
     outside = [Path(name).name for name in sorted(found) if os.path.isabs(name)]
-    wrong += [f"`{name}` lies outside of the project, and what is signed names files by their place in it" for name in outside]
+    wrong += [f"`{name}` lies outside of the project, but signed paths are relative to it" for name in outside]
     if wrong:
         hint = "check out the sources it was packed from, all in one folder, or leave `--project` out"
         message = f"`{bundle.path}` was not made from the project at `{build.root}`"

@@ -1,6 +1,6 @@
 """Runs the engine's own command on forged model folders, and watches what it does.
 
-python -P tests/fuzz/model_judge.py WORK FIRST LAST
+python -P tests/fuzz/model_checker.py WORK FIRST LAST
 
 Forges the folders of the seeds from FIRST to before LAST in WORK, one after the other. For each, the command generates text on
 the interpreter, in this process, with the folder as working directory. A line of JSON for each goes to stdout: the seed, the
@@ -157,7 +157,7 @@ def judge(seed: int, good: Path, work: Path) -> dict[str, Any]:
     if (place.parent / CANARY).exists():
         wrong.append("code of the folder ran")
     if set(os.listdir(place.parent)) - before:
-        wrong.append("a file was written beside the folder")
+        wrong.append("a file was written next to the folder")
     if status not in STATUSES and not wrong:
         wrong.append(f"status {status}")
     if status > 0 and not re.fullmatch(r"error: [^\n]{1,2000}\n", err):
