@@ -18,8 +18,13 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Storage size in bytes; a bool occupies one."""
-        return max(1, self.bits // 8)
+        """Storage size of one element in bytes; a bool occupies one. Elements of a packed dtype have no such size."""
+        assert self.kind == "b" or self.bits % 8 == 0, f"elements of {self.name} are packed: ask bytes_of"
+        return self.bytes_of(1)
+
+    def bytes_of(self, count: int) -> int:
+        """Storage size of `count` adjacent elements in bytes; the last byte of a packed dtype may be partly used."""
+        return -(-count * (8 if self.kind == "b" else self.bits) // 8)
 
     @property
     def is_float(self) -> bool:

@@ -122,13 +122,13 @@ PADDED_BYTES: Final = 64 << 10
 
 def row_padding(tile: TileType) -> int:
     """Bytes of padding between rows of a matrix in shared memory, if its rows would all begin in the same bank."""
-    pitch, size = tile.shape[-1] * tile.dtype.bytes, tile.size * tile.dtype.bytes
+    pitch, size = tile.dtype.bytes_of(tile.shape[-1]), tile.dtype.bytes_of(tile.size)
     return ROW_PADDING_BYTES if tile.rank == 2 and pitch % BANKS_BYTES == 0 and size <= PADDED_BYTES else 0
 
 
 def conversion_bytes(tile: TileType) -> int:
     """Largest amount of shared memory for a layout conversion of a matrix."""
-    return tile.size * tile.dtype.bytes + tile.shape[0] * row_padding(tile)
+    return tile.dtype.bytes_of(tile.size) + tile.shape[0] * row_padding(tile)
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

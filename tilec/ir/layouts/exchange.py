@@ -91,7 +91,7 @@ def _rearranged_bytes(op: Reshape | Permute) -> int:
     if isinstance(source.owner, Constant):
         return 0
     same_elements = reshaped(source.layout, source.tile.shape, tile.shape)
-    return tile.size * tile.dtype.bytes if same_elements is None else _moved_bytes(tile, same_elements, layout)
+    return tile.dtype.bytes_of(tile.size) if same_elements is None else _moved_bytes(tile, same_elements, layout)
 
 
 def _reduced_bytes(op: Reduce, threads: int) -> int:

@@ -114,7 +114,7 @@ def _peelable_iterations(function: Function, op: Op, known: set[Value], threads:
     if not loads:
         return 0, 1
     lower, upper, step = (int(bound) for bound in bounds)
-    size = sum(load.result.tile.size * load.result.tile.dtype.bytes for load in loads)
+    size = sum(load.result.tile.dtype.bytes_of(load.result.tile.size) for load in loads)
     return max(0, -(-(upper - lower) // step)), max(1, size // (4 * threads))
 
 
