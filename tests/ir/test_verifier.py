@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from tests import shipped
@@ -14,11 +12,7 @@ from tilec.ir.ops.staging_ops import Part, Relayout
 from tilec.ir.text.parser import parse_function
 from tilec.ir.types import TileType, i32
 from tilec.ir.verifier import verify
-from tilec.passes.schedule import prepare
 from tilec.pipeline import Request, Work, stage_named
-from tilec.target.targets import SM_90A
-
-prepare_module = importlib.import_module("tilec.passes.schedule.prepare")  # the package has a function of the same name
 
 GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %out: out tensor<f32, [N, M], align 16>, %z: out tensor<bf16, [N, M], align 16>, %n: i32, %e: f32) {
@@ -362,31 +356,6 @@ def test_the_location_in_the_source_is_named() -> None:
     store.operands.pop()
     with pytest.raises(VerifyError, match=r"add\.py:\d+:\d+: store: one offset and one extent per tensor axis"):
         verify(function)
-
-
-@pytest.mark.parametrize(
-    "name", ["canonicalize", "wait_prior", "staging", "versioning", "layout", "conversions", "exchanges", "meetings"]
-)
-def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    function = shipped.load("add")
-
-    def break_it(*_: object, **__: object) -> Function:
-        function.grid = ()
-        return function
-
-    module, attribute = {
-        "canonicalize": (prepare_module, "canonicalize"),
-        "wait_prior": (prepare_module.dependency_wait, "insert"),
-        "staging": (prepare_module.staging, "stage"),
-        "versioning": (prepare_module.versioning, "version"),
-        "layout": (prepare_module.layout, "assign"),
-        "conversions": (prepare_module.conversions, "convert"),
-        "exchanges": (prepare_module.shared_conversions, "exchange"),
-        "meetings": (prepare_module.barrier_insertion, "meet"),
-    }[name]
-    monkeypatch.setattr(module, attribute, break_it)
-    with pytest.raises(VerifyError, match=f"after {name}: add: a grid has 1 to 3 extents, not 0"):
-        prepare(function, SM_90A)
 
 
 def test_the_first_stage_verifies_the_function_of_the_frontend(monkeypatch: pytest.MonkeyPatch) -> None:
