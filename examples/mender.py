@@ -294,7 +294,7 @@ def _word(node: ast.expr) -> str:
 
 
 def _declared(tree: ast.Module) -> tuple[list[str], set[str]]:
-    """The file's dims in order, and its elements. Names from files beside it are dims, except those of dtypes, such as `E`."""
+    """The file's dims in order, and its elements. Names from files next to it are dims, except those of dtypes, such as `E`."""
     bases = {one.name: set(map(_word, one.bases)) for one in tree.body if isinstance(one, ast.ClassDef)}
     local = [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.level]
     shared = [alias.name for one in local for alias in one.names if alias.name.isupper()]

@@ -119,8 +119,8 @@ class Backend(StepRunner):
                 sequence.length = start + launched - len(in_flight)
 
     def decode_steps(self, sequences: int) -> DecodeSteps:
-        """Memory and steps for `sequences` sequences beside the backend's own. StepError or an EngineError if the step declares
-        none of so many, DeviceError if they do not fit."""
+        """Memory and steps for `sequences` sequences in addition to the backend's own. StepError or an EngineError if the step
+        declares none for that number, DeviceError if they do not fit."""
         self._check_open()
         self._steps = [steps for steps in self._steps if not steps.closed]
         self._steps.append(DecodeSteps(self, sequences))

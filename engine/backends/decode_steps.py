@@ -103,7 +103,7 @@ class StepRunner(ABC):
 
 class DecodeSteps:
     """Decode steps of `sequences` sequences on a loaded backend. Not thread-safe. StepError if the model's step declares none
-    of so many."""
+    for that number."""
 
     def __init__(self, runner: StepRunner, sequences: int) -> None:
         self.sequences, self._runner, self.closed = sequences, runner, False

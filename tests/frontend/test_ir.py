@@ -167,7 +167,7 @@ def test_tile_functions_come_from_files_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["dims", ".dims"])
-def test_dims_and_elements_come_from_files_beside(tmp_path: Path, module: str) -> None:
+def test_dims_and_elements_come_from_other_files(tmp_path: Path, module: str) -> None:
     dims = 'import tilec as tl\nclass E(tl.Element): "e"\nclass N(tl.Dim): "n"\n'
     kernel = "@tl.kernel\ndef k(x: tl.In[E, N], out: tl.Out[E, N], *, E: tl.Const):\n"
     kernel += "    tl.grid(N)\n    tl.store(out, tl.bid(0), tl.load(x, tl.bid(0)))\n"

@@ -28,9 +28,9 @@ ORDERS: Final[dict[str, tuple[Family, ...]]] = {
 }
 """How consumers process a persistent block's tiles: `grid`, all consumers share each tile; `pingpong`, round-robin, each
 consumer has its own tile."""
-BEHIND: Final = "behind"
+AFTER_WAIT: Final = "behind"
 BEFORE: Final = "before"
-NEXT: Final = (BEHIND, BEFORE)
+NEXT: Final = (AFTER_WAIT, BEFORE)
 THREADS: Final = "threads"
 STREAMED: Final = "streamed"
 STORES: Final[dict[str, tuple[Family, ...]]] = {THREADS: (), STREAMED: (), TMA: COPIES[TMA]}
@@ -97,7 +97,7 @@ class Schedule:
     cluster: int = 1
     order: str = GRID
     early: int | None = None
-    next: str = BEHIND
+    next: str = AFTER_WAIT
     store: str = THREADS
 
     @property

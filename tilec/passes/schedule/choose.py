@@ -35,7 +35,7 @@ from tilec.passes.schedule.simplify.canonicalize import canonicalize
 from tilec.passes.schedule.specialization import persistent, pingpong
 from tilec.target.families import CP_ASYNC, MMA_SYNC, TMA, Family, family_named
 from tilec.target.schedule import (
-    BEHIND,
+    AFTER_WAIT,
     GRID,
     MOST_WARPS,
     NOT_AHEAD,
@@ -75,7 +75,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.cluster or 1,
         wanted.order or GRID,
         wanted.early,
-        wanted.next or BEHIND,
+        wanted.next or AFTER_WAIT,
         wanted.store or THREADS,
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):

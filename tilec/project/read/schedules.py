@@ -19,7 +19,7 @@ from tilec.diagnostics.spelling import ask_first
 from tilec.project.read.models import Constant
 from tilec.target.families import CP_ASYNC, LOAD, MMA_SYNC, TMA
 from tilec.target.schedule import (
-    BEHIND,
+    AFTER_WAIT,
     GRID,
     OVERRIDES,
     PINGPONG,
@@ -42,7 +42,7 @@ _EXAMPLES: Final = {
     "copy": f'"{TMA}"',
     "mma": f'"{MMA_SYNC.name}"',
     "order": f'"{GRID}"',
-    "next": f'"{BEHIND}"',
+    "next": f'"{AFTER_WAIT}"',
     "store": f'"{TMA}"',
     "persistent": "true",
 }
@@ -134,8 +134,8 @@ def _alone(overrides: Overrides, target: Target) -> Schedule:
         roles = block_roles(family, overrides.consumers or 1 + pingpong, order=order)
     persistent = pingpong if overrides.persistent is None else overrides.persistent
     return Schedule(
-        roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early, overrides.next or BEHIND,
-        overrides.store or THREADS,
+        roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early,
+        overrides.next or AFTER_WAIT, overrides.store or THREADS,
     )  # fmt: skip
 
 
