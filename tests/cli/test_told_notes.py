@@ -29,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("code", CONSTANTS)
 def test_its_page_has_a_slow_kernel_and_a_fast_one(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     slow, fast = re.findall(r"```python\n(.*?)```", (PAGES / f"{code}.md").read_text(), re.DOTALL)
-    name = re.findall(r"@tilec\.kernel\ndef (\w+)", slow)[0]
+    name = re.findall(r"@(?:tilec|tl)\.kernel\ndef (\w+)", slow)[0]
     file = Path(f"{name}.py")
     for text, count in ((slow, 1), (fast, 0)):
         file.write_text(text)

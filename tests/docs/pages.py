@@ -44,7 +44,7 @@ FENCE: Final = re.compile(
 )
 TITLE: Final = re.compile(r'title="([^"]+)"')
 MEAN: Final = re.compile(r"\bmean (-?[\d.]+\d(?:e-?\d+)?)")
-KERNEL: Final = re.compile(r"^@tilec\.kernel\ndef (\w+)", re.MULTILINE)
+KERNEL: Final = re.compile(r"^@(?:tilec|tl)\.kernel\ndef (\w+)", re.MULTILINE)
 REFERENCES: Final = ROOT / "tests/docs/references.py"
 _SAME: Final = doctest.OutputChecker()
 

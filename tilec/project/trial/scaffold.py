@@ -25,30 +25,29 @@ budget = { spill_bytes = 0 }
 """,
     "kernels_src/NAME.py": '''"""Softmax of each row."""
 
-import tilec
-from tilec import Const, Dim, Element, In, Out, astype, bid, exp, f32, grid, load, max, store, sum
+import tilec as tl
 
 
-class E(Element):
+class E(tl.Element):
     """bf16 or f16"""
 
 
-class T(Dim):
+class T(tl.Dim):
     """number of rows"""
 
 
-class N(Dim):
+class N(tl.Dim):
     """elements of a row"""
 
 
-@tilec.kernel
-def NAME(x: In[E, T, N], out: Out[E, T, N], *, E: Const, N: Const):
+@tl.kernel
+def NAME(x: tl.In[E, T, N], out: tl.Out[E, T, N], *, E: tl.Const, N: tl.Const):
     """`out[t] = exp(x[t] - max(x[t])) / sum(exp(x[t] - max(x[t])))`; one row per block, in f32, rounded once."""
-    grid(T)
-    row = bid(0)
-    v = load(x, (row, 0), shape=(1, N)).astype(f32)
-    weights = exp(v - max(v, axis=1)[:, None])
-    store(out, (row, 0), astype(weights / sum(weights, axis=1)[:, None], E))
+    tl.grid(T)
+    row = tl.bid(0)
+    v = tl.load(x, (row, 0), shape=(1, N)).astype(tl.f32)
+    weights = tl.exp(v - tl.max(v, axis=1)[:, None])
+    tl.store(out, (row, 0), tl.astype(weights / tl.sum(weights, axis=1)[:, None], E))
 ''',
     "kernels_src/reference.py": '''"""What the kernels compute, in float64: what `tilec run` and `tilec test` compare with.
 
