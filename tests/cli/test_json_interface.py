@@ -247,7 +247,11 @@ def test_a_fix_that_the_source_does_not_take_is_left_out(source: str) -> None:
 def test_the_fixer_fixes_errors_without_a_certain_fix(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = fenced("broken").replace("pad=0))", "pad=0), mask=True)").replace("grid(tl.cdiv(N, BLOCK))", "grid(tl.cdiv(N, BLOCK) - 1)")
+    text = (
+        fenced("broken")
+        .replace("pad=0))", "pad=0), mask=True)")
+        .replace("grid(tl.cdiv(N, BLOCK))", "grid(tl.cdiv(N, BLOCK) - 1)")
+    )
     Path("add.py").write_text(text)
     monkeypatch.setattr(sys, "argv", ["mender.py", "add.py", "-c", "E=bf16", "-c", "BLOCK=64", "--write"])
     assert mender().main() == 0

@@ -131,7 +131,7 @@ def test_stop_strings_and_tools(bundle: Bundle, model: Path) -> None:
         chat = [{"role": "user", "content": "hello"}]
         plain = engine.tokens(chat)
         assert len(engine.tokens(chat, tools=[{"name": "clock"}])) > len(plain)
-        with pytest.raises(UsageError, match="tools are for conversations"):
+        with pytest.raises(UsageError, match="tools need a conversation"):
             engine.tokens("hello", tools=[{"name": "clock"}])
 
 

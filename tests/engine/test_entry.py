@@ -168,7 +168,7 @@ sys.meta_path.insert(0, Finder)
     [
         (AT_LOCK, "engine.entry"), (AT_LOCK, "engine.cli"), (AT_LOCK, "engine.backends.block_sizes"),
         (AT_LOCK, "tilec.interpreter.launch"), (AT_LOCK, "engine.backends.interpreter"),
-        (IN_EXEC, "engine.backends.interpreter_batch"), (IN_EXEC, "engine.errors"),
+        (IN_EXEC, "engine.backends.host_buffers"), (IN_EXEC, "engine.errors"),
     ],
 )  # fmt: skip
 def test_ctrl_c_while_the_interpreter_starts(tmp_path: Path, setup: str, name: str) -> None:

@@ -63,7 +63,7 @@ BAD: list[tuple[Any, str]] = [
     ({"role": "user", "content": "x", "reasoning_content": "y"}, "`reasoning_content` is"),
     ({"role": "user", "content": "x", "name": b"y"}, "a value of type bytes"),
     ({"role": "user", "content": "x", 3: "y"}, "a key of it is of type int"),
-    ({"role": "user", "content": "x", "n": float("nan")}, "it holds nan"),
+    ({"role": "user", "content": "x", "n": float("nan")}, "it contains nan"),
     ({"role": "user", "content": "x", "n": 1 << 5000}, "an integer of 5001 bits"),
     ({"role": "user", "content": "x", "n": LOOP}, "nested over 64 levels"),
     ({"role": "user", "content": "x" * (PROMPT_LIMIT + 1)}, "characters, over"),

@@ -95,6 +95,7 @@ def test_loads_of_resident_tensors_that_are_written_stay_after_the_wait(tmp_path
     """The load may follow a store of the kernel itself, so it must not move to the start."""
     source = (SHIPPED / "matvec_add_scaled.py").read_text()
     (tmp_path / "written.py").write_text(source.replace("resident(w, weight)", "resident(w, weight, residual)"))
+    (tmp_path / "dims.py").write_text((SHIPPED / "dims.py").read_text())
     function = prepare(load_kernel(tmp_path / "written.py", SCALED_MATVEC | {"ROWS": 4, "BLOCK": 512}), SM_90A)  # pyright: ignore[reportArgumentType]
     assert {one.tensor for one in function.residents} == {"w", "weight", "residual"}
     wait = next(index for index, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
@@ -158,10 +159,11 @@ def test_a_tensor_that_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_pat
     instead."""
     source = (SHIPPED / "rotary_decode_attention_kv.py").read_text()
     head, loop, rest = source.partition("    for j in range(")
-    body, end, tail = (loop + rest).partition("    store(out")
+    body, end, tail = (loop + rest).partition("    tl.store(out")
     inner = "".join(f"    {line}" for line in body.splitlines(keepends=True))
     (tmp_path / "branch.py").write_text(f"{head}    if slot > 0:\n{inner}{end}{tail}")
-    (tmp_path / "rotary.py").write_text((SHIPPED / "rotary.py").read_text())
+    for name in ("rotary.py", "dims.py"):
+        (tmp_path / name).write_text((SHIPPED / name).read_text())
     function = prepare(load_kernel(tmp_path / "branch.py", {"E": "bf16", "G": 4, "D": 128, "BN": 64}), SM_90A)
     assert not [op for op in function.body.walk() if isinstance(op, AsyncCopy)]
 
@@ -169,7 +171,7 @@ def test_a_tensor_that_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_pat
 def test_a_copy_of_a_tensor_that_is_not_resident_is_refused_before_the_wait() -> None:
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     function.residents = tuple(one for one in function.residents if one.tensor != "v_cache")
-    with pytest.raises(VerifyError, match="touches memory before"):
+    with pytest.raises(VerifyError, match="accesses memory before"):
         verify(function)
 
 
@@ -178,16 +180,16 @@ def test_copies_at_offsets_from_tensors_that_are_not_resident_stay_after_the_wai
     wait."""
     source = (SHIPPED / "decode_attention.py").read_text()
     for old, new in (
-        ("    lengths: In[i32, B],\n", "    lengths: In[i32, B],\n    first: In[i32, B],\n"),
-        ("    values(lengths, 1, S + 1)\n", "    values(lengths, 1, S + 1)\n    values(first, 0, B)\n"
-         "    resident(k_cache, v_cache, lengths)\n    page = load(first, bid(2))\n"),
+        ("    lengths: tl.In[tl.i32, B],\n", "    lengths: tl.In[tl.i32, B],\n    first: tl.In[tl.i32, B],\n"),
+        ("    tl.values(lengths, 1, S + 1)\n", "    tl.values(lengths, 1, S + 1)\n    tl.values(first, 0, B)\n"
+         "    tl.resident(k_cache, v_cache, lengths)\n    page = tl.load(first, tl.bid(2))\n"),
         ("load(k_cache, (b, j", "load(k_cache, (page, j"),
         ("load(v_cache, (b, j", "load(v_cache, (page, j"),
-        ("    requires,\n", "    requires,\n    resident,\n"),
     ):  # fmt: skip
         assert old in source
         source = source.replace(old, new)
     (tmp_path / "paged.py").write_text(source)
+    (tmp_path / "dims.py").write_text((SHIPPED / "dims.py").read_text())
     function = prepare(load_kernel(tmp_path / "paged.py", {"E": "bf16", "D": 128, "BN": 32}), SM_90A)
     ops = function.body.ops
     wait = next(index for index, op in enumerate(ops) if isinstance(op, WaitPrior))

@@ -85,7 +85,7 @@ def test_a_product_that_changed_in_transit_is_not_used(name: str, task_and_reply
 def test_no_bit_of_a_reply_changes_in_transit(task_and_reply: tuple[Task, TaskReply, bytes]) -> None:
     data = node.framed(task_and_reply[1])
     for changed in [*flips(data, 300, random.Random(2)), b"", data[:31], data[:-1], data + b"x"]:
-        with pytest.raises(ValueError, match="changed on its way"):
+        with pytest.raises(ValueError, match="changed in transit"):
             node.unframed(changed)
 
 
@@ -228,7 +228,7 @@ def test_without_usable_workers_the_remaining_tasks_run_locally(tmp_path: Path) 
     root, messages = project.make(tmp_path / "p", ("copy_a", "copy_b")), list[str]()
     client = Client(["one", "two"], flipping(lambda name: True))
     assert built(root, tmp_path / "store", client, messages) == ["built"] * 8
-    assert len(client.done) <= 2 * MOST and "4 of 4 tasks are made here" in messages[-1]
+    assert len(client.done) <= 2 * MOST and "4 of 4 tasks are built here" in messages[-1]
 
 
 def test_a_worker_that_cannot_work_is_left_out(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_refusal_by_a_worker_is_confirmed_locally(tmp_path: Path) -> None:
     client, messages = Client(["w"], lambda name, data: data), list[str]()
     found = fake_farm.build(root, tmp_path / "store", client, messages)
     assert project.statuses(found) == ["built"] * 4 + ["failed"] * 4 and {item.code for item in found.diagnostics} == {"E0301"}
-    assert "2 of 4 tasks are made here" in messages[-1]
+    assert "2 of 4 tasks are built here" in messages[-1]
 
 
 def test_a_scheduler_that_falls_silent_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,9 @@ def test_nothing_that_a_launcher_enforces_can_be_left_out_or_changed(field: str)
     assert stated
     for value in ([], stated[1:], stated[:-1], [*stated, stated[0]], [*reversed(stated)]):
         if value != stated:
-            assert contract_difference(forged(made, **{field: value})) == f"its manifest has other {field} than its tile IR"
+            assert (
+                contract_difference(forged(made, **{field: value})) == f"the {field} of its manifest and of its tile IR differ"
+            )
 
 
 def test_a_promise_that_says_more_is_refused() -> None:
@@ -89,7 +91,7 @@ def test_the_proofs_are_those_of_the_digest() -> None:
     made = products("advance")
     manifest = json.loads(made["json"])
     changed = made | {"json": json_bytes(manifest | {"unsafe": ["k.py:1:1: trust me"]})}
-    assert contract_difference(changed) == "its manifest has other proofs than it was made with"
+    assert contract_difference(changed) == "the proofs of its manifest are not those of their digest"
     assert {*PROOF_FIELDS} <= {*Manifest.__dataclass_fields__}
 
 

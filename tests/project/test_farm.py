@@ -149,7 +149,7 @@ def test_a_node_takes_only_what_its_task_names(tmp_path: Path, monkeypatch: pyte
         assert node.unframed(node.perform(me, data)).refused.startswith("ValueError")
         for index in range(0, len(data), 97):  # a corrupted parcel is not unpickled
             changed = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
-            assert "changed on its way" in node.unframed(node.perform(me, changed)).refused
+            assert "changed in transit" in node.unframed(node.perform(me, changed)).refused
 
 
 @pytest.mark.parametrize("address", ["dask://", "http://h:1", "dask://h", "h:8786", "dask://h:x"])

@@ -260,7 +260,7 @@ def pipelines_of(
 def _tma_problem(function: Function, candidate: Candidate, family: Family, target: Target) -> Problem | None:
     """Why TMA copies cannot load a loop's operands."""
     if not target.has(family):
-        text = f"`tma` feeds `{family.name}`, which {target} has not"
+        text = f"`tma` feeds `{family.name}`, which {target} lacks"
     elif candidate.chain is not None:
         text = back_to_back.problem(function, candidate.chain) or ""
     elif family not in candidate.families:

@@ -46,7 +46,7 @@ def contract_difference(products: Mapping[str, bytes]) -> str:
     proofs = {name: manifest[name] for name in PROOF_FIELDS if name in manifest}
     for name, value in (("proofs", proofs), ("schedule", manifest["schedule"])):
         if hashlib.sha256(json_bytes(value)).hexdigest() != manifest["digests"][name]:
-            return f"the {name} of its manifest differ from the request"
+            return f"the {name} of its manifest are not those of their digest"
     return _ptx_difference(manifest, products["ptx"].decode())
 
 

@@ -116,7 +116,7 @@ class Farm:
         if self.local_reasons:
             order, reason = list(self.local_reasons), next(iter(self.local_reasons.values()))
             self.notify(
-                f"{len(order)} of {len(self.tasks)} tasks are built here, because the farm's results are not used:  {reason}"
+                f"{len(order)} of {len(self.tasks)} tasks are built here, because the farm's results are not used: {reason}"
             )
             tasks = [self.tasks[index] for index in order]
             with contextlib.closing(run_here(tasks, self.runner, workers, self.preload, self.notify)) as events:
