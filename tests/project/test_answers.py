@@ -220,8 +220,8 @@ def test_a_broken_worker_is_left_out_and_its_work_done_elsewhere(tmp_path: Path)
     client = Client(["good", "bad"], flipping(lambda name: name == "bad"))
     assert built(root, tmp_path / "store", client, messages) == ["built"] * 12
     assert client.done.count("bad") <= MOST and client.done.count("good") == 6
-    assert sum("bad is not used: it gave 3 answers" in line for line in messages) == 1
-    assert not any("made here" in line for line in messages)
+    assert sum("bad is not used: it returned 3 unusable results" in line for line in messages) == 1
+    assert not any("built here" in line for line in messages)
 
 
 def test_without_usable_workers_the_remaining_tasks_run_locally(tmp_path: Path) -> None:
