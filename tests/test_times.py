@@ -31,7 +31,7 @@ def test_the_default_run_takes_no_more_of_a_function_than_its_share(times: Times
 @given(RECORDS, st.integers(1, 4))
 def test_each_file_is_in_one_shard_and_no_shard_could_give_its_last_file_away(times: Times, count: int) -> None:
     shards, seconds = times.shards(count), times.of_files(campaign=True)
-    assert shards.keys() == seconds.keys()
+    assert shards.keys() == {name for name in seconds if seconds[name]}
     loads = [sum(seconds[name] for name, shard in shards.items() if shard == index) for index in range(count)]
     longest = max(seconds.values(), default=0.0)
     assert max(loads) - min(loads) <= longest + 1e-6
