@@ -82,7 +82,7 @@ class Times:
         return dict(found)
 
     def shards(self, count: int) -> dict[str, int]:
-        """The number of the shard of each file with recorded campaigns, from 0, such that those of all shards take about as long."""
+        """The number of the shard, from 0, of each file with recorded campaigns, such that all shards take about as long."""
         loads, found = [0.0] * count, dict[str, int]()
         recorded = {name: seconds for name, seconds in self.of_files(campaign=True).items() if seconds}
         for name, seconds in sorted(recorded.items(), key=lambda item: (-item[1], item[0])):
