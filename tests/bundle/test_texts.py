@@ -42,7 +42,7 @@ def test_a_stream_that_expands_to_more_than_it_states(path: Path) -> None:
     for entries in ([("0" * 64, 10)], [("0" * 64, 1 << 20), ("1" * 64, 63 << 20)], [(digest, (64 << 20) - 1)]):
         tracemalloc.start()
         try:
-            with pytest.raises(ValueError, match=r"not the one of its digest|not as long"):
+            with pytest.raises(ValueError, match=r"does not match its digest|not as long"):
                 expand(bomb, entries)
             # Blocks and their concatenation, and the 8 MiB dictionary that this stream requires.
             assert tracemalloc.get_traced_memory()[1] < 3 * entries[0][1] + (10 << 20)
@@ -52,7 +52,7 @@ def test_a_stream_that_expands_to_more_than_it_states(path: Path) -> None:
     manifest = json.loads(mutants.split(path.read_bytes())[1])
     manifest["texts"]["entries"][0]["size"] = MAX_TEXTS
     path.write_bytes(mutants.with_manifest(path.read_bytes(), canonical(manifest)))
-    with pytest.raises(BundleError, match="their sizes cannot be"):
+    with pytest.raises(BundleError, match="their sizes are invalid"):
         open_bundle(path)
 
 
