@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from ci.evidence import RESULTS, Digests, Result, read_registry  # noqa: E402
 from ci.evidence.digests import UnknownDigest  # noqa: E402
 from ci.evidence.products import DIGITS  # noqa: E402
-from ci.evidence.result import Changed  # noqa: E402
+from ci.evidence.result import Changed, gpu_name  # noqa: E402
 
 
 def other_cubins(folder: Path, digests: Digests) -> list[str]:
@@ -37,16 +37,6 @@ def other_cubins(folder: Path, digests: Digests) -> list[str]:
     recorded = digests.recorded(f"cubin:{folder.name}")
     found = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS] for path in folder.glob("*.cubin")}
     return sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name))
-
-
-def gpu_name() -> str:
-    """The name of this machine's GPU; empty if there is none."""
-    try:
-        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0]
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return found.strip()
 
 
 def main() -> int:

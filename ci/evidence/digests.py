@@ -9,7 +9,8 @@
 
 A definition is the syntax tree of a top-level statement; docstrings, positions, order, the file, and the modules of imports do
 not count. So moving a function keeps a result fresh, and changing it does not. An import of the same name from another module
-is not detected; the gate's tests cover that. PATTERNS select artifacts by name (`matmul-*,add-*`).
+is not detected; the gate's tests cover that. The programs of ci/bench and what their cases share are no part of a result: they
+read options and write files (`results.toml`). PATTERNS select artifacts by name (`matmul-*,add-*`).
 
 Building all CUBINs takes minutes, so `tests/golden/products.json` records their digests with one digest of all inputs. Builds
 are reproducible: the same inputs give the same products. After a change `ci/products.py` must rebuild the record.

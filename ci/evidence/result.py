@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,16 @@ from ci.evidence.digests import SOURCES, Digests, UnknownDigest
 from ci.evidence.registry import FOLDER, RESULTS, ROOT, Entry, read_registry
 
 STAMP: Final = ("rests_on", "renamed_since", "measured_on", "device", "command", "exit_status")
+
+
+def gpu_name() -> str:
+    """The name of this machine's GPU; empty if there is none."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0]
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.strip()
 
 
 class Changed(Exception):

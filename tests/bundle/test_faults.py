@@ -1,4 +1,4 @@
-"""Short runs of the faults that `ci/bench/faults.py` runs at length."""
+"""Short runs of the faults that `ci/bench/judges.py faults` runs at length."""
 
 from __future__ import annotations
 

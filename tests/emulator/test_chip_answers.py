@@ -1,24 +1,21 @@
 """Every instruction that the PTX ISA defines bit for bit, on thousands of operands: the emulator agrees with an sm_90 GPU.
 
-`chip_answers.npz` contains the GPU's results, written by `ci/bench/ptx_semantics_gpu.py keep`; NaN bits are compared too.
+`chip_answers.npz` contains the GPU's results, written by `ci/bench/judges.py ptx_semantics_gpu keep`; NaN bits are compared
+too.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ci.bench.judges import ptx_semantics_gpu as tool
+
 HERE = Path(__file__).resolve().parent
-BENCH = HERE.parent.parent / "ci" / "bench"
 
 
-def test_every_exact_instruction_equals_the_chip(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
-    tool: Any = importlib.import_module("ptx_semantics_gpu")
+def test_every_exact_instruction_equals_the_chip() -> None:
     cases = {case.name: case for case in tool.listed.cases()}
     wrong: dict[str, str] = {}
     with np.load(HERE / "chip_answers.npz") as data:

@@ -1,22 +1,15 @@
-"""Faults planted in PTX are found; `ci/bench/emulator_faults.py` plants them in every kind of schedule."""
+"""Faults planted in PTX are found; `ci/bench/judges.py emulator_faults` plants them in every kind of schedule."""
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests import shipped
+from ci.bench.judges.ptx_mutants import mutants
 from tests.emulator import foreign_cases
 from tests.emulator.foreign_run import emulate
-
-sys.path.insert(0, str(shipped.ROOT / "ci" / "bench"))
-try:
-    from ptx_mutants import mutants
-finally:
-    sys.path.pop(0)
 
 PLANTED = [
     # file, class, which occurrence, the kind of fault, or "output"

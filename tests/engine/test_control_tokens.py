@@ -1,5 +1,5 @@
 """Prompts that contain the text of control tokens: it stays text unless it is allowed, however a template splits the messages.
-Ids are compared with Jinja and the tokenizer library alone, as transformers uses them; `ci/bench/chat_template_check.py`
+Ids are compared with Jinja and the tokenizer library alone, as transformers uses them; `ci/bench/judges.py chat_template`
 compares with transformers on Qwen3's own files."""
 
 from __future__ import annotations

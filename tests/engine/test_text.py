@@ -1,4 +1,4 @@
-"""Tokenization of text and chat, and streaming detokenization, with a tokenizer made here. `ci/bench/chat_template_check.py`
+"""Tokenization of text and chat, and streaming detokenization, with a tokenizer made here. `ci/bench/judges.py chat_template`
 compares the real one with transformers on 200 conversations."""
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ci.bench.judges import programs, soundness, source_mutants
 from ci.evidence.digests import Digests
 from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
 from tests.evidence.repository import write
@@ -26,10 +27,7 @@ from tests.source_mutation.sites import Mutant, function_tree, mutants
 from tilec.target.targets import Target
 
 sys.path.append(str(ROOT / "ci" / "bench"))
-import programs
 import sanitize_gpu
-import soundness
-import source_mutants
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:

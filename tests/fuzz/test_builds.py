@@ -1,4 +1,4 @@
-"""A few builds under faults in every test run; `ci/bench/hostile.py --only builds` runs any number."""
+"""A few builds under faults in every test run; `ci/bench/judges.py hostile --only builds` runs any number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few hostile kernel files in every test run; `ci/bench/hostile.py --only kernels` checks any number."""
+"""A few hostile kernel files in every test run; `ci/bench/judges.py hostile --only kernels` checks any number."""
 
 from __future__ import annotations
 

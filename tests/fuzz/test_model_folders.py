@@ -1,4 +1,4 @@
-"""Some seconds of the campaign of `ci/bench/hostile.py --only models`, which runs thousands."""
+"""Some seconds of the campaign of `ci/bench/judges.py hostile --only models`, which runs thousands."""
 
 from __future__ import annotations
 

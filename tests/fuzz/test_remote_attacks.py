@@ -1,4 +1,4 @@
-"""Attacks on data from other machines, a few of each kind; `ci/bench/remote_attacks.py` runs thousands."""
+"""Attacks on data from other machines, a few of each kind; `ci/bench/judges.py remote_attacks` runs thousands."""
 
 from __future__ import annotations
 

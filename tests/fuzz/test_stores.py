@@ -1,4 +1,4 @@
-"""A short run of `ci/bench/hostile.py --only stores`, and tests that the watch detects violations."""
+"""A short run of `ci/bench/judges.py hostile --only stores`, and tests that the watch detects violations."""
 
 from __future__ import annotations
 

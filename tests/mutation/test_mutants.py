@@ -1,6 +1,6 @@
 """A sample of the mutants of every shipped kernel: none is accepted that the interpreter refutes.
 
-The default run includes one of each kind and of each form of kernel; `ci/bench/mutations.py` checks all of them.
+The default run includes one of each kind and of each form of kernel; `ci/bench/judges.py mutations` checks all of them.
 """
 
 from __future__ import annotations

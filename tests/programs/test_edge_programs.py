@@ -1,6 +1,6 @@
 """Masks of boxes whose offset consists of shifts, casts and masks at the edges of dtypes are kept if they are needed.
 
-`ci/bench/random_cases.py edge_programs` runs thousands.
+`ci/bench/judges.py edge_programs` runs thousands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Products in loops at the edges of i32 sum the boxes that the source names, whichever role copies them and however early.
 
-`ci/bench/random_cases.py product_loops` runs thousands.
+`ci/bench/judges.py product_loops` runs thousands.
 """
 
 from __future__ import annotations

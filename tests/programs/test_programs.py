@@ -1,7 +1,7 @@
 """Random tile programs: the interpreter, the MLIR block machine and the PTX emulator agree; nothing races.
 
-Each program runs on one architecture, and the default run includes one in eight. `ci/bench/programs.py` runs thousands on all
-three.
+Each program runs on one architecture, and the default run includes one in eight. `ci/bench/judges.py programs` runs thousands
+on all three.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_a_bundle_that_differs_from_its_manifest(stocked: tuple[Registry, str], 
 
 @pytest.mark.campaign
 def test_a_change_gives_the_bundle_or_nothing(stocked: tuple[Registry, str], tmp_path: Path) -> None:
-    """A part of the campaign of `ci/bench/registry_tampering.py`."""
+    """A part of the campaign of `ci/bench/judges.py registry_tampering`."""
     registry, repository = stocked
     found = [attempt(registry, repository, change, seed, tmp_path / "out") for change in CHANGES.values() for seed in range(8)]
     assert any(found) and not all(found)

@@ -1,4 +1,4 @@
-"""A part of the campaign of `ci/bench/tampering.py`, and tests that the campaign detects a lax verifier."""
+"""A part of the campaign of `ci/bench/judges.py tampering`, and tests that the campaign detects a lax verifier."""
 
 from __future__ import annotations
 

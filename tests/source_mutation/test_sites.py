@@ -46,7 +46,7 @@ def test_the_next_of_the_file_stands_in_for_one_left_out() -> None:
 @pytest.mark.campaign
 def test_what_is_explained_is_there() -> None:
     """A note whose mistake can no longer be made explains nothing; what is called equivalent says why."""
-    notes: dict[str, str] = json.loads((ROOT / "ci" / "bench" / "source_mutant_notes.json").read_text(encoding="utf-8"))
+    notes: dict[str, str] = json.loads((ROOT / "ci/bench/judges/source_mutant_notes.json").read_text(encoding="utf-8"))
     known = {m.identity for path, _ in files(ROOT) for m in mutants(ROOT, path)}
     assert notes.keys() <= known
     assert all(len(note.removeprefix("equivalent: ")) > 20 for note in notes.values())

@@ -1,7 +1,7 @@
 """Off-by-one errors in the shipped kernels: every third of the loop bounds, grid extents and unmasked indices.
 
-The default run includes one of each kind and of each form of kernel. `ci/bench/mutations.py` checks all of them, and more, with
-the prover and the interpreter.
+The default run includes one of each kind and of each form of kernel. `ci/bench/judges.py mutations` checks all of them, and
+more, with the prover and the interpreter.
 
 A mutant that accesses memory it should not, or leaves part of an `Out` unwritten, must be refused, with a counterexample.
 Reading one tile fewer is not a question of safety (the references of `tests/kernels` detect it), nor is a step past the end in

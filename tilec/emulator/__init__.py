@@ -26,8 +26,8 @@ Values: integer and float arithmetic is exact as the PTX ISA defines it. Approxi
 f64 and rounded once; a chip may differ by the error bound of the PTX ISA. Subnormals are kept unless `.ftz` is given. Where
 the PTX ISA leaves a result open (bits of a NaN, tininess before or after rounding) or a chip departs from its text (64-bit
 bit fields), the emulator follows sm_90: 594 instructions over 2048 operands each agree bit for bit
-(`ci/bench/ptx_semantics_gpu.py`). Not compared with a chip: f64 arithmetic, `.ftz` with a directed rounding or `div`, other
-chips.
+(`ci/bench/judges.py ptx_semantics_gpu`). Not compared with a chip: f64 arithmetic, `.ftz` with a directed rounding or `div`,
+other chips.
 Poison: registers and memory that were never written and undefined results are poison. Poison that decides an address, a
 branch, a store or an output byte is a fault; poison whose value is discarded is not. A register is poisoned as a whole,
 except for the halves that mov packs and unpacks (`halves`).

@@ -1,9 +1,6 @@
 """Audit the bundles of every model for every architecture on an idle and on a busy machine: counts of confirmed, emulated and
 open.
 
-    python ci/bench/audit.py [--models qwen3-4b,...] [--arch sm_90,...] [--jobs N] [--busy N] [--passes PASS ...]
-                             [--bundles DIR] [--launches N] [--seeds N] [--output DIR]
-
 Packs the store's artifacts into a temporary folder, and audits one bundle after the other with an empty store of verdicts, then
 all of them again with the verdicts of the first pass; both on an idle machine and on a busy one. The reports of all passes must
 be equal except for times. A busy machine runs `--busy` processes that only compute; with `--busy 0` other processes on the
@@ -17,36 +14,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from ci.bench.front import Outcome, names
+from ci.evidence import ROOT
+from tilec.audit.report import lines, seal
+from tilec.audit.run import audit
+from tilec.audit.sources import KINDS, rests_on
+from tilec.audit.verdicts import Verdicts
+from tilec.audit.work import Options
+from tilec.cache import Store
+from tilec.cli.audit_command import assembler
+from tilec.cli.bundle_commands import needed_entries
+from tilec.cli.project import chosen_targets, open_project, open_store, toolchain
+from tilec.project.build.driver import build_project
+from tilec.project.read.closed_world import enumerate_world
+from tilec.runtime import open_bundle
+from tilec.ship.bundle.pack import pack
+from tilec.untrusted.output import Output
 
-from tilec.audit.report import lines, seal  # noqa: E402
-from tilec.audit.run import audit  # noqa: E402
-from tilec.audit.sources import KINDS, rests_on  # noqa: E402
-from tilec.audit.verdicts import Verdicts  # noqa: E402
-from tilec.audit.work import Options  # noqa: E402
-from tilec.cache import Store  # noqa: E402
-from tilec.cli.audit_command import assembler  # noqa: E402
-from tilec.cli.bundle_commands import needed_entries  # noqa: E402
-from tilec.cli.project import chosen_targets, open_project, open_store, toolchain  # noqa: E402
-from tilec.project.build.driver import build_project  # noqa: E402
-from tilec.project.read.closed_world import enumerate_world  # noqa: E402
-from tilec.runtime import open_bundle  # noqa: E402
-from tilec.ship.bundle.pack import pack  # noqa: E402
-from tilec.untrusted.output import Output  # noqa: E402
-
-RESULTS = ROOT / "ci" / "bench" / "results"
 HEADER: Final = (
     "bundle", "artifacts", "obligations", "confirmed", "unknown", "refuted", "missing", "tensor maps", "CUBINs of their PTX",
     "clean in the emulator", "launches", "instructions", "verdicts", "reused",
@@ -181,8 +175,8 @@ def digests(reports: list[dict[str, Any]]) -> dict[str, str]:
     return found
 
 
-def write(audits: Audits, folder: Path) -> None:
-    """Write the results so far."""
+def outcome(audits: Audits) -> Outcome:
+    """The results so far."""
     reports = list(audits.reports.values())
     table = ["| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1), *map(row, reports)]
     options = audits.options
@@ -201,10 +195,8 @@ def write(audits: Audits, folder: Path) -> None:
         load = f"{min(audits.loads[when]):.1f} to {max(audits.loads[when]):.1f}"
         times.append(f"| {when} | {len(found)} | {load} | {audits.seconds(when):.0f} | {slowest:.1f} | {same} |")
     text = ["# Audit", "", intro, "", *table, "", *times, "", *distinct(reports), ""]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "audit.md").write_text("\n".join(text), encoding="utf-8")
     data = {
-        "rests_on": digests(reports),
+        "digests": digests(reports),
         "tools": reports[0]["tools"],
         "limits": reports[0]["limits"],
         "jobs": options.jobs,
@@ -221,11 +213,12 @@ def write(audits: Audits, folder: Path) -> None:
             for name, report in audits.reports.items()
         ],
     }  # fmt: skip
-    (folder / "audit.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    status = 1 if differing else max(report["summary"]["status"] for report in reports)
+    return Outcome(data, {"audit.md": "\n".join(text)}, status)
 
 
-def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output: Path) -> None:
-    """One pass over all bundles, with the verdicts in `store`."""
+def audit_all(paths: list[Path], when: str, audits: Audits, store: Path) -> Iterator[Outcome]:
+    """One pass over all bundles, with the verdicts in `store`; the results so far after each."""
     if when.startswith("idle"):
         wait_for_idle()
     known = Store(store)
@@ -237,39 +230,32 @@ def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output:
             audits.reports.setdefault(name, report)
             audits.passes.setdefault(when, {})[name] = seconds, seal(report)
             audits.loads.setdefault(when, []).append(round(os.getloadavg()[0], 1))
-            write(audits, output)
             print(f"{when}: {seconds:7.1f} s  {row(report)}", flush=True)
+            yield outcome(audits)
 
 
-def main() -> int:
-    """Pack, audit, write; returns the worst status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="", help="names, separated by commas; all where empty")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("--models", type=names, default=[], help="names, separated by commas; all where empty")
     parser.add_argument("--arch")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--busy", type=int, default=8, help="processes that only compute, next to a busy pass")
     parser.add_argument("--passes", nargs="+", default=PASSES, metavar="PASS", help="which, in order; PASS:BUNDLE is of one")
     parser.add_argument("--bundles", type=Path, help="a folder of bundles that are packed already")
     parser.add_argument("--launches", type=int, default=Options().launches)
     parser.add_argument("--seeds", type=int, default=Options().seeds)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    chosen = [(when, bundle) for when, _, bundle in (text.partition(":") for text in given.passes)]
+
+
+def measure(options: argparse.Namespace) -> Iterator[Outcome]:
+    """Pack and audit; the worst status of the audits, and 1 if reports differ."""
+    chosen = [(when, bundle) for when, _, bundle in (text.partition(":") for text in options.passes)]
     if wrong := [when for when, _ in chosen if when not in PASSES]:
-        parser.error(f"`{wrong[0]}` is no pass: it is one of {' '.join(PASSES)}")
-    audits = Audits(Options(given.jobs, (), given.launches, given.seeds), given.busy)
+        raise SystemExit(f"`{wrong[0]}` is no pass: it is one of {' '.join(PASSES)}")
+    audits = Audits(Options(options.jobs, (), options.launches, options.seeds), options.busy)
     with tempfile.TemporaryDirectory() as folder:
-        models = tuple(name for name in given.models.split(",") if name)
-        packed = sorted(given.bundles.glob("*.bundle")) if given.bundles else None
-        paths = packed or bundles(Path(folder) / "bundles", models, given.arch, given.jobs)
+        packed = sorted(options.bundles.glob("*.bundle")) if options.bundles else None
+        paths = packed or bundles(Path(folder) / "bundles", tuple(options.models), options.arch, options.jobs)
         for number, (when, bundle) in enumerate(chosen):
             some = [path for path in paths if bundle in ("", path.stem.replace("-sm", " sm"))]
             if not some:
-                parser.error(f"there is no bundle `{bundle}`")
-            audit_all(some, when, audits, Path(folder) / f"verdicts-{number if when.endswith('first') else 0}", given.output)
-    status = max((report["summary"]["status"] for report in audits.reports.values()), default=0)
-    return 1 if audits.differing() else status
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                raise SystemExit(f"there is no bundle `{bundle}`")
+            yield from audit_all(some, when, audits, Path(folder) / f"verdicts-{number if when.endswith('first') else 0}")

@@ -1,8 +1,8 @@
 """Compares the PTX emulator with a GPU: every built artifact at small and odd sizes, output by output.
 
-    python ci/bench/emulator_gpu.py prepare artifacts/build/sm_90a --work artifacts/emulator_gpu     # no GPU
-    python3 ci/bench/emulator_gpu.py device artifacts/build/sm_90a --work artifacts/emulator_gpu --out $OUT
-    python ci/bench/emulator_gpu.py compare artifacts/build/sm_90a --work artifacts/emulator_gpu --gpu FOLDER
+    python ci/bench/judges.py emulator_gpu prepare artifacts/build/sm_90a --work artifacts/emulator_gpu     # no GPU
+    python ci/bench/judges.py emulator_gpu device artifacts/build/sm_90a --work artifacts/emulator_gpu --out $OUT
+    python ci/bench/judges.py emulator_gpu compare artifacts/build/sm_90a --work artifacts/emulator_gpu --gpu FOLDER
 
 `prepare` lists the launches that the GPU has not run yet (`--all`: all) with the digest of each one's inputs, which are
 generated from a seed. `device` generates the same inputs (NumPy), refuses others, launches every CUBIN through `tilec.runtime`
@@ -17,17 +17,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+import numpy as np
 
-import numpy as np  # noqa: E402
-from emulator_cases import Array, Case, cases, digest, make_arrays  # noqa: E402
-
-from ci.evidence.verdicts import Verdicts, key  # noqa: E402
+from ci.bench.front import Outcome
+from ci.bench.judges.emulator_cases import Array, Case, cases, digest, make_arrays
+from ci.evidence import ROOT
+from ci.evidence.verdicts import Verdicts, key
 
 SEEDS: Final = (0,)
 PREPARED: Final = "prepared.json"
@@ -43,28 +41,6 @@ TORCH: Final = {
     "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "bool": "bool",
 }  # fmt: skip
-
-
-def main() -> int:
-    """Run one phase."""
-    parser = argparse.ArgumentParser(description="hold the PTX emulator against a GPU")
-    parser.add_argument("phase", choices=("prepare", "device", "compare"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--work", type=Path, default=ROOT / "artifacts" / "emulator_gpu")
-    parser.add_argument("--out", type=Path, default=None, help="where `device` writes its outputs")
-    parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds them")
-    parser.add_argument("--only", default="", help="artifacts whose name contains this")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--all", action="store_true", help="launch what was launched before, too")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="`compare` ends between launches; the next run goes on")
-    options = parser.parse_args()
-    if options.phase == "prepare":
-        return prepare(options.folder, options.work, options.only, again=options.all)
-    if options.phase == "device":
-        return device(options.folder, options.work, options.out or options.work)
-    from emulator_gpu_report import compare
-
-    return compare(options.folder, options.gpu, options.only, options.workers, options.budget)
 
 
 def launch_key(case: Case, inputs: str) -> str:
@@ -172,5 +148,22 @@ def _write(outputs: dict[str, Array], out: Path) -> int:
     return files
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("phase", choices=("prepare", "device", "compare"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--work", type=Path, default=ROOT / "artifacts" / "emulator_gpu")
+    parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds the GPU's outputs")
+    parser.add_argument("--only", default="", help="artifacts whose name contains this")
+    parser.add_argument("--all", action="store_true", help="launch what was launched before, too")
+
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Run one phase; status 1 of `compare` if something disagrees."""
+    if options.phase == "prepare":
+        return prepare(options.folder, options.work, options.only, again=options.all)
+    if options.phase == "device":
+        return device(options.folder, options.work, options.out)
+    from ci.bench.judges.emulator_gpu_report import compare
+
+    return compare(options.folder, options.gpu, options.only, options.jobs, options.budget)

@@ -1,7 +1,5 @@
 """Lets `examples/mender.py` fix broken kernels from their JSON diagnostics, and judges the results.
 
-    python ci/bench/mender.py [--only KERNEL] [--sample 150] [--draw 7,8] [--jobs 2] [--out FOLDER]
-
 In: the corpus (`mender_corpus.py`), and mutants of its kernels by `tests/mutation` that the prover refuses, of which `--sample`
 are drawn for each seed of `--draw`. Out: `mender.json` and `mender.md`. A kernel counts as mended if it is accepted, admits
 every tested launch of the correct kernel, and computes the reference's results there on the interpreter. Checks produce the
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import random
 import sys
 import tempfile
@@ -23,22 +20,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "ci" / "bench"))
-
-from mender_corpus import RIGHT, Broken, broken  # noqa: E402
-
-from tests.mutation.generate import mutants  # noqa: E402
-from tilec.diagnostics.diagnostic import CompileError  # noqa: E402
-from tilec.frontend import load_kernel  # noqa: E402
-from tilec.lowering import lower  # noqa: E402
-from tilec.passes.prover import prove  # noqa: E402
-from tilec.passes.schedule import prepare  # noqa: E402
-from tilec.project.build.report import diagnostic_json  # noqa: E402
-from tilec.project.trial.launches import Contract, small_launches  # noqa: E402
-from tilec.project.trial.trial import TrialRequest, own_reference, trials  # noqa: E402
-from tilec.target.targets import SM_90A  # noqa: E402
+from ci.bench.front import Outcome
+from ci.bench.judges.mender_corpus import RIGHT, Broken, broken
+from ci.bench.markdown import page
+from ci.evidence import ROOT
+from tests.mutation.generate import mutants
+from tilec.diagnostics.diagnostic import CompileError
+from tilec.frontend import load_kernel
+from tilec.lowering import lower
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.project.build.report import diagnostic_json
+from tilec.project.trial.launches import Contract, small_launches
+from tilec.project.trial.trial import TrialRequest, own_reference, trials
+from tilec.target.targets import SM_90A
 
 LAUNCHES: Final = 4
 OUTCOMES: Final = ("mended", "other result", "fewer launches", "not mended")
@@ -134,15 +129,15 @@ def table(title: str, found: list[Verdict]) -> list[str]:
     return [*lines, ""]
 
 
-def main() -> int:
-    """Fix all, write the table; returns 1 if a kernel of the corpus is not refused."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--only", metavar="KERNEL")
     parser.add_argument("--sample", type=int, default=150)
     parser.add_argument("--draw", type=lambda text: [int(one) for one in text.split(",")], default=[7], metavar="SEEDS")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=ROOT / "ci" / "bench" / "results")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Fix all; status 1 if a kernel of the corpus is not refused."""
     corpus = [one for one in broken() if options.only in (None, one.kernel)]
     with ProcessPoolExecutor(options.jobs) as pool:
         first = list(pool.map(judged, corpus))
@@ -153,7 +148,16 @@ def main() -> int:
     for one, verdict in zip(corpus, first, strict=True):
         if verdict is None:
             print(f"NOT REFUSED: {one.kernel}: {one.what}")
-    dims_used = [one for one in first if one is not None]
+    refused = [one for one in first if one is not None]
+    data = {
+        "corpus": [asdict(one) for one in refused],
+        "generated": {seed: [asdict(one) for one in found] for seed, found in samples.items()},
+    }
+    return Outcome(data, {"mender.md": page(report(refused, samples))}, int(None in first), whole=options.only is None)
+
+
+def report(refused: list[Verdict], samples: dict[int, list[Verdict]]) -> list[str]:
+    """Lines of the page."""
     lines = ["# Broken kernels, mended from their JSON", ""]
     lines += ["`examples/mender.py` has the errors of `tilec check --json` and the text, and nothing else. Mended: accepted,"]
     lines += [
@@ -163,22 +167,10 @@ def main() -> int:
     lines += ["The order in which the mender tries changes was settled with the fifty in view; before that it mended 37 of 48."]
     lines += ["The sixty generated mistakes of draw 7 were in view when E0110 got fixes; before that 48 of them were mended."]
     lines += ["Those of draw 8 were not."]
-    lines += ["", *table(f"Fifty mistakes of authors, {sum(one.checks for one in dims_used)} checks", dims_used)]
+    lines += ["", *table(f"Fifty mistakes of authors, {sum(one.checks for one in refused)} checks", refused)]
     for seed, found in samples.items():
         lines += table(f"{len(found)} generated mistakes, drawn with {seed}, which the mender was not written for", found)
-    unfixed = [one for one in dims_used if one.outcome != "mended"]
+    unfixed = [one for one in refused if one.outcome != "mended"]
     lines += ["Of the fifty, those that are not mended:", ""] if unfixed else []
     lines += [f"- {one.kernel}, {one.kind}: {one.what.replace(chr(10), ' ')}: {one.outcome}" for one in unfixed]
-    options.out.mkdir(parents=True, exist_ok=True)
-    data = {
-        "corpus": [asdict(one) for one in dims_used],
-        "generated": {seed: [asdict(one) for one in found] for seed, found in samples.items()},
-    }
-    (options.out / "mender.json").write_text(json.dumps(data, indent=1) + "\n")
-    (options.out / "mender.md").write_text("\n".join(lines).rstrip() + "\n")
-    print("\n".join(lines))
-    return int(None in first)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return lines

@@ -6,21 +6,16 @@ on the order: odd and even iteration counts, five and more, one block and severa
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT)]
-
-from tests import shipped_launches, tensor_attention, tensor_products, weight_products  # noqa: E402
-from tests.emulator import foreign_cases, foreign_run, shipped_run  # noqa: E402
-from tilec.emulator.errors import Limits, Report  # noqa: E402
-from tilec.emulator.launch import emulate  # noqa: E402
+from tests import shipped_launches, tensor_attention, tensor_products, weight_products
+from tests.emulator import foreign_cases, foreign_run, shipped_run
+from tilec.emulator.errors import Limits, Report
+from tilec.emulator.launch import emulate
 
 EXTENTS: Final = ((72, 72, 328), (130, 72, 264), (40, 136, 72), (97, 136, 520))
 """M, N and K of products: 6, 5, 2 and 9 iterations of 64. The last has several tiles for each of two persistent blocks, and 33

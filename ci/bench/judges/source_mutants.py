@@ -1,13 +1,13 @@
 """Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes `ci/bench/results/source_mutants.md`
+`judges.py source_mutants --count 100 --jobs 16 --no-baseline --budget 560` writes `ci/bench/results/source_mutants.md`
 and `.json`. Each mistake is made in a copy of the tree; tests run in steps (`tests/source_mutation/suite.py`), first cheap and
 related ones for all mistakes, then expensive ones for undetected mistakes. Wide steps run only the test files that reach the
 function; `--reach` finds these. Every finished step is a line of `verdicts/source_mutants.txt`, so that an interrupted run can
 continue, also on another machine. A line is valid while neither the function with the mistake nor the tests that ran change:
 for a failure the file of the failed test, for a pass all files of the step and what tests share.
 
-`ci/bench/source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
+`source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
 it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
 `--only ID` judges one, `--steps N` runs only so many steps.
 """
@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,30 +29,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Queue
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from ci.evidence import Digests, Result  # noqa: E402
-from ci.evidence.digests import UnknownDigest  # noqa: E402
-from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
-from tests.processor_time import ENDED, STOPPED, finish  # noqa: E402
-from tests.source_mutation.reach import place_probes, reached, read_map, write_map  # noqa: E402
-from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
-from tests.source_mutation.suite import DEFAULT, RATCHET, Step, command, steps, targets, wide_files  # noqa: E402
+from ci.bench import front
+from ci.evidence import ROOT, Digests
+from ci.evidence.digests import UnknownDigest
+from ci.evidence.verdicts import Verdict, Verdicts, key
+from tests.processor_time import ENDED, STOPPED, finish
+from tests.source_mutation.reach import place_probes, reached, read_map, write_map
+from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants
+from tests.source_mutation.suite import DEFAULT, RATCHET, Step, command, steps, targets, wide_files
 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
 BUILT = shutil.ignore_patterns("build", "bundles", "store", "tune", "site", "emulator_gpu", "ptx_semantics")
 SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
 """What most tests rest on beside their own files."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-NOTES = ROOT / "ci" / "bench" / "source_mutant_notes.json"
+NOTES = ROOT / "ci" / "bench" / "judges" / "source_mutant_notes.json"
 REACH = "source_mutants_reach.json"
 """Which test files reach the function of a mistake, beside the verdicts; `--reach` writes it."""
 EQUIVALENT = "equivalent: "
 LIMIT = 300.0
 """Processor seconds for a step where no baseline says what it takes: several times what the dearest takes."""
 SEEN = ("failed", "hung")
-UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +197,7 @@ def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[
 
 def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -> None:
     """Run what the state does not hold yet, in `--jobs` copies of the tree: the first step of all, then the second, ..."""
-    until = time.monotonic() + arguments.stop_after
+    until = time.monotonic() + (float("inf") if arguments.budget is None else arguments.budget)
     numbered = [(n, m, step) for m in wanted for n, step in enumerate(state.steps(m)[: arguments.steps])]
     todo = [(m, step) for _, m, step in sorted(numbered, key=lambda item: item[0]) if state.is_open(m, step)]
     if not todo:
@@ -305,10 +301,41 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def measure(options: argparse.Namespace) -> front.Outcome | int:
+    """Run what is left of all mistakes; status 1 if one survived that nobody has explained."""
+    notes: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8"))
+    without = {identity for identity, note in notes.items() if note.startswith(EQUIVALENT)}
+    wanted = chosen(ROOT, options.count, without)
+    if options.list:
+        for m in wanted:
+            print(m.identity, f"{m.path}:{m.line}", m.function, m.operator, _what(m), sep="  ")
+        return 0
+    if options.only:
+        every = {m.identity: m for path in {m.path for m in wanted} for m in mutants(ROOT, ROOT / path)}
+        wanted = [every[identity] for identity in options.only]
+    reach_file = options.out / "verdicts" / REACH
+    if options.reach:
+        write_map(reach_file, find_reach(wanted, options.jobs))
+        return 0
+    verdicts, some = Verdicts("source_mutants", options.out / "verdicts"), bool(options.only or options.steps)
+    state = State(verdicts, wanted, read_map(reach_file))
+    run_all(wanted, options, state)
+    verdicts.close()
+    fates = {m.identity: state.result(m, options.steps) for m in wanted}
+    unfinished = sum(fate.outcome == "unfinished" for fate in fates.values())
+    if unfinished and not some:
+        raise front.Unfinished(f"{len(fates) - unfinished} of {len(fates)} mutants judged to the end")
+    equivalents = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
+    unexplained = [m for m in wanted if fates[m.identity].outcome == "survived" and m.identity not in notes]
+    rows = [asdict(m) | {"identity": m.identity} | asdict(fates[m.identity]) for m in wanted]
+    pages = {"source_mutants.md": table(wanted, fates, notes, equivalents)}
+    return front.Outcome(None if some else rows, pages, int(bool(unexplained)))
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.set_defaults(jobs=1)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument(
         "--slack", type=float, default=4, help="a step may take so many times its processor time without a mistake, and 20 s"
     )
@@ -317,61 +344,7 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help=f"do not run the steps without a mistake first: {LIMIT:.0f} s of processor time each",
     )
-    parser.add_argument(
-        "--budget",
-        "--stop-after",
-        dest="stop_after",
-        type=float,
-        default=float("inf"),
-        metavar="S",
-        help="end after so many seconds; the next run goes on",
-    )
-    parser.add_argument("--only", action="append", metavar="ID", help="only these mutants; no table is written")
-    parser.add_argument("--steps", type=int, metavar="N", help="only the first N steps; no table is written")
+    parser.add_argument("--only", action="append", metavar="ID", help="only these mutants; no files are written")
+    parser.add_argument("--steps", type=int, metavar="N", help="only the first N steps; no files are written")
     parser.add_argument("--reach", action="store_true", help=f"find which test files reach each mutant, write {REACH} and end")
     parser.add_argument("--list", action="store_true", help="print the choice and end")
-    parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Exit status 1 if a mutant survived that nobody has explained, 3 if the budget ended before the last was judged."""
-    arguments = _arguments()
-    notes: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8"))
-    without = {identity for identity, note in notes.items() if note.startswith(EQUIVALENT)}
-    wanted = chosen(ROOT, arguments.count, without)
-    if arguments.list:
-        for m in wanted:
-            print(m.identity, f"{m.path}:{m.line}", m.function, m.operator, _what(m), sep="  ")
-        return 0
-    if arguments.only:
-        every = {m.identity: m for path in {m.path for m in wanted} for m in mutants(ROOT, ROOT / path)}
-        wanted = [every[identity] for identity in arguments.only]
-    reach_file = arguments.output / "verdicts" / REACH
-    if arguments.reach:
-        write_map(reach_file, find_reach(wanted, arguments.jobs))
-        return 0
-    result = Result("source_mutants")
-    verdicts = Verdicts("source_mutants", arguments.output / "verdicts")
-    state = State(verdicts, wanted, read_map(reach_file))
-    run_all(wanted, arguments, state)
-    verdicts.close()
-    fates = {m.identity: state.result(m, arguments.steps) for m in wanted}
-    unfinished = sum(fate.outcome == "unfinished" for fate in fates.values())
-    if unfinished and not arguments.only and not arguments.steps:
-        print(f"{len(fates) - unfinished} of {len(fates)} mutants judged to the end: run again to go on")
-        return UNFINISHED
-    equivalents = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
-    text = table(wanted, fates, notes, equivalents)
-    print(text)
-    unexplained = [m for m in wanted if fates[m.identity].outcome == "survived" and m.identity not in notes]
-    status = int(bool(unexplained))
-    if not arguments.only and not arguments.steps:
-        (arguments.output / "source_mutants.md").write_text(text, encoding="utf-8")
-        rows = [asdict(m) | {"identity": m.identity} | asdict(fates[m.identity]) for m in wanted]
-        result.write(rows, arguments.output, exit_status=status)
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Run random tile programs on three machines and write the table: interpreter, MLIR block machine, PTX emulator.
 
-`python ci/bench/programs.py --programs 5000 --traffic 5000 --jobs 2` writes `ci/bench/results/programs.md` and `.json`.
+`judges.py programs --programs 5000 --traffic 5000 --jobs 2` writes `ci/bench/results/programs.md` and `.json`.
 Programs are compiled for all three architectures; traffic programs (`InOut` and `Scratch` in loops and branches) run under
 several schedules, where the emulator checks for races and missing barriers. `--show program 17` prints one and its outcome.
 
@@ -12,20 +12,16 @@ run ends between programs and the next one continues; `--first N` begins at anot
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from ci.evidence import Digests, Result  # noqa: E402
-from ci.evidence.verdicts import Budget, Verdict, Verdicts  # noqa: E402
-from tests.programs.machines import Outcome, load  # noqa: E402
-from tests.programs.workers import MAKE, Job, examine_all, examined, kept_outcome  # noqa: E402
-from tests.soundness.features import operations  # noqa: E402
-from tilec.target.targets import TARGETS  # noqa: E402
+from ci.bench import front
+from ci.evidence import ROOT, Digests
+from ci.evidence.verdicts import Budget, Verdict, Verdicts
+from tests.programs.machines import Outcome, load
+from tests.programs.workers import MAKE, Job, examine_all, examined, kept_outcome
+from tests.soundness.features import operations
+from tilec.target.targets import TARGETS
 
 KINDS = {
     "equal": "all machines agree, no fault",
@@ -52,7 +48,6 @@ EXPLAINED = {
     ),
 }
 """Outcomes other than equal that are not mistakes of the compiler, by program; each was verified by reading the PTX."""
-UNFINISHED = 3
 
 
 def jobs(arguments: argparse.Namespace, basis: str, verdicts: Verdicts) -> Iterator[Job]:
@@ -138,44 +133,31 @@ def table(found: list[tuple[Job, Outcome]], ran: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Returns exit status 1 for an unequal outcome that `EXPLAINED` lacks, 3 if the budget ended before the last program."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--programs", type=int, default=5000)
     parser.add_argument("--traffic", type=int, default=5000)
     parser.add_argument("--odd-programs", type=int, default=2000)
     parser.add_argument("--odd-traffic", type=int, default=2000)
     parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first program of each kind")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="end between programs; the next run goes on")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     parser.add_argument("--show", nargs=2, metavar=("KIND", "NUMBER"), help="print one program and its outcome")
-    arguments = parser.parse_args()
-    if arguments.show:
-        job = Job(arguments.show[0], int(arguments.show[1]), ARCHS, (0, 1), block_machine=True)
+
+
+def measure(options: argparse.Namespace) -> front.Outcome | int:
+    """Run all programs; status 1 for an unequal outcome that `EXPLAINED` lacks."""
+    if options.show:
+        job = Job(options.show[0], int(options.show[1]), ARCHS, (0, 1), block_machine=True)
         print(job.make().text, examined(job), sep="\n")
         return 0
-    result = Result("programs")
-    verdicts = Verdicts("programs", arguments.output / "verdicts")
-    found, ran, done = check_all(arguments, verdicts)
+    found, ran, done = check_all(options, Verdicts("programs", options.out / "verdicts"))
     if not done:
-        print(f"{len(found)} programs judged, {ran} of them now: run again to go on")
-        return UNFINISHED
-    text = table(found, ran)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "programs.md").write_text(text, encoding="utf-8")
+        raise front.Unfinished(f"{len(found)} programs judged, {ran} of them now")
     counts = Counter(f"{job.kind} {outcome.kind}" for job, outcome in found)
-    wrong = [(job.kind, job.number, outcome) for job, outcome in found if outcome.kind != "equal"]
     noted = [
-        {"kind": kind, "number": number, "outcome": one.kind, "detail": one.detail, "explained": EXPLAINED.get((kind, number))}
-        for kind, number, one in wrong
-    ]
-    data = {"programs": len(found), "counts": dict(sorted(counts.items())), "first": arguments.first, "noted": noted}
+        {"kind": job.kind, "number": job.number, "outcome": one.kind, "detail": one.detail,
+         "explained": EXPLAINED.get((job.kind, job.number))}
+        for job, one in found if one.kind != "equal"
+    ]  # fmt: skip
+    data = {"programs": len(found), "counts": dict(sorted(counts.items())), "first": options.first, "noted": noted}
     status = int(any(one["explained"] is None for one in noted))
-    result.write(data, arguments.output, exit_status=status)
-    print(text)
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return front.Outcome(data, {"programs.md": table(found, ran)}, status)

@@ -1,7 +1,5 @@
 """Measures a farm of four local Dask workers against one process, the scheduler's overhead, and builds with killed workers.
 
-    python -P ci/bench/farm.py [--parts speed,kills] [--kernel matmul ...] [--out ci/bench/results]
-
 Builds some kernels with real compilers, cold, once with `--jobs 1` and once with `--on` four single-threaded workers, each time
 with empty stores, and compares every byte. The scheduler's overhead is measured with empty tasks of the same size, the node's
 as the task time there outside of its stages. Writes farm.json and farm.md.
@@ -11,23 +9,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from clones import ROOT, build, clone, products
+from ci.bench.front import Outcome, names
+from ci.bench.judges.clones import build, by_part, clone, products
+from ci.evidence import ROOT
 
 WORKERS = 4
 LIMIT = 0.10
@@ -153,7 +149,9 @@ def kills(work: Path, words: list[str], wanted: int = 20) -> dict[str, Any]:
 
 def table(record: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = [f"`ci/bench/farm.py` on {record['cores']} cores: {WORKERS} Dask workers of one thread, on the same machine."]
+    lines = [
+        f"`ci/bench/judges/farm.py` on {record['cores']} cores: {WORKERS} Dask workers of one thread, on the same machine."
+    ]
     if "speed" in record:
         row = record["speed"]
         lines += ["", "| what | |", "|---|--:|"]
@@ -175,32 +173,19 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Run the parts, write their table; returns 1 if a part fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="speed,kills")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("--parts", type=names, default=["speed", "kills"])
     parser.add_argument("--kernel", action="append", default=[])
-    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
-    options = parser.parse_args()
-    words = [
-        option
-        for name in options.kernel or ["flash_attention", "rms_norm", "topk_blocks", "decode_attention"]
-        for option in ("-k", name)
-    ]
+
+
+def measure(options: argparse.Namespace) -> Iterator[Outcome]:
+    """Run the parts; status 1 if one fails."""
+    kernels = options.kernel or ["flash_attention", "rms_norm", "topk_blocks", "decode_attention"]
+    words = [option for name in kernels for option in ("-k", name)]
     fast_options = ["-k", "add", "-k", "rms_norm", "-k", "silu_mul", "--arch", "sm_90"]
-    path = options.out / "farm.json"
-    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    record["cores"] = len(os.sched_getaffinity(0))
-    options.out.mkdir(parents=True, exist_ok=True)
-    parts = options.parts.split(",")
-    for part in parts:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            record[part] = speed(Path(folder), words) if part == "speed" else kills(Path(folder), fast_options)
-        path.write_text(json.dumps(record, indent=1) + "\n")
-        (options.out / "farm.md").write_text(table(record))
-    print(table(record))
-    return int(not all(record[part]["ok"] for part in parts))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    runs: dict[str, Callable[[Path], dict[str, Any]]] = {
+        "speed": lambda work: speed(work, words), "kills": lambda work: kills(work, fast_options),
+    }  # fmt: skip
+    chosen = {part: run for part, run in runs.items() if part in options.parts}
+    return by_part(options, chosen, runs, lambda record: {"farm.md": table(record)})

@@ -1,4 +1,4 @@
-"""The `compare` phase of `emulator_gpu.py`: compares the emulator's outputs with the GPU's and writes a table.
+"""The `compare` phase of `emulator_gpu`: compares the emulator's outputs with the GPU's and writes a table.
 
 A kernel whose PTX only has operations defined exactly by IEEE 754 or integer arithmetic must agree bitwise. If approximations
 of the chip or tensor cores are involved, both are compared with the float64 reference, and their distance is given in units in
@@ -16,26 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import emulator_run
 import numpy as np
-from emulator_cases import STORAGE, Array, Case, cases, digest, make_arrays
-from emulator_gpu import OUTPUTS, launch_key
 
-from ci.evidence import Digests, Result
+from ci.bench.front import Outcome, Unfinished
+from ci.bench.judges import emulator_run
+from ci.bench.judges.emulator_cases import STORAGE, Array, Case, cases, digest, make_arrays
+from ci.bench.judges.emulator_gpu import OUTPUTS, launch_key
+from ci.bench.markdown import grid, page
+from ci.evidence import ROOT, Digests
 from ci.evidence.digests import short
 from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
 INEXACT: Final = re.compile(r"\b(?:\w+\.approx|div\.full|wgmma|mma\.sync|tanh|red\.\S*add\S*f|atom\.\S*add\S*f)")
 """Instructions whose last bits, or whose order of summation, the PTX ISA leaves implementation-defined."""
 BASIS: Final = (
     "tilec/emulator", "tilec/ir", "tilec/artifact/records.py", "kernels_src/reference.py", "kernels_src/reference_attention.py",
-    "ci/bench/emulator_run.py", "ci/bench/emulator_gpu_report.py",
+    "ci/bench/judges/emulator_run.py", "ci/bench/judges/emulator_gpu_report.py",
 )  # fmt: skip
 """Sources that a verdict depends on, in addition to the PTX and the GPU's outputs."""
 BATCH: Final = 32
-UNFINISHED: Final = 3
 Row = dict[str, Any]
 ALLOWED_FACTOR: Final = 1.5
 """Maximum of the emulator's error against float64 over the GPU's, and of the inverse ratio."""
@@ -77,10 +76,10 @@ class Checked:
     emulated: bool
 
 
-def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: float | None) -> int:
-    """Compare the emulator with all GPU outputs, write `emulator_gpu.{md,json}`; returns 1 if something disagrees, 3 if the
-    time budget ended before the last launch."""
-    result, budget = Result("emulator_gpu"), Budget(seconds)
+def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: float | None) -> Outcome:
+    """Compare the emulator with all GPU outputs; status 1 if something disagrees. Raises Unfinished if the time budget ended
+    before the last launch."""
+    budget = Budget(seconds)
     outputs, device = _brought(gpu)
     seen, verdicts = Verdicts(OUTPUTS), Verdicts("emulator_gpu")
     basis = Digests(ROOT).sources(BASIS)
@@ -109,12 +108,10 @@ def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: fl
     seen.close(names)
     verdicts.close(names)
     if done < len(todo):
-        print(f"{done} of {len(todo)} launches judged, {emulated} of them now: run again to go on")
-        return UNFINISHED
+        raise Unfinished(f"{done} of {len(todo)} launches judged, {emulated} of them now")
     gpus = sorted({line.verdict.detail[0] for line in seen.lines.values()})
-    result.device = ", ".join(gpus)
     device_record = {"gpus": gpus, "launches": len(todo), "launched_now": device["launched"], "emulated_now": emulated}
-    return write(rows, device_record | {"problems": device["problems"]}, result)
+    return outcome(rows, device_record | {"problems": device["problems"]})
 
 
 def _brought(folder: Path | None) -> tuple[dict[str, dict[str, Array]], dict[str, Any]]:
@@ -206,8 +203,8 @@ def units_apart(first: Array, second: Array, dtype: str) -> int:
     return int(np.abs(ordered(first) - ordered(second)).max(initial=0))
 
 
-def write(rows: list[Row], device: dict[str, Any], result: Result) -> int:
-    """Write the JSON and the table; returns the verdict."""
+def outcome(rows: list[Row], device: dict[str, Any]) -> Outcome:
+    """The data and the table."""
     wrong = [row for row in rows if not row["agrees"]]
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -219,17 +216,14 @@ def write(rows: list[Row], device: dict[str, Any], result: Result) -> int:
         "*Exact* kernels have no approximate and no tensor core instruction and must agree in every bit. For the others the "
         "errors are norms against float64, the largest of each kernel, and units are of the last place of the stored type, of "
         "launches that were made in the last run.", "",
-        "| kernel | tensors | exact | identical | most units apart | emulator's error | GPU's error |",
-        "|---|--:|--:|--:|--:|--:|--:|",
     ]  # fmt: skip
+    table: list[tuple[object, ...]] = []
     for kernel, own in groups.items():
         ran = [row for row in own if "identical" in row]
         worst = [max((row.get(name, 0) for row in ran), default=0) for name in ("units", "emulator", "gpu")]
         bits, identical = sum(row["bitwise"] for row in own), sum(row["identical"] for row in ran)
-        errors = f"{worst[1]:.1e} | {worst[2]:.1e}"
-        lines.append(f"| `{kernel}` | {len(own)} | {bits} | {identical} | {worst[0]} | {errors} |")
+        table.append((f"`{kernel}`", len(own), bits, identical, worst[0], f"{worst[1]:.1e}", f"{worst[2]:.1e}"))
+    lines += grid(["kernel", "tensors", "exact", "identical", "most units apart", "emulator's error", "GPU's error"], table)
     lines += ["", *(f"- disagrees: {row['case']} `{row['tensor']}` {row.get('why', '')} {row['faults'][:1]}" for row in wrong)]
-    result.write({"run": device, "rows": rows}, exit_status=int(bool(wrong)))
-    (RESULTS / "emulator_gpu.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    print("\n".join(lines))
-    return int(bool(wrong))
+    data = {"run": device, "rows": rows}
+    return Outcome(data, {"emulator_gpu.md": page(lines)}, int(bool(wrong)), device=", ".join(device["gpus"]))

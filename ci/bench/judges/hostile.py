@@ -1,8 +1,8 @@
 """All campaigns of hostile input, in one table: bundles, artifacts and launches, model folders, stores, builds, kernels.
 
-`python -P ci/bench/hostile.py --jobs 16` runs all of them, each split into parts that run in parallel, and writes
+`judges.py hostile --jobs 16` runs all of them, each split into parts that run in parallel, and writes
 `ci/bench/results/hostile.md` and `.json`. `--only NAME` (repeatable) selects; `--scale 0.01`, `--count 20` or `--seconds 9` run
-fewer, `--first 14 --count 1` repeats one by its number, and `--output /tmp/x` does not touch the table. Rows of campaigns that
+fewer, `--first 14 --count 1` repeats one by its number, and `--out /tmp/x` does not touch the table. Rows of campaigns that
 did not run are kept from the existing file. Status 1 if anything went wrong or over its budget. No campaign needs a GPU;
 `kernels` needs the prover's packages, `models` the engine's, `builds` and `stores` the command line's. `tests/fuzz` defines
 what each counts as wrong.
@@ -14,19 +14,18 @@ import argparse
 import dataclasses
 import json
 import platform
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from ci.bench.front import Outcome, earlier
+from ci.bench.markdown import grid, page
 
 Part = dict[str, Any]
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
+WRONG: Final = ("outside", "tracebacks", "wrong")
 
 
 def _mutants(name: str, first: int, count: int) -> Part:
@@ -131,7 +130,7 @@ def ran(name: str, first: int, count: int, jobs: int, seconds: float) -> Part:
 
 def together(name: str, parts: list[Part], seconds: float) -> Part:
     """Combine a campaign's parts into one row."""
-    lists = {key: [text for part in parts for text in part[key]] for key in ("outside", "tracebacks", "wrong")}
+    lists = {key: [text for part in parts for text in part[key]] for key in WRONG}
     return {
         "what": CAMPAIGNS[name].what, "tried": sum(part["tried"] for part in parts),
         "accepted": sum(part["accepted"] for part in parts), **lists, "worst": max(part["worst"] for part in parts),
@@ -144,50 +143,49 @@ def table(rows: dict[str, Part]) -> str:
     lines = [
         "# Hostile input",
         "",
-        "`python -P ci/bench/hostile.py`. Accepted: valid after all, or good enough to serve; the others",
+        "`judges.py hostile`. Accepted: valid after all, or good enough to serve; the others",
     ]
     lines += ["end in one clear error. Code run, files touched outside and what else went wrong must be 0. Times are of the"]
     lines += ["processor: they do not depend on what else a machine does.", ""]
-    lines += ["| what | tried | accepted | code run or files outside | tracebacks | wrong | worst, s | budget, s | Python |"]
-    lines += ["|---|--:|--:|--:|--:|--:|--:|--:|---|"]
-    for name in CAMPAIGNS:
-        if row := rows.get(name):
-            bad = " | ".join(str(len(row[key])) for key in ("outside", "tracebacks", "wrong"))
-            lines.append(
-                f"| {row['what']} | {row['tried']} | {row['accepted']} | {bad} | {row['worst']:.2f} | {row['budget']:g} "
-                f"| {row['python']} |"
-            )
-    found = [text for row in rows.values() for key in ("outside", "tracebacks", "wrong") for text in row[key]]
-    return "\n".join([*lines, *(["", "## Went wrong", ""] if found else []), *(f"- `{text[:300]}`" for text in found)]) + "\n"
+    header = [
+        "what",
+        "tried",
+        "accepted",
+        "code run or files outside",
+        "tracebacks",
+        "wrong",
+        "worst, s",
+        "budget, s",
+        "Python",
+    ]
+    lines += grid([*header, "budget, s", "Python"], [_cells(rows[name]) for name in CAMPAIGNS if name in rows])
+    found = [text for row in rows.values() for key in WRONG for text in row[key]]
+    return page([*lines, *(["", "## Went wrong", ""] if found else []), *(f"- `{text[:300]}`" for text in found)])
 
 
-def main() -> int:
-    """Run the selected campaigns; returns 1 if anything went wrong or exceeded a budget."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=2)
+def _cells(row: Part) -> list[object]:
+    bad = [len(row[key]) for key in WRONG]
+    return [row["what"], row["tried"], row["accepted"], *bad, f"{row['worst']:.2f}", f"{row['budget']:g}", row["python"]]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--only", action="append", choices=CAMPAIGNS)
     parser.add_argument("--scale", type=float, default=1.0, help="share of each campaign that is run")
     parser.add_argument("--count", type=int, help="how many, instead of a share")
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no part of a campaign after this")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    path = options.output / "hostile.json"
-    known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+
+
+def measure(options: argparse.Namespace) -> Iterator[Outcome]:
+    """Run the selected campaigns; status 1 if anything went wrong or exceeded a budget."""
+    known = earlier(options)
     rows: dict[str, Part] = {name: known[name] for name in CAMPAIGNS if name in known}
-    for name in options.only or CAMPAIGNS:
+    begun = options.only or [*CAMPAIGNS]
+    for number, name in enumerate(begun, 1):
         count = options.count or max(1, round(CAMPAIGNS[name].count * options.scale))
         rows[name] = ran(name, options.first, count, options.jobs, options.seconds)
-        options.output.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        (options.output / "hostile.md").write_text(table(rows), encoding="utf-8")
-        print(
-            name, {key: value for key, value in rows[name].items() if key not in ("outside", "tracebacks", "wrong")}, flush=True
-        )
-    print(table(rows))
-    good = all(not row[key] for row in rows.values() for key in ("outside", "tracebacks", "wrong"))
-    return int(not good or any(row["worst"] > row["budget"] for row in rows.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        good = all(not row[key] for row in rows.values() for key in WRONG)
+        status = int(not good or any(row["worst"] > row["budget"] for row in rows.values()))
+        yield Outcome(rows, {"hostile.md": table(rows)}, status, whole=number == len(CAMPAIGNS))
+        print(name, {key: value for key, value in rows[name].items() if key not in WRONG}, flush=True)

@@ -1,23 +1,18 @@
 """Judges numbered random kernels without compiling them to PTX, and caches the verdicts.
 
-    python ci/bench/random_cases.py edge_programs --count 20000 --jobs 2
-    python ci/bench/random_cases.py product_loops --count 300 --jobs 2
-    python ci/bench/random_cases.py product_loops --show 17            print one kernel and its verdict
-
 `edge_programs`: one masked box whose indices are made of shifts, casts and masks at the edges of dtypes. The enumerator runs
 each accepted kernel, as written and as prepared; every tenth is lowered and run on the MLIR block machine and the interpreter.
 `product_loops`: products in loops with odd bounds and steps under every schedule that each may have, at four launches, on a
 machine that tracks which boxes are summed where.
 
 Verdicts are cached in `verdicts/NAME.txt` by the kernel's text and the sources of the compiler and the checkers, so that an
-interrupted run can continue. Writes `NAME.json` to `--output`. The exit status is 1 if anything is wrong or an internal error.
+interrupted run can continue. The exit status is 1 if anything is wrong or an internal error.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,13 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from ci.evidence import Digests, Result, read_registry  # noqa: E402
-from ci.evidence.registry import RESULTS  # noqa: E402
-from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
-from tests.programs import edge_programs, product_loops  # noqa: E402
+from ci.bench.front import Outcome
+from ci.evidence import ROOT, Digests, read_registry
+from ci.evidence.verdicts import Verdict, Verdicts, key
+from tests.programs import edge_programs, product_loops
 
 LOWERED: Final = 10
 """One of this many edge programs is lowered and run."""
@@ -102,34 +94,27 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     return {"cases": len(verdicts), "counts": dict(sorted(counts.items())), "noted": noted}
 
 
-def main() -> int:
-    """Judge cases without a verdict of today's sources; returns the exit status."""
-    parser = argparse.ArgumentParser(description="judge numbered random kernels")
-    parser.add_argument("family", choices=FAMILIES)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.set_defaults(family="")  # the table of cases says which
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--show", type=int, metavar="NUMBER")
-    given = parser.parse_args()
-    family = FAMILIES[given.family]
-    if given.show is not None:
-        print(family.text(given.show), checked((given.family, given.show))[1])
+    parser.add_argument("--show", type=int, metavar="NUMBER", help="print one kernel and the verdict on it")
+
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Check cases without a verdict of today's sources; status 1 if anything is wrong or an internal error."""
+    family = FAMILIES[options.family]
+    if options.show is not None:
+        print(family.text(options.show), checked((options.family, options.show))[1])
         return 0
-    sources = [name.partition(":")[2] for name in read_registry()[given.family].rests_on]
-    result, basis = Result(given.family), Digests(ROOT).definitions(sources)
-    verdicts = Verdicts(given.family, given.output / "verdicts")
-    keys = {number: key(basis, number, family.text(number)) for number in range(given.count)}
-    todo = [(given.family, number) for number in keys if verdicts.find(number, keys[number]) is None]
-    with multiprocessing.get_context("forkserver").Pool(given.jobs) as pool:
+    sources = [name.partition(":")[2] for name in read_registry()[options.family].rests_on]
+    basis, verdicts = Digests(ROOT).definitions(sources), Verdicts(options.family, options.out / "verdicts")
+    keys = {number: key(basis, number, family.text(number)) for number in range(options.count)}
+    todo = [(options.family, number) for number in keys if verdicts.find(number, keys[number]) is None]
+    with multiprocessing.get_context("forkserver").Pool(options.jobs) as pool:
         for number, verdict in pool.imap_unordered(checked, todo, chunksize=4):
             verdicts.add(number, [keys[number]], verdict)
     verdicts.close(list(keys))
     found = summary([line.verdict for line in verdicts.lines.values()])
-    status = int(bool(found["noted"]))
-    result.write(found, given.output, exit_status=status)
     print(*(f"{count:7} {name}" for name, count in found["counts"].items()), sep="\n")
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Outcome(found, status=int(bool(found["noted"])))

@@ -1,7 +1,5 @@
 """Plants mistakes in warp-specialized schedules and in the PTX of such kernels: are they refused, or found when they run?
 
-    python ci/bench/schedule_mutants.py [--kernels 2] [--out ci/bench/results]
-
 In: products and attention with TMA copies, at a few tile sizes. Each mistake in a prepared function
 (`tests/passes/schedule_mutants.py`) is given to the schedule verifier; accepted ones are lowered and run in the emulator, in
 three interleavings, and compared with the interpreter. Each mistake in the PTX is given to the emulator only. Out:
@@ -11,30 +9,26 @@ three interleavings, and compared with the interpreter. Each mistake in the PTX 
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
-
-from tests import tensor_attention, tensor_products  # noqa: E402
-from tests.passes.schedule_mutants import mutants  # noqa: E402
-from tests.tensor_products import Made  # noqa: E402
-from tilec.codegen import to_ptx  # noqa: E402
-from tilec.emulator import UnsupportedPtx  # noqa: E402
-from tilec.ir.core import VerifyError  # noqa: E402
-from tilec.ir.text.parser import parse_function  # noqa: E402
-from tilec.ir.text.printer import print_function  # noqa: E402
-from tilec.lowering import lower  # noqa: E402
-from tilec.passes.schedule.checks.verify import verify  # noqa: E402
-from tilec.target.targets import SM_90A  # noqa: E402
+from ci.bench.front import Outcome
+from ci.bench.markdown import grid, page
+from tests import tensor_attention, tensor_products
+from tests.passes.schedule_mutants import mutants
+from tests.tensor_products import Made
+from tilec.codegen import to_ptx
+from tilec.emulator import UnsupportedPtx
+from tilec.ir.core import VerifyError
+from tilec.ir.text.parser import parse_function
+from tilec.ir.text.printer import print_function
+from tilec.lowering import lower
+from tilec.passes.schedule.checks.verify import verify
+from tilec.target.targets import SM_90A
 
 KERNELS: Final[tuple[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int, ...]], ...]] = (
     (tensor_products, ("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
@@ -185,12 +179,13 @@ def detect(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]
     return ("emulator", message) if message else ("nobody", "")
 
 
-def main() -> int:
-    """Judge all, write the table; returns the exit status."""
-    parser = argparse.ArgumentParser(description="mistakes in schedules of roles")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--kernels", type=int, default=len(KERNELS))
-    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Iterator[Outcome]:
+    """Check all mistakes, one kernel after the other; status 1 if one remains without a reason."""
     rows: list[dict[str, Any]] = []
     start = time.monotonic()
     idle: set[str] = set()
@@ -214,40 +209,28 @@ def main() -> int:
         for kind, what, ptx in by_ptx(kernel.ptx):
             message = run(kernel, extents, ptx)
             add("PTX", name, kind, what, ("emulator", message) if message else ("nobody", ""))
-        report(rows, time.monotonic() - start, options.out)  # intermediate results: all kernels take an hour on two cores
-    return int(any(row["by"] == "nobody" and not row["why"] for row in rows))
+        yield outcome(rows, time.monotonic() - start)  # intermediate results: all kernels take an hour on two cores
 
 
-def report(rows: list[dict[str, Any]], seconds: float, out: Path) -> None:
-    """Write `schedule_mutants.json` and `.md`."""
-    counts = Counter((row["level"], row["kind"], row["by"]) for row in rows)
-    names, counted = ("verifier", "emulator", "nobody"), Counter(row["by"] for row in rows)
+def outcome(rows: list[dict[str, Any]], seconds: float) -> Outcome:
+    """The results so far."""
+    counts, by = Counter((row["level"], row["kind"], row["by"]) for row in rows), Counter(row["by"] for row in rows)
     explained = sum(bool(row["why"]) for row in rows)
     lines = [
-        "# Mistakes in schedules of roles",
-        "",
-        "One mistake each in kernels whose operands come by `tma` (`ci/bench/schedule_mutants.py`): in the prepared",
+        "# Mistakes in schedules of roles", "",
+        "One mistake each in kernels whose operands come by `tma` (`ci/bench/judges/schedule_mutants.py`): in the prepared",
         "function, which the second verifier judges, and the emulator what it accepts; and in the PTX, which the emulator",
-        "judges.",
-        "",
-        f"{len(rows)} mistakes: {counted[names[0]]} refused by the verifier, {counted[names[1]]} found by the emulator, "
-        f"{counted[names[2]]} by nobody, {explained} of them for a reason that is told below.",
-        "",
-        "| in | mistake | planted | verifier | emulator | nobody |",
-        "|---|---|--:|--:|--:|--:|",
-    ]
+        "judges.", "",
+        f"{len(rows)} mistakes: {by['verifier']} refused by the verifier, {by['emulator']} found by the emulator, "
+        f"{by['nobody']} by nobody, {explained} of them for a reason that is told below.", "",
+    ]  # fmt: skip
+    checkers, table = ("verifier", "emulator", "nobody"), list[tuple[object, ...]]()
     for level, kind in dict.fromkeys((row["level"], row["kind"]) for row in rows):
-        row_counts = [counts[level, kind, one] for one in names]
-        lines.append(f"| {level} | {kind} | {sum(row_counts)} | {' | '.join(map(str, row_counts))} |")
+        found = [counts[level, kind, one] for one in checkers]
+        table.append((level, kind, sum(found), *found))
+    lines += grid(["in", "mistake", "planted", *checkers], table, left=2)
     unfound = sorted({(row["kind"], row["why"] or "**not known**") for row in rows if row["by"] == "nobody"})
     lines += ["", "What nobody finds, and why:", "", *(f"- {kind}: {reason}" for kind, reason in unfound)]
-    kernels = list(dict.fromkeys(row["kernel"] for row in rows))
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "schedule_mutants.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    data = {"kernels": kernels, "seconds": round(seconds), "mistakes": rows}
-    (out / "schedule_mutants.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(lines[6])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    data = {"kernels": list(dict.fromkeys(row["kernel"] for row in rows)), "seconds": round(seconds), "mistakes": rows}
+    status = int(any(row["by"] == "nobody" and not row["why"] for row in rows))
+    return Outcome(data, {"schedule_mutants.md": page(lines)}, status)

@@ -1,11 +1,9 @@
 """Plants mistakes in PTX of every kind of schedule, ours and Triton's, one at a time, and counts how many the emulator finds.
 
-    python ci/bench/emulator_faults.py [--each 34] [--jobs 2] [--only WORDS]
-
 Kinds of schedules, classes of mistakes and locations are chosen deterministically: an equal number per kind, subjects in
 rotation, the class planted least so far, a location that the launch executes. Original and mutant run with a few seeds, each
 with other sizes; a mistake is found if a fault is reported or an output differs from the original's. Mistakes not found are
-listed with the reason if REASONS has one. Writes `results/emulator_faults.{md,json}`: `rests_on` has the digests of the
+listed with the reason if REASONS has one. Writes `results/emulator_faults.{md,json}`: `basis` has the digests of the
 sources, and a row that of its mutated PTX, so that a verdict is reused if neither changed.
 """
 
@@ -13,24 +11,22 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import multiprocessing
-import sys
 import time
 import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+from ci.bench.front import Outcome, earlier
+from ci.bench.judges.emulator_fault_subjects import Make, Subject, subjects
+from ci.bench.judges.emulator_faults_explained import reason
+from ci.bench.judges.ptx_mutants import CLASSES, Mutant, plant, sites
+from ci.bench.markdown import grid, page
+from ci.evidence import ROOT
+from tilec.emulator.errors import Report, UnsupportedPtx
 
-from emulator_fault_subjects import Make, Subject, subjects  # noqa: E402
-from ptx_mutants import CLASSES, Mutant, plant, sites  # noqa: E402
-
-from tilec.emulator.errors import Report, UnsupportedPtx  # noqa: E402
-
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
+HERE: Final = Path(__file__).resolve().parent
 SEEDS: Final = tuple(range(4))
 """Each seed selects an order of threads, inputs and sizes."""
 Row = dict[str, Any]
@@ -41,7 +37,7 @@ def rests_on() -> dict[str, str]:
     files = {
         "emulator": sorted((ROOT / "tilec" / "emulator").rglob("*.py")),
         "launches": [
-            *(ROOT / "ci" / "bench" / f"{name}.py" for name in ("emulator_faults", "emulator_fault_subjects", "ptx_mutants")),
+            *(HERE / f"{name}.py" for name in ("emulator_faults", "emulator_fault_subjects", "ptx_mutants")),
             *(ROOT / "tests" / f"{name}.py" for name in (
                 "tensor_products", "tensor_attention", "weight_products", "shipped_launches",
                 "emulator/shipped_run", "emulator/foreign_run", "emulator/foreign_cases",
@@ -151,67 +147,52 @@ class _Ready:
         return row
 
 
-def verdicts(path: Path, basis: dict[str, str]) -> dict[str, Row]:
-    """Rows of a result by the digest of their PTX; empty if it rests on other sources."""
-    data: Any = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rests_on": None}
-    return {row["ptx"]: row for row in data["rows"]} if data["rests_on"] == basis else {}
-
-
-def main() -> int:
-    """Run everything, write the tables."""
-    parser = argparse.ArgumentParser(description="plant mistakes in PTX and emulate them")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--each", type=int, default=34, help="mistakes of each kind of schedule")
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="kinds of schedules whose name contains this")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    basis = rests_on()
-    known = verdicts(options.out / "emulator_faults.json", basis)
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Plant all mistakes and emulate them."""
+    basis, before = rests_on(), earlier(options)
+    known: dict[str, Row] = {row["ptx"]: row for row in before["rows"]} if before.get("basis") == basis else {}
     tasks: list[tuple[str, int, dict[str, Row]]] = [(kind, options.each, known) for kind in subjects() if options.only in kind]
     with multiprocessing.Pool(options.jobs) as pool:
         rows = [row for some in pool.imap(one_kind, tasks, chunksize=1) for row in some]
-    write(rows, basis, options.out)
-    return 0
-
-
-def write(rows: list[Row], basis: dict[str, str], out: Path) -> None:
-    """Write the JSON and the table."""
-    from emulator_faults_explained import reason
-
     for row in rows:
         row.pop("reason", None)
         if not row["found"]:
             row["reason"] = reason(row)
+    return Outcome({"basis": basis, "rows": rows}, {"emulator_faults.md": table(rows)}, whole=not options.only)
+
+
+def table(rows: list[Row]) -> str:
+    """The table of results."""
     missed = [row for row in rows if not row["found"]]
     caught = len(rows) - len(missed)
     equivalent = [row for row in missed if row["reason"].startswith("equivalent")]
     share = 100 * caught / max(1, len(rows) - len(equivalent))
-    data = {"rests_on": basis, "rows": rows}
-    (out / "emulator_faults.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     lines = [
         "# Planted faults", "",
-        "One mistake each in PTX of every kind of schedule on sm_90a, and of Triton; see `ci/bench/emulator_faults.py`.", "",
+        "One mistake each in PTX of every kind of schedule on sm_90a, and of Triton; see `ci/bench/judges/emulator_faults.py`.",
+        "",
         f"{len(rows)} planted, {caught} found ({100 * caught / max(1, len(rows)):.1f} %); of the "
         f"{len(missed)} not found, {len(equivalent)} change nothing that a legal launch can observe, which leaves "
         f"{share:.1f} % found.", "",
     ]  # fmt: skip
-    for title, column, names in (("schedule", "schedule", dict.fromkeys(row["schedule"] for row in rows)),
-                                 ("class", "class", dict.fromkeys(CLASSES))):  # fmt: skip
-        lines += [f"| {title} | planted | by a fault | by an output | not found |", "|---|--:|--:|--:|--:|"]
-        for name in names:
-            group = [row for row in rows if row[column] == name]
-            if group:
-                by_output = sum(row["found"].startswith("output") for row in group)
-                lost = sum(not row["found"] for row in group)
-                lines.append(f"| {name} | {len(group)} | {len(group) - by_output - lost} | {by_output} | {lost} |")
-        lines.append("")
-    lines += ["Not found:", "", "| class | schedule, file, line | instruction | why |", "|---|---|---|---|"]
-    for row in missed:
-        change = f"`{row['before'][:90]}`" + (f" -> `{row['after'][:90]}`" if row["after"] else "")
-        location = f"{row['schedule']}, {row['file']}, {row['line']}"
-        lines.append(f"| {row['class']} | {location} | {change.replace('|', ' ')} | {row['reason']} |")
-    (out / "emulator_faults.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for column, names in (("schedule", [row["schedule"] for row in rows]), ("class", CLASSES)):
+        groups = [(name, [row for row in rows if row[column] == name]) for name in dict.fromkeys(names)]
+        counts: list[tuple[object, ...]] = []
+        for name, group in groups:
+            by_output, lost = sum(row["found"].startswith("output") for row in group), sum(not row["found"] for row in group)
+            counts += [(name, len(group), len(group) - by_output - lost, by_output, lost)] if group else []
+        lines += [*grid([column, "planted", "by a fault", "by an output", "not found"], counts), ""]
+    changes = [f"`{row['before'][:90]}`" + (f" -> `{row['after'][:90]}`" if row["after"] else "") for row in missed]
+    locations = [f"{row['schedule']}, {row['file']}, {row['line']}" for row in missed]
+    explained = [
+        (row["class"], location, change.replace("|", " "), row["reason"])
+        for row, location, change in zip(missed, locations, changes, strict=True)
+    ]
+    lines += ["Not found:", "", *grid(["class", "schedule, file, line", "instruction", "why"], explained, left=4)]
+    return page(lines)

@@ -1,23 +1,27 @@
-"""Temporary clones of the project for benchmarks: copies, builds in fresh processes with separate stores, and comparisons."""
+"""Temporary clones of the project for campaigns: copies, builds in fresh processes with separate stores, and comparisons."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from ci.bench.front import Outcome, earlier
+from ci.evidence import ROOT
 
 
 def clone(folder: Path) -> Path:
     """A copy of the project as a user has it."""
-    shutil.copytree(ROOT / "kernels_src", folder / "kernels_src")
+    shutil.copytree(ROOT / "kernels_src", folder / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "engine" / "models", folder / "engine" / "models")
     shutil.copy(ROOT / "build.toml", folder)
     return folder
@@ -47,3 +51,19 @@ def products(project: Path) -> dict[str, str]:
     folder = project / "artifacts" / "build"
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def by_part(
+    options: argparse.Namespace,
+    runs: Mapping[str, Callable[[Path], dict[str, Any]]],
+    every: Collection[str],
+    pages: Callable[[dict[str, Any]], dict[str, str]],
+) -> Iterator[Outcome]:
+    """Run the parts of a campaign, each in a folder of its own, and keep earlier results of the others; status 1 if a part is
+    not `ok`. `every`: names of all parts."""
+    record: dict[str, Any] = earlier(options) | {"cores": len(os.sched_getaffinity(0))}
+    for number, (part, run) in enumerate(runs.items(), 1):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            record[part] = run(Path(folder))
+        status = int(not all(record[name]["ok"] for name in [*runs][:number]))
+        yield Outcome(record, pages(record), status, whole=number == len(every))

@@ -1,6 +1,6 @@
 """Alters a registry's responses, at random and by the families of `tests/registry/lies.py`, and counts the outcomes of pulls.
 
-`python -P ci/bench/registry_tampering.py` tries 6,000 random changes of one response, from a seed, and writes
+`judges.py registry_tampering` tries 6,000 random changes of one response, from a seed, and writes
 `ci/bench/results/registry_tampering.md` and `.json`. Each pull must produce the pushed bundle bit for bit, or be refused with a
 documented code and leave no files. Status 1 for any other outcome. The time of a family is bounded by its `Limits`, not by this
 machine, and is not in the table.
@@ -9,21 +9,15 @@ machine, and is not in the table.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.registry.changes import CHANGES, attempt, stock  # noqa: E402
-from tests.registry.server import Registry, served  # noqa: E402
-
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
+from ci.bench.front import Outcome
+from tests.registry.changes import CHANGES, attempt, stock
+from tests.registry.server import Registry, served
 
 
 def peak_mib() -> float:
@@ -55,9 +49,7 @@ def campaign(count: int, seed: int) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """The result as a readable table."""
     lines = ["# Tampering with a registry's answers", ""]
-    lines += [
-        "`python -P ci/bench/registry_tampering.py`. Whatever one answer is changed to, a pull gives the bundle that was pushed"
-    ]
+    lines += ["`judges.py registry_tampering`. Whatever one answer is changed to, a pull gives the bundle that was pushed"]
     lines += [
         "or is refused and leaves nothing; other ends must be 0. A change can be without effect, or mended by asking again."
     ]
@@ -77,20 +69,14 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, *(["", "## Went wrong", ""] if bad else []), *(f"- `{text}`" for text in bad[:50])]) + "\n"
 
 
-def main() -> int:
-    """Run the campaign; returns 1 if anything went wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--count", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Run the campaign; status 1 if anything went wrong."""
     result = campaign(options.count, options.seed)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "registry_tampering.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (options.output / "registry_tampering.md").write_text(table(result), encoding="utf-8")
-    print(table(result))
-    return int(any(row["wrong"] for row in result["changes"].values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    wrong = any(row["wrong"] for row in result["changes"].values())
+    return Outcome(result, {"registry_tampering.md": table(result)}, int(wrong))

@@ -1,6 +1,6 @@
 """Tampers with signed bundles, signatures and policies, and counts the refusals.
 
-`python -P ci/bench/tampering.py` tries 3,200 changes, 100 of each family of `tests/signing/families.py`, from a seed, and
+`judges.py tampering` tries 3,200 changes, 100 of each family of `tests/signing/families.py`, from a seed, and
 writes `ci/bench/results/tampering.md` and `.json`. Each change is made to a valid bundle of three kernels with two signatures.
 It must be refused by one clear error, whatever was changed. If a file changes while it is read, the result must be the valid
 bundle or nothing; if invalid bundles precede it, a search must find the valid one. `--bundle FILE` also measures, on a real
@@ -12,34 +12,29 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import mmap
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from ci.bench.front import Outcome
+from tests.fuzz.watch import quick
+from tests.signing import scene
+from tests.signing.campaign import as_json, run
+from tests.signing.families import FAMILIES
+from tilec.artifact.signature_format import encode_sidecar, sidecar_path
+from tilec.artifact.signing_keys import KINDS, generate
+from tilec.runtime import open_bundle
+from tilec.runtime.signatures import authenticate
+from tilec.runtime.trust import Trust, TrustedKey
+from tilec.ship.signing.sign import signed_envelopes, statements
+from tilec.untrusted.regular_file import read_regular
 
-from tests.fuzz.watch import quick  # noqa: E402
-from tests.signing import scene  # noqa: E402
-from tests.signing.campaign import as_json, run  # noqa: E402
-from tests.signing.families import FAMILIES  # noqa: E402
-from tilec.artifact.signature_format import encode_sidecar, sidecar_path  # noqa: E402
-from tilec.artifact.signing_keys import KINDS, generate  # noqa: E402
-from tilec.runtime import open_bundle  # noqa: E402
-from tilec.runtime.signatures import authenticate  # noqa: E402
-from tilec.runtime.trust import Trust, TrustedKey  # noqa: E402
-from tilec.ship.signing.sign import signed_envelopes, statements  # noqa: E402
-from tilec.untrusted.regular_file import read_regular  # noqa: E402
-
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
 LIMIT_SECONDS: Final = 2.0
 LIMIT_MIB: Final = 128.0
 """Limit of one refusal; the sidecar may have 16 MiB, and is in memory once as bytes and once as text."""
@@ -112,7 +107,7 @@ def table(result: dict[str, Any]) -> str:
     lines = [
         "# Tampering",
         "",
-        "`python -P ci/bench/tampering.py`. Every change must be refused; where files change while they are read,",
+        "`judges.py tampering`. Every change must be refused; where files change while they are read,",
     ]
     lines += [
         "or after, the sound bundle may come out too (used); a search must find it behind others. Used for what it is not"
@@ -144,28 +139,21 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, *(["", "## Went wrong", ""] if bad else []), *(f"- `{text[:300]}`" for text in bad)]) + "\n"
 
 
-def main() -> int:
-    """Run the campaign; returns 1 if anything went wrong or over its budget."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--count", type=int, default=100 * len(FAMILIES))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bundle", type=Path, help="a real bundle to measure costs on")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Run the campaign; status 1 if anything went wrong or over its budget."""
     began = time.monotonic()
     result: dict[str, Any] = {"seed": options.seed, "python": platform.python_version()}
     result["families"] = tamper(options.count, options.seed)
     result["seconds"] = round(time.monotonic() - began, 1)
     if options.bundle is not None:
         result["costs"] = costs(options.bundle)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "tampering.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (options.output / "tampering.md").write_text(table(result), encoding="utf-8")
-    print(table(result))
     rows = result["families"].values()
     slow = any(row["worst_seconds"] > LIMIT_SECONDS or row["worst_mib"] > LIMIT_MIB for row in rows)
-    return int(slow or any(row["wrong"] for row in rows))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Outcome(result, {"tampering.md": table(result)}, int(slow or any(row["wrong"] for row in rows)))

@@ -1,7 +1,5 @@
 """Tests the cache and bundles under faults: kills, damage, concurrent builders, unwritable disks, mutated bundles.
 
-    python3 ci/bench/faults.py [--kills 50] [--damage 200] [--mutants 1000] [--seed 0] [--out ci/bench/results]
-
 Works on copies of the project in a temporary folder, with the real compilers. Writes faults.json and faults.md; status 1 if
 anything wrong was served, lost silently, accepted, or exceeded the bounds of time and memory. tilec must not be edited
 meanwhile: keys include the digest of its source.
@@ -10,9 +8,7 @@ meanwhile: keys include the digest of its source.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,25 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.bundle import faults, mutants  # noqa: E402
-from tilec.runtime import BundleError, open_bundle  # noqa: E402
+from ci.bench.front import Outcome
+from ci.bench.judges.clones import clone
+from ci.bench.markdown import page
+from tests.bundle import faults, mutants
+from tilec.runtime import BundleError, open_bundle
 
 KERNELS = ("rms_norm", "add_rms_norm", "argmax_blocks", "argmax_reduce", "silu_mul_rows", "kv_update")
 """Kernels that are built and killed: many artifacts of short build time, so that kills hit every stage."""
 SECONDS, BYTES = 2.0, 64 << 20
 """Bounds for refusing one bundle: processor time, and Python's peak of allocated memory in addition to the mapped file."""
 MODEL = "qwen3-0.6b"
-
-
-def clone(folder: Path) -> Path:
-    """A copy of the kernels and the build file."""
-    shutil.copytree(ROOT / "kernels_src", folder / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "engine" / "models", folder / "engine" / "models")
-    shutil.copy(ROOT / "build.toml", folder)
-    return folder
 
 
 def build_command(*extra: str) -> list[str]:
@@ -147,7 +135,7 @@ def clones(folder: Path) -> dict[str, Any]:
 
 def table(record: dict[str, Any]) -> list[str]:
     """The record as Markdown."""
-    lines = ["Cache and bundles under fault, real compilers, `python3 ci/bench/faults.py`", ""]
+    lines = ["Cache and bundles under fault, real compilers, `python ci/bench/judges.py faults`", ""]
     lines += ["| fault | tried | served right | misses | wrong | unexplained |", "|---|--:|--:|--:|--:|--:|"]
     for name in ("killed builds", "damaged entries", "damaged index", "builders at once"):
         one = record[name]
@@ -178,15 +166,16 @@ def failed(record: dict[str, Any]) -> bool:
     )
 
 
-def main() -> int:
-    """Run every fault, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--damage", type=int, default=200)
     parser.add_argument("--mutants", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Run every fault; status 1 if anything went wrong."""
     record: dict[str, Any] = {"seed": options.seed, "cores": len(os.sched_getaffinity(0))}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -208,13 +197,4 @@ def main() -> int:
         bundle = folder / "good" / f"{MODEL}-sm_90a.bundle"
         step("mutated bundles", lambda: mutated(bundle, folder, options.mutants, options.seed))
         step("clones", lambda: clones(folder / "clones"))
-    lines = table(record)
-    print("\n".join(lines))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "faults.md").write_text("\n".join(lines) + "\n")
-    (options.out / "faults.json").write_text(json.dumps(record, indent=1) + "\n")
-    return int(failed(record))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Outcome(record, {"faults.md": page(table(record))}, int(failed(record)))

@@ -1,6 +1,6 @@
 """Attacks on data from other machines, at random: registries and caches behind a tampering proxy, a shared folder, a farm.
 
-`python -P ci/bench/remote_attacks.py` makes 2,000 attempts by a seed, all on the loopback, and writes
+`judges.py remote_attacks` makes 2,000 attempts by a seed, all on the loopback, and writes
 `ci/bench/results/remote_attacks.md` and `.json`. Each must end with the correct data bit for bit, or with a refusal of its kind
 (`tests/fuzz/remote_attacks.py`); status 1 for any other outcome.
 """
@@ -8,25 +8,16 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.fuzz import remote_attacks  # noqa: E402
-
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
+from ci.bench.front import Outcome, earlier
+from tests.fuzz import remote_attacks
 
 
 def table(result: dict[str, Any]) -> str:
     """The result as a readable table."""
     lines = ["# Attacks on what comes from other machines", ""]
-    lines += [
-        "`python -P ci/bench/remote_attacks.py`. Bytes of answers are changed on the wire, entries of a folder and answers of a"
-    ]
+    lines += ["`judges.py remote_attacks`. Bytes of answers are changed on the wire, entries of a folder and answers of a"]
     lines += [
         "farm's workers in place. What was asked for is right to the last bit, refused, or made here; other ends must be 0.",
         "",
@@ -45,24 +36,17 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, *(["", "## Went wrong", ""] if bad else []), *bad[:50]]) + "\n"
 
 
-def main() -> int:
-    """Run the campaign; returns 1 if anything went wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--part", action="append", default=[])
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    parser.add_argument("--part", action="append", default=[], help="results of the others are kept")
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Run the campaign; status 1 if anything went wrong."""
     result = remote_attacks.campaign(options.count, options.seed, options.part)
-    path = options.output / "remote_attacks.json"
-    if options.part and path.is_file():  # results of the other parts are kept
-        result["attacks"] = json.loads(path.read_text(encoding="utf-8"))["attacks"] | result["attacks"]
-    options.output.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (options.output / "remote_attacks.md").write_text(table(result), encoding="utf-8")
-    print(table(result))
-    return int(any(row["wrong"] for rows in result["attacks"].values() for row in rows.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if options.part:
+        result["attacks"] = earlier(options).get("attacks", {}) | result["attacks"]
+    wrong = any(row["wrong"] for rows in result["attacks"].values() for row in rows.values())
+    return Outcome(result, {"remote_attacks.md": table(result)}, int(wrong), whole=not options.part)

@@ -8,21 +8,17 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
-from emulator_cases import Array, Case
 
+from ci.bench.judges.emulator_cases import Array, Case
+from ci.evidence import ROOT
+from tests.shipped_launches import EXTRA
 from tilec.emulator.errors import Report
 from tilec.emulator.launch import emulate
 from tilec.emulator.ptx.syntax import Module
-
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(ROOT))
-
-from tests.shipped_launches import EXTRA  # noqa: E402
 
 NUMPY: Final = {"bf16": ml_dtypes.bfloat16}
 

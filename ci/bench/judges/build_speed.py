@@ -1,8 +1,5 @@
 """Measures the time of `tilec build`: cold, nothing changed, one kernel edited, a comment edited.
 
-    python3 ci/bench/build_speed.py [--arch sm_90,sm_100,sm_120] [--jobs 2] [--kernel rms_norm] [--out ci/bench/results]
-    python3 ci/bench/build_speed.py --before CHECKOUT [--rounds 3] ...
-
 Builds a copy of the project (build.toml and kernels_src) in a temporary folder, as a user would, in fresh processes; times
 are wall clock and include the start of the interpreter. Writes build_speed.json and build_speed.md. With `--before`, builds
 of another checkout alternate with those of this one, each with its own build.toml and kernels, and build_speed_before.json
@@ -23,7 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from ci.bench.front import Outcome, write
+from ci.bench.markdown import grid, page
+from ci.evidence import ROOT
+
 WARM_RUNS = 7
 AIMS = {
     "cold": 270.0, "cold, one architecture": 90.0, "cold, per artifact": 1.0, "nothing changed": 0.7, "one kernel edited": 3.0,
@@ -53,7 +53,7 @@ def rebuilt(report: dict[str, Any], kernel: str, stage: str) -> list[str]:
     return [item["name"] for item in built if not item["stage_hits"][stage]]
 
 
-def measure(
+def situations(
     project: Path, options: list[str], kernel: str, edit: list[str], tree: Path = ROOT
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row per situation: name, seconds, artifacts built, artifacts whose CUBIN was assembled again."""
@@ -94,69 +94,59 @@ def copied(tree: Path, project: Path) -> Path:
 
 
 def compare_checkouts(before: Path, options: argparse.Namespace) -> int:
-    """Measure both checkouts alternately, print and write the medians."""
-    build_options = ["--arch", options.arch, "--jobs", options.jobs]
+    """Measure both checkouts alternately; write and print the medians."""
+    build_options = ["--arch", options.arch, "--jobs", str(options.jobs)]
     seconds: dict[str, dict[str, list[float]]] = {}
     artifacts: dict[str, dict[str, int]] = {}
     for round_number in range(options.rounds):
         for name, tree in (("before", before.resolve()), ("after", ROOT)):
             with tempfile.TemporaryDirectory() as folder:
                 project = copied(tree, Path(folder, "project"))
-                for row in measure(project, build_options, options.kernel, options.edit, tree):
+                for row in situations(project, build_options, options.kernel, options.edit, tree):
                     seconds.setdefault(row["what"], {}).setdefault(name, []).append(row["seconds"])
                     artifacts.setdefault(row["what"], {})[name] = row["artifacts"]
             print(f"round {round_number + 1}, {name}", file=sys.stderr, flush=True)
     cores = len(os.sched_getaffinity(0))
     lines = [f"`tilec build --arch {options.arch} --jobs {options.jobs}` on {cores} cores, medians of {options.rounds} rounds"]
-    lines += ["", "| what | before, s | after, s | after / before | artifacts made |", "|---|--:|--:|--:|--:|"]
+    rows: list[tuple[object, ...]] = []
     for situation, found in seconds.items():
         old, new = (statistics.median(found[name]) for name in ("before", "after"))
-        artifact_counts = "{before} -> {after}".format(**artifacts[situation])
-        lines.append(f"| {situation} | {old:.2f} | {new:.2f} | {new / old:.2f} | {artifact_counts} |")
-    print("\n".join(lines))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "build_speed_before.md").write_text("\n".join(lines) + "\n")
-    record = {"arch": options.arch, "jobs": int(options.jobs), "cores": cores, "seconds": seconds, "artifacts": artifacts}
-    (options.out / "build_speed_before.json").write_text(json.dumps(record, indent=1) + "\n")
+        made = "{before} -> {after}".format(**artifacts[situation])
+        rows.append((situation, f"{old:.2f}", f"{new:.2f}", f"{new / old:.2f}", made))
+    lines += ["", *grid(["what", "before, s", "after, s", "after / before", "artifacts made"], rows)]
+    record = {"arch": options.arch, "jobs": options.jobs, "cores": cores, "seconds": seconds, "artifacts": artifacts}
+    write(Outcome(record, {"build_speed_before.md": page(lines)}), options.out, "build_speed_before")
     return 0
 
 
-def main() -> int:
-    """Measure, print and write the table; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--arch", default="sm_90,sm_100,sm_120")
-    parser.add_argument("--jobs", default="2")
     parser.add_argument("--kernel", default="rms_norm", help="the kernel to edit")
     parser.add_argument(
         "--edit", nargs=2, default=["+ eps", "+ eps + eps"], metavar=("OLD", "NEW"), help="the edit to its text"
     )
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="take turns with the compiler of another checkout")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="alternate with the compiler of another checkout")
     parser.add_argument("--rounds", type=int, default=3, help="with --before")
-    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Measure this checkout, or two of them."""
     if options.before is not None:
         return compare_checkouts(options.before, options)
+    build_options = ["--arch", options.arch, "--jobs", str(options.jobs)]
     with tempfile.TemporaryDirectory() as folder:
         alone = copied(ROOT, Path(folder, "alone"))
-        seconds, report = build(alone, ["--arch", options.arch.split(",")[0], "--jobs", options.jobs])
+        seconds, report = build(alone, ["--arch", options.arch.split(",")[0], "--jobs", str(options.jobs)])
         count = len(report["artifacts"])
         first = {"what": "cold, one architecture", "seconds": seconds, "artifacts": count, "cubins": count}
-        project = copied(ROOT, Path(folder, "project"))
-        rows = measure(project, ["--arch", options.arch, "--jobs", options.jobs], options.kernel, options.edit)
+        rows = situations(copied(ROOT, Path(folder, "project")), build_options, options.kernel, options.edit)
         rows.insert(1, first)
     cores = len(os.sched_getaffinity(0))
     lines = [f"`tilec build --arch {options.arch} --jobs {options.jobs}` on {cores} cores", ""]
-    lines += ["| what | seconds | aim | artifacts made | CUBINs assembled |", "|---|--:|--:|--:|--:|"]
-    for row in rows:
-        aim = AIMS.get(row["what"])
-        lines.append(f"| {row['what']} | {row['seconds']:.2f} | {aim or ''} | {row['artifacts']} | {row['cubins']} |")
-    print("\n".join(lines))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "build_speed.md").write_text("\n".join(lines) + "\n")
-    record = {"arch": options.arch, "jobs": int(options.jobs), "cores": cores, "aims_seconds": AIMS, "rows": rows}
-    (options.out / "build_speed.json").write_text(json.dumps(record, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    lines += grid(
+        ["what", "seconds", "aim", "artifacts made", "CUBINs assembled"],
+        [(row["what"], f"{row['seconds']:.2f}", AIMS.get(row["what"], ""), row["artifacts"], row["cubins"]) for row in rows],
+    )
+    record = {"arch": options.arch, "jobs": options.jobs, "cores": cores, "aims_seconds": AIMS, "rows": rows}
+    return Outcome(record, {"build_speed.md": page(lines)})

@@ -3,8 +3,6 @@
 With control tokens allowed, every prompt must equal that of transformers. Otherwise each that spells none must; in the others
 the control tokens must be those that transformers finds after their first characters are removed from the messages.
 
-    python3 ci/bench/chat_template_check.py FOLDER [--out FOLDER]
-
 FOLDER has the tokenizer files of a Qwen3 model. Also streams every prompt back through the detokenizer. Writes
 `chat_template.json` and `.md`; exit code 1 if a conversation differs. Needs transformers.
 """
@@ -13,18 +11,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final, cast
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
-
-from engine.models.qwen3.tokenizer import POLICY  # noqa: E402
-from engine.text.tokenizer import Detokenizer, Text  # noqa: E402
+from ci.bench.front import Outcome
+from ci.bench.markdown import page
+from engine.models.qwen3.tokenizer import POLICY
+from engine.text.tokenizer import Detokenizer, Text
 
 CONVERSATIONS: Final = 200
 PIECES: Final = (
@@ -89,12 +84,13 @@ def defused(value: Any, names: list[str]) -> Any:
     return value
 
 
-def main() -> int:
-    """Compare all conversations."""
-    parser = argparse.ArgumentParser(description="compare chat prompts with transformers")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, default=ROOT / "ci" / "bench" / "results")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Compare all conversations; status 1 if one differs."""
     transformers: Any = importlib.import_module("transformers")
     theirs: Any = transformers.AutoTokenizer.from_pretrained(str(options.folder))
     ours = Text.read(options.folder, POLICY)
@@ -137,8 +133,6 @@ def main() -> int:
         "",
     ]
     lines += ["| kind | conversations |", "|---|--:|", *(f"| {kind} | {count} |" for kind, count in sorted(counts.items()))]
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "chat_template.md").write_text("\n".join(lines) + "\n")
     record = {
         "conversations": CONVERSATIONS,
         "spell_control_tokens": hostile,
@@ -146,10 +140,5 @@ def main() -> int:
         "transformers": transformers.__version__,
         "different": different,
     }
-    (options.out / "chat_template.json").write_text(json.dumps(record | {"kinds": counts}, indent=1) + "\n")
-    print("\n".join(lines), different[:5])
-    return int(bool(different))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print(different[:5])
+    return Outcome(record | {"kinds": counts}, {"chat_template.md": page(lines)}, int(bool(different)))

@@ -1,7 +1,5 @@
 """Tests a team's remote cache: a second clone, killed servers, concurrent builders, poisoned entries.
 
-    python -P ci/bench/remote_cache.py [--parts second,kills,together,poison] [--kernel add --kernel rms_norm] [--out DIR]
-
 Builds the project with real compilers in temporary clones, each with its own store, against Redis, nginx (WebDAV) and moto (S3)
 on the loopback. Writes remote_cache.json and remote_cache.md; results of parts that were not run are kept from the existing
 JSON. Needs redis-server, nginx (ci/apt-packages.txt), moto and s3fs.
@@ -12,34 +10,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
-
-from clones import ROOT, build, clone, command, products  # noqa: E402
-
-from tests import servers  # noqa: E402
-from tests.cache.remote_mutants import mutants  # noqa: E402
-from tilec.cache import Store  # noqa: E402
-from tilec.cache.products import ProductError, decode  # noqa: E402
-from tilec.cache.remote.address import Address  # noqa: E402
-from tilec.cache.remote.envelope import Received, pack  # noqa: E402
-from tilec.cache.remote.guard import Guard  # noqa: E402
-from tilec.cache.remote.layer import Layer  # noqa: E402
-from tilec.cache.remote.opening import open_layer  # noqa: E402
-from tilec.cache.remote.remote import Remote, Settings  # noqa: E402
-from tilec.cache.remote.signer import Secret, Unsigned  # noqa: E402
+from ci.bench.front import Outcome, names
+from ci.bench.judges.clones import build, by_part, clone, command, products
+from tests import servers
+from tests.cache.remote_mutants import mutants
+from tilec.cache import Store
+from tilec.cache.products import ProductError, decode
+from tilec.cache.remote.address import Address
+from tilec.cache.remote.envelope import Received, pack
+from tilec.cache.remote.guard import Guard
+from tilec.cache.remote.layer import Layer
+from tilec.cache.remote.opening import open_layer
+from tilec.cache.remote.remote import Remote, Settings
+from tilec.cache.remote.signer import Secret, Unsigned
 
 PARTS = ("second", "kills", "together", "poison")
 LIMIT = 15.0
@@ -288,7 +282,7 @@ def _swapped(layer: Layer, keys: list[str]) -> None:
 
 def table(record: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = [f"`ci/bench/remote_cache.py` on {record['cores']} cores; servers and builders share them."]
+    lines = [f"`judges.py remote_cache` on {record['cores']} cores; servers and builders share them."]
     if "second" in record:
         lines += ["", "## A second clone", ""]
         names = {
@@ -339,36 +333,23 @@ def _rows(names: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    """Run the parts, write their table; returns 1 if a part fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("--parts", type=names, default=[*PARTS])
     parser.add_argument("--kernel", action="append", default=[], help="kernels of kills, together and poison")
     parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--jobs", default="2")
-    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
-    options = parser.parse_args()
-    fast_options = ["--jobs", options.jobs, "--arch", options.arch]
+
+
+def measure(options: argparse.Namespace) -> Iterator[Outcome]:
+    """Run the parts; status 1 if one fails."""
+    fast_options = ["--jobs", str(options.jobs), "--arch", options.arch]
     fast_options += [option for name in options.kernel or ["add", "rms_norm", "kv_update"] for option in ("--kernel", name)]
     runs: dict[str, Callable[[Path], dict[str, Any]]] = {
-        "second": lambda work: second(work, ["--jobs", options.jobs]),
+        "second": lambda work: second(work, ["--jobs", str(options.jobs)]),
         "kills": lambda work: kills(work, fast_options),
         "together": lambda work: together(work, [*fast_options[2:], "--jobs", "1"]),
         "poison": lambda work: poison(work, fast_options),
     }
-    path = options.out / "remote_cache.json"
-    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    record["cores"] = len(os.sched_getaffinity(0))
-    parts = [part for part in options.parts.split(",") if part in PARTS]
-    for part in parts:
-        with tempfile.TemporaryDirectory() as folder:
-            record[part] = runs[part](Path(folder))
-        options.out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
-        (options.out / "remote_cache.md").write_text(table(record))
-    print(table(record))
-    return int(not all(record[part]["ok"] for part in parts))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return by_part(
+        options, {part: runs[part] for part in options.parts}, PARTS, lambda record: {"remote_cache.md": table(record)}
+    )

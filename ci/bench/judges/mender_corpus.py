@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ci.evidence import ROOT
+
 Constant = int | float | bool | str
-ROOT: Final = Path(__file__).resolve().parents[2]
 SHIPPED: Final = ROOT / "kernels_src"
 KERNELS_FOLDER: Final = Path(__file__).resolve().parent / "mender_kernels"
 B16: Final[dict[str, Constant]] = {"E": "bf16"}

@@ -1,6 +1,6 @@
 """Judge many random kernels and write the table: the prover's verdicts against running every block at small sizes.
 
-`python ci/bench/soundness.py --count 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
+`judges.py soundness --count 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
 `soundness_coverage.md`: how often each part of the language occurred. A kernel is generated from its number alone, so any line
 of the table can be shown with `--show NUMBER`, and reduced with `--shrink NUMBER` if it is a false accept.
 
@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from ci.evidence import Digests, Result  # noqa: E402
-from ci.evidence.verdicts import Budget, Line, Verdicts, key  # noqa: E402
-from ci.evidence.verdicts import Verdict as Kept  # noqa: E402
-from tests.soundness.features import features, operations  # noqa: E402
-from tests.soundness.shrink import smallest  # noqa: E402
-from tests.soundness.verdict import Verdict, generate_any, judge_function, parse, text_of  # noqa: E402
-from tilec.ir.text.printer import print_function  # noqa: E402
+from ci.bench.front import Outcome, Unfinished
+from ci.evidence import ROOT, Digests
+from ci.evidence.verdicts import Budget, Line, Verdicts, key
+from ci.evidence.verdicts import Verdict as Kept
+from tests.soundness.features import features, operations
+from tests.soundness.shrink import smallest
+from tests.soundness.verdict import Verdict, generate_any, judge_function, parse, text_of
+from tilec.ir.text.printer import print_function
 
 DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 KINDS = {
@@ -46,7 +42,6 @@ BASIS = (
     "tests/soundness/enumeration.py", "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
 )  # fmt: skip
 """Sources that a verdict on a kernel in tile IR depends on."""
-UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,50 +179,34 @@ def _by_codes(rows: list[Row]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    """Returns status 1 if a refuted kernel was accepted or the prover failed, 3 if the budget ended before the last kernel."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--count", "--kernels", type=int, default=20_000)
     parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first kernel")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="end between kernels; the next run goes on")
-    parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print one kernel and the verdict on it")
     parser.add_argument("--shrink", type=int, metavar="NUMBER", help="print the smallest kernel like this false accept")
-    arguments = parser.parse_args()
-    if arguments.show is not None:
-        print(text_of(generate_any(arguments.show)), checked((arguments.show, None))[0], sep="\n")
+
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Check all kernels; status 1 if a refuted kernel was accepted or the prover failed."""
+    if options.show is not None:
+        print(text_of(generate_any(options.show)), checked((options.show, None))[0], sep="\n")
         return 0
-    if arguments.shrink is not None:
-        print(smallest(generate_any(arguments.shrink)))
+    if options.shrink is not None:
+        print(smallest(generate_any(options.shrink)))
         return 0
-    result = Result("soundness")
-    verdicts = Verdicts("soundness", arguments.output / "verdicts")
-    seeds = range(arguments.first, arguments.first + arguments.count)
-    rows, fresh = check_all(seeds, arguments.jobs, Budget(arguments.budget), verdicts)
+    verdicts = Verdicts("soundness", options.out / "verdicts")
+    seeds = range(options.first, options.first + options.count)
+    rows, fresh = check_all(seeds, options.jobs, Budget(options.budget), verdicts)
     verdicts.close()
     if len(rows) < len(seeds):
-        print(f"{len(rows)} of {len(seeds)} kernels, {fresh} of them judged now: run again to go on")
-        return UNFINISHED
-    text = table(rows, fresh)
-    (arguments.output / "soundness.md").write_text(text, encoding="utf-8")
-    (arguments.output / "soundness_coverage.md").write_text(coverage(rows), encoding="utf-8")
-    kept = [{k: v for k, v in asdict(row).items() if k not in ("features", "operations")} for row in rows
-            if row.kind not in ("accepted", "refused_confirmed", "invalid")]  # fmt: skip
-    inexact = [row.seed for row in rows if row.wrong_examples]
+        raise Unfinished(f"{len(rows)} of {len(seeds)} kernels, {fresh} of them judged now")
+    noted = [{k: v for k, v in asdict(row).items() if k not in ("features", "operations")} for row in rows
+             if row.kind not in ("accepted", "refused_confirmed", "invalid")]  # fmt: skip
     counts = Counter(row.kind for row in rows)
     data = {
-        "kernels": len(rows),
-        "first": arguments.first,
-        "counts": dict(sorted(counts.items())),
-        "inexact_examples": inexact,
-        "noted": kept,
-    }
-    status = int(bool(counts["false_accept"] or counts["crash"]))
-    result.write(data, arguments.output, exit_status=status)
-    print(text)
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        "kernels": len(rows), "first": options.first, "counts": dict(sorted(counts.items())),
+        "inexact_examples": [row.seed for row in rows if row.wrong_examples], "noted": noted,
+    }  # fmt: skip
+    pages = {"soundness.md": table(rows, fresh), "soundness_coverage.md": coverage(rows)}
+    return Outcome(data, pages, int(bool(counts["false_accept"] or counts["crash"])))

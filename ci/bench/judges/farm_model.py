@@ -1,6 +1,6 @@
 """Costs of a team of ten and a farm of a thousand: measured per artifact here, and simulated from that.
 
-    tilec --cache-dir STORE build && python -P ci/bench/farm_model.py --store STORE [--out ci/bench/results]
+    tilec --cache-dir STORE build && python ci/bench/judges.py farm_model --store STORE
 
 Measured: CPU by stage and bytes of every entry, from the store of one cold build; bytes on a remote and seconds of a second
 clone, from remote_cache.json; overhead per task, from farm.json. Simulated, and labelled so: tasks drawn from the measured
@@ -16,17 +16,14 @@ import heapq
 import json
 import random
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tilec.cache import Store  # noqa: E402
-from tilec.cache.remote.envelope import pack  # noqa: E402
-from tilec.cache.remote.signer import Unsigned  # noqa: E402
+from ci.bench.front import Outcome
+from tilec.cache import Store
+from tilec.cache.remote.envelope import pack
+from tilec.cache.remote.signer import Unsigned
 
 SHARED = ("proofs", "mlir", "ptx", "cubin", "artifact")
 FARMS = ((1, 441), (10, 441), (100, 441), (100, 10_000), (1000, 10_000), (1000, 100_000))
@@ -104,7 +101,7 @@ def team(
 def table(record: dict[str, Any]) -> str:
     """The results as Markdown."""
     artifacts = record["artifacts"]
-    lines = ["Measured on one cold build (`ci/bench/farm_model.py`):", ""]
+    lines = ["Measured on one cold build (`judges.py farm_model`):", ""]
     lines += ["| stage | entries | CPU, s | CPU per artifact, ms | bytes per entry | on a remote | fetched from a remote |"]
     lines += ["|---|--:|--:|--:|--:|--:|---|"]
     for name, row in record["stages"].items():
@@ -145,12 +142,13 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Read the measurements, simulate, print and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
     parser.add_argument("--store", type=Path, required=True, help="the store of one cold build of everything")
-    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Read the measurements and simulate."""
     found = measured(options.store)
     second = next(
         row for row in json.loads((options.out / "remote_cache.json").read_text())["second"]["rows"] if row["remote"] == "redis"
@@ -170,12 +168,4 @@ def main() -> int:
         "artifacts": len(tasks), "stages": found["stages"], "cpu_seconds_per_artifact": per_task,
         "dispatch_ms": dispatch * 1000, "workers_kept_busy": per_task / dispatch, "team": team(found, second), "farms": rows,
     }  # fmt: skip
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "farm_model.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.out / "farm_model.md").write_text(table(record))
-    print(table(record))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Outcome(record, {"farm_model.md": table(record)})

@@ -1,9 +1,9 @@
 """Compares the PTX emulator with a GPU, instruction by instruction, bit by bit.
 
-    python ci/bench/ptx_semantics_gpu.py prepare --work artifacts/ptx_semantics                    # no GPU; needs nvJitLink
-    python3 ci/bench/ptx_semantics_gpu.py device --work artifacts/ptx_semantics --out $OUT         # numpy and cuda-bindings
-    python ci/bench/ptx_semantics_gpu.py compare --work artifacts/ptx_semantics --gpu FOLDER       # no GPU
-    python ci/bench/ptx_semantics_gpu.py keep --gpu FOLDER                                         # no GPU
+    python ci/bench/judges.py ptx_semantics_gpu prepare --work artifacts/ptx_semantics   # no GPU; needs nvJitLink
+    python ci/bench/judges.py ptx_semantics_gpu device --work artifacts/ptx_semantics --out $OUT   # numpy and cuda-bindings
+    python ci/bench/judges.py ptx_semantics_gpu compare --work artifacts/ptx_semantics --gpu FOLDER   # no GPU
+    python ci/bench/judges.py ptx_semantics_gpu keep --gpu FOLDER   # no GPU
 
 `prepare` assembles the PTX of every case (`ptx_semantics_cases`) to `cubins.npz`. `device` launches them and writes
 `outputs.npz`. `compare` emulates the same PTX on the same operands and writes `ptx_semantics_gpu.{md,json}`: results must be
@@ -18,42 +18,23 @@ import argparse
 import hashlib
 import importlib
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+import numpy as np
 
-import numpy as np  # noqa: E402
-import ptx_semantics_cases as listed  # noqa: E402
-from ptx_semantics_cases import Array, Case  # noqa: E402
+from ci.bench.front import Outcome
+from ci.bench.judges import ptx_semantics_cases as listed
+from ci.bench.judges.ptx_semantics_cases import Array, Case
+from ci.bench.markdown import grid, line, page
+from ci.evidence import ROOT
 
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
 ARCHITECTURE: Final = "sm_90a"
 KEPT: Final = 31
 """One of this many results of a case is kept for the tests."""
 SHOWN: Final = 3
 """Operand combinations shown for a case that differs."""
-
-
-def main() -> int:
-    """Run one phase."""
-    parser = argparse.ArgumentParser(description="hold the PTX emulator against a GPU by instruction")
-    parser.add_argument("phase", choices=("prepare", "device", "compare", "keep"))
-    parser.add_argument("--work", type=Path, default=ROOT / "artifacts" / "ptx_semantics")
-    parser.add_argument("--out", type=Path, default=None, help="where `device` writes its outputs")
-    parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds them")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    if options.phase == "prepare":
-        return prepare(options.work)
-    if options.phase == "device":
-        return device(options.work, options.out or options.work)
-    if options.phase == "keep":
-        return keep(options.gpu or options.work, ROOT / "tests" / "emulator" / "chip_answers.npz")
-    return compare(options.gpu or options.work, options.results)
 
 
 def prepare(work: Path) -> int:
@@ -170,8 +151,8 @@ def emulated(text: str, inputs: list[Array], result: Array, blocks: int, threads
     return report.tensors["out"]
 
 
-def compare(gpu: Path, results: Path) -> int:
-    """Emulate everything that the GPU ran, write the table; returns 1 if an exact case differs."""
+def compare(gpu: Path) -> Outcome:
+    """Emulate everything that the GPU ran; status 1 if an exact case differs."""
     with np.load(gpu / "outputs.npz") as data:
         outputs = {name: data[name] for name in data.files}
     record = json.loads((gpu / "device.json").read_text(encoding="utf-8"))
@@ -187,15 +168,12 @@ def compare(gpu: Path, results: Path) -> int:
             rows.append(
                 _difference(label, "f32", small_integers, own, outputs[f"{name}|{small_integers}"].astype(np.uint32), [])
             )
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "ptx_semantics_gpu.json").write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    (results / "ptx_semantics_gpu.md").write_text(table(rows, record), encoding="utf-8")
     wrong = [row["case"] for row in rows if row["exact"] and row["different"]]
     print(f"{len(rows)} cases on {record['gpu']}; {len(wrong)} exact ones differ: {', '.join(wrong) or 'none'}")
     for row in rows:
         if row["exact"] and (row["different"] or row["nan"]):
             print(f"  {row['case']}: {row['different']} different, {row['nan']} NaN with other bits; {row['shown']}")
-    return int(bool(wrong))
+    return Outcome({**record, "rows": rows}, {"ptx_semantics_gpu.md": table(rows, record)}, int(bool(wrong)))
 
 
 def digest(results: Array) -> Array:
@@ -279,23 +257,35 @@ def table(rows: list[dict[str, Any]], record: dict[str, Any]) -> str:
         "| exact case that differs | results | different | NaN bits | examples |",
         "|---|--:|--:|--:|---|",
     ]
-    for row in exact:
-        if row["different"] or row["nan"]:
-            cells = [f"`{row['case']}`", row["count"], row["different"], row["nan"], "; ".join(row["shown"])]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines += [
-        "",
-        "| approximation | results | equal | worst ulp | mean ulp | NaN against a number |",
-        "|---|--:|--:|--:|--:|--:|",
+        line([f"`{row['case']}`", row["count"], row["different"], row["nan"], "; ".join(row["shown"])])
+        for row in exact
+        if row["different"] or row["nan"]
     ]
-    for row in rows:
-        if not row["exact"] and "refused" not in row:
-            equal = row["count"] - row["different"]
-            cells = [f"`{row['case']}`", row["count"], equal, row["ulps"], f"{row['mean_ulps']:.3f}", row["nan_against_number"]]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    approximate = [
+        (f"`{row['case']}`", row["count"], row["count"] - row["different"], row["ulps"], f"{row['mean_ulps']:.3f}",
+         row["nan_against_number"])
+        for row in rows if not row["exact"] and "refused" not in row
+    ]  # fmt: skip
+    header = ["approximation", "results", "equal", "worst ulp", "mean ulp", "NaN against a number"]
+    lines += ["", *grid(header, approximate)]
     refused = [f"- `{row['case']}`: {row['refused']}" for row in rows if "refused" in row]
-    return "\n".join([*lines, "", f"Not emulated: {len(refused)}.", "", *refused]) + "\n"
+    return page([*lines, "", f"Not emulated: {len(refused)}.", "", *refused])
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("phase", choices=("prepare", "device", "compare", "keep"))
+    parser.add_argument("--work", type=Path, default=ROOT / "artifacts" / "ptx_semantics")
+    parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds the GPU's outputs; `--work` without it")
+
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Run one phase; status 1 of `compare` if an exact case differs."""
+    if options.phase == "prepare":
+        return prepare(options.work)
+    if options.phase == "device":
+        return device(options.work, options.out)
+    if options.phase == "keep":
+        return keep(options.gpu or options.work, ROOT / "tests" / "emulator" / "chip_answers.npz")
+    return compare(options.gpu or options.work)

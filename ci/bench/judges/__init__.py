@@ -1,0 +1,34 @@
+"""Cases of `python ci/bench/judges.py`: campaigns that try to refute the compiler, or to break what reads its files.
+
+Each case is a module (`ci/bench/front.py` says what it has); the other modules are parts of some of them.
+"""
+
+from typing import Final
+
+from ci.bench.front import Case
+
+CASES: Final = {
+    "soundness": Case("the prover's verdicts on random kernels, against enumeration"),
+    "mutations": Case("every mutant of every shipped kernel"),
+    "audit": Case("`tilec audit` on the bundles of every model, on an idle and on a busy machine"),
+    "schedule_mutants": Case("mistakes in warp-specialized schedules"),
+    "programs": Case("random tile programs on three machines"),
+    "edge_programs": Case("masked boxes at the edges of dtypes", "random_cases", {"family": "edge_programs"}),
+    "product_loops": Case("products in loops under every schedule", "random_cases", {"family": "product_loops"}),
+    "waits": Case("reads that the assembler moved before the grid dependency wait"),
+    "emulator_gpu": Case("the emulator against a GPU, artifact by artifact"),
+    "ptx_semantics_gpu": Case("the emulator against a GPU, instruction by instruction"),
+    "emulator_faults": Case("mistakes in PTX that the emulator finds"),
+    "source_mutants": Case("mistakes in tilec's own source that tests find"),
+    "hostile": Case("hostile bundles, artifacts, models, stores, builds and kernels"),
+    "faults": Case("cache and bundles under kills, damage, full disks"),
+    "tampering": Case("tampering with signed bundles, signatures and policies"),
+    "registry_tampering": Case("tampering with a registry's responses"),
+    "remote_attacks": Case("attacks on data from other machines"),
+    "remote_cache": Case("a team's remote cache"),
+    "farm": Case("a farm of four workers"),
+    "farm_model": Case("costs of a team and of a large farm, simulated from measurements"),
+    "build_speed": Case("seconds of `tilec build`"),
+    "mender": Case("broken kernels that a program fixes from their JSON"),
+    "chat_template": Case("chat prompts against transformers"),
+}

@@ -1,0 +1,71 @@
+"""Judges every mutant of every shipped kernel: refused, or verified to be in bounds and race-free over all blocks.
+
+Writes `mutations.json` and `mutations.md`, prints the table; exit code 1 if the interpreter refutes an accepted mutant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Final
+
+from ci.bench.front import Outcome, names
+from ci.bench.markdown import grid, page
+from ci.evidence import ROOT
+from tests import shipped
+from tests.mutation.generate import Mutant, mutants
+from tests.mutation.judge import judge
+
+OUTCOMES: Final = ("equivalent", "refused", "right", "safe", "unjudged", "false accept")
+
+
+def checked(mutant: Mutant) -> dict[str, Any]:
+    """The verdict as data."""
+    verdict = judge(mutant)
+    return {
+        "kernel": mutant.kernel, "kind": mutant.kind, "what": mutant.what, "outcome": verdict.outcome,
+        "codes": list(verdict.codes), "counterexample": verdict.counterexample, "problems": verdict.problems[:3],
+    }  # fmt: skip
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("--only", type=names, default=None, metavar="KERNELS", help="only these; no files are written")
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Check all mutants; status 1 if the interpreter refutes an accepted one."""
+    began = time.monotonic()
+    kernels = [name for name in shipped.NAMES if options.only is None or name in options.only]
+    todo = [mutant for name in kernels for mutant in mutants(ROOT / "kernels_src" / f"{name}.py")]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        records = list(pool.map(checked, todo, chunksize=4))
+    wrong = [record for record in records if record["outcome"] == "false accept"]
+    for record in wrong:
+        print("FALSE ACCEPT", record)
+    pages = {"mutations.md": table(records, time.monotonic() - began)}
+    return Outcome(records if options.only is None else None, pages, int(bool(wrong)))
+
+
+def table(records: list[dict[str, Any]], seconds: float) -> str:
+    """The table of results."""
+    lines = [
+        "# Mutants of the shipped kernels", "",
+        f"{len(records)} mutants, {seconds:.0f} s. Equivalent: the same tile IR. Right and safe: accepted,",
+        "and run over all blocks of launches that reach past edges, in bounds and race-free; right ones compute the reference.",
+    ]  # fmt: skip
+    for title, key in (("kernel", "kernel"), ("mistake", "kind")):
+        outcomes = Counter((record[key], record["outcome"]) for record in records)
+        values = Counter(record[key] for record in records)
+        rows = [(value, count, *(outcomes[value, name] for name in OUTCOMES)) for value, count in values.items()]
+        lines += ["", *grid([title, "mutants", *OUTCOMES], rows)]
+    refused = [record for record in records if record["outcome"] == "refused"]
+    shown = sum(record["counterexample"] for record in refused)
+    codes = Counter(" ".join(record["codes"]) for record in refused)
+    without = Counter(" ".join(record["codes"]) for record in refused if not record["counterexample"])
+    lines += ["", f"Of {len(refused)} refused, {shown} come with a counterexample. The others, by code:", ""]
+    lines += [*grid(["codes", "mutants"], without.most_common()), ""]
+    lines += grid(["codes of all refused", "mutants"], codes.most_common(12))
+    return page(lines)
