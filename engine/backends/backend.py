@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.decode_steps import DecodeSteps, StepRunner
+from engine.backends.decode_steps import DecodeGraphs, DecodeSteps, StepRunner, graphs_of
 from engine.errors import ModelError, UsageError
 from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
@@ -122,8 +122,12 @@ class Backend(StepRunner):
         """Memory and steps for `sequences` sequences in addition to the backend's own. StepError or an EngineError if the step
         declares none for that number, DeviceError if they do not fit."""
         self._check_open()
+        return self._prepared(graphs_of(self.step, sequences))
+
+    def _prepared(self, graphs: DecodeGraphs) -> DecodeSteps:
+        """Memory and steps for these graphs, which the backend closes."""
         self._steps = [steps for steps in self._steps if not steps.closed]
-        self._steps.append(DecodeSteps(self, sequences))
+        self._steps.append(DecodeSteps(self, graphs))
         return self._steps[-1]
 
     def close(self) -> None:

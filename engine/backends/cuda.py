@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.backend import Backend
-from engine.backends.decode_steps import OUTPUT_MODES, DecodeSteps, StepBuffers, decode_graph, lasting_buffers
+from engine.backends.decode_steps import DecodeSteps, StepBuffers, graphs_of, lasting_buffers
 from engine.backends.device_buffers import DeviceBuffers, cache_bytes
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.launches import Launches, launch_message
@@ -78,7 +78,8 @@ class CudaBackend(Backend):
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
         self.step = self._bundled_step(weights)
         memory, driver = self.memory, self.driver
-        decode = [decode_graph(self.step, 1, output_mode, short) for output_mode in OUTPUT_MODES for short in (False, True)]
+        own_graphs = graphs_of(self.step, 1)
+        decode = list(own_graphs.values())
         lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
         self._prefills = tuple(PrefillSteps(self.step, length, self.launches) for length in lengths)
         arena = max(*(prefill.memory.size for prefill in self._prefills), *(plan_memory(graph).size for graph in decode))
@@ -92,7 +93,7 @@ class CudaBackend(Backend):
             memory.add_array("rope_table", family_of(config.model_type).rope_table(config, slots))
             self._arena = (memory.allocate(arena), arena)
             self._prompt = InputBlock(memory, lasting_buffers([self._prefills[-1].whole], Kind.INPUT))
-            self.own = self.decode_steps(1)  # captures steps while the weights are uploaded
+            self.own = self._prepared(own_graphs)  # captures steps while the weights are uploaded
             pointers = {name: pointer for name, (pointer, _) in self.prompt_allocations.items()}
             for prefill in self._prefills:
                 prefill.bind(pointers, self._arena[0])

@@ -27,6 +27,9 @@ from tilec.step.step import OutputMode, Step
 OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("argmax", "sample", "logits")
 """Output modes of a decode step."""
 
+DecodeGraphs = Mapping[tuple[OutputMode, bool], StepGraph]
+"""Graphs by output mode, and by whether they are the variant for short context."""
+
 LASTING: Final = (Kind.CACHE, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
 """Kinds of the buffers that belong to sequences and outlive a step."""
 
@@ -102,17 +105,12 @@ class StepRunner(ABC):
 
 
 class DecodeSteps:
-    """Decode steps of `sequences` sequences on a loaded backend. Not thread-safe. StepError if the model's step declares none
-    for that number."""
+    """Decode steps on a loaded backend, given as graphs of the same sequences. Not thread-safe."""
 
-    def __init__(self, runner: StepRunner, sequences: int) -> None:
-        self.sequences, self._runner, self.closed = sequences, runner, False
-        self._graphs = {
-            (output_mode, short): decode_graph(runner.step, sequences, output_mode, short)
-            for output_mode in OUTPUT_MODES
-            for short in (False, True)
-        }
-        graphs = list(self._graphs.values())
+    def __init__(self, runner: StepRunner, decode_graphs: DecodeGraphs) -> None:
+        self._graphs, self._runner, self.closed = decode_graphs, runner, False
+        graphs = list(decode_graphs.values())
+        self.sequences = sequences = graphs[0].sequences
         self._named = {
             graph.role(buffer.name): buffer for graph in graphs for buffer in graph.buffers.values() if buffer.kind in LASTING
         }
@@ -207,9 +205,14 @@ class DecodeSteps:
             self._runner.wait()
 
 
-def decode_graph(step: Step, sequences: int, output_mode: OutputMode = "argmax", short: bool = False) -> StepGraph:
-    """The step that processes a token of each of `sequences` sequences. StepError if the step declares none."""
-    return step.graph("decode" if sequences == 1 else "batch", output_mode, tokens=sequences, short=short)
+def graphs_of(step: Step, sequences: int) -> DecodeGraphs:
+    """The steps that process a token of each of `sequences` sequences. StepError if the step declares none."""
+    mode = "decode" if sequences == 1 else "batch"
+    return {
+        (output_mode, short): step.graph(mode, output_mode, tokens=sequences, short=short)
+        for output_mode in OUTPUT_MODES
+        for short in (False, True)
+    }
 
 
 def lasting_buffers(graphs: Iterable[StepGraph], *kinds: Kind) -> list[Buffer]:

@@ -33,14 +33,14 @@ class DeviceBuffers(StepBuffers):
         self._outputs = {buffer.name: buffer for buffer in lasting_buffers(graphs, Kind.OUTPUT)}
         self._item_bytes = {buffer.name: ITEM_BYTES[buffer.dtype] for buffer in lasting_buffers(graphs, Kind.CACHE)}
         try:
-            size = max(plan_memory(graph).size for graph in graphs)
-            if arena is None:
+            size = 0 if arena else max(plan_memory(graph).size for graph in graphs)
+            if not arena:
                 memory.require(cache_bytes(graphs) + size)
             for buffer in lasting_buffers(graphs, Kind.CACHE):
                 memory.add_zeroed(buffer)
             for buffer in self._outputs.values():
                 memory.add(buffer.name, buffer.bytes)
-            self.arena = (memory.allocate(size), size) if arena is None else arena
+            self.arena = arena or (memory.allocate(size), size)
             for kind in (Kind.INPUT, Kind.SETTING):
                 self._blocks[kind] = InputBlock(memory, lasting_buffers(graphs, kind))
             self._tokens = TokenRing(memory, token, prod(self._outputs[token].shape))

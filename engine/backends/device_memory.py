@@ -99,7 +99,7 @@ class InputBlock:
     def send_to(self, buffers: Mapping[str, Buffer], inputs: Mapping[str, NDArray[Any] | Sequence[float] | float]) -> None:
         """`send` for a step whose buffers have other bounds, such as a shorter chunk."""
         for name, values in inputs.items():
-            check_values(buffers.get(name, self._buffers[name]), values)
+            check_values(buffers[name], values)
         if self._sent:
             self.driver.wait_event(self._copied)  # the previous copy may still read the block
         for name, values in inputs.items():

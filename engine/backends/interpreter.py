@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.block_sizes import block_sizes
-from engine.backends.decode_steps import decode_graph
+from engine.backends.decode_steps import PreparedStep
 from engine.backends.host_buffers import NUMPY_TYPES, HostBuffers, zeros
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
@@ -103,8 +103,7 @@ class InterpreterBackend(Backend):
         for tokens, chunk in zip(lengths, chunks, strict=True):
             chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
         self.own.send([Generation()])
-        steps = [self.planned(decode_graph(self.step, 1, short=short), self._own_buffers.arrays) for short in (False, True)]
-        for planned in (*chunks, *steps):
+        for planned in (*chunks, *(_planned(self.own.prepared("argmax", short)) for short in (False, True))):
             self.run_step(planned, block_order=())  # no block runs; this checks only the contracts
 
     @property
@@ -211,6 +210,11 @@ class InterpreterBackend(Backend):
                 raise ModelError(
                     f"operation `{planned_op.op.name}`: {error}", fix="take a model that the kernels allow"
                 ) from None
+
+
+def _planned(step: PreparedStep) -> PlannedStep:
+    assert isinstance(step, PlannedStep)  # `prepare` made it
+    return step
 
 
 def kernel_contract(function: Function) -> Contract:
