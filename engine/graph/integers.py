@@ -155,8 +155,9 @@ class InputValues:
             assert buffer.high is not None
             least, greatest = min(written[0] for written in current), max(written[1] for written in current)
             if least < buffer.low or greatest >= buffer.high:
-                shown = f"{least}" if least == greatest else f"{least} to {greatest}"
-                raise _refuse(step, buffer, f"holds {shown}, and the step takes {buffer.low} to {buffer.high - 1}")
+                raise _refuse(
+                    step, buffer, f"holds {_text(least, greatest)}, and the step takes {_text(buffer.low, buffer.high - 1)}"
+                )
             if buffer.distinct and any(later[0] <= earlier[1] for earlier, later in pairwise(sorted(current))):
                 raise _refuse(step, buffer, "may hold an integer twice, and the step takes distinct ones")
         after = {
@@ -180,15 +181,18 @@ def check_values(buffer: Buffer, values: Any) -> None:
         return
     least, greatest = int(given.min()), int(given.max())
     if (buffer.low is not None and least < buffer.low) or (buffer.high is not None and greatest >= buffer.high):
-        shown = f"{least}" if least == greatest else f"{least} to {greatest}"
         limits = " ".join(
             text
             for text, bound in ((f"from {buffer.low}", buffer.low), (f"below {buffer.high}", buffer.high))
             if bound is not None
         )
-        raise GraphError(f"would hold {shown}, and holds integers {limits}", where=f"buffer `{buffer.name}`")
+        raise GraphError(f"would hold {_text(least, greatest)}, and holds integers {limits}", where=f"buffer `{buffer.name}`")
     if buffer.distinct and given.size > 1 and not (np.diff(given) > 0).all() and len(np.unique(given)) < given.size:
         raise GraphError("would hold an integer twice, and holds distinct ones", where=f"buffer `{buffer.name}`")
+
+
+def _text(least: int, greatest: int) -> str:
+    return f"{least}" if least == greatest else f"{least} to {greatest}"
 
 
 def _refuse(step: Replay, buffer: Buffer, what: str) -> GraphError:
