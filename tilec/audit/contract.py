@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.artifact.records import Manifest, TensorSpec, ValueCheck, value_check
+from tilec.artifact.records import Manifest, TensorSpec, ValueCheck, value_check, value_promise
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.smt import Term
@@ -100,14 +100,7 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         yield "the grid differs from the tile IR's"
     if _exact(manifest.constants) != _exact(function.constants):
         yield "the constants differ from the tile IR's"
-    promised = [
-        (promise.tensor, promise.low, promise.high, promise.above, promise.distinct, promise.sorted)
-        for promise in function.promises
-    ]
-    if promised != [
-        (promise.tensor, promise.low, promise.high, tuple(promise.above), promise.distinct, promise.sorted)
-        for promise in manifest.promises
-    ]:
+    if tuple(map(value_promise, function.promises)) != manifest.promises:
         yield "the promises differ from the tile IR's"
     disjoint = {frozenset(pair) for pair in manifest.no_alias}
     for position, left in enumerate(tensors):
