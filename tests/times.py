@@ -158,7 +158,8 @@ def mark(items: Sequence[pytest.Item], times: Times) -> None:
             if index % times.every(name):
                 item.add_marker(pytest.mark.campaign)
     plain = [item for item in items if not is_campaign(item) and item.get_closest_marker("gpu") is None]
-    _mark_core([item for item in plain if not _slow_fixtures(item, times)], times)
+    slow = {name for name, seconds in times.fixtures.items() if seconds > SHARED_SECONDS}
+    _mark_core([item for item in plain if slow.isdisjoint(_fixtures(item))], times)
 
 
 def _mark_core(items: Sequence[pytest.Item], times: Times) -> None:
@@ -171,12 +172,11 @@ def _mark_core(items: Sequence[pytest.Item], times: Times) -> None:
             item.add_marker(pytest.mark.core)
 
 
-def _slow_fixtures(item: pytest.Item, times: Times) -> list[str]:
+def _fixtures(item: pytest.Item) -> list[str]:
     if not isinstance(item, pytest.Function):
         return []
     info = item._fixtureinfo  # pyright: ignore[reportPrivateUsage]
-    names = [fixture_name(definitions[-1]) for definitions in info.name2fixturedefs.values()]
-    return [name for name in names if times.fixtures.get(name, 0.0) > SHARED_SECONDS]
+    return [fixture_name(definitions[-1]) for definitions in info.name2fixturedefs.values()]
 
 
 def fixture_name(definition: pytest.FixtureDef[Any]) -> str:
