@@ -45,8 +45,8 @@ def dump_command(
     diagnostics = [item for refusal in refusals for item in refusal.diagnostics]
     data: bytes | None = None
     for item in planned:
-        made = _product(item, stage or "tir", str(store.root)) if after is None else _after(item, after, str(store.root))
-        data, found = made
+        root = str(store.root)
+        data, found = _product(item, stage or "tir", root) if after is None else _after(item, after, root)
         diagnostics += found
     print_diagnostics(diagnostics, build.root)
     if data is None:
@@ -67,8 +67,7 @@ def _check_pass(after: str, stage: str | None) -> None:
 
     if stage is not None:
         raise UsageError("`--stage` and `--after` each name what to print; leave one out")
-    if after not in pass_names():
-        names = pass_names()
+    if after not in (names := pass_names()):
         raise UsageError(f"no pass `{after}`; the passes are {', '.join(names)}{or_mean(after, names)}")
 
 
