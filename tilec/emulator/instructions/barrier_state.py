@@ -66,7 +66,7 @@ class Barriers(Subsystem):
         expected count. Returns the barrier if it is complete now; earlier completions in this step have been released
         already."""
         turns, done, wave = [lanes], False, self.wave
-        if sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ())) + len(lanes) > expected:
+        if self._threads_at(key) + len(lanes) > expected:
             warps = np.unique(wave.warp[lanes])
             turns = [lanes[wave.warp[lanes] == w] for w in (self.random.permutation(warps) if self.launch.seed else warps)]
         for turn in turns:
@@ -95,10 +95,13 @@ class Barriers(Subsystem):
         if not waits:
             token, before = self.clocks.release(lanes), self.released.get(key)
             self.released[key] = token if before is None else np.maximum(before, token)
-        total = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
+        total = self._threads_at(key)
         if total > expected:
             self.faults.add("barrier", f"{total} threads at barrier {number} of {expected}", instruction, int(lanes[0]))
         return total >= expected
+
+    def _threads_at(self, key: tuple[int, int]) -> int:
+        return sum(len(lanes) for table in (self.waiting, self.arrived) for lanes in table.get(key, ()))
 
     def _check_phase(self, instruction: Instruction, key: tuple[int, int], lanes: Index) -> None:
         """Lanes that arrive must know that the last phase is complete. Every lane that waited in it knows the others at its
@@ -143,8 +146,7 @@ class Barriers(Subsystem):
         for key in list(self.waiting):
             lanes = wave.lanes_of_block(key[0])
             gone = int((wave.status[lanes] == EXITED).sum())
-            here = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
-            if gone and self.expected[key] == threads and here + gone == threads:
+            if gone and self.expected[key] == threads and self._threads_at(key) + gone == threads:
                 first = int(self.waiting[key][0][0])
                 instruction = self.launch.function.instructions[int(wave.pc[first])]
                 self.faults.add("barrier", f"{gone} threads left the block before barrier {key[1]}", instruction, first)
