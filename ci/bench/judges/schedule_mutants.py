@@ -222,7 +222,7 @@ def outcome(rows: list[dict[str, Any]], seconds: float) -> Outcome:
         "function, which the second verifier judges, and the emulator what it accepts; and in the PTX, which the emulator",
         "judges.", "",
         f"{len(rows)} mistakes: {by['verifier']} refused by the verifier, {by['emulator']} found by the emulator, "
-        f"{by['nobody']} by nobody, {explained} of them for a reason that is told below.", "",
+        f"{by['nobody']} by nobody, {explained} of them for a reason given below.", "",
     ]  # fmt: skip
     checkers, table = ("verifier", "emulator", "nobody"), list[tuple[object, ...]]()
     for level, kind in dict.fromkeys((row["level"], row["kind"]) for row in rows):
