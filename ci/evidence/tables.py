@@ -39,10 +39,10 @@ def kernels(results: Results) -> list[str]:
             "view.few.best",
         ),
     ]
-    lines = ["| kernels | compared with | ratio of rates: worst, geometric mean |", "|---|---|--:|"]
+    lines = ["| kernels | compared with | GPU | ratio of rates: worst, geometric mean |", "|---|---|---|--:|"]
     for label, library, name, path in rows:
         least, mean = (results.text(name, f"{path}.{statistic}", ".3f") for statistic in ("least", "mean"))
-        lines.append(f"| {label} | {library} | {least}, {mean} |")
+        lines.append(f"| {label} | {library} | {_gpu(results, name)} | {least}, {mean} |")
     return lines
 
 
@@ -90,14 +90,19 @@ def summary(results: Results) -> list[str]:
     artifacts = results.text("build_speed", f"{cold}artifacts")
     seconds = results.text("build_speed", f"{cold}seconds", ".0f")
     jobs = results.text("build_speed", "jobs")
-    lines = ["| what | compared with | tilec | result |", "|---|---|---|---|"]
-    compared = f"transformers (eager): {theirs} tokens/s"
-    lines.append(f"| decode of Qwen3 4B, batch 1 | {compared} | {ours} tokens/s | {_cited('engine_check')} |")
+    lines = ["| what | compared with | tilec | on | result |", "|---|---|---|---|---|"]
+    compared, gpu = f"transformers (eager): {theirs} tokens/s", _gpu(results, "engine_check")
+    lines.append(f"| decode of Qwen3 4B, batch 1 | {compared} | {ours} tokens/s | {gpu} | {_cited('engine_check')} |")
     for label, library, name, path in ratios:
         least, mean = (results.text(name, f"{path}.{statistic}", ".2f") for statistic in ("least", "mean"))
-        lines.append(f"| {label} | {library} | {mean} of its rate; at worst {least} | {_cited(name)} |")
-    build = f"cold build for one architecture, {artifacts} artifacts, {jobs} processes"
-    return [*lines, f"| {build} | | {seconds} s | {_cited('build_speed')} |"]
+        rates = f"{mean} of its rate; at worst {least}"
+        lines.append(f"| {label} | {library} | {rates} | {_gpu(results, name)} | {_cited(name)} |")
+    build = f"cold build for one architecture, {artifacts} artifacts"
+    return [*lines, f"| {build} | | {seconds} s | {jobs} CPU cores | {_cited('build_speed')} |"]
+
+
+def _gpu(results: Results, name: str) -> str:
+    return results.text(name, "device").removeprefix("NVIDIA ").partition(" ")[0]
 
 
 def _cited(name: str) -> str:

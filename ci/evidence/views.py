@@ -16,8 +16,8 @@ SHIPPED_ATTENTION: Final = "128x128_copytma_consumers2_stages2"
 OVERLAPPED: Final = ", overlapped"
 STEP_BYTES: Final = {"qwen3-4b": 8_050_415_616, "qwen3-32b": 63_978_164_224}
 """Bytes of a decode step after 18 tokens: weights and cache. Computed (`engine/graph/traffic.py`), not measured."""
-NOMINAL: Final = 4.8e12
-"""Nominal memory bandwidth of an H200 in bytes per second."""
+NOMINAL: Final = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
+"""Nominal memory bandwidth in bytes per second by GPU, from NVIDIA's data sheets of the SXM versions."""
 Tree = dict[str, Any]
 
 
@@ -82,7 +82,9 @@ def engine_check(data: Tree) -> Tree:
     prefill = [row["prefill"] for row in data["errors"]]
     found: Tree = {"decode": max(decode), "prefill": max(prefill), "worst": max(*decode, *prefill)} if decode else {}
     rates = {speed["model"]: speed["decode_at_18_tok_s"] for speed in data["speed"]}
-    return found | {"roofline": {name: rates[name] * STEP_BYTES[name] / NOMINAL for name in rates.keys() & STEP_BYTES.keys()}}
+    nominal = NOMINAL[data["device"]]
+    shares = {name: rates[name] * STEP_BYTES[name] / nominal for name in rates.keys() & STEP_BYTES.keys()}
+    return found | {"roofline": shares, "nominal_gb_s": nominal / 1e9}
 
 
 def batch_check(data: Tree) -> Tree:
