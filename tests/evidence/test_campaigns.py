@@ -171,6 +171,19 @@ def test_a_mistake_in_the_source_is_checked_again_where_function_or_tests_change
     assert held.is_open(now, near) and held.is_open(now, far)
 
 
+def test_tests_that_cannot_be_collected_find_no_mistakes(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tree / "tilec/passes/judge.py"
+    mutant, step = next(m for m in mutants(tree, path) if m.function == "small"), ("tests/test_judge.py",)
+    (tree / "artifacts").mkdir()
+    monkeypatch.setattr(source_mutants, "ROOT", tree)
+    copy = source_mutants.Tree(tmp_path.with_name(f"{tmp_path.name}-copy"))
+    source_mutants.check_collection(copy, [(mutant, step)])
+    write(copy.root / "tests/test_judge.py", "import a_module_that_this_machine_lacks\n")
+    with pytest.raises(SystemExit, match="without any mistake pytest cannot collect the tests"):
+        source_mutants.check_collection(copy, [(mutant, step)])
+    source_mutants.check_collection(copy, [(mutant, source_mutants.RATCHET)])
+
+
 def test_a_function_is_found_by_the_name_that_mutants_have() -> None:
     text = "class A:\n    def f(self):\n        def g():\n            return 1\n        return g\n"
     assert function_tree(text, "f.g") and function_tree(text, "f.g") != function_tree(text, "f")

@@ -183,6 +183,17 @@ class State:
         return Fate("survived" if done else "unfinished", "", seconds, len(outcome_of))
 
 
+def check_collection(tree: Tree, todo: list[tuple[Mutant, Step]]) -> None:
+    """SystemExit if pytest cannot collect the tests of all steps without a mistake: on a machine that lacks a module of theirs,
+    every mistake would count as found."""
+    files = dict.fromkeys(target for _, step in todo if step != RATCHET for target in targets(step))
+    if not files:
+        return
+    ending, status, output, _ = tree.run(("--collect-only", *files), LIMIT)
+    if ending != ENDED or status not in (0, 5):
+        raise SystemExit(f"without any mistake pytest cannot collect the tests:\n{output[-3000:]}")
+
+
 def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[Step, float]:
     """Run every step once without a mistake: all must pass; limits follow from the processor time that they took."""
     limits: dict[Step, float] = {}
@@ -208,6 +219,7 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
         for number in range(arguments.jobs):
             trees.put(Tree(Path(folder) / f"tree{number}"))
         first = trees.get()
+        check_collection(first, todo)
         limits = {} if arguments.no_baseline else baseline(first, todo, arguments.slack)
         trees.put(first)
 
