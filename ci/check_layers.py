@@ -52,7 +52,8 @@ DRIVERS: Final = (
 )  # fmt: skip
 KNOWN: Final = frozenset({*VOCABULARY, *STAGES, *AUDIT, *FINDER, *OPS, *DRIVERS})
 ENGINE_MAY_USE: Final = (
-    "runtime", "ship.finder", "artifact", "ir", "step", "untrusted.output", "untrusted.output_tree", "diagnostics.visible",
+    "runtime", "ship.finder", "artifact", "target.dtypes", "ir", "step", "untrusted.output", "untrusted.output_tree",
+    "diagnostics.visible",
 )  # fmt: skip
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics.diagnostic", "shipped")

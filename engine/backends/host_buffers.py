@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.decode_steps import LASTING, StepBuffers, lasting_buffers
 from engine.graph.integers import check_values
-from tilec.step.graph import Buffer, Kind, StepGraph
+from tilec.step.graph import ITEM_BYTES, Buffer, Kind, StepGraph
+from tilec.target.dtypes import DTYPES, numpy_dtype
 
-NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
-    "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "i32": np.dtype(np.int32),
-}  # fmt: skip
+NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {name: numpy_dtype(DTYPES[name]) for name in ITEM_BYTES}
 """NumPy dtype of each dtype of a buffer."""
 
 

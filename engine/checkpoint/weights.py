@@ -15,7 +15,6 @@ from math import prod
 from os import PathLike, fspath
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,8 +25,9 @@ from engine.errors import ModelError, UsageError
 from engine.models.config import ModelConfig
 from engine.models.families import family_of
 from engine.models.steps import model_step
+from tilec.target.dtypes import bf16, f16, numpy_dtype
 
-NUMPY_TYPES: Final = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+NUMPY_TYPES: Final = {dtype.name: numpy_dtype(dtype) for dtype in (bf16, f16)}
 """NumPy dtype of each dtype that weights may have on the device."""
 
 FILE_DTYPES: Final = {"BF16": "bf16", "F16": "f16"}

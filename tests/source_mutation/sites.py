@@ -25,7 +25,7 @@ WEIGHTS = {
     "tilec/ir/types.py": 0.6, "tilec/ir/expr.py": 0.8, "tilec/ir/layouts/layout.py": 0.6, "tilec/atoms": 1.0,
     "tilec/ir/layouts/blocked_layouts.py": 0.5, "tilec/frontend/arithmetic.py": 0.6, "tilec/frontend/memory.py": 0.8,
     "tilec/frontend/host.py": 0.8, "tilec/frontend/signature.py": 0.5, "tilec/frontend/emitter.py": 0.5,
-    "tilec/frontend/directives.py": 0.4,
+    "tilec/frontend/directives.py": 0.4, "tilec/target/dtypes.py": 0.6,
 }  # fmt: skip
 SAFETY = {
     "tilec/passes/prover/bounds.py": 2, "tilec/passes/prover/races.py": 2, "tilec/passes/prover/coverage.py": 1.5,

@@ -37,8 +37,6 @@ MAX_SLOTS: Final = 4095
 MAX_RANK: Final = 64
 MAX_SCHEDULED: Final = 64
 """Maximum number of roles, pipelines and stages of a schedule."""
-NO_SCALARS: Final = ("f8e4m3", "f8e5m2")
-"""Dtypes that PTX has no parameters for."""
 
 
 def manifest_from_json(data: Any) -> Manifest:
@@ -257,7 +255,7 @@ def _tensor(data: Any, location: str) -> TensorSpec:
 def _scalar(data: Any, location: str) -> ScalarSpec:
     record = _record(data, ScalarSpec, location)
     dtype = _dtype(record["dtype"], f"{location}.dtype")
-    if dtype in NO_SCALARS:
+    if DTYPES[dtype].c is None:
         raise ValueError(f"{location}: a scalar of `{dtype}` has no calling convention")
     return ScalarSpec(_name(record["name"], f"{location}.name"), dtype)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from math import prod
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from tilec.audit.values import tile_shape
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.ops import Binary, Constant, DimValue, For, MemoryOp
 from tilec.ir.types import DTYPES, TileType
+from tilec.target.dtypes import numpy_dtype
 
 Array = NDArray[Any]
 BLOCKS: Final = 48
@@ -248,19 +248,23 @@ def _filled(
 ) -> Array | None:  # fmt: skip
     kind = DTYPES[dtype]
     if kind.is_float:
-        return random.normal(size=shape).astype(numpy_dtype(dtype))
+        return random.normal(size=shape).astype(numpy_dtype(DTYPES[dtype]))
     low, high = kind.integer_range()
     if ends[0] is None or ends[1] is None:
-        return random.integers(max(low, -1000), min(high, 1000), shape, endpoint=True).astype(numpy_dtype(dtype))
+        return random.integers(max(low, -1000), min(high, 1000), shape, endpoint=True).astype(numpy_dtype(DTYPES[dtype]))
     first, last = max(low, ends[0]), min(high, ends[1] - 1)
     size = int(np.prod(shape))
     if last < first or (distinct and last - first + 1 < size):
-        return None if size else np.empty(shape, numpy_dtype(dtype))
+        return None if size else np.empty(shape, numpy_dtype(DTYPES[dtype]))
     if distinct:
-        return (first + random.permutation(min(last - first + 1, 1 << 20))[:size]).reshape(shape).astype(numpy_dtype(dtype))
+        return (
+            (first + random.permutation(min(last - first + 1, 1 << 20))[:size])
+            .reshape(shape)
+            .astype(numpy_dtype(DTYPES[dtype]))
+        )
     chosen = random.integers(first, last, shape, endpoint=True)
     where = random.integers(0, 3, shape)
-    return np.where(where == 0, first, np.where(where == 1, last, chosen)).astype(numpy_dtype(dtype))
+    return np.where(where == 0, first, np.where(where == 1, last, chosen)).astype(numpy_dtype(DTYPES[dtype]))
 
 
 def _in_order(array: Array, ends: tuple[int | None, int | None] | None) -> Array | None:
@@ -282,12 +286,3 @@ def _strided(array: Array, spec: TensorSpec, values: dict[str, int]) -> Array:
     view = np.lib.stride_tricks.as_strided(flat, array.shape, [stride * array.itemsize for stride in strides])
     view[...] = array
     return view
-
-
-def numpy_dtype(name: str) -> Any:
-    """The NumPy dtype of a dtype; ml_dtypes provides those that NumPy lacks."""
-    if name in ("bf16", "f8e4m3", "f8e5m2"):
-        narrow: Any = import_module("ml_dtypes")
-        return {"bf16": narrow.bfloat16, "f8e4m3": narrow.float8_e4m3fn, "f8e5m2": narrow.float8_e5m2}[name]
-    names = {"f32": "float32", "f16": "float16", "bool": "bool"}
-    return np.dtype(names.get(name) or f"{'u' if name[0] == 'u' else ''}int{name[1:]}")

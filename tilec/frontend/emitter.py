@@ -25,10 +25,6 @@ from tilec.untrusted.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, M
 MAX_TILE: Final = 1 << 20
 """Most elements of a tile: far more than fit in a block's registers and shared memory."""
 
-LARGEST: Final = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f8e4m3": 448.0,
-                  "f8e5m2": 57344.0}  # fmt: skip
-"""The largest finite value of each float dtype."""
-
 
 @dataclass(frozen=True, slots=True)
 class Poison:
@@ -135,10 +131,8 @@ class Emitter:
             return self.emit(ops.Constant(value=value), at, type)[0]
         if dtype.is_float:
             number = as_float(value, at)
-            if math.isfinite(number) and abs(number) > LARGEST[dtype.name]:
-                raise at.error(
-                    "E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {LARGEST[dtype.name]}"
-                )
+            if math.isfinite(number) and abs(number) > dtype.largest:
+                raise at.error("E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {dtype.largest}")
             return self.emit(ops.Constant(value=number), at, type)[0]
         if isinstance(value, float):
             raise at.error(

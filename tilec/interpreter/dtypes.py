@@ -1,27 +1,16 @@
-"""The NumPy type of each dtype of the tile IR; ml_dtypes has those that NumPy lacks."""
+"""Conversions between dtypes as NumPy arrays."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from tilec.ir.types import DType
+from tilec.target.dtypes import numpy_dtype
 
 Array = NDArray[Any]
-
-_TYPES: Final[dict[str, np.dtype[Any]]] = {
-    "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "f8e5m2": np.dtype(ml_dtypes.float8_e5m2), "i8": np.dtype(np.int8),
-    "i16": np.dtype(np.int16), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64), "u8": np.dtype(np.uint8),
-    "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32), "bool": np.dtype(np.bool_),
-}  # fmt: skip
-
-
-def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    return _TYPES[dtype.name]
 
 
 def convert(array: Array, source: DType, target: DType) -> Array:
@@ -41,8 +30,7 @@ def convert(array: Array, source: DType, target: DType) -> Array:
             numpy_target
         )
     if target.is_float and target.bits == 8:
-        largest = {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target.name]
-        return np.clip(array.astype(np.float32), -largest, largest).astype(numpy_target)
+        return np.clip(array.astype(np.float32), -target.largest, target.largest).astype(numpy_target)
     if target.is_float and not source.is_float:
         return array.astype(np.float32).astype(numpy_target, copy=False)
     if source.is_float and source.bits == target.bits and source != target:

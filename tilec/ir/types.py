@@ -3,67 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from tilec.ir.expr import Expr
+from tilec.target.dtypes import (
+    DTYPES,
+    DType,
+    bf16,
+    boolean,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+)
 
+__all__ = [
+    "DTYPES",
+    "MAX_DIM",
+    "DType",
+    "RingType",
+    "ScratchType",
+    "SharedType",
+    "TensorType",
+    "TileType",
+    "Type",
+    "bf16",
+    "boolean",
+    "f8e4m3",
+    "f8e5m2",
+    "f16",
+    "f32",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "u8",
+    "u16",
+    "u32",
+]  # fmt: skip
 
-@dataclass(frozen=True, slots=True)
-class DType:
-    """An element type: `kind` is f (float), i (signed), u (unsigned) or b (bool); `bits` is its width."""
-
-    name: str
-    kind: Literal["f", "i", "u", "b"]
-    bits: int
-
-    @property
-    def bytes(self) -> int:
-        """Storage size of one element in bytes; a bool occupies one. Elements of a packed dtype have no such size."""
-        assert self.kind == "b" or self.bits % 8 == 0, f"elements of {self.name} are packed: ask bytes_of"
-        return self.bytes_of(1)
-
-    def bytes_of(self, count: int) -> int:
-        """Storage size of `count` adjacent elements in bytes; the last byte of a packed dtype may be partly used."""
-        return -(-count * (8 if self.kind == "b" else self.bits) // 8)
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
-
-    @property
-    def is_integer(self) -> bool:
-        return self.kind in "iu"
-
-    def integer_range(self) -> tuple[int, int]:
-        """Smallest and largest value, both inclusive; integers and bool only."""
-        if self.kind == "b":
-            return 0, 1
-        if self.kind == "u":
-            return 0, (1 << self.bits) - 1
-        assert self.kind == "i", self.name
-        return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
-
-    def __str__(self) -> str:
-        return self.name
-
-
-f32: Final = DType("f32", "f", 32)
-f16: Final = DType("f16", "f", 16)
-bf16: Final = DType("bf16", "f", 16)
-f8e4m3: Final = DType("f8e4m3", "f", 8)
-f8e5m2: Final = DType("f8e5m2", "f", 8)
-i8: Final = DType("i8", "i", 8)
-i16: Final = DType("i16", "i", 16)
-i32: Final = DType("i32", "i", 32)
-i64: Final = DType("i64", "i", 64)
-u8: Final = DType("u8", "u", 8)
-u16: Final = DType("u16", "u", 16)
-u32: Final = DType("u32", "u", 32)
-boolean: Final = DType("bool", "b", 1)
-
-DTYPES: Final[dict[str, DType]] = {
-    d.name: d for d in (f32, f16, bf16, f8e4m3, f8e5m2, i8, i16, i32, i64, u8, u16, u32, boolean)
-}
 
 MAX_DIM: Final = 2**31 - 2**16
 """Largest extent of a tensor axis that a launch accepts; the gap below 2^31 lets a last partial tile end without

@@ -105,7 +105,7 @@ def store_vector(context: Context, pointer: SsaValue, values: list[SsaValue], *,
     """Stores consecutive values of one type in one access. `streamed`: if they fill whole words, mark them for early eviction
     (PTX ISA, `st`, `.cs`)."""
     type_ = values[0].type
-    bytes_ = len(values) * max(1, type_.bits // 8)
+    bytes_ = len(values) * type_.bytes
     words, streamed = bytes_ // 4, streamed and bytes_ >= 4
     packed = values[0] if len(values) == 1 else context.packed(values, vector(len(values), type_))
     if words and (streamed or len(values) > 1):

@@ -22,6 +22,11 @@ class Type:
     bits: int = 0
     parts: tuple[Type, ...] = ()
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of a value in memory: whole ones."""
+        return -(-self.bits // 8)
+
     def __str__(self) -> str:
         return self.text
 

@@ -36,7 +36,6 @@ from typing import Any, Final
 from tilec.frontend import Declared
 from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Declaration
-from tilec.runtime.scalars import LARGEST_FLOAT
 
 PREFIX: Final = "_tilec_"
 TYPES: Final = {"f": "float", "i": "int", "u": "int", "b": "bool"}
@@ -127,8 +126,7 @@ def _unusual(declared: Declared) -> str:
     other_type = f"@type({declared.name}) is not @{TYPES[dtype.kind]}"
     if not dtype.is_float:
         return other_type
-    largest = LARGEST_FLOAT[declared.dtype]
-    return f"{other_type} or not -{largest!r} <= {declared.name} <= {largest!r}"
+    return f"{other_type} or not -{dtype.largest!r} <= {declared.name} <= {dtype.largest!r}"
 
 
 def _key(declared: Declared) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tilec.ir import types as ir_types
+from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Declaration, refuse
 from tilec.ops.fast_call import make_call
 from tilec.ops.kernels import Kernels, current_device
@@ -28,12 +28,8 @@ from tilec.runtime.values import Evidence
 
 torch: Any = importlib.import_module("torch")  # torch is not a dependency, so its types are not available
 
-DTYPES: Final[dict[str, Any]] = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
-    "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "bool": torch.bool,
-}  # fmt: skip
-NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+TORCH_DTYPES: Final[dict[str, Any]] = {name: getattr(torch, dtype.numpy) for name, dtype in DTYPES.items()}
+NAMES: Final = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 SCALARS: Final = {"f": "float", "i": "SymInt", "u": "SymInt", "b": "bool"}
 NO_CONTEXT: Final = "CUDA_ERROR_INVALID_CONTEXT"
 MAX_ENTRIES: Final = 1024
@@ -106,7 +102,7 @@ class TorchOp(Op):
         arguments: list[str] = []
         for argument in self.declaration.arguments:
             if not argument.access:
-                kind = SCALARS[ir_types.DTYPES[argument.dtype].kind]
+                kind = SCALARS[DTYPES[argument.dtype].kind]
             else:
                 kind = f"Tensor({next(letters)}!)" if argument.name in self.declaration.mutated else "Tensor"
             arguments.append(f"{kind} {argument.name}")
@@ -158,7 +154,7 @@ class TorchOp(Op):
         allocations = tuple((tuple(argument.shape), tuple(argument.stride()), argument.dtype) for argument in allocated)
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        integers = tuple(arguments[name] for name, spec in self._scalars.items() if not ir_types.DTYPES[spec.dtype].is_float)
+        integers = tuple(arguments[name] for name, spec in self._scalars.items() if not DTYPES[spec.dtype].is_float)
         self._entries[key] = Entry(prepared.launch, first_tensor.device.index, integers, allocations, context, device.driver)
         for name in self.declaration.mutated:
             if not tensors[name].is_inference():
@@ -187,10 +183,12 @@ class TorchOp(Op):
 
     def _result_dtype(self, name: str, dtype: str) -> Any:
         """PyTorch's dtype of a result; E0919 if the op's `constants` name a dtype that does not exist."""
-        if dtype not in DTYPES:
+        if dtype not in TORCH_DTYPES:
             message = "`constants` give a result an unknown dtype"
-            raise refuse(self.__name__, message, argument=name, given=f"`{dtype:.80}`", required=f"one of {', '.join(DTYPES)}")
-        return DTYPES[dtype]
+            raise refuse(
+                self.__name__, message, argument=name, given=f"`{dtype:.80}`", required=f"one of {', '.join(TORCH_DTYPES)}"
+            )
+        return TORCH_DTYPES[dtype]
 
     def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if self._backward is not None and self._backward[1] is not None:

@@ -22,13 +22,8 @@ from tilec.runtime.driver import (
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView, contiguous_strides
 
-# Host dtype of each dtype. NumPy has no bf16 or f8, so those are unsigned integers with the same bits. An extension dtype
-# (ml_dtypes) that is a key of `EXTENSION_NAMES` is accepted with its own meaning.
-HOST_STORAGE: Final = {
-    "f32": "float32", "f16": "float16", "bf16": "uint16", "f8e4m3": "uint8", "f8e5m2": "uint8", "i8": "int8", "i16": "int16",
-    "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "bool": "bool",
-}  # fmt: skip
-EXTENSION_NAMES: Final = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
+EXTENSION_NAMES: Final = {dtype.numpy: name for name, dtype in DTYPES.items() if dtype.extension}
+"""Dtypes of ml_dtypes, which are accepted with their own meaning; on the host, runtime arrays have `DType.storage` instead."""
 
 
 class Device:
@@ -54,7 +49,7 @@ class Device:
         """A copy of a host array; `dtype` names the element type if NumPy cannot (`bf16` as uint16)."""
         inferred = EXTENSION_NAMES.get(array.dtype.name)
         if inferred is None:
-            inferred = next((name for name, host in HOST_STORAGE.items() if host == array.dtype.name), None)
+            inferred = next((name for name, one in DTYPES.items() if one.numpy == array.dtype.name), None)
         element_type = dtype or inferred
         if element_type is None or DTYPES[element_type].bytes != array.dtype.itemsize:
             raise LaunchError(
@@ -120,8 +115,8 @@ class DeviceArray:
         self.device.driver.fill(self.pointer, byte, self.nbytes, self.stream)
 
     def to_numpy(self) -> NDArray[Any]:
-        """A copy on the host, in the dtype of `HOST_STORAGE`; waits for the array's stream."""
-        host = np.empty(self.shape, HOST_STORAGE[self.dtype])
+        """A copy on the host, in the dtype of `DType.storage`; waits for the array's stream."""
+        host = np.empty(self.shape, DTYPES[self.dtype].storage)
         if self.nbytes:
             self.device.driver.copy_to_host(host.ctypes.data, self.pointer, self.nbytes, self.stream)
             self.device.driver.synchronize(self.stream)

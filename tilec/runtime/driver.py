@@ -10,6 +10,7 @@ import importlib
 import struct
 from typing import Any, Final, NoReturn, Protocol
 
+from tilec.ir.types import DTYPES
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensor_maps import TensorMapRequest
 
@@ -18,11 +19,6 @@ COMPUTE_CAPABILITY_MINOR: Final = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR"
 SHARED_MEMORY_OPTIN: Final = "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"
 MULTIPROCESSORS: Final = "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT"
 L2_BYTES: Final = "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE"
-MAP_TYPES: Final = {
-    "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i8": "UINT8",
-    "u8": "UINT8", "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64",
-}  # fmt: skip
-"""The driver's element type of a tensor map, by dtype."""
 MAX_CONFIGS: Final = 1024
 """Maximum number of cached launch configurations."""
 DYNAMIC_SHARED: Final = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
@@ -283,7 +279,7 @@ class CudaDriver:
         api, u32, u64 = self._api, self._api.cuuint32_t, self._api.cuuint64_t
         tensor_map = self._call(
             "cuTensorMapEncodeTiled",
-            getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{MAP_TYPES[request.dtype]}"),
+            getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{DTYPES[request.dtype].tensor_map}"),
             len(request.dims),
             request.pointer,
             [u64(extent) for extent in request.dims],

@@ -10,11 +10,21 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.artifact.records import ScalarSpec
-from tilec.ir.types import DTYPES
+from tilec.ir.types import DTYPES, DType
 from tilec.runtime.errors import LaunchError, shown
 
-PACKING: Final = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "bool": "?"}
-LARGEST_FLOAT: Final = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
+_FORMATS: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
+
+
+def _format(dtype: DType) -> str:
+    if dtype.kind == "b":
+        return "?"
+    letter = _FORMATS[dtype.bytes]
+    return letter.upper() if dtype.kind == "u" else letter
+
+
+PACKING: Final = {name: _format(dtype) for name, dtype in DTYPES.items() if not dtype.is_float}
+"""Format characters of the `struct` module for integers and bool."""
 
 
 def exact_integer(value: Any) -> int:
@@ -46,8 +56,8 @@ def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:
             number = float(value)  # pyright: ignore[reportUnknownArgumentType]
         except OverflowError:
             raise refuse("does not fit", f"a value of `{dtype}`") from None
-        if math.isfinite(number) and abs(number) > LARGEST_FLOAT.get(spec.dtype, math.inf):
-            raise refuse("does not fit", f"a value of `{dtype}`, at most {LARGEST_FLOAT[spec.dtype]:g}")
+        if math.isfinite(number) and abs(number) > dtype.largest:
+            raise refuse("does not fit", f"a value of `{dtype}`, at most {dtype.largest:g}")
         return number
     if dtype.kind == "b":
         if not is_bool:

@@ -17,16 +17,15 @@ from tilec.ir.types import DTYPES
 from tilec.runtime.errors import LaunchError, shown
 from tilec.runtime.scalars import exact_integer
 
-# Type strings of the CUDA array interface (those of the NumPy array interface).
 TYPE_STRINGS: Final = {
-    "<f4": "f32", "<f2": "f16", "<i8": "i64", "<i4": "i32", "<i2": "i16", "|i1": "i8", "<i1": "i8",
-    "<u4": "u32", "<u2": "u16", "|u1": "u8", "<u1": "u8", "|b1": "bool", "<b1": "bool",
-}  # fmt: skip
-# DLPack's (type code, bits), dlpack.h of version 1.1.
-DLPACK_TYPES: Final = {
-    (0, 8): "i8", (0, 16): "i16", (0, 32): "i32", (0, 64): "i64", (1, 8): "u8", (1, 16): "u16", (1, 32): "u32",
-    (2, 16): "f16", (2, 32): "f32", (4, 16): "bf16", (6, 8): "bool", (10, 8): "f8e4m3", (12, 8): "f8e5m2",
-}  # fmt: skip
+    f"{order}{dtype.kind}{dtype.bytes}": name
+    for name, dtype in DTYPES.items()
+    for order in ("<|" if dtype.bytes == 1 else "<")
+    if not dtype.extension
+}
+"""Type strings of the CUDA array interface, which are those of the NumPy array interface."""
+DLPACK_TYPES: Final = {(dtype.dlpack, 8 * dtype.bytes): name for name, dtype in DTYPES.items()}
+"""Dtypes by DLPack's type code and bits."""
 DLPACK_CODES: Final = {name: code for code, name in DLPACK_TYPES.items()}
 DLPACK_CUDA: Final = frozenset({2, 13})
 """DLPack device types that a kernel can address: CUDA and CUDA managed memory."""

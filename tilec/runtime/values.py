@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.artifact.records import ValueCheck
-from tilec.runtime.device import HOST_STORAGE
+from tilec.ir.types import DTYPES
 from tilec.runtime.dims import evaluate
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
@@ -148,7 +148,7 @@ def read_back(driver: Driver, stream: int) -> Callable[[TensorView], NDArray[Any
         driver.copy_to_host(raw.ctypes.data, start, raw.nbytes, stream)
         driver.synchronize(stream)
         size = view.item_bytes
-        typed = raw[view.pointer - start :].view(HOST_STORAGE[view.dtype])
+        typed = raw[view.pointer - start :].view(DTYPES[view.dtype].storage)
         return np.lib.stride_tricks.as_strided(typed, view.shape, tuple(stride * size for stride in view.strides)).copy()
 
     return copy

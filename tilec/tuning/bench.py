@@ -235,14 +235,10 @@ def _open_dims(contract: Contract, values: Mapping[str, int]) -> dict[str, int]:
 
 def widened(spec: TensorSpec, storage: NDArray[Any]) -> NDArray[Any]:
     """Storage as a NumPy dtype with the same values. NoReference for 8-bit floats, which NumPy lacks."""
+    dtype = DTYPES[spec.dtype]
     if spec.dtype == "bf16":
         return (storage.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    if spec.dtype == "f16":
-        return storage.view(np.float16).astype(np.float32)
-    if spec.dtype.startswith("f8"):
+    if dtype.extension:
         raise NoReference(f"NumPy has no {spec.dtype}")
-    names = {"f32": "float32", "bool": "bool"}
-    kind = names.get(
-        spec.dtype, spec.dtype.replace("u", "uint", 1) if spec.dtype.startswith("u") else spec.dtype.replace("i", "int", 1)
-    )
-    return storage.view(np.dtype(kind))
+    values = storage.view(dtype.numpy)
+    return values.astype(np.float32) if dtype.is_float else values

@@ -30,7 +30,8 @@ from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
 INEXACT: Final = re.compile(r"\b(?:\w+\.approx|div\.full|wgmma|mma\.sync|tanh|red\.\S*add\S*f|atom\.\S*add\S*f)")
 """Instructions whose last bits, or whose order of summation, the PTX ISA leaves implementation-defined."""
 BASIS: Final = (
-    "tilec/emulator", "tilec/ir", "tilec/artifact/records.py", "kernels_src/reference.py", "kernels_src/reference_attention.py",
+    "tilec/emulator", "tilec/ir", "tilec/target/dtypes.py", "tilec/artifact/records.py",
+    "kernels_src/reference.py", "kernels_src/reference_attention.py",
     "ci/bench/judges/emulator_run.py", "ci/bench/judges/emulator_gpu_report.py",
 )  # fmt: skip
 """Sources that a verdict depends on, in addition to the PTX and the GPU's outputs."""

@@ -33,10 +33,10 @@ KINDS = {
 }
 DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 ARCHS = tuple(target.name for target in TARGETS)
-COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/target/schedule.py", "tilec/atoms", "tilec/mlir",
-            "tilec/lowering", "tilec/codegen", "tilec/toolchain.py", "tilec/target/targets.py")  # fmt: skip
+COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/target", "tilec/atoms", "tilec/mlir",
+            "tilec/lowering", "tilec/codegen", "tilec/toolchain.py")  # fmt: skip
 BASIS = (
-    "tilec/emulator", "tilec/interpreter", "tilec/ir", "tilec/passes/prover", "tilec/passes/analysis",
+    "tilec/emulator", "tilec/interpreter", "tilec/ir", "tilec/target/dtypes.py", "tilec/passes/prover", "tilec/passes/analysis",
     "tests/programs/machines.py", "tests/programs/error_bounds.py", "tests/programs/launches.py",
     "tests/lowering/block_machine.py",
 )  # fmt: skip

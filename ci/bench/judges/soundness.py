@@ -38,7 +38,8 @@ KINDS = {
     "crash": "the prover failed",
 }
 BASIS = (
-    "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/artifact/records.py", "tests/soundness/verdict.py",
+    "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/target/dtypes.py", "tilec/artifact/records.py",
+    "tests/soundness/verdict.py",
     "tests/soundness/enumeration.py", "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
 )  # fmt: skip
 """Sources that a verdict on a kernel in tile IR depends on."""

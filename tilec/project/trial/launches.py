@@ -256,16 +256,16 @@ class Stored:
 
 def random_values(random: np.random.Generator, spec: TensorSpec, count: int, stored: Stored) -> NDArray[Any]:
     """Random storage of `count` elements for a tensor; integers satisfy `stored`."""
-    if spec.dtype in ("f32", "f16"):
-        return random.normal(size=count).astype(np.float32 if spec.dtype == "f32" else np.float16)
+    dtype = DTYPES[spec.dtype]
+    if dtype.is_float and not dtype.extension:
+        return random.normal(size=count).astype(dtype.numpy)
     if spec.dtype == "bf16":
         return (random.normal(size=count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    if spec.dtype.startswith("f8"):
+    if dtype.is_float:
         return random.integers(0, 0x70, count).astype(np.uint8)
-    dtype = np.uint8 if spec.dtype in ("bool", "i1") else np.dtype(spec.dtype.replace("i", "int").replace("uint", "uint"))
-    if spec.dtype.startswith("u"):
-        dtype = np.dtype("uint" + spec.dtype[1:])
-    return _integers(random, Stored(0, 2) if spec.dtype in ("bool", "i1") else stored, count).astype(dtype)
+    if dtype.kind == "b":
+        return _integers(random, Stored(0, 2), count).astype(np.uint8)
+    return _integers(random, stored, count).astype(dtype.numpy)
 
 
 def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArray[Any]:

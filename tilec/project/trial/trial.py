@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from tilec import progress
 from tilec.artifact.records import TensorSpec
+from tilec.ir.types import DTYPES
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.read.models import Constant
 from tilec.project.read.python_file import execute
@@ -35,14 +36,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-TOLERANCES: Final[Mapping[str, float]] = {
-    "f32": 1e-5, "bf16": 1.6e-2, "f16": 1e-3, "f8e4m3": 0.13, "f8e5m2": 0.26,
-}  # fmt: skip
-"""Tolerance by dtype: this fraction of the element plus this fraction of the tensor's root mean square, since a sum with
-cancellation has the error of its terms. For bf16 and f16 it is the relative tolerance of `torch.testing.assert_close`. Integers
-must be equal."""
-
-
 OUTLIER: Final = 1000
 """Elements above this multiple of the median magnitude are excluded from the root mean square."""
 
@@ -50,7 +43,7 @@ OUTLIER: Final = 1000
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
     """What to run. Each of the `launches` has different inputs, from `seed` on, and different sizes for values not in `dims`.
-    `tolerance` (relative, absolute) replaces `TOLERANCES`; `limits` apply to the proof and to each launch."""
+    `tolerance` (relative, absolute) replaces that of the dtype; `limits` apply to the proof and to each launch."""
 
     path: Path
     root: Path
@@ -250,14 +243,14 @@ def compared(
     found, expected = array.astype(np.float64), truth.astype(np.float64)
     relative, absolute = tolerance
     with np.errstate(all="ignore"):
-        relative = TOLERANCES.get(spec.dtype, 0.0) if relative is None else relative
+        relative = DTYPES[spec.dtype].tolerance if relative is None else relative
         if absolute is None:
             absolute = relative * _typical(expected)
         allowed = absolute + relative * np.abs(expected)
         comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
         error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
         same = (found == expected) | (np.isnan(found) & np.isnan(expected))
-        if spec.dtype not in TOLERANCES:  # float64 cannot represent all 64-bit integers
+        if not DTYPES[spec.dtype].is_float:  # float64 cannot represent all 64-bit integers
             same = array == truth
         error = np.where(same, 0.0, error)
     worst = np.unravel_index(int(np.argmax(error)), error.shape)

@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from tilec.artifact.records import Manifest, TensorSpec, ValueCheck
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES
 from tilec.ship.launcher_c.text import comment, expression, literal, parameter_names
-
-SCALARS: Final = {
-    "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
-    "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "bool": "uint8_t",
-}  # fmt: skip
-"""C types of scalar parameters; f16 and bf16 are passed as their bits, a bool as 0 or 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +40,7 @@ def function_of(manifest: Manifest, name: str, kernels: str, number_of: int) -> 
     tensors = [spec.name for spec in manifest.tensors]
     names = parameter_names([*tensors, *dims, *strides, *(spec.name for spec in manifest.scalars), *trusted])
     typed = [("tilec_pointer", one) for one in tensors] + [("int64_t", one) for one in (*dims, *strides)]
-    typed += [(SCALARS[spec.dtype], spec.name) for spec in manifest.scalars] + [("int", one) for one in trusted]
+    typed += [(str(DTYPES[spec.dtype].c), spec.name) for spec in manifest.scalars] + [("int", one) for one in trusted]
     if len({one for _, one in typed}) != len(typed):
         raise ValueError("has two parameters of one name")
     parameters = ", ".join(["tilec_stream stream", *(f"{kind} {names[one]}" for kind, one in typed)])
@@ -162,7 +155,7 @@ def _documented(manifest: Manifest, head: str) -> str:
     lines = [f" * {comment(manifest.kernel)}: {comment(constants)}"]
     lines += [f" *   {comment(_tensor(spec))}" for spec in manifest.tensors]
     for spec in manifest.scalars:
-        note = ", by its bits" if spec.dtype in ("f16", "bf16") else ""
+        note = ", by its bits" if DTYPES[spec.dtype].is_float and DTYPES[spec.dtype].bits < 32 else ""
         lines.append(f" *   {comment(spec.name)}: {spec.dtype}{note}")
     lines += [f" *   requires {comment(check.text)}" for check in manifest.launch_checks]
     for check in manifest.value_checks:
