@@ -69,10 +69,10 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   drain %32
   %26 = shared_alloc %32 {offset = 2048, alignment = 1024} : shared<bf16, [64, 64], stages 3>
   %27 = constant {value = 0x0.0p+0} : f32[64, 64]
-  %28 = group_mma %26, %3, %26, %0, %27 : f32[64, 64]
-  %29 = wait_mma %28 {pending = 0} : f32[64, 64]
-  %38 = pack_pairs %27 {dtype = "bf16"} : i32[64, 32]
-  %39 = held_group_mma %38, %26, %3, %27 : f32[64, 64]
+  %28 = group_mma %26, %3, %26, %0, %27 {family = "wgmma"} : f32[64, 64]
+  %29 = wait_mma %28 {family = "wgmma", pending = 0} : f32[64, 64]
+  %38 = pack_pairs %27 {family = "wgmma", dtype = "bf16"} : i32[64, 32]
+  %39 = held_group_mma %38, %26, %3, %27 {family = "wgmma"} : f32[64, 64]
   %30 = binary_in_range %11, %11 {kind = "shr"} : i32[16]
   %31 = dim {symbol = "S"} : i64
   %33 = shared_alloc {offset = 65536} : scratch<1088>
@@ -255,24 +255,48 @@ BROKEN = [
     ("offset = 2048, alignment = 1024", "offset = 2048, alignment = 64", "buffers are aligned to 128 or 1024 bytes"),
     ("group_mma %26, %3, %26", "group_mma %24, %3, %26", "matrices of one 16-bit dtype"),
     ("group_mma %26, %3, %26", "group_mma %27, %3, %26", "group_mma: operand 0 is f32[64, 64]"),
-    ("%26, %3, %26, %0, %27 :", "%26, %3, %26, %0 :", "group_mma: 4 operands instead of 5"),
-    ("%26, %3, %26, %0, %27 :", "%26, %e, %26, %0, %27 :", "the stages are i32 scalars"),
-    ("%26, %3, %26, %0, %27 :", "%26, %3, %26, %0, %5 :", "the accumulator has the result's type"),
-    ("%27 : f32[64, 64]", "%27 : f32[64, 32]", "the result is the product's"),
+    ("%26, %3, %26, %0, %27 {", "%26, %3, %26, %0 {", "group_mma: 4 operands instead of 5"),
+    ("%26, %3, %26, %0, %27 {", "%26, %e, %26, %0, %27 {", "the stages are i32 scalars"),
+    ("%26, %3, %26, %0, %27 {", "%26, %3, %26, %0, %5 {", "the accumulator has the result's type"),
+    ('%0, %27 {family = "wgmma"} : f32[64, 64]', '%0, %27 {family = "wgmma"} : f32[64, 32]', "the result is the product's"),
     ("grid_extent {axis = 1}", "grid_extent {axis = 2}", "the grid has no axis 2"),
     ("%37 = grid_extent {axis = 1}", "%37 = launched_blocks", "persistent blocks need a grid of one axis"),
-    ('pack_pairs %27 {dtype = "bf16"}', 'pack_pairs %27 {dtype = "i32"}', "elements of 16 bits"),
-    ('pack_pairs %27 {dtype = "bf16"}', 'pack_pairs %14 {dtype = "bf16"}', "the operand is a matrix of f32"),
-    ('{dtype = "bf16"} : i32[64, 32]', '{dtype = "bf16"} : i32[64, 64]', "the result has a column for two"),
+    (
+        'pack_pairs %27 {family = "wgmma", dtype = "bf16"}',
+        'pack_pairs %27 {family = "wgmma", dtype = "i32"}',
+        "elements of 16 bits",
+    ),
+    (
+        'pack_pairs %27 {family = "wgmma", dtype = "bf16"}',
+        'pack_pairs %14 {family = "wgmma", dtype = "bf16"}',
+        "the operand is a matrix of f32",
+    ),
+    ('dtype = "bf16"} : i32[64, 32]', 'dtype = "bf16"} : i32[64, 64]', "the result has a column for two"),
     ("held_group_mma %38, %26", "held_group_mma %27, %26", "packed elements, and a matrix of 16 bits"),
-    ('%27 {dtype = "bf16"} : i32[64, 32]', '%5 {dtype = "bf16"} : i32[16, 8]', "matrices of one depth"),
-    ("%38, %26, %3, %27 :", "%38, %26, %e, %27 :", "the stage is an i32 scalar"),
-    ("%38, %26, %3, %27 :", "%38, %26, %3, %5 :", "the accumulator has the result's type"),
-    ("%3, %27 : f32[64, 64]", "%3, %27 : f32[64, 32]", "the result is the product's"),
-    ("wait_mma %28 {pending = 0}", "wait_mma {pending = 0}", "0 operands instead of 1 or 2"),
+    (
+        '%27 {family = "wgmma", dtype = "bf16"} : i32[64, 32]',
+        '%5 {family = "wgmma", dtype = "bf16"} : i32[16, 8]',
+        "matrices of one depth",
+    ),
+    ("%38, %26, %3, %27 {", "%38, %26, %e, %27 {", "the stage is an i32 scalar"),
+    ("%38, %26, %3, %27 {", "%38, %26, %3, %5 {", "the accumulator has the result's type"),
+    ('%3, %27 {family = "wgmma"} : f32[64, 64]', '%3, %27 {family = "wgmma"} : f32[64, 32]', "the result is the product's"),
+    (
+        'wait_mma %28 {family = "wgmma", pending = 0}',
+        'wait_mma {family = "wgmma", pending = 0}',
+        "0 operands instead of 1 or 2",
+    ),
     ("stages 3>\n  %27", "stages 3, panels 3>\n  %27", "have equal widths"),
-    ("wait_mma %28 {pending = 0}", "wait_mma %28 {pending = -1}", "-1 products cannot be pending"),
-    ("wait_mma %28 {pending = 0}", "wait_mma %5 {pending = 0}", "the result has the operand's type"),
+    (
+        'wait_mma %28 {family = "wgmma", pending = 0}',
+        'wait_mma %28 {family = "wgmma", pending = -1}',
+        "-1 products cannot be pending",
+    ),
+    (
+        'wait_mma %28 {family = "wgmma", pending = 0}',
+        'wait_mma %5 {family = "wgmma", pending = 0}',
+        "the result has the operand's type",
+    ),
     ("put_rows %41, %14", "put_rows %24, %14", "put_rows: operand 0 is shared<f32"),
     ("put_rows %41, %14", "put_rows %41, %5", "the tile is a matrix of 16-bit elements"),
     ("put_rows %41, %14 {column = 0", "put_rows %41, %14 {column = 1", "the columns are those of the tile"),

@@ -12,26 +12,54 @@ from tests import shipped
 from tests.shipped import ROOT
 from tilec.atoms import mma_sync, wgmma
 from tilec.atoms.mma_sync import WarpGrid
+from tilec.atoms.products import ATOMS as ATOMS_OF_PRODUCTS
 from tilec.codegen.legality import check
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.ir.core import VerifyError
+from tilec.ir.layouts.blocked_layouts import natural
+from tilec.ir.layouts.exchange import moves_space
 from tilec.ir.layouts.layout import register_map
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
 from tilec.ir.text.tokens import ParseError
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.checks.verify import verify
-from tilec.target.families import FAMILIES, TMA, WGMMA, Family, Issuer, MemorySpace, family_named
-from tilec.target.schedule import COPIES, ORDERS, PINGPONG, PRODUCTS, REGISTERS, STORES, block_roles, fed_family
+from tilec.passes.schedule.layouts.conversions import convert
+from tilec.target import families
+from tilec.target.families import (
+    FAMILIES,
+    PRODUCER,
+    TMA,
+    WGMMA,
+    Family,
+    Helper,
+    Issuer,
+    MemorySpace,
+    Specialization,
+    Work,
+    family_named,
+)  # fmt: skip
+from tilec.target.schedule import COPIES, ORDERS, PINGPONG, PRODUCTS, REGISTERS, STORES, Schedule, block_roles, fed_family
 from tilec.target.targets import SM_90A, SM_120A, TARGETS
 
 ATOMS = (mma_sync, wgmma)
-ACCUMULATOR = wgmma.group_accumulator(64, 64, 4)
+ELSEWHERE = """kernel @k(%a: i32) {
+  constants {}
+  dims []
+  strides []
+  grid [1]
+  warps 4
+  %0 = constant {value = 0x0.0p+0} : f32[64, 64]
+  %1 = unary %0 {kind = "neg"} : f32[64, 64]
+}
+"""
+ACCUMULATOR = wgmma.accumulator(64, 64, 4)
 
 
 def test_every_family_has_one_atom_and_a_name_of_its_own() -> None:
     assert [atom.FAMILY for atom in ATOMS] == [*FAMILIES]
     assert [family_named(name) for name in PRODUCTS] == [*FAMILIES]
+    assert {*ATOMS_OF_PRODUCTS} == {family.name for family in FAMILIES if family.runs_ahead}
     assert family_named("tcgen05") is None
 
 
@@ -58,6 +86,30 @@ def test_roles_use_up_the_registers_of_a_multiprocessor() -> None:
             assert [role.is_single_thread for role in roles] == [*(False for _ in roles[:-1]), True]
             total = sum(32 * role.warps * (role.registers or 0) for role in roles)
             assert REGISTERS - 32 * 4 * 8 * len(roles) < total <= REGISTERS
+
+
+def test_roles_are_consumers_and_the_helpers_of_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    issuer = Helper("issuer", 1, Work.MULTIPLY)
+    parts = Specialization(4, (PRODUCER, issuer), 2, {})
+    issued = replace(WGMMA, issuer=Issuer.THREAD, specialization=parts)
+    monkeypatch.setattr(families, "FAMILIES", (issued,))
+    roles = block_roles(issued, 2)
+    assert [(role.name, role.warps, role.helper) for role in roles] == [
+        ("consumer", 8, None), ("producer", 4, PRODUCER), ("issuer", 1, issuer),
+    ]  # fmt: skip
+    assert [role.is_single_thread for role in roles] == [False, True, True]
+    assert Schedule(block_roles(issued, 2, order=PINGPONG), order=PINGPONG).takers == 2
+
+
+def test_threads_compute_on_accumulators_of_another_memory_in_registers() -> None:
+    in_tensor, row_layout = ACCUMULATOR.in_space(MemorySpace.TENSOR), natural((64, 64), 4)
+    assert moves_space(in_tensor, ACCUMULATOR) and not moves_space(ACCUMULATOR, ACCUMULATOR)
+    assert not moves_space(in_tensor, row_layout) and in_tensor.num_values == 1
+    function = parse_function(ELSEWHERE)
+    function.body.ops[0].result.layout, function.body.ops[1].result.layout = in_tensor, row_layout
+    moved = convert(function).body.ops[1:3]
+    assert [op.opcode for op in moved] == ["relayout", "relayout"]
+    assert [op.result.layout for op in moved] == [ACCUMULATOR, row_layout]
 
 
 def test_issuers_share_a_product() -> None:

@@ -22,6 +22,7 @@ from tilec.passes.schedule.checks.verify import verify
 from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A, SM_120A, Target
 
+LAYOUT = "<2@1*1 2@0*8 8@1*8 1@0*64 | 4@1*2 8@0*1 | 4@0*16 1@0*64>"
 ROLES = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {
   constants {}
   dims [M, K]
@@ -38,12 +39,12 @@ ROLES = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {
   proxy_fence
   barrier {scope = "block"}
   roles {names = ["consumer", "producer"], warps = [4, 4], registers = [232, 40], alone = [false, true]} {
-    %38 = constant {value = 0x0.0p+0} : f32[64, 64] <2@1*1 2@0*8 8@1*8 1@0*64 | 4@1*2 8@0*1 | 4@0*16 1@0*64>
+    %38 = constant {value = 0x0.0p+0} : f32[64, 64] ACCUMULATOR
     %11, %30 = for %0, %n, %1, %0, %0 {variable = "k"} : i32, i32 {
     ^(%12: i32, %13: i32, %31: i32)
       wait %3, %13, %31 {pending = 0}
-      %14 = group_mma %4, %13, %4, %13, %38 : f32[64, 64] <2@1*1 2@0*8 8@1*8 1@0*64 | 4@1*2 8@0*1 | 4@0*16 1@0*64>
-      %39 = wait_mma %14 {pending = 0} : f32[64, 64] <2@1*1 2@0*8 8@1*8 1@0*64 | 4@1*2 8@0*1 | 4@0*16 1@0*64>
+      %14 = group_mma %4, %13, %4, %13, %38 {family = "wgmma"} : f32[64, 64] ACCUMULATOR
+      %39 = wait_mma %14 {family = "wgmma", pending = 0} : f32[64, 64] ACCUMULATOR
       release %3, %13 {held = 0}
       %15 = compare %13, %2 {kind = "eq"} : bool
       %16 = binary %13, %1 {kind = "add"} : i32
@@ -69,7 +70,7 @@ ROLES = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {
   }
   shared_free %4, %3
 }
-"""
+""".replace("ACCUMULATOR", LAYOUT)
 
 
 def test_roles_are_read_printed_and_in_order() -> None:
@@ -109,7 +110,7 @@ WAIT = "      wait %3, %13, %31 {pending = 0}\n"
 ACQUIRE = "      acquire %3, %7, %35 {expected = 8192}\n"
 COPY = "      tensor_copy %a, %4, %7, %0, %6 {row_axis = -2, slabs = 1, unsafe = none}\n"
 RELEASE = "      release %3, %13 {held = 0}\n"
-DONE = "      %39 = wait_mma %14 {pending = 0}"
+DONE = '      %39 = wait_mma %14 {family = "wgmma", pending = 0}'
 BROKEN = [
     (ACQUIRE, "", "goes into a stage that was not acquired"),
     (ACQUIRE, ACQUIRE + ACQUIRE, "names stage and parity (0, 0) where (1, 0) come next"),

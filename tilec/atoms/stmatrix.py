@@ -1,17 +1,32 @@
-"""Stores `wgmma` accumulators to shared memory in row-major order, four 8 x 8 matrices of 16-bit elements at once (PTX ISA,
-`stmatrix`). Available on every target."""
+"""Stores a matrix in the layout of a `wgmma` accumulator to shared memory in row-major order, four 8 x 8 matrices of 16-bit
+elements at once (PTX ISA, `stmatrix`). Available on every target."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tilec.atoms import mma_sync, wgmma
+from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import SharedType
 from tilec.mlir.builder import Builder
 from tilec.mlir.types import SsaValue
 
 MATRIX: Final = 8
 """Rows and columns of a matrix; one instruction stores 2 x 2 matrices."""
+
+
+def fits(layout: Layout, rows: int, columns: int, warps: int) -> bool:
+    """Whether `store_rows` can store a (rows, columns) matrix in this layout on so many warps."""
+    issuers = wgmma.FAMILY.issuers(warps)
+    if not issuers or rows % (wgmma.GROUP_M * issuers):
+        return False
+    stored = wgmma.accumulator(rows, columns, warps)
+    return layout.space is stored.space and _plain(layout) == _plain(stored)
+
+
+def _plain(layout: Layout) -> tuple[tuple[Digit, ...], ...]:
+    digits = layout.registers, layout.lanes, layout.warps
+    return tuple(tuple(digit for digit in digits_of_index if digit.extent > 1) for digits_of_index in digits)
 
 
 def store_rows(
@@ -25,7 +40,7 @@ def store_rows(
     warp: SsaValue,
 ) -> None:
     """Store columns `first` to `first + rows.width` of a matrix with `columns` columns at shared pointer `base`, which has the
-    alignment of the swizzle of `rows`. `registers`: the thread's elements in the layout `wgmma.group_accumulator`. `lane` and
+    alignment of the swizzle of `rows`. `registers`: the thread's elements in the layout `wgmma.accumulator`. `lane` and
     `warp` (index among the warps that have the matrix) are i32."""
     groups = columns // MATRIX  # of 8 columns; each has two registers, and two more for the row 8 further down
     tiles = len(registers) // (4 * groups)

@@ -8,10 +8,10 @@ describes. Its stage is aligned to 1024 bytes. A matrix is K-major (rows along M
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms.mma_sync import K, M, N
+from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.types import DType
 from tilec.mlir.builder import Builder
@@ -23,24 +23,18 @@ FAMILY: Final = WGMMA
 GROUP_M: Final = FAMILY.shape.rows
 """M of one instruction."""
 
-GROUP_N_LIMIT: Final = FAMILY.shape.most_columns
-"""Maximum N of one instruction."""
-
-GROUP_ROW_BYTES: Final = 128
-"""Row bytes of an operand in shared memory: the widest swizzle span."""
-
 _UNIT: Final = 16  # descriptors encode byte counts divided by 16
 
 _ADDRESS_MASK: Final = 0x3FFFF
 
 _SWIZZLE_128: Final = 1 << 62
 
-_STRIDE: Final = (8 * GROUP_ROW_BYTES // _UNIT) << 32  # distance between groups of eight rows
+_STRIDE: Final = (8 * FAMILY.row_bytes // _UNIT) << 32  # distance between groups of eight rows
 
 _LEADING: Final = 1 << 16  # ignored if a row is exactly one swizzle span
 
 
-def group_accumulator(rows: int, columns: int, warps: int) -> Layout:
+def accumulator(rows: int, columns: int, warps: int) -> Layout:
     """Layout of a (rows, columns) accumulator of `warps // 4` warpgroups, each of which has whole tiles of 64 rows (PTX ISA,
     "Matrix fragments for wgmma.mma_async.m64nNk16"): a warp has 16 rows of a tile, with the C fragments of `mma_sync`."""
     groups = warps // FAMILY.issuer.warps
@@ -62,28 +56,10 @@ def descriptor(out: Builder, stage: SsaValue, mn_stride: int = 0) -> SsaValue:
     return out.bit_or(out.zext(encoded_address, i64), fields(mn_stride))
 
 
-def advance_descriptor(out: Builder, matrix_descriptor: SsaValue, rows: SsaValue) -> SsaValue:
-    """The descriptor advanced by `rows` (i32) rows, a multiple of 64."""
-    return out.add(matrix_descriptor, out.zext(out.mul(rows, GROUP_ROW_BYTES // _UNIT), i64))
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """Operand A: a descriptor and the bytes of a sub-tile; or packed registers (i32), four for each 16 of K, grouped by tiles
-    of 64 rows."""
-
-    matrix_descriptor: SsaValue | None = None
-    atom_bytes: int = 0
-    a_registers: tuple[SsaValue, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Right:
-    """Operand B: a descriptor, the bytes of a sub-tile, and whether it is MN-major (`mn_major`)."""
-
-    matrix_descriptor: SsaValue
-    atom_bytes: int
-    mn_major: bool = False
+def own_rows(out: Builder, matrix_descriptor: SsaValue, thread: SsaValue, rows: int) -> SsaValue:
+    """The descriptor of operand A advanced to the `rows` rows, a multiple of 64, of this thread's warpgroup."""
+    first_row = out.mul(out.lshr(thread, 7), rows)
+    return out.add(matrix_descriptor, out.zext(out.mul(first_row, FAMILY.row_bytes // _UNIT), i64))
 
 
 def pack(out: Builder, low: SsaValue, high: SsaValue, dtype: str) -> SsaValue:
@@ -123,7 +99,7 @@ def start(
     statements += [".reg .pred none; setp.eq.u32 none, t, 0;"] if zero_init else []
     if not num_a_registers:
         statements.append(f"mov.b64 a0, ${first};")
-        statements += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * GROUP_ROW_BYTES // _UNIT};" for tile in range(1, tiles)]
+        statements += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * FAMILY.row_bytes // _UNIT};" for tile in range(1, tiles)]
     statements.append("wgmma.fence.sync.aligned;")
     for k in range(0, depth, K):
         if k:
@@ -149,8 +125,8 @@ def start(
 def descriptor_offset(k: int, atom_bytes: int, mn_major: bool, dtype: DType) -> int:
     """The descriptor increment for offset `k` along K."""
     if mn_major:
-        return k * GROUP_ROW_BYTES // _UNIT
-    atom, byte = divmod(k * dtype.bytes, GROUP_ROW_BYTES)
+        return k * FAMILY.row_bytes // _UNIT
+    atom, byte = divmod(k * dtype.bytes, FAMILY.row_bytes)
     return (atom * atom_bytes + byte) // _UNIT
 
 

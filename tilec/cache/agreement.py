@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tilec.artifact.cubin_image import check_image, read_image
-from tilec.target.schedule import PRODUCER
+from tilec.target.families import helper_named
 from tilec.toolchain import stated
 
 Fields = Mapping[str, int | str | None]
@@ -127,7 +127,7 @@ def _scheduled(found: dict[str, Any], fields: Fields) -> bool:
     """Whether the manifest's schedule has every override in the key."""
     parts = {name: typed(found[name]) for name in PLAIN_PARTS if name in found}
     parts["warps"] = typed(sum(role["warps"] for role in found["roles"]))
-    parts["consumers"] = typed(sum(role["warps"] for role in found["roles"] if role["name"] != PRODUCER) // 4)
+    parts["consumers"] = typed(sum(role["warps"] for role in found["roles"] if not helper_named(role["name"])) // 4)
     loops = {(part, typed(loop[part])) for loop in found["pipelines"] for part in ("stages", "copy", "mma")}
     wanted = _named("schedule", fields).items()
     return all(parts.get(name) == value or {v for n, v in loops if n == name} == {value} for name, value in wanted)

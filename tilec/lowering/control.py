@@ -93,7 +93,7 @@ def _run_iteration(
 
 def lower_if(context: Context, op: If, lower: Lower) -> None:
     """An scf branch over the registers of all results."""
-    counts = [value.layout.num_registers if value.layout else 1 for value in op.results]
+    counts = [value.layout.num_values if value.layout else 1 for value in op.results]
 
     def lower_region(region: Block) -> list[SsaValue]:
         lower(region.ops[:-1])

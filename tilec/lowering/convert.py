@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+from tilec.atoms.products import MOVES
 from tilec.ir.layouts.exchange import Steps, is_uniform, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops.staging_ops import Put, Relayout, Take
@@ -13,14 +14,19 @@ from tilec.lowering.context import Context, storage
 from tilec.lowering.coordinates import TileCoordinates
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, i1, i8, i32
+from tilec.target.families import MemorySpace
 
 
 @lowers(Relayout)
 def lower_relayout(context: Context, op: Relayout) -> None:
-    """Renames registers: every thread already has the elements it needs."""
+    """Renames registers, as every thread already has the elements it needs; or moves them to or from another memory space."""
     value, target = op.operands[0], op.result.layout
     registers = context.registers(value)
     assert value.layout is not None and target is not None
+    if value.layout.space is not target.space:
+        elsewhere = next(space for space in (value.layout.space, target.space) if space is not MemorySpace.REGISTERS)
+        context.assign(op.result, MOVES[elsewhere](context, registers, value.layout, target))
+        return
     if is_uniform(value):
         context.assign(op.result, [registers[0]] * target.num_registers)
         return

@@ -1,8 +1,10 @@
-"""Matrix products: the registers or stages that each `mma` or `wgmma` instruction uses."""
+"""Matrix products: the registers or stages that each matrix instruction uses."""
 
 from __future__ import annotations
 
-from tilec.atoms import mma_sync, wgmma
+from tilec.atoms import mma_sync
+from tilec.atoms.products import atom_of
+from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.core import Value
 from tilec.ir.ops import Constant, Mma
 from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, HeldGroupMma, PackPairs, Relayout, WaitMma
@@ -39,42 +41,46 @@ def lower_mma(context: Context, op: Mma) -> None:
 
 @lowers(GroupMma)
 def lower_group_mma(context: Context, op: GroupMma) -> None:
-    """One `wgmma` per 64 rows and 16 of depth; each warpgroup computes consecutive tiles of 64 rows."""
+    """Each issuer computes consecutive instruction tiles along the rows."""
+    family, atom = atom_of(op.family)
     left, right = op.operands[0].shared, op.operands[2].shared
-    tiles = left.shape[0] // wgmma.GROUP_M // (context.threads // 128)
-    a, b = (wgmma.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
-    group = context.lshr(context.thread(), 7)
-    a = wgmma.advance_descriptor(context, a, context.mul(group, wgmma.GROUP_M * tiles))
-    operands = wgmma.Left(a, left.atom_bytes), wgmma.Right(b, right.atom_bytes)
-    _start(context, op, operands, tiles, left.shape[1])
+    a, b = (atom.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
+    tiles = _tiles(context, op)
+    a = atom.own_rows(context, a, context.thread(), family.shape.rows * tiles)
+    _start(context, op, (Left(a, left.atom_bytes), Right(b, right.atom_bytes)), tiles, left.shape[1])
 
 
 @lowers(HeldGroupMma)
 def lower_held_group_mma(context: Context, op: HeldGroupMma) -> None:
     """As `lower_group_mma`, with operand A in registers."""
+    _, atom = atom_of(op.family)
     a, right = op.operands[0], op.operands[1].shared
-    tiles = a.tile.shape[0] // wgmma.GROUP_M // (context.threads // 128)
     ((buffer, stage),) = op.reads
-    b = wgmma.descriptor(context, stage_pointer(context, buffer, stage), right.atom_bytes)
-    operands = wgmma.Left(a_registers=tuple(context.registers(a))), wgmma.Right(b, right.atom_bytes, mn_major=True)
-    _start(context, op, operands, tiles, right.shape[0])
+    b = atom.descriptor(context, stage_pointer(context, buffer, stage), right.atom_bytes)
+    operands = Left(a_registers=tuple(context.registers(a))), Right(b, right.atom_bytes, mn_major=True)
+    _start(context, op, operands, _tiles(context, op), right.shape[0])
 
 
 @lowers(PackPairs)
 def lower_pack_pairs(context: Context, op: PackPairs) -> None:
     """Packs pairs of registers: consecutive columns are in consecutive registers."""
+    _, atom = atom_of(op.family)
     registers = context.registers(op.operands[0])
-    context.assign(
-        op.result, [wgmma.pack(context, registers[i], registers[i + 1], op.dtype) for i in range(0, len(registers), 2)]
-    )
+    pairs = zip(registers[::2], registers[1::2], strict=True)
+    context.assign(op.result, [atom.pack(context, low, high, op.dtype) for low, high in pairs])
 
 
-def _start(
-    context: Context, op: GroupProduct, operands: tuple[wgmma.Left, wgmma.Right], tiles: int, depth: int
-) -> None:  # fmt: skip
+def _tiles(context: Context, op: GroupProduct) -> int:
+    """Instructions of an issuer along the rows."""
+    family, _ = atom_of(op.family)
+    return op.result.tile.shape[0] // family.shape.rows // family.issuers(context.threads // 32)
+
+
+def _start(context: Context, op: GroupProduct, operands: tuple[Left, Right], tiles: int, depth: int) -> None:
+    _, atom = atom_of(op.family)
     accumulator, dtype = op.operands[-1], op.reads[0][0].shared.dtype
     initial = context.registers(accumulator)
-    accumulators = wgmma.start(context, *operands, initial, tiles, op.result.tile.shape[1], depth, dtype, _is_zero(accumulator))
+    accumulators = atom.start(context, *operands, initial, tiles, op.result.tile.shape[1], depth, dtype, _is_zero(accumulator))
     context.assign(op.result, accumulators)
 
 
@@ -87,5 +93,6 @@ def _is_zero(value: Value) -> bool:
 @lowers(WaitMma)
 def lower_wait_mma(context: Context, op: WaitMma) -> None:
     """Passes the accumulators through the wait, so that their uses come after it."""
+    _, atom = atom_of(op.family)
     before = [value for operand in op.operands[1:] for value in context.registers(operand)]
-    context.assign(op.result, wgmma.wait(context, context.registers(op.operands[0]), op.pending, before))
+    context.assign(op.result, atom.wait(context, context.registers(op.operands[0]), op.pending, before))

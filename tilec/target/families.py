@@ -51,14 +51,30 @@ class Shape:
     depth: int
 
 
+class Work(Enum):
+    """What one thread of a helper role does for the consumers; the value is for messages."""
+
+    COPY = "copy"
+    MULTIPLY = "multiply"
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A role of `warps` warps, one thread of which does one kind of work for all consumers."""
+
+    name: str
+    warps: int
+    work: Work
+
+
 @dataclass(frozen=True, slots=True)
 class Specialization:
-    """The roles of a block whose operands one producer copies: warps of a consumer and of the producer, the maximum number of
-    consumers, and register reallocation: number of consumers to registers per consumer and per producer thread, which use up
+    """The roles of a block: consumers of `consumer_warps` warps each, at most `most_consumers`, then the `helpers`, whose work
+    the consumers do not do. `reallocation`: number of consumers to registers per consumer and per helper thread, which use up
     an SM's registers. With a number that is not listed, a thread has the maximum without reallocation."""
 
     consumer_warps: int
-    producer_warps: int
+    helpers: tuple[Helper, ...]
     most_consumers: int
     reallocation: Mapping[int, tuple[int, int]]
 
@@ -66,9 +82,10 @@ class Specialization:
 @dataclass(frozen=True, slots=True)
 class Family:
     """Matrix instructions of one kind. `copies`: how their operands may be loaded. `operands` and `accumulators`: where they
-    are. `least_stages` and `most_stages`: of a pipeline that feeds them. `stage_alignment`: of a stage, in bytes.
-    `least_registers`: per thread, by number of columns. `specialization`: the roles of a block with a producer. `pattern`:
-    matches its intrinsics and PTX; empty for a family that every target has."""
+    are. `least_stages` and `most_stages`: of a pipeline that feeds them. `stage_alignment`: of a stage, in bytes. `row_bytes`:
+    of a row of an operand in shared memory; 0 if any will do. `least_registers`: per thread, by number of columns.
+    `specialization`: the roles of a block with a producer. `pattern`: matches its intrinsics and PTX; empty for a family that
+    every target has."""
 
     name: str
     issuer: Issuer
@@ -79,6 +96,7 @@ class Family:
     least_stages: int
     most_stages: int
     stage_alignment: int
+    row_bytes: int
     least_registers: Callable[[int], int]
     specialization: Specialization | None = None
     pattern: str = ""
@@ -96,23 +114,31 @@ class Family:
         return 0 if warps % self.issuer.warps else warps // self.issuer.warps
 
 
+PRODUCER: Final = Helper("producer", 4, Work.COPY)
+"""A whole warpgroup, because registers move between warpgroups."""
 MMA_SYNC: Final = Family(
     "mma_sync", Issuer.WARP, Shape(16, 8, 8, 16), (LOAD, CP_ASYNC), MemorySpace.REGISTERS, MemorySpace.REGISTERS,
-    least_stages=1, most_stages=4, stage_alignment=128, least_registers=lambda _: 0,
+    least_stages=1, most_stages=4, stage_alignment=128, row_bytes=0, least_registers=lambda _: 0,
 )  # fmt: skip
 """`mma.sync` of a warp, from registers. Every target has it."""
 WGMMA: Final = Family(
     "wgmma", Issuer.WARPGROUP, Shape(64, 8, 256, 16), (CP_ASYNC, TMA), MemorySpace.SHARED, MemorySpace.REGISTERS,
     # Operands need no registers, so tiles may be small and latency-bound, which deeper pipelines hide.
-    least_stages=3, most_stages=8, stage_alignment=1024,
+    # Rows of an operand are of the widest swizzle span, and a stage is aligned to 8 of them.
+    least_stages=3, most_stages=8, stage_alignment=1024, row_bytes=128,
     # ptxas (13.5) accepts no fewer for an instruction: its accumulators plus 26.
     least_registers=lambda columns: columns // 2 + 26,
-    # The producer is a whole warpgroup, of which one thread works, because registers move between warpgroups.
-    specialization=Specialization(4, 4, 3, {2: (232, 40), 3: (160, 32)}),
+    specialization=Specialization(4, (PRODUCER,), 3, {2: (232, 40), 3: (160, 32)}),
     pattern=r"wgmma[.:]",
 )  # fmt: skip
 """`wgmma.mma_async` of a warpgroup, from shared memory."""
 FAMILIES: Final = (MMA_SYNC, WGMMA)
+
+
+def helper_named(name: str) -> Helper | None:
+    """The helper role of that name; None if no family has one."""
+    helpers = (helper for family in FAMILIES if family.specialization for helper in family.specialization.helpers)
+    return next((helper for helper in helpers if helper.name == name), None)
 
 
 def family_named(name: str | None) -> Family | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tilec.diagnostics.diagnostic import Span
-from tilec.target.families import CP_ASYNC, FAMILIES, LOAD, MMA_SYNC, TMA, Family, family_named, fed_by
+from tilec.target.families import CP_ASYNC, FAMILIES, LOAD, MMA_SYNC, TMA, Family, Helper, family_named, fed_by, helper_named
 from tilec.target.targets import Target
 
 COPIES: Final = {name: fed_by(name) for name in (LOAD, CP_ASYNC, TMA)}
@@ -46,8 +46,7 @@ MOST_REGISTERS: Final = 255
 """Maximum registers per thread."""
 MOST_STAGES: Final = 16
 CONSUMER: Final = "consumer"
-PRODUCER: Final = "producer"
-"""Roles of a block with a producer: consumers, which have the kernel's tiles, and the producer, which copies operands."""
+"""The role of a block with a producer that has the kernel's tiles; the others are `tilec.target.families.Helper`s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,14 @@ class Role:
     registers: int | None = None
 
     @property
+    def helper(self) -> Helper | None:
+        """What it does for the consumers, if it is none of them."""
+        return helper_named(self.name)
+
+    @property
     def is_single_thread(self) -> bool:
-        """Whether one thread of it runs the region: the producer's."""
-        return self.name == PRODUCER
+        """Whether one thread of it runs the region, as for every helper."""
+        return self.helper is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Schedule:
     @property
     def takers(self) -> int:
         """Consumers that process a block's tiles round-robin (pingpong); 1 if all consumers share each tile."""
-        return max(1, len(self.roles) - 1) if self.order == PINGPONG else 1
+        return max(1, sum(role.helper is None for role in self.roles)) if self.order == PINGPONG else 1
 
     @property
     def tile_registers(self) -> int:
@@ -251,15 +255,15 @@ def fed_family(copy: str, target: Target, wanted: str | None = None) -> Family:
 
 
 def block_roles(family: Family, consumers: int, reallocates: bool = False, order: str = GRID) -> tuple[Role, ...]:
-    """The roles of a block with a producer; with `reallocates`, registers move from the producer to the consumers. With
-    `pingpong` each consumer is a role, else all are one role."""
+    """The roles of a block with helpers; with `reallocates`, registers move from the helpers to the consumers. With `pingpong`
+    each consumer is a role, else all are one role."""
     parts = family.specialization
     assert parts is not None
     more, less = parts.reallocation.get(consumers, (None, None)) if reallocates else (None, None)
-    producer = Role(PRODUCER, parts.producer_warps, less)
+    helpers = [Role(helper.name, helper.warps, less) for helper in parts.helpers]
     if order == PINGPONG:
-        return *(Role(f"{CONSUMER}{number}", parts.consumer_warps, more) for number in range(consumers)), producer
-    return Role(CONSUMER, parts.consumer_warps * consumers, more), producer
+        return *(Role(f"{CONSUMER}{number}", parts.consumer_warps, more) for number in range(consumers)), *helpers
+    return Role(CONSUMER, parts.consumer_warps * consumers, more), *helpers
 
 
 def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:

@@ -29,6 +29,11 @@ def renamed(source: Layout, target: Layout) -> tuple[int, ...] | None:
     return register_map(source, target)
 
 
+def moves_space(source: Layout, target: Layout) -> bool:
+    """Whether a conversion keeps each thread's elements and moves them to another memory space, by instructions of a family."""
+    return source.space is not target.space and source.in_space(target.space) == target
+
+
 def is_uniform(value: Value) -> bool:
     """True for a constant and a broadcast scalar: every thread can produce any part of the tile by itself."""
     owner = value.owner
@@ -76,7 +81,7 @@ def exchange_bytes(op: Op, threads: int) -> int:
 
 
 def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:
-    if renamed(source, target) is not None:
+    if moves_space(source, target) or renamed(source, target) is not None:
         return 0
     return tile.shape[0] * conversion_steps(tile, source, target)[0] * tile.dtype.bytes
 

@@ -14,7 +14,7 @@ elements (sums), and those that use an element's position (`tilec.lowering.coord
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -48,6 +48,15 @@ class Layout:
     def num_registers(self) -> int:
         """Elements per thread."""
         return prod(d.extent for d in self.registers)
+
+    @property
+    def num_values(self) -> int:
+        """Values that stand for a thread's elements: its registers, or one address in another memory space."""
+        return self.num_registers if self.space is MemorySpace.REGISTERS else 1
+
+    def in_space(self, space: MemorySpace) -> Layout:
+        """The same elements for each thread in another memory space."""
+        return self if space is self.space else replace(self, space=space)
 
     def coordinates(self, register: int, lane: int, warp: int) -> tuple[int, ...]:
         """Tile coordinates of one element, before wrapping."""

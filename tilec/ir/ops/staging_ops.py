@@ -12,6 +12,7 @@ from typing import Final
 from tilec.ir.core import Effect, Op, Value
 from tilec.ir.ops import REDUCE_KINDS
 from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
+from tilec.target.families import family_named
 
 SLAB_ROWS: Final = 8
 """The rows of a sub-tile are a multiple of this, the height of a swizzle atom, so that it is laid out like a matrix of
@@ -164,8 +165,10 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class GroupProduct(Op):
-    """Base of products that warpgroups start on the tensor cores (PTX ISA, `wgmma.mma_async`). Until a `wait_mma` covers the
+    """Base of asynchronous products, which instructions of `family` start on the tensor cores. Until a `wait_mma` covers the
     product, the stages it reads must not change and only another product may use the result."""
+
+    family: str
 
     @property
     def reads(self) -> tuple[tuple[Value, Value], ...]:
@@ -173,8 +176,17 @@ class GroupProduct(Op):
         pairs = zip(self.operands, self.operands[1:], strict=False)
         return tuple((buffer, stage) for buffer, stage in pairs if isinstance(buffer.type, SharedType))
 
+    def verify(self) -> None:
+        require_family(self, self.family)
+
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return tuple((buffer, Effect.READ) for buffer, _ in self.reads)
+
+
+def require_family(op: Op, name: str) -> None:
+    """VerifyError unless instructions of that family run asynchronously."""
+    family = family_named(name)
+    op.require(family is not None and family.runs_ahead, f"no asynchronous products of a family `{name}`")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -186,6 +198,7 @@ class GroupMma(GroupProduct, opcode="group_mma", effect=Effect.SHARED):
     leading = (SharedType, TileType, SharedType)
 
     def verify(self) -> None:
+        super().verify()
         left, right, tile = self.operands[0].shared, self.operands[2].shared, self.result.tile
         self.require(left.dtype == right.dtype and left.dtype.bits == 16, "matrices of one 16-bit dtype")
         self.require(left.shape[1] == right.shape[1], "matrices of one depth")
@@ -201,9 +214,11 @@ class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
 
     num_operands = 1
 
+    family: str
     dtype: str
 
     def verify(self) -> None:
+        require_family(self, self.family)
         source, tile = self.operands[0].tile, self.result.tile
         self.require(self.dtype in ("bf16", "f16"), "elements of 16 bits")
         self.require(source.dtype == f32 and source.rank == 2 and source.shape[1] % 2 == 0, "the operand is a matrix of f32")
@@ -219,6 +234,7 @@ class HeldGroupMma(GroupProduct, opcode="held_group_mma", effect=Effect.SHARED):
     leading = (TileType, SharedType)
 
     def verify(self) -> None:
+        super().verify()
         left, right, tile = self.operands[0].tile, self.operands[1].shared, self.result.tile
         self.require(left.dtype == i32 and right.dtype.bits == 16, "packed elements, and a matrix of 16 bits")
         self.require(left.rank == 2 and 2 * left.shape[1] == right.shape[0], "matrices of one depth")
@@ -230,14 +246,16 @@ class HeldGroupMma(GroupProduct, opcode="held_group_mma", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class WaitMma(Op, opcode="wait_mma", effect=Effect.SHARED):
-    """The first operand, once at most `pending` products are unfinished. An optional second operand must be computed before the
-    wait, so that its computation overlaps the products."""
+    """The first operand, once at most `pending` products of `family` are unfinished. An optional second operand must be
+    computed before the wait, so that its computation overlaps the products."""
 
     num_operands = None
 
+    family: str
     pending: int
 
     def verify(self) -> None:
+        require_family(self, self.family)
         self.require(1 <= len(self.operands) <= 2, f"{len(self.operands)} operands instead of 1 or 2")
         self.require(self.pending >= 0, f"{self.pending} products cannot be pending")
         self.require(self.operands[0].type == self.result.type, "the result has the operand's type")

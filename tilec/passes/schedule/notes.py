@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.atoms import wgmma
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import vector_length
 from tilec.ir.layouts.thread_elements import largest, tile_warps, told, way_out
@@ -19,6 +18,7 @@ from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, St
 from tilec.ir.ops.staging_ops import Put, ReduceTake, Relayout, Take
 from tilec.ir.text.lines import text_line
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
+from tilec.target.families import FAMILIES
 from tilec.target.targets import Target
 
 WIDEST: Final = 16
@@ -123,22 +123,21 @@ def _keeps_shape(owner: object) -> bool:
 
 
 def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
-    """Note on an `mma.sync` if the target has `wgmma` and only the tile's shape or the number of warps prevents its use."""
+    """Note on an `mma.sync` if the target has a family that reads shared memory, and only the tile's shape or the number of
+    warps prevents its use."""
     *batch, rows, columns = op.result.tile.shape
-    if batch or not target.has(wgmma.FAMILY) or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
+    family = next((family for family in FAMILIES if family.runs_ahead and target.has(family)), None)
+    if batch or family is None or rows < family.shape.rows or columns < LEAST_COLUMNS:
         return []
-    if warps % wgmma.FAMILY.issuer.warps:
+    issuers, most_columns = family.issuers(warps), family.shape.most_columns
+    if not issuers:
         reason, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
-    elif rows % (wgmma.GROUP_M * (warps // 4)):
-        multiple = wgmma.GROUP_M * (warps // 4)
+    elif rows % (multiple := family.shape.rows * issuers):
         reason, hint = f"{rows} rows are no multiple of {multiple}", f"use a multiple of {multiple} rows, or fewer warps"
-    elif columns > wgmma.GROUP_N_LIMIT or rows * columns > MAX_ACCUMULATORS * 32 * warps:
+    elif columns > most_columns or rows * columns > MAX_ACCUMULATORS * 32 * warps:
         reason = f"each thread would hold {rows * columns // (32 * warps)} sums, of {columns} columns"
-        hint = f"use at most {wgmma.GROUP_N_LIMIT} columns and {MAX_ACCUMULATORS} sums a thread"
+        hint = f"use at most {most_columns} columns and {MAX_ACCUMULATORS} sums a thread"
     else:
         return []
-    return [
-        Note(
-            "tensor_core", text_line(op), f"a product of {rows} x {columns} does without `{wgmma.FAMILY.name}`: {reason}", hint
-        )
-    ]
+    text = f"a product of {rows} x {columns} does without `{family.name}`: {reason}"
+    return [Note("tensor_core", text_line(op), text, hint)]

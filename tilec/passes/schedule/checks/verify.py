@@ -19,11 +19,12 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Final
 
-from tilec.atoms import tma, wgmma
+from tilec.atoms import tma
+from tilec.atoms.products import atom_of
 from tilec.ir import verifier
 from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import Touch, may_conflict, touches
-from tilec.ir.layouts.exchange import exchange_bytes, is_uniform, renamed
+from tilec.ir.layouts.exchange import exchange_bytes, is_uniform, moves_space, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import interval, live_shared, shared_bytes
@@ -35,8 +36,8 @@ from tilec.ir.types import TileType
 from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check
 from tilec.passes.schedule.layouts import tensor_stores
 from tilec.passes.schedule.layouts.shared_conversions import kept_layout
-from tilec.target.families import FAMILIES, MemorySpace
-from tilec.target.schedule import MOST_WARPS, REGISTERS
+from tilec.target.families import FAMILIES, TMA, Issuer, MemorySpace
+from tilec.target.schedule import MOST_WARPS, REGISTERS, STORES
 from tilec.target.targets import Target
 
 MAX_ROLES: Final = 15
@@ -75,6 +76,7 @@ class _Walk:
         self.touches = touches(function)
         self.stores: dict[Value, Op] = {}  # the last store into each scratch buffer
         self.live = live_shared(function)
+        self.issues = False  # whether the role at hand starts products
         self.spaces = {MemorySpace.REGISTERS, *(family.accumulators for family in FAMILIES if target.has(family))}
 
     def block(self, block: Block, warps: int, alone: bool, yielded: tuple[Layout | None, ...]) -> None:
@@ -89,18 +91,23 @@ class _Walk:
             inner_warps = op.warps if isinstance(op, Roles) else (warps,) * len(op.regions)
             single_threads = op.alone if isinstance(op, Roles) else (alone,) * len(op.regions)
             for region, count, single_thread in zip(op.regions, inner_warps, single_threads, strict=True):
+                if isinstance(op, Roles):
+                    self.issues = any(isinstance(inner, GroupProduct) for inner in region.walk())
                 self.block(region, count, single_thread, yielded_layouts(op))
 
     def check_executing_threads(self, op: Op, alone: bool) -> None:
-        """Check that an operation for one thread is executed by one, and an operation for all threads by all."""
+        """Check that an operation for one thread is executed by one, and an operation for all threads by all. One thread also
+        waits for and releases stages if it starts the products that read them."""
         signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | TurnOp)
-        if signals and alone != isinstance(op, Acquire | TensorCopy):
+        is_for_one = isinstance(op, Acquire | TensorCopy) or (alone and self.issues and isinstance(op, Wait | Release))
+        if signals and alone != is_for_one:
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
             isinstance(op, PutRows | TensorStore | WaitStores)
             or op.meets
-            or any(isinstance(v.type, TileType) and v.type.rank for v in op.results)
+            or any(isinstance(v.type, TileType) and v.type.rank and not _is_elsewhere(v) for v in op.results)
             or isinstance(op, Roles)
+            or (isinstance(op, GroupProduct) and atom_of(op.family)[0].issuer is not Issuer.THREAD)
         ):
             raise VerifyError(f"{_at(op)}: one thread of the role is here alone")
 
@@ -113,7 +120,11 @@ class _Walk:
         match op:
             case Relayout():
                 value, layout = op.operands[0], op.result.layout
-                if layout is None or value.layout is None or not (is_uniform(value) or renamed(value.layout, layout)):
+                if (
+                    layout is None
+                    or value.layout is None
+                    or not (is_uniform(value) or moves_space(value.layout, layout) or renamed(value.layout, layout))
+                ):
                     raise VerifyError(f"{_at(op)} renames no registers")
             case Reshape() | Permute():
                 self.check_kept(op)
@@ -153,16 +164,17 @@ class _Walk:
             raise VerifyError(f"{_at(op)} takes another tile than was put there")
 
     def check_product(self, op: GroupProduct, warps: int) -> None:
-        if not self.target.has(wgmma.FAMILY) or warps % wgmma.FAMILY.issuer.warps:
+        family, atom = atom_of(op.family)
+        if not self.target.has(family) or not family.issuers(warps):
             raise VerifyError(f"{_at(op)}: {self.target} has no products of groups of {warps} warps")
         for buffer, _ in op.reads:
             alloc = buffer.owner
-            if not isinstance(alloc, SharedAlloc) or alloc.alignment % wgmma.FAMILY.stage_alignment:
-                raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {wgmma.FAMILY.stage_alignment} bytes")
-            if buffer.shared.width * buffer.shared.dtype.bytes != wgmma.GROUP_ROW_BYTES:
-                raise VerifyError(f"{_at(op)}: its matrices lie in rows of {wgmma.GROUP_ROW_BYTES} bytes")
+            if not isinstance(alloc, SharedAlloc) or alloc.alignment % family.stage_alignment:
+                raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {family.stage_alignment} bytes")
+            if buffer.shared.width * buffer.shared.dtype.bytes != family.row_bytes:
+                raise VerifyError(f"{_at(op)}: its matrices lie in rows of {family.row_bytes} bytes")
         rows, columns = op.result.tile.shape
-        if op.result.layout != wgmma.group_accumulator(rows, columns, warps):
+        if op.result.layout != atom.accumulator(rows, columns, warps):
             raise VerifyError(f"{_at(op)}: {op.result.layout} is no accumulator of {warps} warps")
 
     def check_tensor_copy(self, op: TensorCopy) -> None:
@@ -177,7 +189,8 @@ class _Walk:
 
     def check_tensor_store(self, op: PutRows | TensorStore, warps: int) -> None:
         alloc = (op.operands[0] if isinstance(op, PutRows) else op.scratch).owner
-        if not self.target.has(wgmma.FAMILY) or not isinstance(alloc, SharedAlloc) or alloc.alignment % tma.ALIGNMENT:
+        has_maps = any(self.target.has(family) for family in STORES[TMA])
+        if not has_maps or not isinstance(alloc, SharedAlloc) or alloc.alignment % tma.ALIGNMENT:
             raise VerifyError(f"{_at(op)}: on {self.target}, from scratch that begins at no multiple of {tma.ALIGNMENT} bytes")
         if isinstance(op, PutRows) and not tensor_stores.is_accumulated(op.tile, warps):
             raise VerifyError(f"{_at(op)}: {op.tile.layout} is no accumulator of {warps} warps")
@@ -240,6 +253,11 @@ class _Walk:
         `ring_check` checks that the free comes after all copies into it."""
         memory = touch.memory.owner if touch.memory is not None and touch.is_shared else None
         return memory is None or memory in self.live[other.op]
+
+
+def _is_elsewhere(value: Value) -> bool:
+    """Whether a tile is in no registers, so that one thread can name it."""
+    return value.layout is not None and value.layout.space is not MemorySpace.REGISTERS
 
 
 def _at(op: Op) -> str:

@@ -13,6 +13,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import Layouts, operand_layouts, yielded_layouts
 from tilec.ir.ops import Store
 from tilec.ir.ops.staging_ops import Relayout
+from tilec.target.families import MemorySpace
 
 
 def convert(function: Function) -> Function:
@@ -37,6 +38,16 @@ def _block(block: Block, warps: int, yielded: Layouts) -> None:
 
 
 def _relayout(ops: list[Op], value: Value, layout: Layout, user: Op) -> Value:
+    """The value in a layout. Threads pass elements to each other in registers alone, and instructions of a family move each
+    thread's elements between these and another memory space."""
+    assert value.layout is not None
+    registers = MemorySpace.REGISTERS
+    for step in (value.layout.in_space(registers), layout.in_space(registers), layout):
+        value = value if value.layout == step else _converted(ops, value, step, user)
+    return value
+
+
+def _converted(ops: list[Op], value: Value, layout: Layout, user: Op) -> Value:
     conversion = Relayout(operands=[value], loc=user.loc)
     conversion.define(value.tile)
     conversion.result.layout = layout

@@ -25,6 +25,7 @@ from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute
 from tilec.ir.types import TileType
 from tilec.passes.analysis.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
 from tilec.passes.schedule.layouts.propagation import propagate
+from tilec.target.families import MemorySpace
 
 VECTOR_BYTES = 16
 
@@ -111,7 +112,7 @@ def _op(op: Op, warps: int) -> None:
         return
     for result in op.results:
         if isinstance(result.type, TileType) and result.type.rank and result.layout is None:
-            result.layout = _layout(op, result, warps)
+            result.layout = _layout(op, result, warps).in_space(MemorySpace.REGISTERS)
 
 
 def _loop(op: For, warps: int) -> None:

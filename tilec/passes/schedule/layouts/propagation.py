@@ -16,6 +16,7 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Broadcast, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape
 from tilec.ir.ops.staging_ops import GroupProduct
 from tilec.ir.types import TileType
+from tilec.target.families import MemorySpace
 
 
 def propagate(function: Function) -> None:
@@ -72,22 +73,24 @@ class _State:
                 self.set(result, next((layout for layout in yielded if layout is not None), None))
 
     def forward(self, op: Op) -> None:
+        """Threads compute in registers, wherever an accumulator is."""
         if op.result.layout is not None:
             return
+        layout = self.forward_layout(op)
+        self.set(op.result, layout and layout.in_space(MemorySpace.REGISTERS))
+
+    def forward_layout(self, op: Op) -> Layout | None:
         if op.elementwise:
             shape = op.result.tile.shape
-            self.set(op.result, next((v.layout for v in op.operands if v.layout is not None and v.tile.shape == shape), None))
-        elif isinstance(op, Reduce | Permute | Reshape):
-            source = op.operands[0]
-            if source.layout is None:
-                return
-            if isinstance(op, Reduce):
-                self.set(op.result, without_axis(source.layout, op.axis))
-            elif isinstance(op, Reshape):
-                self.set(op.result, reshaped(source.layout, source.tile.shape, op.result.tile.shape))
-            else:
-                axes = {old: new for new, old in enumerate(op.axes)}
-                self.set(op.result, with_axes(source.layout, axes, op.result.tile.rank))
+            return next((v.layout for v in op.operands if v.layout is not None and v.tile.shape == shape), None)
+        if not isinstance(op, Reduce | Permute | Reshape) or op.operands[0].layout is None:
+            return None
+        source, layout = op.operands[0], op.operands[0].layout
+        if isinstance(op, Reduce):
+            return without_axis(layout, op.axis)
+        if isinstance(op, Reshape):
+            return reshaped(layout, source.tile.shape, op.result.tile.shape)
+        return with_axes(layout, {old: new for new, old in enumerate(op.axes)}, op.result.tile.rank)
 
     def backward(self, op: Op) -> None:
         if not op.elementwise or op.result.layout is None:

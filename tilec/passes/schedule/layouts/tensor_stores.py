@@ -1,6 +1,6 @@
-"""Epilogue by TMA: stores `wgmma` accumulators to their tensor through shared memory.
+"""Epilogue by TMA: stores accumulators to their tensor through shared memory.
 
-In: a function with layouts, whose only `store` writes a `wgmma` accumulator tile. Out: that store split into column parts
+In: a function with layouts, whose only `store` writes a tile as `stmatrix` stores it. Out: that store split into column parts
 (`tilec.ir.ops.store_ops`). With one scratch buffer for each part:
 
     wait_stores          if the block has stored a tile before
@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tilec.atoms import tma, wgmma
+from tilec.atoms import stmatrix, tma
 from tilec.ir.core import Access, Block, Effect, Function, Value
 from tilec.ir.facts.tensor_maps import MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX
-from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.layouts.shared_plan import taken_bytes
 from tilec.ir.ops import For, MemoryOp, Store
 from tilec.ir.ops.staging_ops import SharedAlloc
@@ -29,6 +28,8 @@ from tilec.ir.ops.sync_ops import ProxyFence
 from tilec.ir.types import ScratchType, TileType, i32
 from tilec.passes.schedule.pipelining.staged_products import Emitter
 from tilec.passes.schedule.specialization.persistent import tile_loop
+from tilec.target.families import TMA
+from tilec.target.schedule import STORES
 from tilec.target.targets import Target
 
 MIN_BUFFERS: Final = 2
@@ -56,7 +57,8 @@ def problem(function: Function) -> str | None:
     if type_.shape[0] > MAX_BOX or not parts_of(type_.shape[1]):
         return f"tiles of {type_.shape[0]} x {type_.shape[1]}; a copy has up to {MAX_BOX} rows of a multiple of 16 columns"
     if not is_accumulated(store.tile, function.num_warps):
-        return "its threads do not hold the tile as a product of `wgmma` leaves it"
+        names = " or ".join(f"`{family.name}`" for family in STORES[TMA])
+        return f"its threads do not hold the tile as a product of {names} leaves it"
     if any(value.type != TileType(i32) for value in store.offsets):
         return f"`{name}`: an index is no i32"
     return None
@@ -75,17 +77,9 @@ def parts_of(columns: int) -> tuple[tuple[int, int], ...]:
 
 
 def is_accumulated(tile: Value, warps: int) -> bool:
-    """Whether a matrix has the layout of a `wgmma` accumulator."""
+    """Whether `stmatrix` can store a matrix in its layout."""
     rows, columns = tile.tile.shape
-    if tile.layout is None or warps % 4 or rows % (wgmma.GROUP_M * (warps // 4)):
-        return False
-    accumulator = wgmma.group_accumulator(rows, columns, warps)
-    return tile.layout.space is accumulator.space and _plain(tile.layout) == _plain(accumulator)
-
-
-def _plain(layout: Layout) -> tuple[tuple[Digit, ...], ...]:
-    digits = layout.registers, layout.lanes, layout.warps
-    return tuple(tuple(digit for digit in digits_of_index if digit.extent > 1) for digits_of_index in digits)
+    return tile.layout is not None and stmatrix.fits(tile.layout, rows, columns, warps)
 
 
 def insert(function: Function, target: Target, consumers: int) -> Function:

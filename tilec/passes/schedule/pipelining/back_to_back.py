@@ -1,14 +1,13 @@
 """Back-to-back GEMM loops (such as attention): two MMAs, the second of which reads a value computed from the first. Finds these
 loops with their staged operands, and emits the start of and the wait for each MMA.
 
-In: a loop and its MMAs (`staged_products`). Out: a `BackToBack`, or None if `wgmma` cannot compute it.
+In: a loop and its MMAs (`staged_products`). Out: a `BackToBack`, or None if no family can compute it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilec.atoms import wgmma
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import packed_operand
@@ -19,6 +18,8 @@ from tilec.ir.types import TileType, f32, i32
 from tilec.passes.schedule.pipelining import tensor_staging
 from tilec.passes.schedule.pipelining.staged_loads import Operand
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product
+from tilec.passes.schedule.pipelining.warpgroups import accumulator
+from tilec.target.families import TMA, Family, MemorySpace, fed_by
 
 MAX_ACCUMULATORS = 160
 """Accumulator registers per thread of both MMAs: more leave too few of its 255 registers."""
@@ -29,9 +30,10 @@ RingPosition = tuple[Value, Value]
 
 @dataclass(eq=False, slots=True)
 class BackToBack:
-    """A loop of two back-to-back MMAs with their operands in shared memory: `invariant`, the loop-invariant left operand of the
-    first MMA, and `streamed`, the right operands of both, copied in each iteration."""
+    """A loop of two back-to-back MMAs by `family` with their operands in shared memory: `invariant`, the loop-invariant left
+    operand of the first MMA, and `streamed`, the right operands of both, copied in each iteration."""
 
+    family: Family
     loop: For
     first: Product
     second: Product
@@ -69,8 +71,9 @@ class BackToBack:
 
 @dataclass(eq=False, slots=True)
 class Rings:
-    """Ring and buffer of each operand of a chain, `invariant` first. `warps` run the MMAs."""
+    """Ring and buffer of each operand of a chain, `invariant` first. `warps` run the MMAs, which are of `family`."""
 
+    family: Family
     rings: list[Value]
     buffers: list[Value]
     zero: Value
@@ -82,13 +85,13 @@ class Rings:
 
     def accumulator(self, value: Value) -> Layout:
         """Layout of an MMA's accumulator."""
-        rows, columns = value.tile.shape
-        return wgmma.group_accumulator(rows, columns, self.warps)
+        return accumulator(self.family, value, self.warps)
 
     def start_first(self, out: Emitter, pair: BackToBack, total: Value, position: RingPosition) -> Value:
         """Wait for the first MMA's right operand, then issue the MMA."""
         operands = [self.buffers[0], self.zero, self.buffers[1], position[0], total]
-        return self._start(out, GroupMma(operands=operands, loc=pair.first.mma.loc), pair.first, position, 1)
+        mma = GroupMma(operands=operands, family=self.family.name, loc=pair.first.mma.loc)
+        return self._start(out, mma, pair.first, position, 1)
 
     def pack(self, out: Emitter, pair: BackToBack, left: Value) -> Value:
         """The second MMA's left operand, packed into registers as the instruction reads it."""
@@ -98,7 +101,8 @@ class Rings:
         elif left.type != f32_type:
             left = out.add(Cast(operands=[left]), f32_type)
         rows, depth = left.tile.shape
-        packed = PackPairs(operands=[left], dtype=pair.second.mma.operands[1].tile.dtype.name, loc=pair.second.mma.loc)
+        dtype = pair.second.mma.operands[1].tile.dtype.name
+        packed = PackPairs(operands=[left], family=self.family.name, dtype=dtype, loc=pair.second.mma.loc)
         result = out.add(packed, TileType(i32, (rows, depth // 2)))
         result.layout = packed_operand(self.accumulator(pair.second.mma.result), depth)
         return result
@@ -106,7 +110,8 @@ class Rings:
     def start_second(self, out: Emitter, pair: BackToBack, left: Value, total: Value, position: RingPosition) -> Value:
         """Wait for the second MMA's right operand, then issue the MMA; `left` is packed."""
         operands = [left, self.buffers[2], position[0], total]
-        return self._start(out, HeldGroupMma(operands=operands, loc=pair.second.mma.loc), pair.second, position, 2)
+        mma = HeldGroupMma(operands=operands, family=self.family.name, loc=pair.second.mma.loc)
+        return self._start(out, mma, pair.second, position, 2)
 
     def _start(self, out: Emitter, op: GroupProduct, product: Product, position: RingPosition, ring: int) -> Value:
         out.add(Wait(operands=[self.rings[ring], *position]))
@@ -120,7 +125,7 @@ class Rings:
         """Wait for an MMA and release the stage that it read. `overlapped`: a value to compute before the wait, so that its
         computation overlaps the MMA."""
         operands = [started] if overlapped is None else [started, overlapped]
-        result = out.add(WaitMma(operands=operands, pending=pending), started.tile)
+        result = out.add(WaitMma(operands=operands, family=self.family.name, pending=pending), started.tile)
         result.layout = started.layout
         out.add(Release(operands=[self.rings[ring], position[0]]))
         return result
@@ -129,29 +134,34 @@ class Rings:
 def find(
     function: Function, loop: For, warps: int, products: list[Product], invariant: Operand | None
 ) -> BackToBack | None:  # fmt: skip
-    """The loop as a chain; None if `wgmma` cannot compute its MMAs. `invariant`: the left operand of the first MMA, if one copy
-    before the loop can load it."""
-    if loop not in function.body.ops or warps % 4 or len(products) != 2 or invariant is None:
+    """The loop as a chain; None if no family that `tma` feeds can compute its MMAs. `invariant`: the left operand of the first
+    MMA, if one copy before the loop can load it."""
+    if loop not in function.body.ops or len(products) != 2 or invariant is None:
         return None
     first, second = products
     if first.left is not None or second.left is not None or first.right is None or second.right is None:
         return None
-    pair = BackToBack(loop, first, second, invariant, (first.right, second.right))
-    return pair if _fits(pair, warps) and _is_back_to_back(pair) else None
+    streamed = first.right, second.right
+    pairs = (BackToBack(family, loop, first, second, invariant, streamed) for family in fed_by(TMA))
+    return next((pair for pair in pairs if _fits(pair, warps) and _is_back_to_back(pair)), None)
 
 
 def _fits(pair: BackToBack, warps: int) -> bool:
-    """Whether `wgmma` supports both shapes: the first MMA's right operand is K-major in memory, the second's is MN-major."""
+    """Whether the family supports both shapes: the first MMA's right operand is K-major in memory, the second's is MN-major,
+    and what threads compute from accumulators in their registers is the second's left operand there."""
+    family, issuers = pair.family, pair.family.issuers(warps)
     rows, columns = pair.first.mma.result.tile.shape
     depth, width = pair.first.mma.operands[0].tile.shape[1], pair.second.mma.result.tile.shape[1]
     return (
-        pair.streamed[0].transposed
+        family.accumulators is MemorySpace.REGISTERS
+        and issuers > 0
+        and pair.streamed[0].transposed
         and not pair.streamed[1].transposed
         and pair.second.mma.result.tile.shape[0] == rows
-        and rows % (wgmma.GROUP_M * (warps // 4)) == 0
-        and max(columns, width) <= wgmma.GROUP_N_LIMIT
+        and rows % (family.shape.rows * issuers) == 0
+        and max(columns, width) <= family.shape.most_columns
         and rows * (columns + width) <= MAX_ACCUMULATORS * 32 * warps
-        and all(extent * 2 % wgmma.GROUP_ROW_BYTES == 0 for extent in (depth, width))
+        and all(extent * 2 % family.row_bytes == 0 for extent in (depth, width))
     )
 
 

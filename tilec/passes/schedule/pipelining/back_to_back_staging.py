@@ -48,7 +48,7 @@ def pipeline(block: Block, pair: BackToBack, stages: int, warps: int, registers:
 
 
 def _rings(out: Emitter, pair: BackToBack, stages: int, warps: int, zero: Value) -> Rings:
-    result = Rings([], [], zero, warps)
+    result = Rings(pair.family, [], [], zero, warps)
     offset, end = 0, tensor_staging.HEAD_BYTES
     for operand, count in ((pair.invariant, 1), *((streamed, stages) for streamed in pair.streamed)):
         ring, type_ = Ring(sync="mbarriers", readers=warps, offset=offset), tensor_staging.staged_type(operand, count)

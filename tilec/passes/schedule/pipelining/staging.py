@@ -245,7 +245,7 @@ def _pipeline(
         back_to_back_staging.pipeline(block, candidate.chain, stages, warps, registers)
         return
     if decided.copy == TMA:
-        tensor_staging.pipeline(function, block, loop, products[0], operands, stages)
+        tensor_staging.pipeline(family, function, block, loop, products[0], operands, stages)
         return
     before, after = Emitter(), Emitter()
     ring = before.add(Ring(), RingType(stages))
@@ -259,14 +259,15 @@ def _pipeline(
     _prologue(before, loop, operands, ring, ahead)
     # After the prologue copies, so that they overlap the layout conversions of the other operands.
     hoist_constant_operands(before, loop, products, known)
-    _rewrite_body(before, loop, operands, products, ring, ahead, warps if family.runs_ahead else 0)
+    _rewrite_body(family, before, loop, operands, products, ring, ahead, warps)
     after.add(Drain(operands=[ring]))
     after.add(Barrier())
     after.add(SharedFree(operands=[*(operand.buffer for operand in operands if operand.buffer is not None), ring]))
     position = block.ops.index(loop)
     pipelined_loop: Op = loop
     if family.runs_ahead:
-        pipelined_loop = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps, positions=1)
+        condition = before.compare("lt", loop.lower, loop.upper)
+        pipelined_loop = guarded(family, loop, products[0], condition, warps, positions=1)
     block.ops[position : position + 1] = [*before.ops, pipelined_loop, *after.ops]
 
 
@@ -323,20 +324,20 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
 
 
 def _rewrite_body(
-    before: Emitter, loop: For, operands: list[Operand], products: list[Product], ring: Value, ahead: int, group_warps: int
-) -> None:
-    """Rewrite the loop to read stages; copies run `ahead` iterations ahead. `group_warps`: warps of the `wgmma`, 0 for
-    `mma.sync`."""
+    family: Family, before: Emitter, loop: For, operands: list[Operand], products: list[Product], ring: Value, ahead: int,
+    warps: int,
+) -> None:  # fmt: skip
+    """Rewrite the loop to read stages; copies run `ahead` iterations ahead, and `warps` run the MMAs."""
     body, stages = loop.regions[0], ring.ring.stages
     loop.operands.append(before.number(0))
     current = body.add_argument(TileType(i32), "stage")
     head = Emitter()
     head.add(Wait(operands=[ring], pending=ahead - 1))
-    if group_warps:
+    if family.runs_ahead:
         head.add(ProxyFence())
     head.add(Barrier())
     zero, one, last = head.number(0), head.number(1), head.number(stages - 1)
-    copies = Emitter() if group_warps else head
+    copies = Emitter() if family.runs_ahead else head
     # The stage of iteration + ahead: current + ahead modulo stages.
     back = stages - ahead
     wraps = copies.compare("lt", current, copies.number(back))
@@ -355,13 +356,13 @@ def _rewrite_body(
         product = by_mma.get(op) if isinstance(op, Mma) else None
         if product is None:
             rewritten.append(op)
-        elif group_warps:
-            rewritten.extend(multiply(product, current, copies.ops, group_warps))
+        elif family.runs_ahead:
+            rewritten.extend(multiply(family, product, current, copies.ops, warps))
         else:
             rewritten.extend(sliced(product, current))
     tail = Emitter()
-    # With `wgmma` this iteration's MMA is still in flight, and reads its stage until the next iteration.
-    tail.add(Release(operands=[ring], held=1 if group_warps else 0))
+    # An asynchronous MMA of this iteration is still in flight, and reads its stage until the next iteration.
+    tail.add(Release(operands=[ring], held=int(family.runs_ahead)))
     following = tail.select(tail.compare("eq", current, last), zero, in_ring(tail.binary("add", current, one)))
     body.ops[-1].operands.append(following)
     body.ops = without_dead([*rewritten, *tail.ops, body.ops[-1]])

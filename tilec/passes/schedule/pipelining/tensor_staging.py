@@ -1,4 +1,4 @@
-"""Pipelines a loop with TMA copies by one producer thread and `wgmma` by consumer warpgroups: `staging` for `tma`.
+"""Pipelines a loop with TMA copies by one producer thread and MMAs by consumers from shared memory: `staging` for `tma`.
 
 With s stages, a loop of one MMA becomes two, one for each role (`roles`):
 
@@ -28,6 +28,7 @@ from tilec.passes.schedule.pipelining.staged_loads import Operand, without_dead
 from tilec.passes.schedule.pipelining.staged_products import Emitter, Product, in_ring
 from tilec.passes.schedule.pipelining.warpgroups import guarded, multiply
 from tilec.passes.schedule.specialization.persistent import tile_loop, tile_values
+from tilec.target.families import Family
 
 VECTOR: Final = 16
 """Alignment in bytes of a tensor's base and strides that its tensor map requires."""
@@ -68,7 +69,7 @@ def staged_type(operand: Operand, stages: int) -> SharedType:
 
 
 def pipeline(
-    function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
+    family: Family, function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
 ) -> None:  # fmt: skip
     """Replace the loop in `block`; the function's warps are the consumers."""
     setup, after, warps = Emitter(), Emitter(), function.num_warps
@@ -90,10 +91,10 @@ def pipeline(
     ops[start:start] = setup.ops
     condition = before.compare("lt", loop.lower, loop.upper)
     producer_loop = _producer_loop(loop, operands, ring, positions[:2])
-    _consumer_loop(loop, product, ring, positions[2:], warps)
+    _consumer_loop(family, loop, product, ring, positions[2:], warps)
     # A block with one tile does not refill the last stage, and releasing it would make ptxas serialize all MMAs.
     guarded_loop = guarded(
-        loop, product, condition, warps, after=None if tiles is None else lambda read: _release_last(read, ring)
+        family, loop, product, condition, warps, after=None if tiles is None else lambda read: _release_last(read, ring)
     )
     if tiles is None:
         after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
@@ -140,7 +141,9 @@ def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: 
     out.ops += clone([op for op in body.ops if op in needed], mapping)
 
 
-def _consumer_loop(loop: For, product: Product, ring: Value, position: list[Value], warps: int) -> None:
+def _consumer_loop(
+    family: Family, loop: For, product: Product, ring: Value, position: list[Value], warps: int
+) -> None:  # fmt: skip
     """Turn the loop into the consumers' loop; `position` is its initial stage and parity."""
     body = loop.regions[0]
     loop.operands += position
@@ -149,7 +152,7 @@ def _consumer_loop(loop: For, product: Product, ring: Value, position: list[Valu
     rewritten.add(Wait(operands=[ring, stage, parity]))
     for op in body.ops[:-1]:
         if op is product.mma:
-            rewritten.ops += multiply(product, stage, [], warps)
+            rewritten.ops += multiply(family, product, stage, [], warps)
             _release_before(rewritten, loop, ring, stage)
         else:
             rewritten.ops.append(op)

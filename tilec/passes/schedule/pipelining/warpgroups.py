@@ -1,15 +1,15 @@
-"""MMAs of a pipelined loop by warpgroups that read both operands from shared memory (PTX ISA, `wgmma.mma_async`).
+"""MMAs of a pipelined loop by a family that reads both operands from shared memory, such as `wgmma`.
 
-`wgmma` is asynchronous: an iteration starts the copies of a later iteration, starts its MMA, and then waits for the previous
-iteration's MMA, so one is always in flight. A stage is therefore read for one iteration longer than by `mma.sync`, and copies
-run one iteration less ahead.
+Such an instruction is asynchronous: an iteration starts the copies of a later iteration, starts its MMA, and then waits for the
+previous iteration's MMA, so one is always in flight. A stage is therefore read for one iteration longer than by `mma.sync`, and
+copies run one iteration less ahead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilec.atoms import wgmma
+from tilec.atoms.products import ATOMS
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import For, If, Yield
@@ -46,41 +46,39 @@ def suits(family: Family, loop: For, products: list[Product], warps: int, max_ac
     readers = [op for op in body.walk() for value in op.operands if value is mma.operands[2]]
     return (
         shape
-        and row_bytes == {wgmma.GROUP_ROW_BYTES}
+        and row_bytes == {family.row_bytes}
         and users == [body.ops[-1]]
         and carried == [mma.operands[2]]
         and readers == [mma]
     )
 
 
-def multiply(product: Product, current: Value, copies: list[Op], warps: int) -> list[Op]:
+def multiply(family: Family, product: Product, current: Value, copies: list[Op], warps: int) -> list[Op]:
     """Operations that replace the MMA in the loop's body: `copies`, then the start of the MMA on stage `current`, then the wait
     for the previous MMA, which the copies overlap. The body yields the wait's result."""
     mma, out = product.mma, Emitter(list(copies))
     assert product.left is not None and product.left.buffer is not None
     assert product.right is not None and product.right.buffer is not None
-    layout = _layout(product, warps)
-    started = out.add(
-        GroupMma(operands=[product.left.buffer, current, product.right.buffer, current, mma.operands[2]], loc=mma.loc),
-        mma.result.tile,
-    )
-    started.layout = layout
-    out.ops.append(_wait_for(started, mma.result, 1, layout))
+    operands = [product.left.buffer, current, product.right.buffer, current, mma.operands[2]]
+    started = out.add(GroupMma(operands=operands, family=family.name, loc=mma.loc), mma.result.tile)
+    started.layout = accumulator(family, started, warps)
+    out.ops.append(_wait_for(family, started, mma.result))
     return out.ops
 
 
 def guarded(
-    loop: For, product: Product, condition: Value, warps: int, *, positions: int = 0, after: AfterLoop | None = None
+    family: Family, loop: For, product: Product, condition: Value, warps: int, *, positions: int = 0,
+    after: AfterLoop | None = None,
 ) -> If:  # fmt: skip
     """The loop and the wait for its last MMA, under `condition`, which says that the loop has an iteration. Without the branch
     an accumulator could be accessed between an MMA and its wait, and ptxas would serialize all MMAs. The last `positions`
     carried values are ring positions, unused after the loop; `after` makes the operations after the wait."""
     index = loop.regions[0].ops[-1].operands.index(product.mma.result)
     kept_count = len(loop.results) - positions
-    results, layout = loop.results[:kept_count], _layout(product, warps)
+    results, layout = loop.results[:kept_count], accumulator(family, product.mma.result, warps)
     loop.results = [*(Value(value.tile, value.name, loop) for value in results), *loop.results[kept_count:]]
     loop.results[index].layout = layout
-    wait = WaitMma(operands=[loop.results[index]], pending=0)
+    wait = WaitMma(operands=[loop.results[index]], family=family.name, pending=0)
     wait.define(results[index].tile)
     wait.result.layout = layout
     yielded = [*loop.results[:index], wait.result, *loop.results[index + 1 : kept_count]]
@@ -94,14 +92,15 @@ def guarded(
     return branch
 
 
-def _layout(product: Product, warps: int) -> Layout:
-    rows, columns = product.mma.result.tile.shape
-    return wgmma.group_accumulator(rows, columns, warps)
+def accumulator(family: Family, value: Value, warps: int) -> Layout:
+    """Layout of an accumulator of the family's MMAs."""
+    rows, columns = value.tile.shape
+    return ATOMS[family.name].accumulator(rows, columns, warps)
 
 
-def _wait_for(value: Value, result: Value, pending: int, layout: Layout) -> WaitMma:
-    """A wait for the MMA that defines `value`; its result is the existing value `result`, which already has users."""
-    wait = WaitMma(operands=[value], pending=pending)
+def _wait_for(family: Family, value: Value, result: Value) -> WaitMma:
+    """A wait for the MMA before the one that defines `value`; its result is the existing value `result`, which has users."""
+    wait = WaitMma(operands=[value], family=family.name, pending=1)
     wait.results = [result]
-    result.owner, result.layout = wait, layout
+    result.owner, result.layout = wait, value.layout
     return wait

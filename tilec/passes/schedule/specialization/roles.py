@@ -1,26 +1,33 @@
-"""Warp specialization: splits a kernel into a producer role and consumer roles.
+"""Warp specialization: splits a kernel into consumer roles and the helper roles of its family, such as a producer.
 
-In: a function prepared for the consumer warps alone, in which some operations fill mbarrier rings (`tensor_staging`,
-`back_to_back_staging`). Out: the same with a `roles` operation. Operations that all threads need and each can execute stay
-before it: launch values, and the rings with the barrier that publishes their mbarriers. All later barriers synchronize one
-role. The grid dependency wait also stays before it, unless prologue loads precede the wait (`prologue_stages`); then each role
-waits by itself. In a persistent kernel each role has its own tile loop, which carries the role's ring position.
+In: a function prepared for the consumer warps alone, in which some operations do a helper's work, such as filling mbarrier
+rings (`tensor_staging`, `back_to_back_staging`), in loops of their own. Out: the same with a `roles` operation. Operations that
+all threads need and each can execute stay before it: launch values, and the rings with the barrier that publishes their
+mbarriers. All later barriers synchronize one role. The grid dependency wait also stays before it, unless prologue loads precede
+the wait (`prologue_stages`); then each role waits by itself. In a persistent kernel each role has its own tile loop, which
+carries the role's ring position.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op
 from tilec.ir.ops import For, Yield
 from tilec.ir.ops.launch_ops import WaitPrior
-from tilec.ir.ops.staging_ops import TensorCopy
+from tilec.ir.ops.staging_ops import GroupProduct, TensorCopy
 from tilec.ir.ops.sync_ops import Acquire, Barrier, Commit, Ring, Roles
 from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
 from tilec.passes.schedule.specialization import pingpong
 from tilec.passes.schedule.specialization.persistent import tile_loop
+from tilec.target.families import Work
 from tilec.target.schedule import Schedule
+
+WORK: Final[Mapping[Work, tuple[type[Op], ...]]] = {Work.COPY: (Acquire, TensorCopy, Commit), Work.MULTIPLY: (GroupProduct,)}
+"""The operations that each kind of helper executes."""
 
 
 def split(function: Function, schedule: Schedule) -> Function:
@@ -28,25 +35,23 @@ def split(function: Function, schedule: Schedule) -> Function:
     if len(schedule.roles) == 1:
         return function
     body, tiles = function.body, tile_loop(function)
-    producer_ops = [op for op in (body if tiles is None else tiles.regions[0]).ops if _is_producer_op(op)]
+    helpers = [role.helper for role in schedule.roles if role.helper is not None]
+    tile_ops = (body if tiles is None else tiles.regions[0]).ops
+    helper_ops = [[op for op in tile_ops if _does(op, helper.work)] for helper in helpers]
     ring = next(i for i, op in enumerate(body.ops) if isinstance(op, Ring))
     barrier = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
     setup = body.ops[ring : barrier + 1]
     launch_scalars = launch_values(function)
     wait = next((op for op in body.ops if isinstance(op, WaitPrior)), None)
-    waits_per_role = wait is not None and any(op in producer_ops for op in body.ops[: body.ops.index(wait)])
+    helped = {op for ops in helper_ops for op in ops}
+    waits_per_role = wait is not None and any(op in helped for op in body.ops[: body.ops.index(wait)])
 
     def is_shared(op: Op) -> bool:
         return (op is wait and not waits_per_role) or op in setup or bool(op.results and set(op.results) <= launch_scalars)
 
     shared_ops = [op for op in body.ops if is_shared(op)]
-    consumer_block = Block(ops=[op for op in body.ops if op not in producer_ops and not is_shared(op)])
-    producer_block_ops: list[Op] = producer_ops
-    if wait is not None and waits_per_role:
-        own_wait = replace(wait, operands=[], results=[])
-        producer_block_ops = [own_wait if op is wait else op for op in body.ops if op is wait or op in producer_ops]
-    if tiles is not None:
-        producer_block_ops = [_extract_producer_loop(tiles, op) for op in producer_ops if isinstance(op, For)]
+    consumer_block = Block(ops=[op for op in body.ops if op not in helped and not is_shared(op)])
+    helper_blocks = [_helper_block(body, tiles, ops, wait if waits_per_role else None) for ops in helper_ops]
     for op in consumer_block.walk():
         if isinstance(op, Barrier):
             op.scope = "role"
@@ -57,19 +62,31 @@ def split(function: Function, schedule: Schedule) -> Function:
         warps=tuple(role.warps for role in roles),
         registers=tuple(role.registers or 0 for role in roles),
         alone=tuple(role.is_single_thread for role in roles),
-        regions=[*consumer_blocks, Block(ops=producer_block_ops)],
+        regions=[*consumer_blocks, *helper_blocks],
     )
     body.ops = [*shared_ops, roles_op]
     function.num_warps = schedule.warps
     return function
 
 
-def _is_producer_op(op: Op) -> bool:
-    return any(isinstance(inner, Acquire | TensorCopy | Commit) for inner in Block(ops=[op]).walk())
+def _does(op: Op, work: Work) -> bool:
+    """Whether an operation, or one inside of it, is work of that kind."""
+    return any(isinstance(inner, WORK[work]) for inner in Block(ops=[op]).walk())
 
 
-def _extract_producer_loop(tiles: For, copy_loop: For) -> For:
-    """The producer's loop over the same tiles: `copy_loop` and the operations it depends on. `copy_loop` is removed from
+def _helper_block(body: Block, tiles: For | None, ops: list[Op], wait: WaitPrior | None) -> Block:
+    """A helper's region: its operations, each loop in a loop over the tiles if there is one. `wait`: the grid dependency wait
+    that each role executes by itself."""
+    if tiles is not None:
+        return Block(ops=[_extract_loop(tiles, op) for op in ops if isinstance(op, For)])
+    if wait is None:
+        return Block(ops=ops)
+    own_wait = replace(wait, operands=[], results=[])
+    return Block(ops=[own_wait if op is wait else op for op in body.ops if op is wait or op in ops])
+
+
+def _extract_loop(tiles: For, copy_loop: For) -> For:
+    """A helper's loop over the same tiles: its loop `copy_loop` and the operations that depends on. `copy_loop` is removed from
     `tiles`."""
     body = tiles.regions[0]
     carried = [body.arguments.index(value) for value in copy_loop.initial]
