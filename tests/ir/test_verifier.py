@@ -81,9 +81,9 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   reduce_put %33, %5 {kind = "sum", axis = 0}
   %35 = reduce_take %33, %5 {kind = "sum", axis = 0} : f32[16]
   shared_free %33, %24
-  %40 = ring {sync = "mbarriers", offset = 70000, readers = 4, takers = 2} : ring<3>
-  take_turn %40, %3 {place = 0}
-  pass_turn %40 {place = 0}
+  %40 = ring {sync = "mbarriers", offset = 70000, readers = 4, consumer_roles = 2} : ring<3>
+  order_wait %40, %3 {consumer = 0}
+  order_arrive %40 {consumer = 0}
   roles {names = ["producer", "consumer"], warps = [1, 1], registers = [0, 0], alone = [false, false]} {
     barrier {scope = "role"}
   } {

@@ -19,15 +19,15 @@ from tilec.ir.ops.sync_ops import (
     Acquire,
     Barrier,
     Commit,
-    PassTurn,
+    OrderArrive,
+    OrderOp,
+    OrderWait,
     ProxyFence,
     Release,
     Ring,
     RingOp,
     Roles,
     SharedFree,
-    TakeTurn,
-    TurnOp,
     Wait,
 )
 from tilec.ir.text.parser import parse_function
@@ -36,7 +36,7 @@ from tilec.ir.types import TileType, i32
 
 Change = Callable[[Function, Op], None]
 ORDERING = (
-    Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, TakeTurn, PassTurn, PutRows, TensorStore,
+    Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, OrderWait, OrderArrive, PutRows, TensorStore,
     WaitStores,
 )  # fmt: skip
 MOVABLE = (*ORDERING, GroupMma, WaitMma)
@@ -96,7 +96,7 @@ def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
 
 def _changes_of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
     """Replaces a stage, a parity or a coordinate."""
-    parity = (isinstance(op, Acquire | Wait) and place == 2) or isinstance(op, TakeTurn)
+    parity = (isinstance(op, Acquire | Wait) and place == 2) or isinstance(op, OrderWait)
     kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and place > 2 else "stage"
     owner = op.operands[place].owner
     for number in (0, 1):
@@ -124,12 +124,16 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
         case Ring():
             for readers in (1, op.readers - 1, op.readers + 1, op.readers * 2, op.readers * 32):
                 yield "wrong readers", str(readers), lambda f, o, n=readers: _attribute(o, "readers", n)
-            for consumers in (op.takers - 1, op.takers + 1):
-                yield "wrong readers", f"{consumers} takers", lambda f, o, n=consumers: _attribute(o, "takers", n)
+            for consumers in (op.consumer_roles - 1, op.consumer_roles + 1):
+                yield (
+                    "wrong readers",
+                    f"{consumers} consumer_roles",
+                    lambda f, o, n=consumers: _attribute(o, "consumer_roles", n),
+                )
             for offset in (1024, 1032, 4):
                 yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
-        case TurnOp():
-            yield "another's turn", f"place {1 - op.place}", lambda f, o, n=1 - op.place: _attribute(o, "place", n)
+        case OrderOp():
+            yield "another's turn", f"consumer {1 - op.consumer}", lambda f, o, n=1 - op.consumer: _attribute(o, "consumer", n)
         case Release():
             for iterations in (0, 1, 2):
                 yield "released too early or late", f"held {iterations}", lambda f, o, n=iterations: _attribute(o, "held", n)

@@ -98,7 +98,7 @@ def test_roles_are_consumers_and_the_helpers_of_a_family(monkeypatch: pytest.Mon
         ("consumer", 8, None), ("producer", 4, PRODUCER), ("issuer", 1, issuer),
     ]  # fmt: skip
     assert [role.is_single_thread for role in roles] == [False, True, True]
-    assert Schedule(block_roles(issued, 2, order=PINGPONG), order=PINGPONG).takers == 2
+    assert Schedule(block_roles(issued, 2, order=PINGPONG), order=PINGPONG).consumer_roles == 2
 
 
 def test_threads_compute_on_accumulators_of_another_memory_in_registers() -> None:

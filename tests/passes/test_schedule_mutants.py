@@ -25,7 +25,7 @@ REFUSED = (
 )  # fmt: skip
 PINGPONG = (
     *(kind for kind in REFUSED if kind != "counts other stages"),
-    "take_turn dropped", "take_turn doubled", "pass_turn dropped", "pass_turn doubled", "another's turn",
+    "order_wait dropped", "order_wait doubled", "order_arrive dropped", "order_arrive doubled", "another's turn",
 )  # fmt: skip
 """Excludes "counts other stages", because some of these change nothing: a consumer begins its tiles only at every other slot.
 """

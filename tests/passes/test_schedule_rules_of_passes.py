@@ -84,7 +84,7 @@ def test_the_choice_counts_the_scratch_of_each_pingpong_consumer() -> None:
         prepared = prepare(source("bf16", 64, 256), SM_90A, schedule)
         draft = source("bf16", 64, 256)
         canonicalize(draft)
-        assert schedule.takers == 2 and _shared_memory_bytes(draft, schedule, SM_90A) == shared_bytes(prepared)
+        assert schedule.consumer_roles == 2 and _shared_memory_bytes(draft, schedule, SM_90A) == shared_bytes(prepared)
 
 
 def test_stages_leave_bytes_for_the_scratch_of_each_pingpong_consumer() -> None:

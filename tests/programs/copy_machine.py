@@ -23,7 +23,7 @@ from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks
 from tilec.ir.ops.staging_ops import AsyncCopy, GroupMma, Put, SharedAlloc, SharedLoad, Take, TensorCopy, WaitMma
 from tilec.ir.ops.store_ops import PutRows, TensorStore
-from tilec.ir.ops.sync_ops import Acquire, Commit, Drain, PassTurn, Release, Ring, Roles, TakeTurn, Wait
+from tilec.ir.ops.sync_ops import Acquire, Commit, Drain, OrderArrive, OrderWait, Release, Ring, Roles, Wait
 
 POISON = "what nobody copied"
 MAX_STEPS = 60_000
@@ -103,7 +103,7 @@ class Machine:
                     self.values.update(zip(op.results, [self.values[value] for value in yielded], strict=True))
                 case Roles():
                     self.run_roles(op)
-                case Acquire() | Wait() | TakeTurn() if op.ring in self.rings:
+                case Acquire() | Wait() | OrderWait() if op.ring in self.rings:
                     yield from self.mbarrier(op)
                 case _:
                     self.step(op)
@@ -138,9 +138,9 @@ class Machine:
                 raise Wrong("roles wait for ever")
         self.role, self.roles = outer_role, [outer_role]
 
-    def mbarrier(self, op: Acquire | Wait | TakeTurn) -> Steps:
+    def mbarrier(self, op: Acquire | Wait | OrderWait) -> Steps:
         ring = self.rings[op.ring]
-        if isinstance(op, TakeTurn):
+        if isinstance(op, OrderWait):
             parity = self.values[op.parity] ^ (0 if op.place else 1)
             while ring.pingpong_phases[op.place] % 2 == parity:
                 yield
@@ -191,8 +191,8 @@ class Machine:
                 self.finish(op.pending if isinstance(op, Wait) else 0)
             case Release() if op.ring in self.rings:
                 self.release(self.rings[op.ring], v[op.stage])
-            case PassTurn():
-                self.rings[op.ring].pingpong_phases[(op.place + 1) % self.rings[op.ring].op.takers] += 1
+            case OrderArrive():
+                self.rings[op.ring].pingpong_phases[(op.place + 1) % self.rings[op.ring].op.consumer_roles] += 1
             case SharedLoad():
                 v[op.result] = self.read(op.buffer, v[op.stage])
             case GroupMma():

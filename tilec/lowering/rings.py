@@ -10,13 +10,13 @@ from tilec.ir.ops.sync_ops import (
     Barrier,
     Commit,
     Drain,
-    PassTurn,
+    OrderArrive,
+    OrderOp,
+    OrderWait,
     ProxyFence,
     Release,
     Ring,
     SharedFree,
-    TakeTurn,
-    TurnOp,
     Wait,
 )
 from tilec.lowering.context import Context
@@ -32,7 +32,7 @@ def lower_ring(context: Context, op: Ring) -> None:
     base = context.offset(context.shared_base(), op.offset)
     context.assign(op.result, [base])
     with context.where(context.compare("eq", context.thread(), context.constant(0))):
-        mbarrier.make(context, base, op.result.ring.stages, op.readers, op.takers if op.takers > 1 else 0)
+        mbarrier.make(context, base, op.result.ring.stages, op.readers, op.consumer_roles if op.consumer_roles > 1 else 0)
 
 
 @lowers(SharedFree)
@@ -89,21 +89,21 @@ def lower_release(context: Context, op: Release) -> None:
     mbarrier.arrive(context, barrier, context.compare("eq", lane, context.constant(0)))
 
 
-@lowers(TakeTurn)
-def lower_take_turn(context: Context, op: TakeTurn) -> None:
-    """Ping-pong: waits until the previous consumer hands over. The consumer at `place` 0 goes first: it waits for the preceding
+@lowers(OrderWait)
+def lower_order_wait(context: Context, op: OrderWait) -> None:
+    """Ping-pong: waits until the previous consumer hands over. Consumer 0 goes first: it waits for the preceding
     parity, which a fresh mbarrier satisfies at once."""
     parity = context.scalar(op.parity)
-    mbarrier.wait(context, order_barrier(context, op, op.place), parity if op.place else context.bit_xor(parity, 1))
+    mbarrier.wait(context, order_barrier(context, op, op.consumer), parity if op.consumer else context.bit_xor(parity, 1))
 
 
-@lowers(PassTurn)
-def lower_pass_turn(context: Context, op: PassTurn) -> None:
+@lowers(OrderArrive)
+def lower_order_arrive(context: Context, op: OrderArrive) -> None:
     """Ping-pong: the first thread of each warp arrives at the next consumer's mbarrier, on behalf of the warp."""
     ring = op.ring.owner
     assert isinstance(ring, Ring)
     lane = context.bit_and(context.thread(), 31)
-    next_barrier = order_barrier(context, op, (op.place + 1) % ring.takers)
+    next_barrier = order_barrier(context, op, (op.consumer + 1) % ring.consumer_roles)
     mbarrier.arrive(context, next_barrier, context.compare("eq", lane, context.constant(0)))
 
 
@@ -127,9 +127,9 @@ def by_groups(ring: Value) -> bool:
     return ring_op.sync == "groups"
 
 
-def order_barrier(context: Context, op: TurnOp, place: int) -> SsaValue:
-    """The mbarrier on which the consumer at `place` waits before its phase."""
-    return mbarrier.order_barrier(context, context.pointer(op.ring), place, op.ring.ring.stages)
+def order_barrier(context: Context, op: OrderOp, consumer: int) -> SsaValue:
+    """The mbarrier on which a consumer waits before its phase."""
+    return mbarrier.order_barrier(context, context.pointer(op.ring), consumer, op.ring.ring.stages)
 
 
 def full(context: Context, ring: Value, stage: Value) -> SsaValue:

@@ -115,7 +115,7 @@ class Schedule:
         return self.roles[0].warps
 
     @property
-    def takers(self) -> int:
+    def consumer_roles(self) -> int:
         """Consumers that process a block's tiles round-robin (pingpong); 1 if all consumers share each tile."""
         return max(1, sum(role.helper is None for role in self.roles)) if self.order == PINGPONG else 1
 
@@ -274,7 +274,9 @@ def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
     parts = fed_family(TMA, target, by_tma[0].mma if by_tma else None)
     assert parts.specialization is not None
     most = parts.specialization.most_consumers
-    consumers = schedule.takers if schedule.takers > 1 else schedule.tile_warps // parts.specialization.consumer_warps
+    consumers = (
+        schedule.consumer_roles if schedule.consumer_roles > 1 else schedule.tile_warps // parts.specialization.consumer_warps
+    )
     known = [block_roles(parts, consumers, reallocates, schedule.order) for reallocates in (False, True)]
     if by_tma and schedule.order == PINGPONG and consumers < 2:
         found.append(Problem("order", "`pingpong` of one consumer", "choose 2 or 3 consumers"))

@@ -6,11 +6,11 @@ A *ring* is a first-in, first-out queue of stages between a producer and its con
     commit      the acquired stage is full once its copies complete                  producer
     wait        wait until the next stage is full                                    consumer
     release     the consumer no longer reads the stages                              consumer
-    take_turn   wait until the consumer before has waited for its whole tile         one of several consumers
-    pass_turn   this consumer has waited for its whole tile; the next one may wait   one of several consumers
+    order_wait   wait until the consumer before has waited for its whole tile         one of several consumers
+    order_arrive this consumer has waited for its whole tile; the next may wait       one of several consumers
 
-`Ring` describes the two mechanisms, `TurnOp` the order of several consumers. `tilec.passes.schedule.checks.verify` checks these
-rules on every function.
+`Ring` describes the two mechanisms, `OrderOp` the order of several consumers. `tilec.passes.schedule.checks.verify` checks
+these rules on every function.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
     With `mbarriers` (PTX ISA, "mbarrier") each stage has a full barrier, completed by the bytes of its copies, and an empty
     barrier, on which `readers` warps arrive; roles then need no other barrier. The operands name the stage and the parity of
     its phase: iteration t uses stage t % stages in the phase of parity t // stages % 2. `offset`: bytes from the start of
-    dynamic shared memory to the mbarriers, two of 8 bytes a stage. `takers`: consumer roles that read the ring round-robin,
+    dynamic shared memory to the mbarriers, two of 8 bytes a stage. `consumer_roles`: consumers that read the ring round-robin,
     each of the same number of warps; if there are several, one mbarrier for each follows those of the stages. One thread
     initializes the mbarriers: other threads may use them after a barrier, copies only after that thread's proxy fence as
     well."""
@@ -48,7 +48,7 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
     sync: str = "groups"
     offset: int = 0
     readers: int = 0
-    takers: int = 1
+    consumer_roles: int = 1
 
     def verify(self) -> None:
         type_ = self.result.type
@@ -57,12 +57,14 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
         self.require(self.sync in SYNCS, f"unknown way to signal, {self.sync}")
         self.require(self.offset % 8 == 0, "mbarriers are aligned to 8 bytes")
         self.require((self.readers > 0) == (self.sync == "mbarriers"), "warps read a ring of mbarriers, and of no other kind")
-        self.require(1 <= self.takers <= (1 if self.sync == "groups" else 15), f"{self.takers} roles cannot take turns")
+        self.require(
+            1 <= self.consumer_roles <= (1 if self.sync == "groups" else 15), f"{self.consumer_roles} roles cannot take turns"
+        )
 
     @property
     def bytes(self) -> int:
         """Shared memory of its mbarriers."""
-        order_barrier_bytes = 8 * self.takers if self.takers > 1 else 0
+        order_barrier_bytes = 8 * self.consumer_roles if self.consumer_roles > 1 else 0
         return 16 * self.result.ring.stages + order_barrier_bytes if self.sync == "mbarriers" else 0
 
 
@@ -156,25 +158,25 @@ class Release(RingOp, opcode="release", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class TurnOp(RingOp):
-    """Base of operations of roles that read a ring round-robin, each all stages of one tile (ping-pong). `place` is the role's
-    index; role 0 is first. A phase parity distinguishes a phase only from the one before it, so a role that waited out of order
-    could mistake data two phases early for its own. One mbarrier for each role therefore orders their waits."""
+class OrderOp(RingOp):
+    """Base of operations of roles that read a ring round-robin, each all stages of one tile (ping-pong). `consumer` is the
+    role's index; role 0 is first. A phase parity distinguishes a phase only from the one before it, so a role that waited out of
+    order could mistake data two phases early for its own. One mbarrier for each role therefore orders their waits."""
 
-    place: int = 0
+    consumer: int = 0
 
     def verify(self) -> None:
         super().verify()
         ring_op = self.ring.owner
         assert isinstance(ring_op, Ring)
-        self.require(ring_op.takers > 1, "several roles take turns")
-        self.require(0 <= self.place < ring_op.takers, f"no place {self.place} among {ring_op.takers}")
+        self.require(ring_op.consumer_roles > 1, "several roles take turns")
+        self.require(0 <= self.consumer < ring_op.consumer_roles, f"no consumer {self.consumer} among {ring_op.consumer_roles}")
 
 
 @dataclass(eq=False, kw_only=True)
-class TakeTurn(TurnOp, opcode="take_turn", effect=Effect.SHARED):
+class OrderWait(OrderOp, opcode="order_wait", effect=Effect.SHARED):
     """Wait until the role before has waited for all stages of its tile; role 0 need not wait the first time. Operands: ring,
-    and the parity (i32) of the number of tiles that this role has read. `place` is the role's index."""
+    and the parity (i32) of the number of tiles that this role has read. `consumer` is the role's index."""
 
     num_extra_operands = 1
 
@@ -184,8 +186,8 @@ class TakeTurn(TurnOp, opcode="take_turn", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class PassTurn(TurnOp, opcode="pass_turn", effect=Effect.SHARED):
-    """This role has waited for all stages of its tile; the next role may wait. Operand: ring. `place` is the index of this
+class OrderArrive(OrderOp, opcode="order_arrive", effect=Effect.SHARED):
+    """This role has waited for all stages of its tile; the next role may wait. Operand: ring. `consumer` is the index of this
     role."""
 
 

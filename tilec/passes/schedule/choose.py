@@ -79,7 +79,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.store or THREADS,
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
-        schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.takers == 1 else schedule
+        schedule = _reallocate_registers(draft, schedule, target, wanted) if schedule.consumer_roles == 1 else schedule
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         while _exceeds_shared_memory(draft, schedule, target) and wanted.stages is None:
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _most_stages(schedule) - 1))
@@ -273,7 +273,7 @@ def _tma_problem(function: Function, candidate: Candidate, family: Family, targe
 
 def _pingpong_problem(function: Function, candidate: Candidate, schedule: Schedule) -> Problem | None:
     """Why consumers cannot process tiles round-robin (pingpong)."""
-    if schedule.takers == 1 or not schedule.persistent or persistent.problem(function) is not None:
+    if schedule.consumer_roles == 1 or not schedule.persistent or persistent.problem(function) is not None:
         return None
     reason = "it is a chain of products" if candidate.chain is not None else None
     text = reason or pingpong.problem(function, candidate.loop)
@@ -327,7 +327,7 @@ def _exceeds_shared_memory(draft: Function, schedule: Schedule, target: Target) 
 def _shared_memory_bytes(draft: Function, schedule: Schedule, target: Target) -> int:
     """Bytes of shared memory that a block uses; with pingpong each consumer has its own scratch."""
     scheduled = _after(through(SHARED_CONVERSIONS), draft, schedule, target)
-    return shared_bytes(scheduled) + (schedule.takers - 1) * pingpong.scratch_bytes(scheduled.body)
+    return shared_bytes(scheduled) + (schedule.consumer_roles - 1) * pingpong.scratch_bytes(scheduled.body)
 
 
 def _after(passes: Sequence[Pass], draft: Function, schedule: Schedule, target: Target) -> Function:

@@ -99,9 +99,9 @@ PASSES: Final = (
     ),
     Pass(
         "pingpong",
-        lambda function, settings: pingpong.take_turns(function, settings.schedule.takers),
+        lambda function, settings: pingpong.order_consumers(function, settings.schedule.consumer_roles),
         "It divides a loop whose copies no longer move.",
-        when=lambda schedule, _: schedule.takers > 1,
+        when=lambda schedule, _: schedule.consumer_roles > 1,
     ),
     Pass("versioning", lambda function, _: versioning.version(function), "It copies a body that has its final operations."),
     Pass(
@@ -112,7 +112,7 @@ PASSES: Final = (
     LAYOUT,
     Pass(
         "tensor_stores",
-        lambda function, settings: tensor_stores.insert(function, settings.target, settings.schedule.takers),
+        lambda function, settings: tensor_stores.insert(function, settings.target, settings.schedule.consumer_roles),
         "It stores from accumulators' layouts, before conversions that its stores do not need.",
         when=lambda schedule, _: schedule.store == TMA,
     ),

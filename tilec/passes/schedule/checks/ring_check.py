@@ -26,14 +26,14 @@ from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import touches
 from tilec.ir.ops import Binary, Compare, Constant, For, If, Select
 from tilec.ir.ops.staging_ops import GroupProduct, StageCopy, WaitMma
-from tilec.ir.ops.sync_ops import Acquire, Ring, RingOp, Roles, TakeTurn, Wait
+from tilec.ir.ops.sync_ops import Acquire, OrderWait, Ring, RingOp, Roles, Wait
 from tilec.ir.types import i32
 from tilec.passes.analysis.ranges import Range, value_ranges
 from tilec.passes.schedule.checks.ring_state import Role
 from tilec.passes.schedule.checks.ring_steps import Operations, Steps, at
 from tilec.passes.schedule.specialization.equal_scalars import ScalarNumbering
 
-_CONTROL_OPS: Final = (For, If, Roles, Acquire, Wait, TakeTurn)
+_CONTROL_OPS: Final = (For, If, Roles, Acquire, Wait, OrderWait)
 OUTER_ITERATIONS = 2  # iterations of loops around pipelines: the second one starts from the state that the first one leaves
 FIRST, LAST = i32.integer_range()
 AT_LIMIT: Final = ("steps", "beginning")
@@ -58,7 +58,7 @@ def check(function: Function) -> None:
     if not all(isinstance(value.owner, Constant) for op in loops for value in (op.lower, op.step)):
         ranges = value_ranges(function)
         runs += [(iterations, 0, at_limit) for iterations in (0, 1, 2, most) for at_limit in AT_LIMIT]
-    consumers = max((op.takers for op in function.body.walk() if isinstance(op, Ring)), default=1)
+    consumers = max((op.consumer_roles for op in function.body.walk() if isinstance(op, Ring)), default=1)
     alternates: tuple[int | None, ...] = (0, 1, most + 1) if any(_loops_with_tile_bounds(function)) else (None,)
     each = [
         (iterations, tiles, at_limit, alternate)
@@ -83,16 +83,16 @@ def _is_peeled(function: Function) -> bool:
     return any(isinstance(inner, Acquire) and len(inner.operands) > 1 for inner in inside)
 
 
-def _round_robin_runs(stages: int, takers: int) -> list[tuple[int, int, str]]:
+def _round_robin_runs(stages: int, consumer_roles: int) -> list[tuple[int, int, str]]:
     """Iteration counts of the pipelined loops, with tile counts, for rings that consumers read round-robin. A tile's number and
     the iteration count determine the tile's first ring position. So all iteration counts up to 2 * `stages` + 1 are tried, each
     with enough tiles that these positions repeat."""
     positions = 2 * stages
-    short_runs = [(iterations, tiles, "") for iterations in (1, stages) for tiles in range(takers + 2)]
+    short_runs = [(iterations, tiles, "") for iterations in (1, stages) for tiles in range(consumer_roles + 2)]
     return [
         *short_runs,
         *(
-            (iterations, positions // gcd(iterations, positions) + takers, "")
+            (iterations, positions // gcd(iterations, positions) + consumer_roles, "")
             for iterations in (*range(positions + 1), positions + 1)
         ),
     ]
@@ -166,7 +166,7 @@ class _Run(Operations):
             elif isinstance(op, Acquire):
                 yield from self.acquire(op)
             else:
-                yield from self.wait(op) if isinstance(op, Wait) else self.take_turn(op)
+                yield from self.wait(op) if isinstance(op, Wait) else self.order_wait(op)
 
     def roles(self, op: Roles) -> None:
         """Run the regions as coroutines, each until it blocks on another."""

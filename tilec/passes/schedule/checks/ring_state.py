@@ -19,8 +19,8 @@ _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge
 @dataclass(eq=False, slots=True)
 class Role:
     """Warps that run together: the block, or one role. `iteration` is the iteration of the pipelined loop, `tile` that of the
-    loop around it. For rings that consumers read round-robin, `taken` counts the role's `take_turn`, and `has_turn` has the
-    rings between its `take_turn` and `pass_turn`."""
+    loop around it. For rings that consumers read round-robin, `taken` counts the role's `order_wait`, and `has_turn` has the
+    rings between its `order_wait` and `order_arrive`."""
 
     iteration: int = 0
     tile: int | None = None
@@ -39,8 +39,8 @@ class Role:
 @dataclass(eq=False, slots=True)
 class Queue:
     """State of a ring: number of stages acquired, committed and full so far; `free`: those released before the last barrier of
-    the block. If consumers read round-robin: `passed` counts `pass_turn`, `passed_position` the stages waited for up to the
-    last one, and `takers` has the role that read each stage."""
+    the block. If consumers read round-robin: `passed` counts `order_arrive`, `passed_position` the stages waited for up to the
+    last one, and `consumer_roles` has the role that read each stage."""
 
     op: Ring
     readers: list[Role] = field(default_factory=list[Role])
@@ -56,7 +56,7 @@ class Queue:
     tiles: list[int | None] = field(default_factory=list[int | None])  # the tile that each of these stages was copied for
     passed: int = 0
     passed_position: int = 0
-    takers: list[Role] = field(default_factory=list[Role])
+    consumer_roles: list[Role] = field(default_factory=list[Role])
 
     @property
     def by_groups(self) -> bool:
@@ -64,13 +64,15 @@ class Queue:
 
     @property
     def round_robin(self) -> bool:
-        return self.op.takers > 1
+        return self.op.consumer_roles > 1
 
     def is_free(self, iteration: int) -> bool:
         """Whether the readers of use number `iteration` of an mbarrier ring's stages have released it."""
         ring = self.op.result
         if self.round_robin:
-            return iteration < 0 or (iteration < len(self.takers) and self.takers[iteration].released[ring] > iteration)
+            return iteration < 0 or (
+                iteration < len(self.consumer_roles) and self.consumer_roles[iteration].released[ring] > iteration
+            )
         return min(one.released[ring] for one in self.readers) > iteration
 
     def problem(self, op: RingOp, count: int, env: dict[Value, int]) -> str | None:
@@ -95,7 +97,7 @@ class StageContents:
 def has_unread_stage(value: Value, ring: Queue) -> bool:
     """Whether some committed stage was never waited for."""
     if ring.round_robin:
-        return len(ring.takers) != ring.committed
+        return len(ring.consumer_roles) != ring.committed
     return any(role.waited[value] != ring.committed for role in ring.readers)
 
 

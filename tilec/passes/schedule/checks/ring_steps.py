@@ -7,7 +7,7 @@ that names the operation. A blocking operation yields itself until its condition
   groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier
   follow the mbarriers' initialization. A freed buffer has no copy that was not waited for.
-- Consumers that read round-robin wait for stages only between `take_turn` and `pass_turn`, and only for their tile's copies.
+- Consumers that read round-robin wait for stages only between `order_wait` and `order_arrive`, for their tile's copies only.
 - Scratch does not overlap a ring with copies or MMAs in flight; none are in flight when a ring is freed, or at the end.
 """
 
@@ -26,22 +26,22 @@ from tilec.ir.ops.sync_ops import (
     Barrier,
     Commit,
     Drain,
-    PassTurn,
+    OrderArrive,
+    OrderOp,
+    OrderWait,
     ProxyFence,
     Release,
     Ring,
     RingOp,
     SharedFree,
-    TakeTurn,
-    TurnOp,
     Wait,
 )
 from tilec.ir.types import SharedType
 from tilec.passes.schedule.checks.ring_state import Queue, Role, Stage, StageContents, evaluate, has_unread_stage
 
 _RING_OPS: Final = (
-    Ring, SharedAlloc, StageCopy, Commit, Release, PassTurn, Drain, Barrier, ProxyFence, SharedFree, SharedLoad, GroupProduct,
-    WaitMma,
+    Ring, SharedAlloc, StageCopy, Commit, Release, OrderArrive, Drain, Barrier, ProxyFence, SharedFree, SharedLoad,
+    GroupProduct, WaitMma,
 )  # fmt: skip
 Steps = Generator[Op]
 """A coroutine that yields the operation at which it blocks."""
@@ -79,8 +79,8 @@ class Operations:
                 self.commit(op)
             case Release():
                 self.release_next(op)
-            case PassTurn():
-                self.pass_turn(op)
+            case OrderArrive():
+                self.order_arrive(op)
             case Drain():
                 self.drain(op)
             case Barrier():
@@ -117,7 +117,7 @@ class Operations:
             else:
                 self.env[op.result] = value
 
-    def place(self, op: Op, buffer: Value, stage: Value) -> Stage:
+    def contents_of(self, op: Op, buffer: Value, stage: Value) -> Stage:
         index = self.env.get(stage)
         if index is None or not 0 <= index < buffer.shared.stages:
             raise VerifyError(f"{at(op)}: stage {index} of a ring of {buffer.shared.stages}")
@@ -158,7 +158,7 @@ class Operations:
             raise VerifyError(f"{at(op)} {problem}")
 
     def copy(self, op: StageCopy) -> None:
-        stage = self.place(op, op.buffer, op.stage)
+        stage = self.contents_of(op, op.buffer, op.stage)
         if stage in self.role.copies_in_flight() or stage in self.read or any(stage in stages for stages in self.role.products):
             raise VerifyError(f"{at(op)} overwrites a stage that is in use")
         value, ring = self.of_buffer(op, op.buffer)
@@ -212,16 +212,16 @@ class Operations:
             if ring.tiles[self.role.waited[op.ring]] != self.role.tile:
                 raise VerifyError(f"{at(op)}: what comes was copied for another tile")
             if ring.round_robin:
-                ring.takers.append(self.role)
+                ring.consumer_roles.append(self.role)
             self.contents |= {stage: StageContents(iteration, fenced=True, visible=True) for stage, iteration in copies}
         self.role.waited[op.ring] += 1
 
-    def take_turn(self, op: TakeTurn) -> Steps:
-        """Block until the preceding consumer's `pass_turn`; the next stages then belong to this role up to its own."""
+    def order_wait(self, op: OrderWait) -> Steps:
+        """Block until the preceding consumer's `order_arrive`; the next stages then belong to this role up to its own."""
         ring, role = self.reader(op), self.role
         if op.ring in role.has_turn or role.released[op.ring] != role.waited[op.ring]:
             raise VerifyError(f"{at(op)}: stages of the turn before were not given back, or it was not passed on")
-        iteration, parity = op.place + ring.op.takers * role.taken[op.ring], role.taken[op.ring] % 2
+        iteration, parity = op.consumer + ring.op.consumer_roles * role.taken[op.ring], role.taken[op.ring] % 2
         if self.env.get(op.parity) != parity:
             raise VerifyError(f"{at(op)} names parity {self.env.get(op.parity)} where {parity} comes next")
         while ring.passed < iteration:
@@ -230,15 +230,15 @@ class Operations:
         role.has_turn.add(op.ring)
         role.waited[op.ring] = role.released[op.ring] = ring.passed_position
 
-    def pass_turn(self, op: PassTurn) -> None:
+    def order_arrive(self, op: OrderArrive) -> None:
         ring, role = self.reader(op), self.role
-        if op.ring not in role.has_turn or ring.passed % ring.op.takers != op.place:
+        if op.ring not in role.has_turn or ring.passed % ring.op.consumer_roles != op.consumer:
             raise VerifyError(f"{at(op)}: the role does not have the turn")
         role.has_turn.remove(op.ring)
         ring.passed_position = role.waited[op.ring]
         ring.passed += 1
 
-    def reader(self, op: TurnOp) -> Queue:
+    def reader(self, op: OrderOp) -> Queue:
         ring = self.queue(op, op.ring)
         if not (ring.fenced and ring.visible):
             raise VerifyError(f"{at(op)} uses mbarriers that others do not know of yet")
@@ -316,7 +316,7 @@ class Operations:
             raise VerifyError(message)
 
     def check_read(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
-        location = self.place(op, buffer, stage)
+        location = self.contents_of(op, buffer, stage)
         value, ring = self.of_buffer(op, buffer)
         contents = self.contents.get(location)
         last = self.role.waited[value] - 1

@@ -31,7 +31,7 @@ from tilec.ir.layouts.shared_plan import interval, live_shared, shared_bytes
 from tilec.ir.ops import Permute, Reshape, Yield
 from tilec.ir.ops.staging_ops import GroupProduct, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take, TensorCopy
 from tilec.ir.ops.store_ops import PutRows, TensorStore, WaitStores
-from tilec.ir.ops.sync_ops import Acquire, Barrier, Release, Ring, RingOp, Roles, TurnOp, Wait
+from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
 from tilec.ir.types import TileType
 from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check
 from tilec.passes.schedule.layouts import tensor_stores
@@ -98,7 +98,7 @@ class _Walk:
     def check_executing_threads(self, op: Op, alone: bool) -> None:
         """Check that an operation for one thread is executed by one, and an operation for all threads by all. One thread also
         waits for and releases stages if it starts the products that read them."""
-        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | TurnOp)
+        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | OrderOp)
         is_for_one = isinstance(op, Acquire | TensorCopy) or (alone and self.issues and isinstance(op, Wait | Release))
         if signals and alone != is_for_one:
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
@@ -211,17 +211,19 @@ class _Walk:
             reader_warps = [
                 count
                 for count, region in zip(op.warps, op.regions, strict=True)
-                if any(isinstance(inner, Wait | Release | TurnOp) and inner.ring is ring for inner in region.walk())
+                if any(isinstance(inner, Wait | Release | OrderOp) and inner.ring is ring for inner in region.walk())
             ]
             indices = [
-                {inner.place for inner in region.walk() if isinstance(inner, TurnOp) and inner.ring is ring}
+                {inner.consumer for inner in region.walk() if isinstance(inner, OrderOp) and inner.ring is ring}
                 for region in op.regions
             ]
-            if alloc.takers > 1 and sorted(map(sorted, filter(None, indices))) != [[index] for index in range(alloc.takers)]:
-                raise VerifyError(f"{_at(alloc)}: {alloc.takers} roles take turns, each at its place")
-            if alloc.takers > 1 and len(reader_warps) != alloc.takers:
-                raise VerifyError(f"{_at(alloc)}: {alloc.takers} roles take turns, and {len(reader_warps)} read it")
-            for warps in reader_warps if alloc.takers > 1 else [sum(reader_warps)]:
+            if alloc.consumer_roles > 1 and sorted(map(sorted, filter(None, indices))) != [
+                [index] for index in range(alloc.consumer_roles)
+            ]:
+                raise VerifyError(f"{_at(alloc)}: {alloc.consumer_roles} roles take turns, each with its own index")
+            if alloc.consumer_roles > 1 and len(reader_warps) != alloc.consumer_roles:
+                raise VerifyError(f"{_at(alloc)}: {alloc.consumer_roles} roles take turns, and {len(reader_warps)} read it")
+            for warps in reader_warps if alloc.consumer_roles > 1 else [sum(reader_warps)]:
                 if alloc.readers != warps:
                     raise VerifyError(f"{_at(alloc)}: a stage is free after {alloc.readers} warps, and {warps} read it")
 

@@ -1,13 +1,14 @@
 """Pingpong: consumer warpgroups process a persistent block's tiles round-robin, so one runs its MMAs while another stores.
 
-In: a persistent kernel with one TMA pipeline, staged for one consumer. `take_turns` puts each tile's MMAs between `take_turn`
-and `pass_turn` (an order barrier), and advances the carried (stage, parity) past the stages of the other consumers' tiles:
+In: a persistent kernel with one TMA pipeline, staged for one consumer. `order_consumers` puts each tile's MMAs between
+`order_wait` and `order_arrive` (an order barrier), and advances the carried (stage, parity) past the stages of the other
+consumers' tiles:
 
     for turn in range(turns):
-        take_turn; wait for stages and multiply; pass_turn; wait for the last MMA, release
-        (stage, parity) advanced past the stages of takers - 1 tiles
+        order_wait; wait for stages and multiply; order_arrive; wait for the last MMA, release
+        (stage, parity) advanced past the stages of consumer_roles - 1 tiles
 
-`consumers` runs after the roles are known: consumer `place` of n gets a copy of the loop over `range(place, turns, n)`, which
+`consumers` runs after the roles are known: consumer i of n gets a copy of the loop over `range(i, turns, n)`, which
 starts at its first tile's ring position and has its own scratch. The producer still processes all tiles. All tiles use the same
 number of stages, so the tile's number alone determines its stages, and consumers exchange no ring position. The loop variable
 one step after a consumer's last iteration may exceed i32; it is only compared, and lowering compares it as unsigned.
@@ -20,7 +21,7 @@ from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.layouts.shared_plan import scratch_offset
 from tilec.ir.ops import BinaryInRange, Constant, For, If, Yield
 from tilec.ir.ops.staging_ops import SharedAlloc, WaitMma
-from tilec.ir.ops.sync_ops import PassTurn, Ring, TakeTurn, Wait
+from tilec.ir.ops.sync_ops import OrderArrive, OrderWait, Ring, Wait
 from tilec.ir.types import ScratchType, TileType, i32
 from tilec.passes.schedule.launch_overlap.dependency_wait import launch_values
 from tilec.passes.schedule.pipelining.staged_products import Emitter, in_ring
@@ -39,8 +40,8 @@ def problem(function: Function, loop: For) -> str | None:
     return f"`{shared[0]}` is not written once alone, and nothing orders two consumers there" if shared else None
 
 
-def take_turns(function: Function, takers: int) -> Function:
-    """Add the order barrier of `takers` consumers, in place; the function stays that of one consumer."""
+def order_consumers(function: Function, consumer_roles: int) -> Function:
+    """Add the order barrier of `consumer_roles` consumers, in place; the function stays that of one consumer."""
     tiles = tile_loop(function)
     assert tiles is not None
     ring = next(op for op in function.body.ops if isinstance(op, Ring))
@@ -48,7 +49,7 @@ def take_turns(function: Function, takers: int) -> Function:
     branch = next(op for op in body.ops if isinstance(op, If) and _waits(op))
     then = branch.regions[0]
     loop = next(op for op in then.ops if isinstance(op, For) and _waits(op))
-    ring.takers = takers
+    ring.consumer_roles = consumer_roles
     before = Emitter()
     zero, rounds = before.number(0), 2 * ring.result.ring.stages
     iterations_modulo = _in_range(before, "mod", loop.upper, rounds)
@@ -60,41 +61,41 @@ def take_turns(function: Function, takers: int) -> Function:
     tiles.results.append(Value(TileType(i32), "turn_parity", tiles))
     parity = body.add_argument(TileType(i32), "turn_parity")
     index = then.ops.index(loop)
-    then.ops.insert(index, TakeTurn(operands=[ring.result, parity]))
-    _insert_pass_turn(loop, ring.result, last)
+    then.ops.insert(index, OrderWait(operands=[ring.result, parity]))
+    _insert_order_arrive(loop, ring.result, last)
     at_end, yield_op = Emitter(), body.ops[-1]
     stage_parity = yield_op.operands[-2], yield_op.operands[-1]
-    for _ in range(takers - 1):
+    for _ in range(consumer_roles - 1):
         stage_parity = _advanced(at_end, *stage_parity, iterations_modulo, ring.result.ring.stages)
     yield_op.operands[-2:] = [*stage_parity, in_ring(at_end.binary("sub", at_end.number(1), parity))]
     body.ops[-1:] = [*at_end.ops, yield_op]
     return function
 
 
-def _insert_pass_turn(loop: For, ring: Value, last: Value) -> None:
-    """Insert `pass_turn` in the last iteration, right after its MMA is issued: after the loop, it would make ptxas serialize
+def _insert_order_arrive(loop: For, ring: Value, last: Value) -> None:
+    """Insert `order_arrive` in the last iteration, right after its MMA is issued: after the loop, it would make ptxas serialize
     all MMAs."""
     body = loop.regions[0]
     wait = next(op for op in body.ops if isinstance(op, WaitMma))
     out = Emitter()
     condition = out.compare("eq", body.arguments[0], last)
-    then = Block(ops=[PassTurn(operands=[ring]), Yield()])
+    then = Block(ops=[OrderArrive(operands=[ring]), Yield()])
     out.add(If(operands=[condition], regions=[then, Block(ops=[Yield()])]))
     index = body.ops.index(wait) + 1
     body.ops[index:index] = out.ops
 
 
-def consumers(consumer_block: Block, takers: int) -> list[Block]:
+def consumers(consumer_block: Block, consumer_roles: int) -> list[Block]:
     """The region of each consumer, made from that of a single consumer of all tiles."""
-    blocks = [consumer_block, *(Block(ops=clone(consumer_block.ops, {})) for _ in range(takers - 1))]
+    blocks = [consumer_block, *(Block(ops=clone(consumer_block.ops, {})) for _ in range(consumer_roles - 1))]
     bytes_ = scratch_bytes(consumer_block)
-    for place, block in enumerate(blocks):
-        _restrict_to_share(block, place, takers)
+    for number, block in enumerate(blocks):
+        _restrict_to_share(block, number, consumer_roles)
         for op in block.walk():
             if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType):
-                op.offset += place * bytes_
-            if isinstance(op, TakeTurn | PassTurn):
-                op.place = place
+                op.offset += number * bytes_
+            if isinstance(op, OrderWait | OrderArrive):
+                op.consumer = number
     return blocks
 
 
@@ -107,18 +108,18 @@ def scratch_bytes(consumer_block: Block) -> int:
     return -(-size // alignment) * alignment
 
 
-def _restrict_to_share(block: Block, place: int, takers: int) -> None:
-    """Restrict the tile loop to iterations `place`, `place + takers`, ..."""
+def _restrict_to_share(block: Block, number: int, consumer_roles: int) -> None:
+    """Restrict the tile loop to iterations `number`, `number + consumer_roles`, ..."""
     loop = next(op for op in block.ops if isinstance(op, For))
-    (ring,) = {op.ring for op in loop.regions[0].walk() if isinstance(op, TakeTurn)}
+    (ring,) = {op.ring for op in loop.regions[0].walk() if isinstance(op, OrderWait)}
     *_, stage, parity, _ = loop.initial
     before = Emitter()
-    if place:
+    if number:
         iterations = next(op for op in loop.regions[0].walk() if isinstance(op, For) and _waits(op)).upper
         iterations_modulo = _in_range(before, "mod", iterations, 2 * ring.ring.stages)
-        for _ in range(place):
+        for _ in range(number):
             stage, parity = _advanced(before, stage, parity, iterations_modulo, ring.ring.stages)
-    loop.operands[0], loop.operands[2] = before.number(place), before.number(takers)
+    loop.operands[0], loop.operands[2] = before.number(number), before.number(consumer_roles)
     loop.operands[-3:-1] = [stage, parity]
     index = block.ops.index(loop)
     block.ops[index:index] = before.ops

@@ -55,8 +55,8 @@ def split(function: Function, schedule: Schedule) -> Function:
     for op in consumer_block.walk():
         if isinstance(op, Barrier):
             op.scope = "role"
-    roles, takers = schedule.roles, schedule.takers
-    consumer_blocks = pingpong.consumers(consumer_block, takers) if takers > 1 else [consumer_block]
+    roles, consumer_roles = schedule.roles, schedule.consumer_roles
+    consumer_blocks = pingpong.consumers(consumer_block, consumer_roles) if consumer_roles > 1 else [consumer_block]
     roles_op = Roles(
         names=tuple(role.name for role in roles),
         warps=tuple(role.warps for role in roles),
