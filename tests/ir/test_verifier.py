@@ -59,7 +59,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %24 = shared_alloc %32 {offset = 128} : shared<f32, [16, 16], stages 3>
   acquire %32
   async_copy %x, %24, %3, %0, %1 {vector = 16, pad = true, unsafe = none}
-  tensor_copy %x, %24, %3, %0, %1 {row_axis = -2, slabs = 1, unsafe = none}
+  tensor_copy %x, %24, %3, %0, %1 {row_axis = -2, sub_tiles = 1, unsafe = none}
   commit %32
   wait %32 {pending = 1}
   proxy_fence
@@ -72,7 +72,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %28 = group_mma %26, %3, %26, %0, %27 {family = "wgmma"} : f32[64, 64]
   %29 = wait_mma %28 {family = "wgmma", pending = 0} : f32[64, 64]
   %38 = pack_pairs %27 {family = "wgmma", dtype = "bf16"} : i32[64, 32]
-  %39 = held_group_mma %38, %26, %3, %27 {family = "wgmma"} : f32[64, 64]
+  %39 = register_group_mma %38, %26, %3, %27 {family = "wgmma"} : f32[64, 64]
   %30 = binary_in_range %11, %11 {kind = "shr"} : i32[16]
   %31 = dim {symbol = "S"} : i64
   %33 = shared_alloc {offset = 65536} : scratch<1088>
@@ -132,7 +132,7 @@ BROKEN = [
     ("gather %x, %11, %11", "gather", "gather: 0 operands, at least 1 are needed"),
     ("load %x, %0, %1", "load %0, %0, %1", "load: operand 0 is i32"),
     ("async_copy %x, %24", "async_copy %x, %5", "async_copy: operand 1 is f32[16, 16]"),
-    ("slabs = 1", "slabs = 2", "sub-tiles lie on an axis before the rows"),
+    ("sub_tiles = 1", "sub_tiles = 2", "sub-tiles lie on an axis before the rows"),
     ("shared_load %24", "shared_load %5", "shared_load: operand 0 is f32[16, 16]"),
     ("cast %4", "cast %x", "cast: operand 0 is tensor"),
     ("store %out, %25", "store %out, %24", "store: operand 1 is shared<f32, [16, 16], stages 3>"),
@@ -272,7 +272,7 @@ BROKEN = [
         "the operand is a matrix of f32",
     ),
     ('dtype = "bf16"} : i32[64, 32]', 'dtype = "bf16"} : i32[64, 64]', "the result has a column for two"),
-    ("held_group_mma %38, %26", "held_group_mma %27, %26", "packed elements, and a matrix of 16 bits"),
+    ("register_group_mma %38, %26", "register_group_mma %27, %26", "packed elements, and a matrix of 16 bits"),
     (
         '%27 {family = "wgmma", dtype = "bf16"} : i32[64, 32]',
         '%5 {family = "wgmma", dtype = "bf16"} : i32[16, 8]',
@@ -286,7 +286,7 @@ BROKEN = [
         'wait_mma {family = "wgmma", pending = 0}',
         "0 operands instead of 1 or 2",
     ),
-    ("stages 3>\n  %27", "stages 3, panels 3>\n  %27", "have equal widths"),
+    ("stages 3>\n  %27", "stages 3, swizzle_atoms 3>\n  %27", "have equal widths"),
     (
         'wait_mma %28 {family = "wgmma", pending = 0}',
         'wait_mma %28 {family = "wgmma", pending = -1}',

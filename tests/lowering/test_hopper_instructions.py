@@ -54,19 +54,19 @@ SHAPES = {"one copy": (64, 64), "two copies of rows": (512, 64), "two sub-tiles"
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("slabs", [1, 2])
-def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str, slabs: int) -> None:
+@pytest.mark.parametrize("sub_tiles", [1, 2])
+def test_the_copies_of_a_stage_load_each_part_from_its_own_coordinates(name: str, sub_tiles: int) -> None:
     """A box begins at a row whose swizzle is none, so `SharedType.offset` of its first element is the address of the copy."""
     rows, columns = SHAPES[name]
-    stage = SharedType(bf16, (rows, columns), 2, tma.panels_of(columns, 2))
+    stage = SharedType(bf16, (rows, columns), 2, tma.swizzle_atoms_of(columns, 2))
     tensor = TensorType(bf16, (sym("B"), sym("M"), sym("K")))
-    assert tma.problem(tensor, stage, slabs) is None
-    box = tma.box_of(tensor, stage, -2, slabs)
+    assert tma.problem(tensor, stage, sub_tiles) is None
+    box = tma.box_of(tensor, stage, -2, sub_tiles)
     thread, batch, row, column, address = Copies(), 3, 24, 72, 4096
     coordinates = [thread.bind(coordinate) for coordinate in (batch, row, column)]
     pointers = thread.bind(1 << 20, i64), thread.bind(address, SHARED), thread.bind(0, SHARED)
-    tma.copy_stage(thread, pointers[0], box, -2, slabs, stage, pointers[1], coordinates, pointers[2])
-    sub_tile_rows, height, width = rows // slabs, box.extents[-2], box.extents[-1]
+    tma.copy_stage(thread, pointers[0], box, -2, sub_tiles, stage, pointers[1], coordinates, pointers[2])
+    sub_tile_rows, height, width = rows // sub_tiles, box.extents[-2], box.extents[-1]
     expected = {
         (
             address + stage.offset(row_offset, column_offset),

@@ -18,7 +18,7 @@ from tilec.atoms import wgmma
 from tilec.emulator.matrices.descriptors import Descriptor, element_addresses
 from tilec.ir.core import Block, VerifyError
 from tilec.ir.ops import For
-from tilec.ir.ops.staging_ops import HeldGroupMma
+from tilec.ir.ops.staging_ops import RegisterGroupMma
 from tilec.ir.ops.sync_ops import Wait
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
@@ -86,7 +86,8 @@ def test_threads_with_fewer_registers_wait_for_each_product() -> None:
     three_consumers = made("bf16", 192, 128, consumers=3, stages=2)
     two_consumers = made("bf16", 128, 128, consumers=2, stages=2)
     counts = [
-        sum(isinstance(op, HeldGroupMma) for op in kernel.prepared.body.walk()) for kernel in (three_consumers, two_consumers)
+        sum(isinstance(op, RegisterGroupMma) for op in kernel.prepared.body.walk())
+        for kernel in (three_consumers, two_consumers)
     ]
     assert counts == [1, 2]
 

@@ -160,7 +160,7 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                 "coordinates swapped",
                 lambda f, o: _attribute(o, "operands", [*o.operands[:3], *o.operands[:2:-1]]),
             )
-            if op.slabs == 1:
+            if op.sub_tiles == 1:
                 kind = "brings rows outside" if op.clipped else f"leaves out rows of {op.source.name}"
                 yield kind, "", lambda f, o: _attribute(o, "clipped", not op.clipped)
         case WaitStores():

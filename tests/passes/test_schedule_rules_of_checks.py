@@ -108,7 +108,7 @@ KERNEL = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {{
       %40, %41 = for %0, {bound[1]}, %1, %33, %34 {{variable = "k"}} : i32, i32 {{
       ^(%42: i32, %43: i32, %44: i32)
         acquire %4, %43, %44 {{expected = 8192}}
-        tensor_copy %a, %5, %43, %0, %42 {{row_axis = -2, slabs = 1, unsafe = none}}
+        tensor_copy %a, %5, %43, %0, %42 {{row_axis = -2, sub_tiles = 1, unsafe = none}}
         commit %4
         %45 = compare %43, %2 {{kind = "eq"}} : bool
         %46 = binary %43, %1 {{kind = "add"}} : i32

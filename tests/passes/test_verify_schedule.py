@@ -58,7 +58,7 @@ ROLES = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {
     %5, %34 = for %0, %n, %1, %0, %0 {variable = "k"} : i32, i32 {
     ^(%6: i32, %7: i32, %35: i32)
       acquire %3, %7, %35 {expected = 8192}
-      tensor_copy %a, %4, %7, %0, %6 {row_axis = -2, slabs = 1, unsafe = none}
+      tensor_copy %a, %4, %7, %0, %6 {row_axis = -2, sub_tiles = 1, unsafe = none}
       commit %3
       %8 = compare %7, %2 {kind = "eq"} : bool
       %9 = binary %7, %1 {kind = "add"} : i32
@@ -108,7 +108,7 @@ def test_one_role_is_the_block() -> None:
 
 WAIT = "      wait %3, %13, %31 {pending = 0}\n"
 ACQUIRE = "      acquire %3, %7, %35 {expected = 8192}\n"
-COPY = "      tensor_copy %a, %4, %7, %0, %6 {row_axis = -2, slabs = 1, unsafe = none}\n"
+COPY = "      tensor_copy %a, %4, %7, %0, %6 {row_axis = -2, sub_tiles = 1, unsafe = none}\n"
 RELEASE = "      release %3, %13 {held = 0}\n"
 DONE = '      %39 = wait_mma %14 {family = "wgmma", pending = 0}'
 BROKEN = [

@@ -72,7 +72,7 @@ def smaller_box_rows(rows: int) -> tuple[int, ...]:
     return tuple(parts) if rows <= MAX_BOX else ()
 
 
-def panels_of(columns: int, element_bytes: int) -> int:
+def swizzle_atoms_of(columns: int, element_bytes: int) -> int:
     """Number of sub-tiles into which the columns are divided, so that rows have at most the widest swizzle span."""
     row_bytes = columns * element_bytes
     return row_bytes // MAP_SWIZZLES[-1] if row_bytes > MAP_SWIZZLES[-1] and row_bytes % MAP_SWIZZLES[-1] == 0 else 1
@@ -97,7 +97,7 @@ def copy_stage(
     """Issue the copies of the box at coordinates `origin` (i32, outermost axis first) into the stage at shared pointer
     `target`; they complete on the mbarrier `full`. `map_` is the address of the tensor map (i64)."""
     rows, sub_tile_rows = box.extents[row_axis], stage.shape[0] // sub_tiles
-    for atom in range(stage.panels):
+    for atom in range(stage.swizzle_atoms):
         for first in range(0, stage.shape[0], rows):
             coordinates = list(origin)
             sub_tile, row = divmod(first, sub_tile_rows)

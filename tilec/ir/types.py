@@ -111,23 +111,23 @@ class SharedType:
     one column in any eight consecutive rows lie in eight different groups of four banks, so `ldmatrix` has no bank
     conflicts.
 
-    Rows wider than one box of a tensor map are split into `panels` of equal width, each one swizzle atom wide, stored one
-    after the other, each like a matrix of its own.
+    Rows wider than one box of a tensor map are split into `swizzle_atoms` of equal width, each one atom wide, stored one after
+    the other, each like a matrix of its own.
     """
 
     dtype: DType
     shape: tuple[int, int]
     stages: int
-    panels: int = 1
+    swizzle_atoms: int = 1
 
     @property
     def width(self) -> int:
-        """Columns of one of the `panels`."""
-        return self.shape[1] // self.panels
+        """Columns of one of the `swizzle_atoms`."""
+        return self.shape[1] // self.swizzle_atoms
 
     @property
     def chunks(self) -> int:
-        """16-byte chunks of data in a row of a swizzle atom (of one of the `panels`)."""
+        """16-byte chunks of data in a row of a swizzle atom (of one of the `swizzle_atoms`)."""
         return self.width * self.dtype.bytes // 16
 
     @property
@@ -148,13 +148,13 @@ class SharedType:
 
     @property
     def atom_bytes(self) -> int:
-        """Bytes of one of the `panels`, padding included, a multiple of 128."""
+        """Bytes of one of the `swizzle_atoms`, padding included, a multiple of 128."""
         return (self.shape[0] * self.pitch + 127) // 128 * 128
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of one matrix."""
-        return self.panels * self.atom_bytes
+        return self.swizzle_atoms * self.atom_bytes
 
     @property
     def bytes(self) -> int:
@@ -172,8 +172,8 @@ class SharedType:
         )
 
     def __str__(self) -> str:
-        panels = f", panels {self.panels}" if self.panels > 1 else ""
-        return f"shared<{self.dtype}, [{self.shape[0]}, {self.shape[1]}], stages {self.stages}{panels}>"
+        swizzle_atoms = f", swizzle_atoms {self.swizzle_atoms}" if self.swizzle_atoms > 1 else ""
+        return f"shared<{self.dtype}, [{self.shape[0]}, {self.shape[1]}], stages {self.stages}{swizzle_atoms}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from tilec.atoms.products import atom_of
 from tilec.atoms.staged_operands import Left, Right
 from tilec.ir.core import Value
 from tilec.ir.ops import Constant, Mma
-from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, HeldGroupMma, PackPairs, Relayout, WaitMma
+from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, PackPairs, RegisterGroupMma, Relayout, WaitMma
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
@@ -50,8 +50,8 @@ def lower_group_mma(context: Context, op: GroupMma) -> None:
     _start(context, op, (Left(a, left.atom_bytes), Right(b, right.atom_bytes)), tiles, left.shape[1])
 
 
-@lowers(HeldGroupMma)
-def lower_held_group_mma(context: Context, op: HeldGroupMma) -> None:
+@lowers(RegisterGroupMma)
+def lower_register_group_mma(context: Context, op: RegisterGroupMma) -> None:
     """As `lower_group_mma`, with operand A in registers."""
     _, atom = atom_of(op.family)
     a, right = op.operands[0], op.operands[1].shared

@@ -43,8 +43,8 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
     row_axis = rank + op.row_axis
     row_stride = context.mul(context.stride(tensor, row_axis), size)
     stage, matrix = stage_pointer(context, op.buffer, op.stage), op.buffer.shared
-    sub_tile = replace(matrix, shape=(matrix.shape[0] // op.slabs, matrix.shape[1]))
-    for sub_tile_index in range(op.slabs):
+    sub_tile = replace(matrix, shape=(matrix.shape[0] // op.sub_tiles, matrix.shape[1]))
+    for sub_tile_index in range(op.sub_tiles):
         if sub_tile_index:
             pointer = context.offset(pointer, context.mul(context.stride(tensor, row_axis - 1), size))
             stage = context.offset(stage, sub_tile.stage_bytes)
@@ -70,7 +70,7 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     stage = stage_pointer(context, op.buffer, op.stage)
     coordinates = [context.scalar(value) for value in op.offsets]
     barrier = full(context, allocation.operands[0], op.stage)
-    box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.slabs)
+    box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.sub_tiles)
     map_ = context.tensor_map(op.source, box)
     smaller_boxes = tma.smaller_box_rows(rows) if op.clipped else ()
     if smaller_boxes:
@@ -87,7 +87,7 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
         mbarrier.complete(
             context, barrier, omitted_bytes, context.compare("sle", rows_in_bounds, context.constant(smaller_boxes[0]))
         )
-    tma.copy_stage(context, map_, box, op.row_axis, op.slabs, buffer, stage, coordinates, barrier)
+    tma.copy_stage(context, map_, box, op.row_axis, op.sub_tiles, buffer, stage, coordinates, barrier)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

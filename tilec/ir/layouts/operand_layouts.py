@@ -11,7 +11,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.layout import Digit, Layout
 from tilec.ir.ops import Broadcast, For, If, MemoryOp, Mma
-from tilec.ir.ops.staging_ops import GroupMma, HeldGroupMma, PackPairs, WaitMma
+from tilec.ir.ops.staging_ops import GroupMma, PackPairs, RegisterGroupMma, WaitMma
 
 Layouts = tuple[Layout | None, ...]
 
@@ -32,7 +32,7 @@ def operand_layouts(op: Op) -> Layouts:
             return (None, None, op.result.layout)
         case GroupMma():
             return (*[None] * 4, op.result.layout)
-        case HeldGroupMma():
+        case RegisterGroupMma():
             layout = op.result.layout
             return (packed_operand(layout, 2 * op.operands[0].tile.shape[1]) if layout else None, None, None, layout)
         case PackPairs():

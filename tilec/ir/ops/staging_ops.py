@@ -14,7 +14,7 @@ from tilec.ir.ops import REDUCE_KINDS
 from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
 from tilec.target.families import family_named
 
-SLAB_ROWS: Final = 8
+SUB_TILE_ROWS: Final = 8
 """The rows of a sub-tile are a multiple of this, the height of a swizzle atom, so that it is laid out like a matrix of
 its own."""
 
@@ -42,8 +42,8 @@ class SharedAlloc(Op, opcode="shared_alloc"):
         type_ = self.result.type
         self.require(self.bytes > 0, f"{type_} is not a shared buffer")
         if isinstance(type_, SharedType):
-            self.require(min(*type_.shape, type_.stages, type_.panels) >= 1, f"{type_} is not a shared buffer")
-            self.require(type_.shape[1] % type_.panels == 0, f"the swizzle atoms of {type_} must have equal widths")
+            self.require(min(*type_.shape, type_.stages, type_.swizzle_atoms) >= 1, f"{type_} is not a shared buffer")
+            self.require(type_.shape[1] % type_.swizzle_atoms == 0, f"the swizzle atoms of {type_} must have equal widths")
             row_bytes = type_.width * type_.dtype.bytes
             self.require(row_bytes % 16 == 0, f"rows of {type_} are not whole 16-byte chunks")
             self.require(len(self.operands) == 1, "a buffer is that of a ring")
@@ -58,14 +58,14 @@ class SharedAlloc(Op, opcode="shared_alloc"):
 class StageCopy(Op):
     """Base of operations that start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset
     per tensor axis. The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end,
-    -2 or less), and one element on the other axes. With `slabs` > 1, the rows are split into that many equal sub-tiles, one
-    after the other, for `slabs` consecutive elements on the axis before `row_axis`."""
+    -2 or less), and one element on the other axes. With `sub_tiles` > 1, the rows are split into that many equal sub-tiles, one
+    after the other, for `sub_tiles` consecutive elements on the axis before `row_axis`."""
 
     leading = (TensorType, SharedType)
     num_results = 0
 
     row_axis: int = -2
-    slabs: int = 1
+    sub_tiles: int = 1
     unsafe: int | None = None
 
     @property
@@ -90,10 +90,12 @@ class StageCopy(Op):
         self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
         self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
         self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
-        self.require(self.slabs == 1 or self.row_axis > -self.source.tensor.rank, "sub-tiles lie on an axis before the rows")
-        rows, remainder = divmod(self.buffer.shared.shape[0], max(1, self.slabs))
-        equal_sub_tiles = self.slabs == 1 or (self.slabs > 1 and remainder == 0 and rows % SLAB_ROWS == 0)
-        self.require(equal_sub_tiles, f"sub-tiles have equally many rows, a multiple of {SLAB_ROWS}")
+        self.require(
+            self.sub_tiles == 1 or self.row_axis > -self.source.tensor.rank, "sub-tiles lie on an axis before the rows"
+        )
+        rows, remainder = divmod(self.buffer.shared.shape[0], max(1, self.sub_tiles))
+        equal_sub_tiles = self.sub_tiles == 1 or (self.sub_tiles > 1 and remainder == 0 and rows % SUB_TILE_ROWS == 0)
+        self.require(equal_sub_tiles, f"sub-tiles have equally many rows, a multiple of {SUB_TILE_ROWS}")
         row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
         self.require(row_bytes % 16 == 0, "a row is whole 16-byte chunks")
 
@@ -114,7 +116,7 @@ class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
     def verify(self) -> None:
         super().verify()
         self.require(self.vector in (4, 8, 16), "a copy moves 4, 8 or 16 bytes")
-        self.require(self.buffer.shared.panels == 1, "threads copy whole rows")
+        self.require(self.buffer.shared.swizzle_atoms == 1, "threads copy whole rows")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -128,7 +130,7 @@ class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
     def verify(self) -> None:
         super().verify()
         self.require(all(value.type == TileType(i32) for value in self.offsets), "coordinates are i32 scalars")
-        self.require(self.slabs == 1 or not self.clipped, "rows are clipped in one sub-tile only")
+        self.require(self.sub_tiles == 1 or not self.clipped, "rows are clipped in one sub-tile only")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -154,7 +156,7 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     def verify(self) -> None:
         shape, tile = self.buffer.shared.shape, self.result.tile
         rows, columns = (shape[1], shape[0]) if self.transposed else shape
-        self.require(self.buffer.shared.panels == 1, "the rows are in one piece")
+        self.require(self.buffer.shared.swizzle_atoms == 1, "the rows are in one piece")
         self.require(min(self.row, self.column) >= 0, "the box lies before its matrix")
         self.require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, "the result is a matrix of the dtype")
         self.require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, "the box lies inside")
@@ -209,8 +211,8 @@ class GroupMma(GroupProduct, opcode="group_mma", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
-    """The elements of an f32 matrix, rounded as `cast` does, two neighbors of a row in one i32: operand A of `held_group_mma`.
-    Passes do not move it, because an unfinished product may still read the registers."""
+    """The elements of an f32 matrix, rounded as `cast` does, two neighbors of a row in one i32: operand A of
+    `register_group_mma`. Passes do not move it, because an unfinished product may still read the registers."""
 
     num_operands = 1
 
@@ -226,7 +228,7 @@ class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class HeldGroupMma(GroupProduct, opcode="held_group_mma", effect=Effect.SHARED):
+class RegisterGroupMma(GroupProduct, opcode="register_group_mma", effect=Effect.SHARED):
     """Start `acc + a @ b`, b whole and in shared memory, a packed (`pack_pairs`) and register-resident, in the layout of a
     product's result. Operands: a, buffer of b, stage (i32), acc."""
 

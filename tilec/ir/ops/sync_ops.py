@@ -160,8 +160,8 @@ class Release(RingOp, opcode="release", effect=Effect.SHARED):
 @dataclass(eq=False, kw_only=True)
 class OrderOp(RingOp):
     """Base of operations of roles that read a ring round-robin, each all stages of one tile (ping-pong). `consumer` is the
-    role's index; role 0 is first. A phase parity distinguishes a phase only from the one before it, so a role that waited out of
-    order could mistake data two phases early for its own. One mbarrier for each role therefore orders their waits."""
+    role's index; role 0 is first. A phase parity distinguishes a phase only from the one before it, so a role that waited out
+    of order could mistake data two phases early for its own. One mbarrier for each role therefore orders their waits."""
 
     consumer: int = 0
 

@@ -188,12 +188,12 @@ class TypeReader:
         self.expect("]")
         self.expect(",")
         self.expect("stages")
-        stages, panels = self.integer(), 1
+        stages, swizzle_atoms = self.integer(), 1
         if self.skip(","):
-            self.expect("panels")
-            panels = self.integer()
+            self.expect("swizzle_atoms")
+            swizzle_atoms = self.integer()
         self.expect(">")
-        return SharedType(dtype, (rows, columns), stages, panels)
+        return SharedType(dtype, (rows, columns), stages, swizzle_atoms)
 
     def bracketed_integer(self) -> int:
         """A number in angle brackets."""

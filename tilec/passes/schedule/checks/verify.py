@@ -178,7 +178,7 @@ class _Walk:
             raise VerifyError(f"{_at(op)}: {op.result.layout} is no accumulator of {warps} warps")
 
     def check_tensor_copy(self, op: TensorCopy) -> None:
-        problem = tma.problem(op.source.tensor, op.buffer.shared, op.slabs)
+        problem = tma.problem(op.source.tensor, op.buffer.shared, op.sub_tiles)
         alloc = op.buffer.owner
         if problem is None and (not isinstance(alloc, SharedAlloc) or alloc.alignment % tma.ALIGNMENT):
             problem = f"its stages begin at multiples of {tma.ALIGNMENT} bytes"

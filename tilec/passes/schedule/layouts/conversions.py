@@ -1,7 +1,7 @@
 """Makes layout conversions explicit.
 
-In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout differs from the one that
-its operation requires (`tilec.ir.layouts.operand_layouts`), so that lowering needs no conversions. A store requires the layout
+In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout is not what its
+operation requires (`tilec.ir.layouts.operand_layouts`), so that lowering needs no conversions. A store requires the layout
 that allows the widest vectors.
 """
 

@@ -12,7 +12,7 @@ from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import packed_operand
 from tilec.ir.ops import Cast, For, Load
-from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, HeldGroupMma, PackPairs, WaitMma
+from tilec.ir.ops.staging_ops import GroupMma, GroupProduct, PackPairs, RegisterGroupMma, WaitMma
 from tilec.ir.ops.sync_ops import Release, Wait
 from tilec.ir.types import TileType, f32, i32
 from tilec.passes.schedule.pipelining import tensor_staging
@@ -110,7 +110,7 @@ class Rings:
     def start_second(self, out: Emitter, pair: BackToBack, left: Value, total: Value, position: RingPosition) -> Value:
         """Wait for the second MMA's right operand, then issue the MMA; `left` is packed."""
         operands = [left, self.buffers[2], position[0], total]
-        mma = HeldGroupMma(operands=operands, family=self.family.name, loc=pair.second.mma.loc)
+        mma = RegisterGroupMma(operands=operands, family=self.family.name, loc=pair.second.mma.loc)
         return self._start(out, mma, pair.second, position, 2)
 
     def _start(self, out: Emitter, op: GroupProduct, product: Product, position: RingPosition, ring: int) -> Value:

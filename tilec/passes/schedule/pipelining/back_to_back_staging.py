@@ -68,7 +68,9 @@ def _fill_stage(
     out.add(Acquire(operands=[ring, *position], expected=tma.copied_bytes(buffer.shared)))
     load = operand.load
     copied = [load.source, buffer, position[0], *offsets]
-    out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, slabs=operand.slabs, unsafe=load.unsafe, loc=load.loc))
+    out.add(
+        TensorCopy(operands=copied, row_axis=operand.row_axis, sub_tiles=operand.sub_tiles, unsafe=load.unsafe, loc=load.loc)
+    )
     out.add(Commit(operands=[ring]))
 
 

@@ -27,7 +27,7 @@ def mark(function: Function) -> Function:
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy)]
     for buffer in {op.buffer: None for op in copies}:
         into = [op for op in copies if op.buffer is buffer]
-        if all(op.slabs == 1 for op in into) and all(_is_unobserved(function, op) for op in into):
+        if all(op.sub_tiles == 1 for op in into) and all(_is_unobserved(function, op) for op in into):
             for op in into:
                 op.clipped = True
     return function

@@ -8,7 +8,7 @@ from math import prod
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, Load, Mma, Permute, Reshape
-from tilec.ir.ops.staging_ops import SLAB_ROWS
+from tilec.ir.ops.staging_ops import SUB_TILE_ROWS
 from tilec.passes.analysis.divisibility import divisor, expr_divisor, promised_symbols
 from tilec.passes.analysis.ranges import Range
 
@@ -35,8 +35,8 @@ class Operand:
         return _row_axis(self.load)
 
     @property
-    def slabs(self) -> int:
-        """Extent on the axis before `row_axis`: the box's rows are `slabs` runs of consecutive tensor rows."""
+    def sub_tiles(self) -> int:
+        """Extent on the axis before `row_axis`: the box's rows are `sub_tiles` runs of consecutive tensor rows."""
         return self.shape[0] // self.load.result.tile.shape[self.row_axis]
 
 
@@ -141,7 +141,7 @@ def _joins_rows(op: Reshape) -> bool:
     wide = [axis for axis, extent in enumerate(op.operands[0].tile.shape[:-1]) if extent > 1]
     if not isinstance(load, Load) or shape != _matrix(load) or len(wide) != 2 or wide[1] - wide[0] > 1:
         return False
-    return load.result.tile.shape[wide[1]] % SLAB_ROWS == 0
+    return load.result.tile.shape[wide[1]] % SUB_TILE_ROWS == 0
 
 
 def is_written_before(function: Function, load: Load) -> bool:

@@ -314,7 +314,7 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
                 operands=[operand.load.source, operand.buffer, ring_stage, *offsets],
                 vector=operand.vector,
                 row_axis=operand.row_axis,
-                slabs=operand.slabs,
+                sub_tiles=operand.sub_tiles,
                 pad=operand.load.pad is not None,
                 whole=operand.whole,
                 unsafe=operand.load.unsafe,

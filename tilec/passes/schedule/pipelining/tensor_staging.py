@@ -47,7 +47,7 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
     inside = {result for op in loop.regions[0].ops for result in op.results} | set(loop.regions[0].arguments)
     for operand in operands:
         name, type_ = operand.load.source.name, operand.load.source.tensor
-        found = tma.problem(type_, staged_type(operand, 1), operand.slabs)
+        found = tma.problem(type_, staged_type(operand, 1), operand.sub_tiles)
         if function.parameter_of(operand.load.source).access is not Access.IN:
             found = "only a tensor that is declared `In` has a map"
         if found is None and operand.vector < VECTOR:
@@ -65,7 +65,7 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
 def staged_type(operand: Operand, stages: int) -> SharedType:
     """Type of the buffer that an operand's copies fill."""
     dtype = operand.load.source.tensor.dtype
-    return SharedType(dtype, operand.shape, stages, tma.panels_of(operand.shape[1], dtype.bytes))
+    return SharedType(dtype, operand.shape, stages, tma.swizzle_atoms_of(operand.shape[1], dtype.bytes))
 
 
 def pipeline(
@@ -126,7 +126,11 @@ def _producer_loop(loop: For, operands: list[Operand], ring: Value, position: li
         load = operand.load
         offsets = [mapping.get(value, value) for value in load.offsets]
         copied = [load.source, operand.buffer, stage, *offsets]
-        out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, slabs=operand.slabs, unsafe=load.unsafe, loc=load.loc))
+        out.add(
+            TensorCopy(
+                operands=copied, row_axis=operand.row_axis, sub_tiles=operand.sub_tiles, unsafe=load.unsafe, loc=load.loc
+            )
+        )
     out.add(Commit(operands=[ring]))
     out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
     producer_body.ops = out.ops
