@@ -99,7 +99,7 @@ def accumulator(family: Family, value: Value, warps: int) -> Layout:
 
 
 def _wait_for(family: Family, value: Value, result: Value) -> WaitMma:
-    """A wait for the MMA that precedes the definition of `value`; its result is the existing value `result`, which has users."""
+    """A wait for the MMA that precedes the definition of `value`, with the result `result`, which has users already."""
     wait = WaitMma(operands=[value], family=family.name, pending=1)
     wait.results = [result]
     result.owner, result.layout = wait, value.layout
