@@ -34,7 +34,7 @@ SAFETY = {
     "tilec/passes/schedule/pipelining/staged_loads.py": 1.5, "tilec/passes/schedule/pipelining/staging.py": 1.5,
     "tilec/passes/schedule/sync/barrier_insertion.py": 2, "tilec/passes/schedule/checks/barrier_check.py": 1.5,
     "tilec/passes/schedule/simplify/versioning.py": 1.5, "tilec/passes/prover/aliasing.py": 2, "tilec/lowering/memory.py": 2,
-    "tilec/lowering/arithmetic.py": 2, "tilec/lowering/visibility.py": 2, "tilec/passes/prover/index_graph.py": 0,
+    "tilec/lowering/arithmetic.py": 2, "tilec/passes/prover/index_graph.py": 0,
     "tilec/passes/schedule/layouts/layout.py": 0.6, "tilec/passes/schedule/pipelining/warpgroups.py": 0.5,
 }  # fmt: skip
 FIRST_PATHS: dict[str, str] = json.loads(Path(__file__).with_name("first_paths.json").read_text(encoding="utf-8"))

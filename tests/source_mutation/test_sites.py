@@ -12,10 +12,14 @@ import pytest
 
 from tests.source_mutation.operators import changes
 from tests.source_mutation.reach import place_probes, reached, read_map, write_map
-from tests.source_mutation.sites import Mutant, chosen, files, mutants
+from tests.source_mutation.sites import SAFETY, WEIGHTS, Mutant, chosen, files, mutants
 from tests.source_mutation.suite import DEFAULT, RATCHET, command, steps, targets, wide_files
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_weight_is_of_a_file_or_folder_that_is_there() -> None:
+    assert [name for name in (*WEIGHTS, *SAFETY) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.campaign
