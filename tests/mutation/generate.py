@@ -50,8 +50,8 @@ Change = tuple[ast.AST, Callable[[ast.AST], ast.AST]]  # the node to replace, an
 
 
 def word(node: ast.expr) -> str:
-    """The name in `name` or `tl.name`; empty for any other expression, such as a method."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tl":
+    """The name in `name`, `tl.name` or `tilec.name`; empty for any other expression, such as a method."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("tl", "tilec"):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from ci.bench.judges.mender import RIGHT
 from tests import campaign, shipped
 from tests.mutation.generate import Mutant, mutants
 from tests.mutation.judge import judge
@@ -26,6 +27,12 @@ def test_every_kernel_has_mutants_of_several_kinds() -> None:
         "index", "index variable", "loop bound", "grid", "swapped indices", "swapped block ids", "dropped mask", "wrong dim",
         "wrong stride",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", RIGHT)
+def test_every_kernel_that_mender_breaks_has_mutants(kernel: str) -> None:
+    folder, _ = RIGHT[kernel]
+    assert mutants(folder / f"{kernel}.py")
 
 
 @pytest.mark.parametrize(

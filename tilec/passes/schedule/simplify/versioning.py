@@ -1,8 +1,8 @@
 """Code versioning: blocks that lie fully in bounds run code without masks, edge blocks run the code as written.
 
 One test at the start of a block replaces the bounds checks of every padded load and masked store whose box is known there, so a
-full block issues its loads back to back. No element is accessed that was not before, so the proofs still hold, although they are
-of the function as it was before this pass. Random programs at edges test that (`tests/programs/edge_programs.py`).
+full block issues its loads back to back. No element is accessed that was not before, so the proofs, which are of the
+function as it was before, still hold. Random programs at edges test that (`tests/programs/edge_programs.py`).
 """
 
 from __future__ import annotations
