@@ -101,9 +101,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wait. With `--no-loadscope-reorder` xdist keeps this order instead of starting with the file of most tests."""
     record = times.read_times()
     times.mark(items, record)
-    if shard := config.getoption("--shard"):
-        index, count = (int(number) for number in str(shard).split("/"))
-        items[:] = times.in_shard(items, record, index - 1, count)
+    if (number := config.getoption("--shard")) is not None:
+        items[:] = times.in_shard(items, record, number)
     campaign = "campaign" in str(config.getoption("-m")).replace("not campaign", "")
     seconds = record.of_files(campaign=campaign)
     items.sort(key=lambda item: -seconds.get(times.function_of(item).partition("::")[0], 0.0))
@@ -138,7 +137,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/ui and other golden files")
     group.addoption("--soundness-kernels", type=int, default=200, help="how many random kernels to check (default 200)")
     group.addoption("--record-times", action="store_true", help="write tests/times.json, by which later runs choose tests")
-    group.addoption("--shard", metavar="K/N", help="run part K of N, of about the same time each")
+    group.addoption("--shard", type=int, metavar="N", help="run one part of the campaigns; N counts on around the parts")
     group.addoption("--soundness-seed", type=int, default=0, help="seed of the first random kernel (default 0)")
 
 

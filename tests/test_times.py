@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.files import ROOT
-from tests.times import CORE_SECONDS, FAMILY_SECONDS, SPARSEST, Cases, Function, Recorder, Times, read_times, write_times
+from tests.times import (
+    CORE_SECONDS,
+    FAMILY_SECONDS,
+    SHARD_SECONDS,
+    SPARSEST,
+    Cases,
+    Function,
+    Recorder,
+    Times,
+    consecutive,
+    read_times,
+    write_times,
+)
 
 NAMES = st.from_regex(r"\Aroom/test_[a-d]\.py::test_[a-f]\Z")
 SECONDS = st.floats(0, 40, allow_nan=False).map(lambda value: round(value, 2))
@@ -28,13 +40,17 @@ def test_the_default_run_takes_no_more_of_a_function_than_its_share(times: Times
         assert every == 1 or plain.seconds / (every - 1) > FAMILY_SECONDS
 
 
-@given(RECORDS, st.integers(1, 4))
-def test_each_file_is_in_one_shard_and_no_shard_could_give_its_last_file_away(times: Times, count: int) -> None:
-    shards, seconds = times.shards(count), times.of_files(campaign=True)
-    assert shards.keys() == {name for name in seconds if seconds[name]}
-    loads = [sum(seconds[name] for name, shard in shards.items() if shard == index) for index in range(count)]
-    longest = max(seconds.values(), default=0.0)
-    assert max(loads) - min(loads) <= longest + 1e-6
+@given(st.lists(SECONDS.map(lambda value: value * 5), max_size=40))
+def test_shards_are_consecutive_full_and_not_too_long(seconds: list[float]) -> None:
+    shards = consecutive(seconds)
+    assert shards == sorted(shards) and set(shards) == set(range(len(set(shards))))
+    loads = [sum(each for each, shard in zip(seconds, shards, strict=True) if shard == number) for number in set(shards)]
+    for number, load in enumerate(loads):
+        assert (
+            load <= SHARD_SECONDS or sum(each > 0 for each, shard in zip(seconds, shards, strict=True) if shard == number) == 1
+        )
+        if number + 1 < len(loads):
+            assert load + seconds[shards.index(number + 1)] > SHARD_SECONDS
 
 
 @given(RECORDS)
@@ -105,7 +121,8 @@ def test_that_shares(shared): ...
 @pytest.mark.campaign
 def test_of_a_campaign(): ...
 """
-RECORD = """{"functions": {"test_a.py": {"test_slow": [15.0, 4], "test_quick": [0.4, 4]}, "test_b.py": {"test_slow": [1e9, 1]}},
+RECORD = """{"functions": {"test_b.py": {"test_slow": [1e9, 1]}, "test_a.py": {
+ "test_slow": [4.5, 4, 170.0, 1], "test_quick": [0.4, 4], "test_of_a_campaign": [0.0, 0, 178.0, 1]}},
  "fixtures": {"test_a.py": {"shared": 9.0}}}"""
 RUN = """
 import sys
@@ -121,8 +138,8 @@ class Plugin:
         times.mark(items, record)
         for item in items:
             print("item", item.name, *sorted(mark.name for mark in item.iter_markers() if mark.name in ("core", "campaign")))
-        for index in range(2):
-            print("shard", *(item.name for item in times.in_shard(items, record, index, 2)))
+        for number in range(5):
+            print("shard", *(item.name for item in times.in_shard(items, record, number)))
 
 pytest.main([sys.argv[1], "--collect-only", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"], [Plugin()])
 """
@@ -138,4 +155,6 @@ def test_marks_of_a_run(tmp_path: Path) -> None:
         "test_slow[0] core", "test_slow[1] campaign", "test_slow[2] campaign", "test_slow[3]",
         "test_that_shares", "test_of_a_campaign campaign",
     ]  # fmt: skip
-    assert sorted(len(line.split()) - 1 for line in lines if line.startswith("shard")) == [0, 10]
+    shards = [line.split()[1:] for line in lines if line.startswith("shard")]
+    assert shards[:2] == [["test_slow[1]", "test_slow[2]"], ["test_of_a_campaign"]]
+    assert shards[2:] == [shards[0], shards[1], shards[0]]

@@ -24,10 +24,12 @@ import pytest
 
 TESTS: Final = Path(__file__).resolve().parent
 RECORD: Final = TESTS / "times.json"
-FAMILY_SECONDS: Final = 6.0
+FAMILY_SECONDS: Final = 1.5
 """What the cases of one function may take in the default run; the campaigns have the others."""
-SPARSEST: Final = 5
+SPARSEST: Final = 20
 """The default run has at least one case in this many of each function."""
+SHARD_SECONDS: Final = 180.0
+"""What the tests of one shard of the campaigns take together on one core, without collection."""
 CORE_SECONDS: Final = 36.0
 """What the tests of `core` take together on one core, without collection."""
 SHARED_SECONDS: Final = 0.3
@@ -81,14 +83,10 @@ class Times:
             )
         return dict(found)
 
-    def shards(self, count: int) -> dict[str, int]:
-        """The number of the shard, from 0, of each file with recorded campaigns, such that all shards take about as long."""
-        loads, found = [0.0] * count, dict[str, int]()
-        recorded = {name: seconds for name, seconds in self.of_files(campaign=True).items() if seconds}
-        for name, seconds in sorted(recorded.items(), key=lambda item: (-item[1], item[0])):
-            found[name] = loads.index(min(loads))
-            loads[found[name]] += seconds
-        return found
+    def of_case(self, function: str, *, marked: bool) -> float:
+        """Seconds of a case of a function, which the source marks as campaign or does not."""
+        record = self.functions.get(function, Function())
+        return (record.campaign if marked else record.plain).each
 
     def core_limit(self, functions: Iterable[str]) -> float:
         """The longest time of a case in `core`, such that one case of each of these functions takes CORE_SECONDS at most."""
@@ -146,6 +144,10 @@ def is_campaign(item: pytest.Item) -> bool:
     return item.get_closest_marker("campaign") is not None
 
 
+def _marked_by_source(item: pytest.Item) -> bool:
+    return bool(dict(item.user_properties)["campaign"])
+
+
 def mark(items: Sequence[pytest.Item], times: Times) -> None:
     """Mark the cases that the default run leaves to the campaigns, and those of `core`. Each test learns whether it was marked
     in the source, which a record needs."""
@@ -184,10 +186,24 @@ def fixture_name(definition: pytest.FixtureDef[Any]) -> str:
     return f"{definition.baseid.removeprefix('tests').removeprefix('/') or 'conftest.py'}::{definition.argname}"
 
 
-def in_shard(items: Sequence[pytest.Item], times: Times, index: int, count: int) -> list[pytest.Item]:
-    """Tests of one shard in `count`; files without a record are in all."""
-    shards = times.shards(count)
-    return [item for item in items if shards.get(function_of(item).partition("::")[0], index) == index]
+def in_shard(items: Sequence[pytest.Item], times: Times, number: int) -> list[pytest.Item]:
+    """Tests of one shard of the campaigns, after `mark`. Shards are consecutive tests, so that few files are in two, and take
+    SHARD_SECONDS or less. `number` counts on around them, so that consecutive numbers run all."""
+    tests = [item for item in items if is_campaign(item) and item.get_closest_marker("gpu") is None]
+    shards = consecutive([times.of_case(function_of(item), marked=_marked_by_source(item)) for item in tests])
+    chosen = number % (max(shards, default=0) + 1)
+    return [item for item, shard in zip(tests, shards, strict=True) if shard == chosen]
+
+
+def consecutive(seconds: Sequence[float]) -> list[int]:
+    """The shard of each test, from 0: a shard ends where the next test would take it beyond SHARD_SECONDS."""
+    found, shard, load = list[int](), 0, 0.0
+    for each in seconds:
+        if load and load + each > SHARD_SECONDS:
+            shard, load = shard + 1, 0.0
+        load += each
+        found.append(shard)
+    return found
 
 
 class Recorder:

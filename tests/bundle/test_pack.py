@@ -48,6 +48,7 @@ def bundle(shipped_bundle: Path) -> Path:
     return shipped_bundle
 
 
+@pytest.mark.campaign
 def test_kernels_of_a_clone_at_another_path_are_the_same_bytes(bundle: Path, tmp_path: Path) -> None:
     """Built from an empty store, by another process with another hash seed, from kernels with many sets and layouts to
     order."""
