@@ -23,6 +23,7 @@ from typing import BinaryIO, Final, NoReturn, cast
 from engine.checkpoint.folder_file import open_file
 from engine.checkpoint.json_file import parse_object, show
 from engine.errors import ModelError
+from tilec.target.dtypes import DTYPES
 
 HEADER_LIMIT: Final = 1 << 24
 """Maximum bytes of a header. The reference implementation accepts 100 MB, which a hostile header expands to gigabytes of
@@ -30,10 +31,9 @@ objects; that of a Qwen3 of 32 billion parameters has less than 100 kB."""
 
 DIMENSIONS_LIMIT: Final = 32
 
-ITEM_BYTES: Final = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
-    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8,
-}  # fmt: skip
+OTHERS: Final = {"F8_E8M0": 1, "U64": 8, "F64": 8, "C64": 8}
+"""Bytes per element of dtypes of the format that tiles cannot have, where that is a whole number."""
+ITEM_BYTES: Final = {dtype.safetensors: dtype.bytes for dtype in DTYPES.values()} | OTHERS
 """Bytes per element of each dtype whose size is a whole number of bytes."""
 
 AGAIN: Final = "download the file again"

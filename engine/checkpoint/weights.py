@@ -30,10 +30,10 @@ from tilec.target.dtypes import bf16, f16, numpy_dtype
 NUMPY_TYPES: Final = {dtype.name: numpy_dtype(dtype) for dtype in (bf16, f16)}
 """NumPy dtype of each dtype that weights may have on the device."""
 
-FILE_DTYPES: Final = {"BF16": "bf16", "F16": "f16"}
-"""The safetensors names of these dtypes."""
+FILE_DTYPES: Final = {dtype.safetensors: dtype.name for dtype in (bf16, f16)}
+"""These dtypes by their names in files."""
 
-ITEM_BYTES: Final = 2
+ITEM_BYTES: Final = bf16.bytes
 """Bytes per element of either dtype."""
 
 

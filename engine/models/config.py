@@ -16,13 +16,14 @@ from typing import ClassVar, Final
 from engine.checkpoint.folder_file import path_exists
 from engine.checkpoint.json_file import read_object
 from engine.models.keys import Keys
+from tilec.target.dtypes import bf16, f16, f32
 
 CONFIG_FILE: Final = "config.json"
 GENERATION_FILE: Final = "generation_config.json"
 LIMIT_BYTES: Final = 1 << 20
 """Maximum bytes of either file; real ones have less than a thousand."""
 
-DTYPES: Final = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+DTYPES: Final = {dtype.numpy: dtype.name for dtype in (bf16, f16, f32)}
 """The engine's name of each `torch_dtype`."""
 
 HIGHEST: Final = {

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from engine.checkpoint.safetensors_file import ITEM_BYTES
 from tests.files import ROOT
 from tilec.language import tiles
 from tilec.runtime.tensors import DLPACK_TYPES, TYPE_STRINGS
@@ -57,6 +58,13 @@ def test_protocols_of_tensors_name_each_dtype_once() -> None:
         if not dtype.extension:
             assert TYPE_STRINGS[array.__array_interface__["typestr"]] == dtype.name
             assert array.__dlpack_device__() and str(np.from_dlpack(array).dtype) == dtype.numpy
+
+
+def test_safetensors_reads_each_dtype_by_its_name() -> None:
+    assert len({dtype.safetensors for dtype in DTYPES.values()}) == len(DTYPES)
+    for dtype in DTYPES.values():
+        assert dtype.safetensors.replace("_", "").lower() == dtype.name
+        assert ITEM_BYTES[dtype.safetensors] == dtype.bytes
 
 
 def test_a_kernel_can_name_each_dtype() -> None:

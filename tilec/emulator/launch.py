@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,13 +25,11 @@ from tilec.emulator.machine.memory import Allocation, Memory
 from tilec.emulator.matrices.tensor_maps import TensorMap
 from tilec.emulator.ptx.parser import parse
 from tilec.emulator.ptx.syntax import Module, Parameter
-from tilec.ir.types import DTYPES
+from tilec.target.dtypes import DTYPES, numpy_dtype
 
 Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation
 families.register()
-NARROW_FLOATS: Final[dict[str, Any]] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
-"""Float types that a kernel receives as 16 raw bits."""
 PERSISTENT_BLOCKS: Final = (2, 3, 16)
 """Grid sizes of a persistent kernel: with 2 or 3 blocks each processes several tiles, an even or an odd number; with 16 many
 process one or none."""
@@ -251,9 +248,10 @@ def _argument(
     if slot.name not in values:
         raise ValueError(f"no value for {slot.kind} `{slot.name}`")
     value = values[slot.name]
-    if slot.kind == "scalar" and dtypes[slot.name] in ("f32", "f64"):
-        return float(value)
-    if slot.kind == "scalar" and dtypes[slot.name] in NARROW_FLOATS:
+    dtype = DTYPES[dtypes[slot.name]] if slot.kind == "scalar" else None
+    if dtype is not None and dtype.is_float:
+        if dtype.bits == 32:
+            return float(value)
         with np.errstate(over="ignore"):
-            return int(np.asarray(value).astype(NARROW_FLOATS[dtypes[slot.name]]).view(np.uint16))
+            return int(np.asarray(value).astype(numpy_dtype(dtype)).view(np.uint16))  # a kernel receives its raw bits
     return int(value)
