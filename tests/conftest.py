@@ -77,12 +77,12 @@ Make = Callable[[Path], object]
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The default run tries some of the random examples of a test, and a campaign as many as the test requests."""
-    held: settings | None = getattr(metafunc.function, _SETTINGS, None)
-    if held is None or held.max_examples <= LEAST_EXAMPLES:
+    requested: settings | None = getattr(metafunc.function, _SETTINGS, None)
+    if requested is None or requested.max_examples <= LEAST_EXAMPLES:
         return
     if metafunc.definition.get_closest_marker("campaign") is None:
         metafunc.fixturenames.append("examples")
-        metafunc.parametrize("examples", first(1, [max(held.max_examples // 6, LEAST_EXAMPLES), held.max_examples]))
+        metafunc.parametrize("examples", first(1, [max(requested.max_examples // 6, LEAST_EXAMPLES), requested.max_examples]))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tilec.artifact.manifest_reader import manifest_from_json
 from tilec.artifact.records import MANIFEST_FORMAT, PROOF_FIELDS, json_bytes
-from tilec.diagnostics.internal_errors import told_as_diagnostics
+from tilec.diagnostics.internal_errors import reported_as_diagnostics
 from tilec.ir.text.lines import source_of
 from tilec.pipeline import STAGES, Work
 from tilec.toolchain import stated
@@ -26,7 +26,7 @@ NOTE_CODES: Final = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": 
 
 def link(work: Work) -> None:
     """Adds the product `json`, the manifest, and `summary`, the figures for a build's table."""
-    with told_as_diagnostics(f"the manifest of kernel `{work.request.kernel}`", work.span):
+    with reported_as_diagnostics(f"the manifest of kernel `{work.request.kernel}`", work.span):
         _link(work)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tilec import progress
 from tilec.artifact.records import json_bytes
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
-from tilec.diagnostics.internal_errors import told_as_diagnostics
+from tilec.diagnostics.internal_errors import reported_as_diagnostics
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.target.schedule import Overrides, Schedule, merged
 from tilec.target.targets import Target
@@ -291,7 +291,7 @@ def run_stage(stage: Stage, work: Work, store: Store) -> None:
 
     def make() -> Mapping[str, bytes]:
         what = f"stage `{stage.name}` of kernel `{work.request.kernel}`"
-        with told_as_diagnostics(what, work.span), progress.stage(what, work.request.limits):
+        with reported_as_diagnostics(what, work.span), progress.stage(what, work.request.limits):
             return stage.run(work)
 
     start = time.perf_counter()
@@ -316,7 +316,7 @@ def tile_ir_after(request: Request, target: Target, name: str, store_folder: str
         for stage in STAGES[: STAGES.index(stage_named("mlir"))]:
             run_stage(stage, work, store)
     what = f"pass `{name}` of kernel `{request.kernel}`"
-    with told_as_diagnostics(what, work.span), progress.stage(what, request.limits):
+    with reported_as_diagnostics(what, work.span), progress.stage(what, request.limits):
         return print_function(_scheduled(work, name))
 
 

@@ -38,13 +38,13 @@ def words() -> str:
     """The page of all words."""
     stubs = {node.name: node for node in _tree("words").body if isinstance(node, ast.FunctionDef)}
     every = [name for name in language.words.__all__ if name not in {word for some in SECTIONS.values() for word in some}]
-    told = refusals(ROOT)
+    refused = refusals(ROOT)
     parts = ["# All words\n", _ABOUT]
     for title, names in {**SECTIONS, "More": tuple(every)}.items():
         present = [name for name in names if name in language.words.__all__]
         if present:
             parts.append(f"## {title}\n")
-            parts += [_word(name, stubs.get(name), told.get(name, [])) for name in present]
+            parts += [_word(name, stubs.get(name), refused.get(name, [])) for name in present]
     return "\n".join(parts)
 
 
@@ -62,7 +62,7 @@ def _tree(module: str) -> ast.Module:
     return ast.parse((ROOT / f"tilec/language/{module}.py").read_text(encoding="utf-8"))
 
 
-def _word(name: str, stub: ast.FunctionDef | None, told: list[Refusal]) -> str:
+def _word(name: str, stub: ast.FunctionDef | None, refused: list[Refusal]) -> str:
     heading = f"### {name} {{: #{name} }}\n"
     if stub is None:
         return f"{heading}\n`{name}` is a number. {_documented(name)}\n"
@@ -72,8 +72,8 @@ def _word(name: str, stub: ast.FunctionDef | None, told: list[Refusal]) -> str:
         signature = f"```python\n@tilec.{name}\n```\n"
     doc = inspect.cleandoc(ast.get_docstring(stub) or "")
     parts = [heading, signature, f"{doc}\n"]
-    if told:
-        rows = [f"| [{code}]({_page(code)}) | {_cell(message)} |" for code, message in told]
+    if refused:
+        rows = [f"| [{code}]({_page(code)}) | {_cell(message)} |" for code, message in refused]
         table = "\n".join(["| code | message |", "|---|---|", *rows])
         parts.append(f'??? quote "What is refused"\n\n{textwrap.indent(table, "    ")}\n')
     return "\n".join(parts)

@@ -96,7 +96,7 @@ class GenerationConfig:
         path = Path(folder) / GENERATION_FILE
         model_keys = Keys(main, read_object(main, LIMIT_BYTES, "give the folder that holds config.json"))
         present = path_exists(path)
-        keys = Keys(path, read_object(path, LIMIT_BYTES, "mend the link") if present else {})
+        keys = Keys(path, read_object(path, LIMIT_BYTES, "repair the link") if present else {})
         stop_keys = model_keys if keys.get("eos_token_id") is None else keys
         return cls(
             eos_token_id=stop_keys.tokens("eos_token_id", config.vocab_size),

@@ -24,7 +24,7 @@ class Keys:
 
     def refuse(self, key: str, expected: str, fix: str = "") -> NoReturn:
         what = "is absent" if key not in self.values else f"is {show(self.values[key])}"
-        fix = fix or "mend it, or download the file again"
+        fix = fix or "correct it, or download the file again"
         raise ModelError(f"`{self.prefix}{key}` {what}, and must be {expected}", where=self.path, fix=fix)
 
     def integer(self, key: str, lowest: int, highest: int, default: int | None = None) -> int:

@@ -207,14 +207,14 @@ class StopStrings:
         if matches:
             self.found, self._pending = True, ""
             return text[: min(matches)[1]]
-        held_back = max((self._overlap(text, string) for string in self._strings), default=0)
-        self._pending = text[len(text) - held_back :]
-        return text[: len(text) - held_back]
+        kept = max((self._overlap(text, string) for string in self._strings), default=0)
+        self._pending = text[len(text) - kept :]
+        return text[: len(text) - kept]
 
     def finish(self) -> str:
         """The text held back so far, at the end of the text."""
-        held_back, self._pending = self._pending, ""
-        return held_back
+        kept, self._pending = self._pending, ""
+        return kept
 
     @staticmethod
     def _overlap(text: str, string: str) -> int:

@@ -43,7 +43,7 @@ def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
 def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
     """A manifest with every kind of field."""
     return {
-        "format": 5,
+        "format": 6,
         "kernel": kernel,
         "entry": kernel,
         "arch": arch,
@@ -91,7 +91,7 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
             "persistent": False,
             "order": "grid",
             "early": None,
-            "next": "behind",
+            "next": "after",
             "store": "threads",
         },
         "dependent_launch": True,

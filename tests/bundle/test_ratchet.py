@@ -86,7 +86,7 @@ def test_better_or_as_good_passes(change: Any) -> None:
     assert verdict(record(), record(change)) == []
 
 
-def test_kernel_without_a_record_is_not_held() -> None:
+def test_kernel_without_a_record_is_refused() -> None:
     (only,) = verdict(record(), record(name="scale-N=2"))
     assert only.message == "no artifact of `scale` is in the golden files"
 

@@ -110,7 +110,7 @@ def test_code_that_differs_from_the_manifest(path: Path, code: str, sm: int, wor
     assert words in refusal(path).message
 
 
-def test_places_that_are_no_files(tmp_path: Path) -> None:
+def test_paths_that_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()
     for name, code in (("absent", "E0703"), (".", "E0703"), ("pipe", "E0703"), ("empty", "E0704")):

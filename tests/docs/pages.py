@@ -144,14 +144,14 @@ class Runner:
     def _console(self, block: Block) -> None:
         parts = re.split(r"^\$ (.*)\n", block.body, flags=re.MULTILINE)
         assert not parts[0].strip(), f"{self._at(block)}: begins with no command"
-        said: list[str] = []
+        messages: list[str] = []
         for command, expected in zip(parts[1::2], parts[2::2], strict=True):
             actual = self._command(command, block)
             if not is_same(expected, actual):
                 self.wrong.append(f"{self._at(block)}: `{command}` printed\n{actual}\nwhere the page has\n{expected}")
                 expected = actual
-            said.append(f"$ {command}\n{expected}")
-        self._new.append((block, "".join(said)))
+            messages.append(f"$ {command}\n{expected}")
+        self._new.append((block, "".join(messages)))
 
     def _command(self, command: str, block: Block) -> str:
         words = shlex.split(command, comments=True)

@@ -11,7 +11,7 @@ from tilec.emulator.matrices.swizzle import swizzled
 TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 
 
-def place_a(shape, lane, i):
+def index_a(shape, lane, i):
     """Row and column of element i of A, from the ISA's section of each shape."""
     group, member = lane >> 2, lane % 4
     if shape in ("k16 16", "k8 16"):
@@ -22,7 +22,7 @@ def place_a(shape, lane, i):
     return row, member * 4 + (i & 3) + 16 * (i >= 8)
 
 
-def place_b(shape, lane, i):
+def index_b(shape, lane, i):
     """Row and column of element i of B."""
     group, member = lane >> 2, lane % 4
     if shape in ("k16 16", "k8 16"):
@@ -46,14 +46,14 @@ def random_bits(random, shape, kind):
 
 
 @pytest.mark.parametrize(("shape", "depth", "kind"), SHAPES)
-def test_mma_sync_multiplies_the_matrices_whose_elements_the_isa_places_in_the_registers(shape, depth, kind):
+def test_mma_sync_multiplies_matrices_with_the_register_layout_of_the_isa(shape, depth, kind):
     random = np.random.default_rng(depth)
     a, b = random_bits(random, (16, depth), kind), random_bits(random, (depth, 8), kind)
     result = "s32" if kind in ("s8", "u8") else "f32"
     c = random.normal(size=(16, 8)).astype(np.float32) if result == "f32" else random.integers(-9, 9, (16, 8)).astype(np.int32)
     per = 1 if kind == "tf32" else (2 if kind in ("f16", "bf16") else 4)
-    left = np.array([[a[place_a(shape, lane, i)] for i in range(16 * depth // 32)] for lane in range(32)])
-    right = np.array([[b[place_b(shape, lane, i)] for i in range(8 * depth // 32)] for lane in range(32)])
+    left = np.array([[a[index_a(shape, lane, i)] for i in range(16 * depth // 32)] for lane in range(32)])
+    right = np.array([[b[index_b(shape, lane, i)] for i in range(8 * depth // 32)] for lane in range(32)])
     start = np.array([[c[(lane >> 2) + 8 * (i >= 2), (lane % 4) * 2 + (i & 1)] for i in range(4)] for lane in range(32)])
     found = products.warp_product(
         join(left.reshape(1, 32, -1, per), kind), join(right.reshape(1, 32, -1, per), kind),
@@ -107,7 +107,7 @@ def test_wgmma_takes_its_left_operand_from_registers_as_mma_does():
     for warp in range(4):
         for lane in range(32):
             for i in range(8):
-                row, column = place_a("k16 16", lane, i)
+                row, column = index_a("k16 16", lane, i)
                 words[warp, lane, i // 2] |= np.uint32(bits[16 * warp + row, column]) << np.uint32(16 * (i % 2))
     assert (products.left_of_group(words, 16, "f16") == matrix).all()
 

@@ -62,9 +62,9 @@ def test_copies_move_every_token_once(tokens: int) -> None:
         target = np.full(32, -1)
         for from_run, to_run in paired(taken.runs(1, 0, tokens), put.runs(1, 0, tokens)):
             target[to_run.slot : to_run.slot + to_run.tokens] = source[from_run.slot : from_run.slot + from_run.tokens]
-        places = [run.slot + number for run in put.runs(1, 0, tokens) for number in range(run.tokens)]
+        slots = [run.slot + number for run in put.runs(1, 0, tokens) for number in range(run.tokens)]
         values = [run.slot + number for run in taken.runs(1, 0, tokens) for number in range(run.tokens)]
-        assert target[places].tolist() == values and np.count_nonzero(target >= 0) == tokens
+        assert target[slots].tolist() == values and np.count_nonzero(target >= 0) == tokens
     with pytest.raises(ValueError, match="different numbers"):
         list(paired(contiguous.runs(0, 0, tokens + 1), pages.runs(1, 0, tokens)))
 

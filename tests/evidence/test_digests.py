@@ -66,7 +66,7 @@ def test_definitions_count_wherever_they_stand(name: str, repository: Path) -> N
     assert (Digests(repository).of("source:tilec") == before) is (name in MOVED)
 
 
-def test_a_file_in_two_places_is_as_good_as_one() -> None:
+def test_a_file_split_in_two_is_as_good_as_one() -> None:
     one, other = "import a\n\n\nx = 1\n\n\ndef f():\n    from a import b\n    return b\n", "from c import d\n\ny = 2\n"
     split = definitions("def f():\n    from e import b\n    return b\n") + definitions("import a\ny = 2\nx = 1\n")
     assert sorted(definitions(one) + definitions(other)) == sorted(split)

@@ -37,7 +37,7 @@ HEAVY = ("int8_product", "batched_product", "causal_conv1d", "top_k")
 """The kernels that take longest to assemble."""
 
 
-def test_every_kernel_of_the_folder_is_built_and_tested_and_has_what_it_is_held_against() -> None:
+def test_every_kernel_of_the_folder_is_built_tested_and_has_a_reference() -> None:
     names = {path.stem for path in FOLDER.glob("*.py")} - {"reference", "baseline"}
     assert {entry.name for entry in BUILD.entries} == set(ODD_AND_EVEN) == names and len(names) >= 10
     assert all(own_reference(FOLDER, name, files) for name in names for files in ("reference*.py", "baseline*.py"))

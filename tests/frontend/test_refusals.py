@@ -77,7 +77,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_refused_at_the_right_place(tmp_path: Path, name: str) -> None:
+def test_refused_at_the_right_span(tmp_path: Path, name: str) -> None:
     body, code, marked = CASES[name]
     (diagnostic,) = refusals(tmp_path, f"grid(N)\n{body}\n")
     assert diagnostic.code == code

@@ -119,7 +119,7 @@ def test_the_independent_checker_misses_no_barrier(name: str) -> None:
         barrier = [op for op in function.body.walk() if isinstance(op, Barrier)][number]
         containing_block = next(block for block in blocks(function) if barrier in block)
         containing_block.remove(barrier)
-        with pytest.raises(VerifyError, match="no meeting of the block's threads"):
+        with pytest.raises(VerifyError, match="no barrier of the block's threads"):
             barrier_check.check(function)
 
 

@@ -118,7 +118,7 @@ def test_a_copy_is_read_before_its_element_is_written(tmp_path: Path) -> None:
     function = prepare(kernel(tmp_path, UPDATE, 1000), SM_90A, Overrides(warps=4))
     assert barriers(function) == 1
     function.body.ops = [op for op in function.body.ops if not isinstance(op, Barrier)]
-    with pytest.raises(VerifyError, match="no meeting"):
+    with pytest.raises(VerifyError, match="no barrier"):
         barrier_check.check(function)
 
 

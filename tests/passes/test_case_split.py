@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuzz.slow_kernels import stored_divisions
 from tilec.diagnostics.diagnostic import CompileError
-from tilec.diagnostics.internal_errors import told_as_diagnostics
+from tilec.diagnostics.internal_errors import reported_as_diagnostics
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove, terms
 from tilec.passes.prover.atoms import Atoms
@@ -123,6 +123,6 @@ def test_work_is_the_same_on_every_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("error", "code"), [(RecursionError(), "E0512"), (MemoryError(), "E0812")])
 def test_a_stage_without_stack_or_memory_is_no_internal_error(error: Exception, code: str) -> None:
-    with pytest.raises(CompileError) as caught, told_as_diagnostics("stage `mlir`", lambda: None):
+    with pytest.raises(CompileError) as caught, reported_as_diagnostics("stage `mlir`", lambda: None):
         raise error
     assert [diagnostic.code for diagnostic in caught.value.diagnostics] == [code]

@@ -125,7 +125,7 @@ def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
     ("old", "new", "rows", "why"),
     [
         ("", "", 128, "`wgmma` does not make its product"),
-        ("range(tl.cdiv(K, BK))", "range(m + 1)", 64, "the turns of its loop follow from the tile"),
+        ("range(tl.cdiv(K, BK))", "range(m + 1)", 64, "the iterations of its loop depend on the tile"),
         ("range(tl.cdiv(K, BK))", "range(1, tl.cdiv(K, BK))", 64, "does not begin at 0"),
         ("out: tl.Out[", "out: tl.InOut[", 64, "`out` is not written once alone"),
     ],

@@ -41,7 +41,7 @@ def replicas(layout: Layout) -> int:
 
 
 @pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
-def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Target) -> None:
+def test_each_element_is_in_as_many_registers_as_the_layout_says(name: str, target: Target) -> None:
     function = shipped.prepared(name, target)
     warps = next(
         (op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps

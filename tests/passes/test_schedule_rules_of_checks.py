@@ -29,7 +29,7 @@ def test_an_element_that_all_threads_have_is_read_only_after_a_barrier(reads: bo
         k.emit(ops.Store(operands=[x, k.zeros((1,)), offset]))
     if reads:
         k.load(x, offset, shape=(1,))
-        with pytest.raises(VerifyError, match="no meeting of the block's threads between store"):
+        with pytest.raises(VerifyError, match="no barrier of the block's threads between store"):
             barrier_check.check(k.function)
     else:
         barrier_check.check(k.function)

@@ -199,7 +199,7 @@ def test_the_bytes_of_a_stage_are_reused_once_all_copies_are_complete() -> None:
     tile = "    %51 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 4>\n    put %50, %51 {steps = [1]}\n"
     good = ROLES.replace(barrier, free + tile).replace("shared_free %4, %3", "shared_free %3")
     verify(parse_function(good), SM_90A)
-    with pytest.raises(VerifyError, match="no meeting of the block's threads"):
+    with pytest.raises(VerifyError, match="no barrier of the block's threads"):
         verify(parse_function(good.replace(f"{barrier}    %51", "    %51")), SM_90A)
     freed_first = good.replace("    shared_free %4\n", "").replace(
         "    %38 = constant", "    shared_free %4\n    %38 = constant"
@@ -276,14 +276,14 @@ def hide_an_exchange(function: Function) -> None:
 
 
 FAULTS: list[tuple[str, Callable[[Function], None], str]] = [
-    ("rms_norm", lose_a_barrier, "no meeting of the block's threads"),
+    ("rms_norm", lose_a_barrier, "no barrier of the block's threads"),
     ("rms_norm", lose_a_put, "takes what was not put there"),
     ("rms_norm", take_by_itself, "passes elements between threads by itself"),
     ("rms_norm", combine_by_another_kind, "takes another reduction than was put there"),
     ("flash_attention", forget_a_conversion, "an operand is held as"),
     ("qk_norm_rope_kv", forget_a_conversion, "an operand is held as"),
     ("matmul", hide_an_exchange, "passes elements between threads by itself"),
-    ("matmul", lose_a_barrier, "no meeting of the block's threads"),
+    ("matmul", lose_a_barrier, "no barrier of the block's threads"),
     ("matmul", lose_a_put, "takes what was not put there"),
 ]
 

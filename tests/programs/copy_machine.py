@@ -141,8 +141,8 @@ class Machine:
     def mbarrier(self, op: Acquire | Wait | OrderWait) -> Steps:
         ring = self.rings[op.ring]
         if isinstance(op, OrderWait):
-            parity = self.values[op.parity] ^ (0 if op.place else 1)
-            while ring.pingpong_phases[op.place] % 2 == parity:
+            parity = self.values[op.parity] ^ (0 if op.consumer else 1)
+            while ring.pingpong_phases[op.consumer] % 2 == parity:
                 yield
             return
         stage, parity = self.values[op.stage], self.values[op.parity]
@@ -192,7 +192,7 @@ class Machine:
             case Release() if op.ring in self.rings:
                 self.release(self.rings[op.ring], v[op.stage])
             case OrderArrive():
-                self.rings[op.ring].pingpong_phases[(op.place + 1) % self.rings[op.ring].op.consumer_roles] += 1
+                self.rings[op.ring].pingpong_phases[(op.consumer + 1) % self.rings[op.ring].op.consumer_roles] += 1
             case SharedLoad():
                 v[op.result] = self.read(op.buffer, v[op.stage])
             case GroupMma():

@@ -11,7 +11,7 @@ import pytest
 from tilec.tuning.records import Place, read_records, shape_of
 from tilec.tuning.table import Kept, Table, read_table, stale
 
-THIS_PLACE = Place("H", "1", 132, "2026-11-22")
+THIS_GPU = Place("H", "1", 132, "2026-11-22")
 
 
 def test_a_line_for_each_result_and_a_truncated_line_loses_only_itself(tmp_path: Path) -> None:
@@ -19,13 +19,13 @@ def test_a_line_for_each_result_and_a_truncated_line_loses_only_itself(tmp_path:
     records = read_records(path, "H")
     records.describe("c1", {"constants": {"B": 1}})
     records.describe("c1", {"constants": {"B": 1}})
-    records.checked("c1", "", THIS_PLACE)
+    records.checked("c1", "", THIS_GPU)
     shape = shape_of({"N": 5, "M": 2})
-    records.timed(shape, {"c1": (3.0, 2.0, 4.0)}, THIS_PLACE)
+    records.timed(shape, {"c1": (3.0, 2.0, 4.0)}, THIS_GPU)
     path.write_bytes(path.read_bytes() + b'{"shape":{"N":')
     again = read_records(path, "H")
     assert (again.wrong, again.times, again.lost) == ({"c1": ""}, {shape: {"c1": (3.0, 2.0, 4.0)}}, 1)
-    again.timed(shape_of({"N": 6}), {"c1": (1.0, 1.0, 1.0)}, THIS_PLACE)
+    again.timed(shape_of({"N": 6}), {"c1": (1.0, 1.0, 1.0)}, THIS_GPU)
     assert len(read_records(path, "H").times) == 2
     assert read_records(path).device == "H"
     assert read_records(path, "another").times == {}

@@ -24,7 +24,7 @@ REFUSED_LATE = ("E0501", "E0502", "E0503", "E0505")
 
 
 @contextmanager
-def told_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator[None]:
+def reported_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator[None]:
     """Converts exceptions raised inside to CompileError. `what` describes the activity, such as "stage `mlir` of kernel `k`";
     `span` returns the kernel's location in its source, if any."""
     try:

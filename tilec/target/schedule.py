@@ -28,7 +28,7 @@ ORDERS: Final[dict[str, tuple[Family, ...]]] = {
 }
 """How consumers process a persistent block's tiles: `grid`, all consumers share each tile; `pingpong`, round-robin, each
 consumer has its own tile."""
-AFTER_WAIT: Final = "behind"
+AFTER_WAIT: Final = "after"
 BEFORE: Final = "before"
 NEXT: Final = (AFTER_WAIT, BEFORE)
 THREADS: Final = "threads"
@@ -92,7 +92,7 @@ class Schedule:
     bounds registers and shared memory; None: no bound. `persistent`: a block processes several tiles, in an order of `ORDERS`.
     `cluster`: blocks per cluster. `early`: prologue iterations or stages whose loads of resident tensors precede the grid
     dependency wait; None: as many iterations as registers allow, or a few stages. `next`: whether `launch_dependents` is issued
-    `before` or after (`behind`) this kernel's own wait. `store`: one of `STORES`."""
+    `before` or after (`after`) this kernel's own wait. `store`: one of `STORES`."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()

@@ -120,7 +120,7 @@ class Mbarriers(Subsystem):
     def acquire_phase(self, record: Record, lanes: Index) -> None:
         """These lanes observed the completion of the last phase: they acquire what was released and see the copied bytes. The
         bytes of new copies are stamped as written by one of these lanes, and acquiring the barrier orders a lane after
-        everything that this lane did so far. Each seed selects another lane. What it knows of other lanes is not passed on."""
+        everything that this lane did so far. Each seed selects another lane. Its knowledge of other lanes is not included."""
         clocks = self.ordering.clocks
         if record.unobserved_copies:
             observer = int(lanes[-1 - self.seed % len(lanes)])

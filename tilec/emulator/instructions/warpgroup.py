@@ -156,8 +156,8 @@ def _warpgroup_product(
     machine, span = d.machine, slice(at, at + GROUP)
     first = int(frame.lanes[at])
     _check_registers(frame, form, state, d, at, accumulate)
-    left, left_poison, left_places = _left(frame, form, at, d)
-    right, right_poison, right_places = _shared(frame, form.right, form.columns, form.right_kind, form.transposed[1], at, d)
+    left, left_poison, left_addresses = _left(frame, form, at, d)
+    right, right_poison, right_addresses = _shared(frame, form.right, form.columns, form.right_kind, form.transposed[1], at, d)
     left = -left if form.negate[0] else left
     right = -right if form.negate[1] else right
     accumulators = (
@@ -175,7 +175,7 @@ def _warpgroup_product(
     for position in range(len(form.targets)):
         values[position][span] = words[..., position].reshape(-1)
         poison[position, span] = flags[..., position].reshape(-1)
-    places = np.concatenate([left_places, right_places])  # one per chunk of 16 bytes
+    places = np.concatenate([left_addresses, right_addresses])  # one per chunk of 16 bytes
     shift = machine.ordering.shadow.shift
     granules = ((places >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
     reads = ((places >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)

@@ -65,7 +65,7 @@ def _has_column_vectors(layout: Layout, size: int) -> bool:
     return first is not None and first.axis == 0 and first.stride == 1 and first.extent * size >= ROW_PADDING_BYTES
 
 
-def exchange_bytes(op: Op, threads: int) -> int:
+def conversion_bytes(op: Op, threads: int) -> int:
     """Bytes of scratch that `op` needs on a block of `threads`; 0 if no element moves between threads."""
     match op:
         case Relayout():

@@ -79,7 +79,7 @@ def tile_warps(function: Function) -> int:
     return next((op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps)
 
 
-def way_out(function: Function, value: Value) -> str:
+def fewer_elements(function: Function, value: Value) -> str:
     """Suggestion for fewer elements per thread."""
     warps, size = tile_warps(function), value.tile.size
     warp_counts = () if warps < function.num_warps else (2, 4, 8, 16)  # a role's warps are derived from its tiles
@@ -94,4 +94,4 @@ def _refusal(code: str, message: str, function: Function, op: Op, value: Value) 
     location = op.loc or function.loc
     note = f"a thread has 255 registers of 32 bits, and holds well up to {FITTING_ELEMENTS} elements of a tile"
     label = Label(location, told(value)) if location else None
-    return Diagnostic(code, message, label, notes=(note,), hint=way_out(function, value))
+    return Diagnostic(code, message, label, notes=(note,), hint=fewer_elements(function, value))

@@ -275,7 +275,7 @@ def _pingpong_problem(function: Function, candidate: Candidate, schedule: Schedu
     """Why consumers cannot process tiles round-robin (pingpong)."""
     if schedule.consumer_roles == 1 or not schedule.persistent or persistent.problem(function) is not None:
         return None
-    reason = "it is a chain of products" if candidate.chain is not None else None
+    reason = "it is a back-to-back GEMM" if candidate.chain is not None else None
     text = reason or pingpong.problem(function, candidate.loop)
     return Problem("order", f"no `pingpong`: {text}", "leave `order` out") if text else None
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import vector_length
-from tilec.ir.layouts.thread_elements import largest, tile_warps, told, way_out
+from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
 from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
 from tilec.ir.ops.staging_ops import Put, ReduceTake, Relayout, Take
 from tilec.ir.text.lines import text_line
@@ -56,7 +56,7 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
     heaviest = largest(function)
     if heaviest is not None:
         op, value = heaviest
-        found.append(Note("spill", text_line(op), told(value), way_out(function, value)))
+        found.append(Note("spill", text_line(op), told(value), fewer_elements(function, value)))
     return tuple({(note.kind, note.text): note for note in reversed(found)}.values())[::-1]
 
 
@@ -110,7 +110,7 @@ def _summed_product(op: Reduce | ReduceTake, stored: dict[Value, Value]) -> list
 
 
 def _definition(value: Value, stored: dict[Value, Value]) -> Op | None:
-    """The operation behind a value, skipping casts, layout conversions and reshapes to the same shape."""
+    """The operation that defines a value, skipping casts, layout conversions and reshapes to the same shape."""
     owner = value.owner
     while isinstance(owner, Cast | Relayout | Take) or _keeps_shape(owner):
         assert isinstance(owner, Op)

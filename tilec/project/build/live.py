@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tilec import pipeline, progress
 from tilec.cache import FileDigests, Store, store_root
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic, Label, Span
-from tilec.diagnostics.internal_errors import told_as_diagnostics
+from tilec.diagnostics.internal_errors import reported_as_diagnostics
 from tilec.frontend import load_kernel, meant_for_compiler, outline, read_kernel
 from tilec.link import note_records
 from tilec.passes.analysis.facts import Facts, facts
@@ -146,7 +146,7 @@ def examine(live_task: _LiveTask, emit: Callable[[object], None]) -> None:
     stage_name = f"the front end of kernel `{request.kernel}`"
     function = None
     try:
-        with told_as_diagnostics(stage_name, lambda: None), progress.stage(stage_name, request.limits):
+        with reported_as_diagnostics(stage_name, lambda: None), progress.stage(stage_name, request.limits):
             root = Path(request.root)
             function = load_kernel(root / request.path, request.constants, root=root, texts=request.texts, uses=uses)
             emit(_FactsMessage(facts(function, uses, proven=False)))

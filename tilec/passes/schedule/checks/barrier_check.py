@@ -131,7 +131,7 @@ def _follow(start: Op, touch: Touch, graph: _Graph, accesses: dict[Op, Touches])
         touched = accesses.get(op, Touches())
         for later in touched.made:
             if may_conflict(touch, later) and not _is_ordered(touch, later, back_edges, graph):
-                raise VerifyError(f"no meeting of the block's threads between {_at(start)} and {_at(op)}")
+                raise VerifyError(f"no barrier of the block's threads between {_at(start)} and {_at(op)}")
         if not (touched.meets and graph.meets(op, start)):
             pending += [(following, back_edges) for following in graph.following[op]]
 

@@ -1,4 +1,4 @@
-"""Checks, independently of `bounds_fill`, that no stored element depends on rows that clipped copies skip.
+"""Checks, independently of `bounds_fill`, that no stored element depends on rows that copies without out-of-bounds fill skip.
 
 In: a function whose copies are marked, before it is split into roles. Out: nothing, or a VerifyError that names the copy. The
 pass works forwards from copies; this is a demand analysis backwards from stores, for all copies at once. On each axis of a
@@ -29,7 +29,7 @@ _KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduc
 
 
 def check(function: Function) -> None:
-    """Raise VerifyError if a clipped copy skips rows that are demanded. Functions without clipped copies pass."""
+    """Raise VerifyError if a copy without out-of-bounds fill skips rows that are demanded."""
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy) and op.clipped]
     if not copies:
         return

@@ -93,7 +93,7 @@ def _tile_ops(loop: For) -> set[Op]:
     ]
     sums = [op for op in loop.regions[0].walk() if any(offset.result in op.operands for offset in offsets)]
     if users != offsets or any(offset.operands[0] is not iteration for offset in offsets):
-        raise VerifyError(f"{loop.opcode}: its turns are used for more than the tile")
+        raise VerifyError(f"{loop.opcode}: its iterations are used for more than the tile")
     for op in sums:
         if not (isinstance(op, Binary) and op.kind == "add" and isinstance(op.operands[0].owner, BlockId)):
             raise VerifyError(f"{op.opcode}: a tile is block + turn * blocks")

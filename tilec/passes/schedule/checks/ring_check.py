@@ -242,7 +242,7 @@ class _Run(Operations):
             )
         }
         if len(op.regions) > 1 and len(bounds) > 1:
-            raise VerifyError(f"{at(op)}: roles go round a ring, and nothing says that they do so equally often")
+            raise VerifyError(f"{at(op)}: several roles wrap around a ring, and nothing says that they do so equally often")
 
     def progress(self, role_states: list[Role]) -> tuple[int, ...]:
         """A value that changes whenever some role makes progress."""
@@ -297,7 +297,7 @@ class _Run(Operations):
             if not has_pipeline:
                 return
             if self.role.copies_in_flight() or self.role.products:
-                raise VerifyError(f"{at(op)}: a pipeline goes on behind a branch")
+                raise VerifyError(f"{at(op)}: a pipeline continues after a branch")
 
 
 def _tile_dependent_bounds(tiles: For) -> Iterator[tuple[For, set[Value]]]:

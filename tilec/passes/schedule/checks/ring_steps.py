@@ -220,7 +220,9 @@ class Operations:
         """Block until the preceding consumer's `order_arrive`; the next stages then belong to this role up to its own."""
         ring, role = self.reader(op), self.role
         if op.ring in role.has_turn or role.released[op.ring] != role.waited[op.ring]:
-            raise VerifyError(f"{at(op)}: stages of the turn before were not given back, or it was not passed on")
+            raise VerifyError(
+                f"{at(op)}: stages of the consumer's last tile were not released, or the next consumer was not notified"
+            )
         iteration, parity = op.consumer + ring.op.consumer_roles * role.taken[op.ring], role.taken[op.ring] % 2
         if self.env.get(op.parity) != parity:
             raise VerifyError(f"{at(op)} names parity {self.env.get(op.parity)} where {parity} comes next")

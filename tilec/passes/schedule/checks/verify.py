@@ -24,7 +24,7 @@ from tilec.atoms.products import atom_of
 from tilec.ir import verifier
 from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.facts.touches import Touch, may_conflict, touches
-from tilec.ir.layouts.exchange import exchange_bytes, is_uniform, moves_space, renamed
+from tilec.ir.layouts.exchange import conversion_bytes, is_uniform, moves_space, renamed
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import interval, live_shared, shared_bytes
@@ -112,7 +112,7 @@ class _Walk:
             raise VerifyError(f"{_at(op)}: one thread of the role is here alone")
 
     def op(self, op: Op, warps: int) -> None:
-        if exchange_bytes(op, warps * 32):
+        if conversion_bytes(op, warps * 32):
             raise VerifyError(f"{_at(op)} passes elements between threads by itself")
         for layout in (value.layout for value in op.results if value.layout is not None):
             if layout.space not in self.spaces:

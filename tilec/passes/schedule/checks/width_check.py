@@ -1,4 +1,4 @@
-"""Checks that integer arithmetic behind control flow, copies and synchronization does not wrap: the no-wrap obligations of
+"""Checks that integer arithmetic of control flow, copies and synchronization does not wrap: the no-wrap obligations of
 operations that passes insert. The prover has those of operations that the author wrote.
 
 In: a prepared function in memory, since the text form does not record which values are proven (`Value.fits`). Out: nothing, or

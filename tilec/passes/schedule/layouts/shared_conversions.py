@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import reshaped, row_major, with_axes
-from tilec.ir.layouts.exchange import Steps, conversion_steps, exchange_bytes, is_uniform
+from tilec.ir.layouts.exchange import Steps, conversion_bytes, conversion_steps, is_uniform
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
 from tilec.ir.ops import Constant, Permute, Reduce, Reshape
@@ -67,7 +67,7 @@ def _block(block: Block, used_bytes: dict[Op, int], threads: int) -> None:
     for op in block.ops:
         for region in op.regions:
             _block(region, used_bytes, threads)
-        size = exchange_bytes(op, threads)
+        size = conversion_bytes(op, threads)
         ops += _stores_and_loads(op, size, scratch_offset(used_bytes.get(op, 0))) if size else [op]
     block.ops = ops
 

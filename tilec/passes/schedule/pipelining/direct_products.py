@@ -1,13 +1,13 @@
 """Batched MMAs (`mma` of rank 3) whose operands are loaded from global memory directly into the fragment registers.
 
-They are for GEMMs with a few rows of activations, where only one warp uses each weight element, so staging through shared
+They are for GEMMs of small M, where only one warp uses each weight element, so staging through shared
 memory gains nothing. Each warp computes whole products, or several share the rows of one; with split-K, the kernel sums the
 products.
 
 A fragment wants pairs of adjacent elements along K, but a thread loads 16 bytes at once most efficiently. A dot product does
 not depend on the order of its terms, so K of both operands is permuted: a thread's eight adjacent elements are its fragments of
 two instructions. With k = 32 j + 8 p + 4 s + 2 h + l, lane p of four loads all s, h, l; the instruction's order is 16 s + 8 h +
-2 p + l. The load gets the layout that results from the permutation, so threads exchange no elements.
+2 p + l. The load gets the layout that results from the permutation, so no element moves between threads.
 
 In: an `mma` of rank 3. Out: operations to insert before it; layouts on it and on the loads that feed it.
 """
@@ -78,8 +78,8 @@ def _permute_k(out: Emitter, value: Value, axis: int) -> Value:
 
 
 def _set_load_layout(value: Value, layout: Layout | None) -> None:
-    """Propagate `layout` back through reshapes, permutations and broadcasts to the load behind `value`, if threads can then
-    load 16-byte vectors."""
+    """Propagate `layout` back through reshapes, permutations and broadcasts to the load that defines `value`, if threads can
+    load 16-byte vectors then."""
     repeated: list[tuple[Value, Layout]] = []
     while isinstance(op := value.owner, Reshape | Permute | Broadcast) and op.operands[0].tile.rank and layout is not None:
         value = op.operands[0]

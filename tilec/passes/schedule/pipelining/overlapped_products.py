@@ -1,7 +1,7 @@
 """Intra-warpgroup overlap for back-to-back GEMMs: the second MMA runs while the next iteration computes on the first MMA's
 result (Shah et al., FlashAttention-3, 2024, "Intra-warpgroup overlap").
 
-In: the consumer loop of `back_to_back_staging`, before rewriting. Out: in its place
+In: the consumer loop of `back_to_back_staging`, before rewriting. Out: instead of it
 
     if there is an iteration:
         first iteration: wait; MMA 1; wait for it, release its stage; compute on its result

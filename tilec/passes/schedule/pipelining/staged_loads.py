@@ -94,7 +94,7 @@ def invariant_operand(
 
 
 def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
-    """The load behind `value`, of rank 2 or more, and whether `value` is its transpose; None if there is no such load."""
+    """The load that defines `value`, of rank 2 or more, and whether `value` is its transpose; None if there is no such load."""
     transposed, op = False, value.owner
     while isinstance(op, Permute | Reshape):
         if isinstance(op, Permute):

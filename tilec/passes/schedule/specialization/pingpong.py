@@ -10,7 +10,7 @@ consumers' tiles:
 
 `consumers` runs after the roles are known: consumer i of n gets a copy of the loop over `range(i, turns, n)`, which
 starts at its first tile's ring position and has its own scratch. The producer still processes all tiles. All tiles use the same
-number of stages, so the tile's number alone determines its stages, and consumers exchange no ring position. The loop variable
+number of stages, so the tile's number alone determines its stages, and consumers share no ring position. The loop variable
 one step after a consumer's last iteration may exceed i32; it is only compared, and lowering compares it as unsigned.
 """
 
@@ -34,7 +34,7 @@ def problem(function: Function, loop: For) -> str | None:
     if bounds != [0, 1]:
         return "its loop does not begin at 0 in steps of 1"
     if loop.upper not in launch_values(function):
-        return "the turns of its loop follow from the tile"
+        return "the iterations of its loop depend on the tile"
     shared = [p.name for p in function.parameters if p.access not in (None, Access.IN, Access.OUT)]
     shared += [str(op.operands[0].name) for op in function.body.walk() if op.attributes().get("unsafe") is not None]
     return f"`{shared[0]}` is not written once alone, and nothing orders two consumers there" if shared else None
