@@ -261,3 +261,10 @@ def test_values_lose_their_names_and_keep_their_types() -> None:
     assert all(a.attributes() == b.attributes() for a, b in ops)
     assert any(isinstance(a, Constant) for a, _ in ops)
     assert all(not value.name for _, b in ops for value in b.results)
+
+
+@pytest.mark.parametrize("name", ["matmul", "flash_attention"])
+def test_a_function_in_a_traceback_is_no_longer_than_a_few_texts(name: str) -> None:
+    """pytest prints the arguments of each frame: values that printed the operations that own them would print for hours."""
+    function = shipped.prepared(name, SM_90A)
+    assert len(repr(function)) < 20 * len(print_function(function))

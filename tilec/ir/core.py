@@ -30,7 +30,7 @@ class Value:
 
     type: Type
     name: str = ""
-    owner: Op | Block | None = None
+    owner: Op | Block | None = field(default=None, repr=False)  # whose repr has this value
     layout: Layout | None = None
     fits: bool = False
 
