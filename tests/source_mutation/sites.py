@@ -10,7 +10,7 @@ import ast
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -194,10 +194,19 @@ def _is_message(node: ast.AST) -> bool:
     return isinstance(node, ast.keyword) and node.arg in ("hint", "label", "notes")
 
 
-def chosen(root: Path, count: int, without: Collection[str] = ()) -> list[Mutant]:
+def rooms(root: Path) -> list[tuple[Path, float]]:
+    """All source files of the compiler and of the engine, of the same weight."""
+    found = (path for package in ("tilec", "engine") for path in sorted((root / package).rglob("*.py")))
+    return [(path, 1.0) for path in found if path.name != "__init__.py"]
+
+
+def chosen(
+    root: Path, count: int, without: Collection[str] = (), among: Sequence[tuple[Path, float]] | None = None
+) -> list[Mutant]:
     """`count` mutants: by file in proportion to weight and the root of its size, at most two in a function, operators mixed.
-    In place of those in `without` (identities) stands the next of the same file."""
-    pools = {path: (mutants(root, path), weight) for path, weight in files(root)}
+    `among`: the files, with their weight; None: those of `files`. A mutant in `without` (identities) is replaced by the next of
+    its file."""
+    pools = {path: (mutants(root, path), weight) for path, weight in (files(root) if among is None else among)}
     total = sum(weight * sqrt(len(pool)) for pool, weight in pools.values())
     shares = sorted(
         ((weight * sqrt(len(pool)) * count / total, path) for path, (pool, weight) in pools.items() if pool), reverse=True

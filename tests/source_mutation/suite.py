@@ -73,34 +73,24 @@ RULES = ("*/test_rules_of_*.py", "*/test_schedule_rules_of_*.py", "*/test_meanin
 
 DEFAULT = "default run:"
 """First word of a step that leaves campaigns out."""
+CORE = "core, all failures:"
+"""First word of a step that runs the tests of `core` and does not end at the first failure."""
 
 
 def command(step: Step) -> list[str]:
     """The command line of a step, for the root of a tree."""
     if step == RATCHET:
         return [sys.executable, "-P", "-m", "tilec", "ratchet", "--jobs", "1"]
+    marks = "core" if CORE in step else "not gpu and not campaign" if DEFAULT in step else "not gpu"
     return [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "--tb=line",
-        "-rfE",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        "0",
-        "-m",
-        "not gpu and not campaign" if DEFAULT in step else "not gpu",
-        *targets(step),
-    ]
+        sys.executable, "-P", "-m", "pytest", *([] if CORE in step else ["-x"]), "-q", "--tb=line", "-rfE",
+        "-p", "no:cacheprovider", "-n", "0", "-m", marks, *targets(step),
+    ]  # fmt: skip
 
 
 def targets(step: Step) -> list[str]:
     """What a step runs: test files, or the ratchet."""
-    return [target for target in step if target != DEFAULT]
+    return [target for target in step if target not in (CORE, DEFAULT)]
 
 
 def _files(root: Path, target: str) -> list[str]:

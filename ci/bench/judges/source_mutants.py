@@ -247,8 +247,9 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
             list(pool.map(work, todo))
 
 
-def find_reach(wanted: list[Mutant], jobs: int) -> dict[str, list[str]]:
-    """Run every file of the wide steps once in a tree with probes: test files by identity."""
+def find_reach(wanted: list[Mutant], jobs: int, test_files: list[str], selection: str) -> dict[str, list[str]]:
+    """Run every test file once in a tree with probes, with the tests of a selection (`DEFAULT` or `CORE`): test files by
+    identity."""
     found: dict[str, list[str]] = {m.identity: [] for m in wanted}
     with tempfile.TemporaryDirectory() as folder:
         trees: Queue[Tree] = Queue()
@@ -260,13 +261,13 @@ def find_reach(wanted: list[Mutant], jobs: int) -> dict[str, list[str]]:
         def run(file: str) -> tuple[str, set[str]]:
             tree = trees.get()
             try:
-                tree.run((DEFAULT, file), 10 * LIMIT)
+                tree.run((selection, file), 10 * LIMIT)
                 return file, reached(tree.root)
             finally:
                 trees.put(tree)
 
         with ThreadPoolExecutor(jobs) as pool:
-            for file, identities in pool.map(run, wide_files(ROOT)):
+            for file, identities in pool.map(run, test_files):
                 print(f"{file} reaches {len(identities)}", flush=True)
                 for identity in identities:
                     found[identity].append(file)
@@ -327,7 +328,7 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
         wanted = [every[identity] for identity in options.only]
     reach_file = options.out / "verdicts" / REACH
     if options.reach:
-        write_map(reach_file, find_reach(wanted, options.jobs))
+        write_map(reach_file, find_reach(wanted, options.jobs, wide_files(ROOT), DEFAULT))
         return 0
     verdicts, some = Verdicts("source_mutants", options.out / "verdicts"), bool(options.only or options.steps)
     state = State(verdicts, wanted, read_map(reach_file))
