@@ -20,6 +20,7 @@ CASES: Final = {
     "ptx_semantics_gpu": Case("the emulator against a GPU, instruction by instruction"),
     "emulator_faults": Case("mistakes in PTX that the emulator finds"),
     "source_mutants": Case("mistakes in tilec's own source that tests find"),
+    "kill_matrix": Case("which tests of core notice which mistakes in tilec's own source"),
     "hostile": Case("hostile bundles, artifacts, models, stores, builds and kernels"),
     "faults": Case("cache and bundles under kills, damage, full disks"),
     "tampering": Case("tampering with signed bundles, signatures and policies"),

@@ -1,18 +1,17 @@
 """Which tests of `core` notice each of many mistakes in tilec's own source: all of them, not the first.
 
-`judges.py kill_matrix --count 100` writes `kill_matrix.json` and `kill_matrix.md`. Mistakes are those of `source_mutants`, spread
-over all files of `tilec` and `engine`. `core` has one case of each test function that takes little time, so a row is a mistake
-and a column is a function. `--reach` finds which test files reach each mistake; only these run. Every finished mistake is a
-line of `verdicts/kill_matrix.txt`, valid while the function with the mistake and all tests stay as they are.
+`judges.py kill_matrix --count 100` writes `kill_matrix.json` and `kill_matrix.md`. Mistakes are those of `source_mutants`, from
+all files of `tilec` and `engine`. `core` has one case of each test function that takes little time, so a row is a mistake and a
+column is a function. `--reach` finds which test files reach each mistake; only these run. Every finished mistake is a line of
+`verdicts/kill_matrix.txt`, valid while the function with the mistake and all tests stay as they are.
 
-A function that no other function's kills contain is worth its time. One whose kills another has as well may be merged with it
-or dropped, if it was written for the same rule; one without kills says little, since each function has few mistakes here.
+A function whose kills another function has as well may be merged with it or dropped, if both were written for the same rule.
+One without kills proves nothing about it: each function of the source has few mistakes here.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 import threading
 import time
@@ -36,7 +35,6 @@ from tests.source_mutation.suite import CORE
 
 REACH: Final = "kill_matrix_reach.json"
 HANG: Final = "a run that does not end"
-PASSED: Final = re.compile(r"^(\d+) passed|\b(\d+) passed", re.MULTILINE)
 
 
 def killers(output: str) -> list[str]:
@@ -117,7 +115,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "", "## Mistakes that `core` does not notice", "",
         *(f"- `{row['path']}:{row['line']}` `{row['function']}`, {row['operator']}" for row in rows if not row["killers"]),
     ]  # fmt: skip
-    return page("Which tests notice which mistakes", lines)
+    return page(["# Which tests notice which mistakes", "", *lines])
 
 
 def measure(options: argparse.Namespace) -> front.Outcome | int:
