@@ -65,7 +65,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   proxy_fence
   barrier {scope = "block"}
   %25 = shared_load %24, %3 {row = 0, column = 0, transposed = false} : f32[16, 16]
-  release %32 {held = 0}
+  release %32 {unreleased = 0}
   drain %32
   %26 = shared_alloc %32 {offset = 2048, alignment = 1024} : shared<bf16, [64, 64], stages 3>
   %27 = constant {value = 0x0.0p+0} : f32[64, 64]
@@ -76,10 +76,10 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %30 = binary_in_range %11, %11 {kind = "shr"} : i32[16]
   %31 = dim {symbol = "S"} : i64
   %33 = shared_alloc {offset = 65536} : scratch<1088>
-  put %33, %5 {steps = [17, 1]}
-  %34 = take %33 {steps = [17, 1]} : f32[16, 16]
-  reduce_put %33, %5 {kind = "sum", axis = 0}
-  %35 = reduce_take %33, %5 {kind = "sum", axis = 0} : f32[16]
+  scratch_store %33, %5 {steps = [17, 1]}
+  %34 = scratch_load %33 {steps = [17, 1]} : f32[16, 16]
+  reduce_store %33, %5 {kind = "sum", axis = 0}
+  %35 = reduce_combine %33, %5 {kind = "sum", axis = 0} : f32[16]
   shared_free %33, %24
   %40 = ring {sync = "mbarriers", offset = 70000, readers = 4, consumer_roles = 2} : ring<3>
   order_wait %40, %3 {consumer = 0}
@@ -90,7 +90,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
     %36 = cast %e : bf16
   }
   %41 = shared_alloc {offset = 71680, alignment = 1024} : scratch<1024>
-  put_rows %41, %14 {column = 0, columns = 16}
+  scratch_store_rows %41, %14 {column = 0, columns = 16}
   tensor_store %z, %41, %0, %1 {rows = 16, columns = 16, column = 0}
   wait_stores %41 {pending = 0, complete = true}
   %37 = grid_extent {axis = 1} : i32
@@ -220,7 +220,7 @@ BROKEN = [
     ("transposed = false} : f32[16, 16]", "transposed = false} : f32[256]", "the result is a matrix of the dtype"),
     ("  wait_prior", "  wait_prior %0", "wait_prior: 1 operands instead of 0"),
     ("wait %32 {pending = 1}", "wait %32 {pending = -1}", "wait: -1 groups cannot be pending"),
-    ("release %32 {held = 0}", "release %32 {held = -1}", "release: -1 stages cannot be held"),
+    ("release %32 {unreleased = 0}", "release %32 {unreleased = -1}", "release: -1 stages cannot be unreleased"),
     ("acquire %32", "acquire %24", "acquire: operand 0 is shared<f32"),
     ("acquire %32", "acquire", "acquire: 0 operands, at least 1 are needed"),
     ("%32 = ring : ring<3>", "%32 = ring : ring<0>", "ring<0> is not a ring"),
@@ -234,12 +234,12 @@ BROKEN = [
     ("shared_alloc {offset = 65536}", "shared_alloc %32 {offset = 65536}", "scratch has no ring"),
     ("scratch<1088>", "scratch<1080>", "the tile fits the scratch"),
     ("scratch<1088>", "scratch<0>", "scratch<0> is not a shared buffer"),
-    ("put %33, %5 {steps = [17, 1]}", "put %33, %5 {steps = [17]}", "a step for each axis"),
-    ("put %33, %5 {steps = [17, 1]}", "put %33, %5 {steps = [17, 0]}", "a step for each axis"),
-    ("put %33, %5", "put %24, %5", "put: operand 0 is shared<f32"),
-    ("take %33 {steps = [17, 1]}", "take %33 {steps = [99, 1]}", "the tile fits the scratch"),
-    ('reduce_put %33, %5 {kind = "sum"', 'reduce_put %33, %5 {kind = "mean"', "unknown kind mean"),
-    ('reduce_put %33, %5 {kind = "sum", axis = 0}', 'reduce_put %33, %5 {kind = "sum", axis = 2}', "axis out of range"),
+    ("scratch_store %33, %5 {steps = [17, 1]}", "scratch_store %33, %5 {steps = [17]}", "a step for each axis"),
+    ("scratch_store %33, %5 {steps = [17, 1]}", "scratch_store %33, %5 {steps = [17, 0]}", "a step for each axis"),
+    ("scratch_store %33, %5", "scratch_store %24, %5", "scratch_store: operand 0 is shared<f32"),
+    ("scratch_load %33 {steps = [17, 1]}", "scratch_load %33 {steps = [99, 1]}", "the tile fits the scratch"),
+    ('reduce_store %33, %5 {kind = "sum"', 'reduce_store %33, %5 {kind = "mean"', "unknown kind mean"),
+    ('reduce_store %33, %5 {kind = "sum", axis = 0}', 'reduce_store %33, %5 {kind = "sum", axis = 2}', "axis out of range"),
     ('%33, %5 {kind = "sum", axis = 0} : f32[16]', '%33, %5 {kind = "argmax", axis = 0} : f32[16]', "the result is i32"),
     ("shared_free %33, %24", "shared_free", "it frees something"),
     ("shared_free %33, %24", "shared_free %33, %5", "operand 1 is f32[16, 16]"),
@@ -297,9 +297,9 @@ BROKEN = [
         'wait_mma %5 {family = "wgmma", pending = 0}',
         "the result has the operand's type",
     ),
-    ("put_rows %41, %14", "put_rows %24, %14", "put_rows: operand 0 is shared<f32"),
-    ("put_rows %41, %14", "put_rows %41, %5", "the tile is a matrix of 16-bit elements"),
-    ("put_rows %41, %14 {column = 0", "put_rows %41, %14 {column = 1", "the columns are those of the tile"),
+    ("scratch_store_rows %41, %14", "scratch_store_rows %24, %14", "scratch_store_rows: operand 0 is shared<f32"),
+    ("scratch_store_rows %41, %14", "scratch_store_rows %41, %5", "the tile is a matrix of 16-bit elements"),
+    ("scratch_store_rows %41, %14 {column = 0", "scratch_store_rows %41, %14 {column = 1", "the columns are those of the tile"),
     ("{column = 0, columns = 16}", "{column = 0, columns = 8}", "a row has 32, 64 or 128 bytes"),
     ("scratch<1024>", "scratch<496>", "the rows fit the scratch"),
     ("tensor_store %z", "tensor_store %out", "the tensor has 16-bit elements"),

@@ -18,7 +18,7 @@ from tilec.assemble.sass import disassemble, instructions
 from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.ir.ops.staging_ops import SharedAlloc
-from tilec.ir.ops.store_ops import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
+from tilec.ir.ops.store_ops import ELEMENT_BYTES, ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Roles
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.layouts.tensor_stores import parts_of
@@ -131,7 +131,7 @@ def test_a_store_of_one_tile_reuses_bytes_of_the_ring() -> None:
     kernel = made("bf16", 128, 128, stages=3, store="tma")
     assert kernel.lowered.dynamic_shared_bytes == made("bf16", 128, 128, stages=3).lowered.dynamic_shared_bytes
     ops = [type(op) for op in kernel.prepared.body.walk()]
-    assert (ops.count(PutRows), ops.count(TensorStore), ops.count(WaitStores)) == (2, 2, 1)
+    assert (ops.count(ScratchStoreRows), ops.count(TensorStore), ops.count(WaitStores)) == (2, 2, 1)
 
 
 TEXT = '''"""A product."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Constant, For, If
 from tilec.ir.ops.staging_ops import GroupMma, SharedAlloc, TensorCopy, WaitMma
-from tilec.ir.ops.store_ops import PutRows, TensorStore, WaitStores
+from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import (
     Acquire,
     Barrier,
@@ -36,8 +36,8 @@ from tilec.ir.types import TileType, i32
 
 Change = Callable[[Function, Op], None]
 ORDERING = (
-    Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, OrderWait, OrderArrive, PutRows, TensorStore,
-    WaitStores,
+    Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, OrderWait, OrderArrive, ScratchStoreRows,
+    TensorStore, WaitStores,
 )  # fmt: skip
 MOVABLE = (*ORDERING, GroupMma, WaitMma)
 
@@ -161,8 +161,8 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                 lambda f, o: _attribute(o, "operands", [*o.operands[:3], *o.operands[:2:-1]]),
             )
             if op.sub_tiles == 1:
-                kind = "brings rows outside" if op.clipped else f"leaves out rows of {op.source.name}"
-                yield kind, "", lambda f, o: _attribute(o, "clipped", not op.clipped)
+                kind = "brings rows outside" if op.unfilled else f"leaves out rows of {op.source.name}"
+                yield kind, "", lambda f, o: _attribute(o, "unfilled", not op.unfilled)
         case WaitStores():
             more = op.pending + 1
             yield "waits for fewer stores", f"pending {more}", lambda f, o: _attribute(o, "pending", more)
@@ -174,7 +174,7 @@ def _changes_of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                     f"not of operand {index}",
                     lambda f, o, p=index: _attribute(o, "operands", [*o.operands[:p], *o.operands[p + 1 :]]),
                 )
-        case PutRows() | TensorStore():
+        case ScratchStoreRows() | TensorStore():
             for column in (op.column - op.columns, op.column + op.columns):
                 yield "stores other columns", str(column), lambda f, o, n=column: _attribute(o, "column", n)
             if isinstance(op, TensorStore):

@@ -72,20 +72,20 @@ CASES = {
 """The dim of `out`'s rows, the precondition, the store, and the tensors whose copies skip out-of-bounds rows."""
 
 
-def clipped(function: Function) -> set[str]:
+def unfilled(function: Function) -> set[str]:
     """The tensors whose copies skip out-of-bounds rows; either all copies of a tensor do, or none."""
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy)]
-    found = {function.parameter_of(op.source).name for op in copies if op.clipped}
-    assert not found & {function.parameter_of(op.source).name for op in copies if not op.clipped}
+    found = {function.parameter_of(op.source).name for op in copies if op.unfilled}
+    assert not found & {function.parameter_of(op.source).name for op in copies if not op.unfilled}
     return found
 
 
 def check_refuses(function: Function, copy: TensorCopy) -> None:
     """The independent checker refuses the function if this copy skips out-of-bounds rows too."""
-    copy.clipped = True
+    copy.unfilled = True
     with pytest.raises(VerifyError, match="leaves out rows that are asked for"):
         bounds_fill_check.check(function)
-    copy.clipped = False
+    copy.unfilled = False
 
 
 def written(folder: Path, case: str) -> Function:
@@ -102,7 +102,7 @@ def prepared(folder: Path, case: str) -> Function:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_not_filled_if_no_stored_element_depends_on_them(case: str, tmp_path: Path) -> None:
-    assert clipped(prepared(tmp_path, case)) == CASES[case][3]
+    assert unfilled(prepared(tmp_path, case)) == CASES[case][3]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -116,13 +116,13 @@ def test_an_independent_checker_works_backwards_from_stored_elements(
     def checked(function: Function) -> Function:
         mark(function)
         bounds_fill_check.check(function)
-        for copy in [op for op in function.body.walk() if isinstance(op, TensorCopy) and not op.clipped]:
+        for copy in [op for op in function.body.walk() if isinstance(op, TensorCopy) and not op.unfilled]:
             check_refuses(function, copy)
             refused.add(function.parameter_of(copy.source).name)
         return function
 
     monkeypatch.setattr(bounds_fill, "mark", checked)
-    assert clipped(prepared(tmp_path, case)) == {"a", "b"} - refused
+    assert unfilled(prepared(tmp_path, case)) == {"a", "b"} - refused
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -145,7 +145,7 @@ def test_rows_of_the_previous_tile_are_not_those_of_the_current_tile(later: bool
         store.operands[1] = loop.regions[0].add_argument(store.tile.tile, "before")
         function.body.ops[:0] = nothing.ops
     verify(function)
-    assert clipped(bounds_fill.mark(function)) == (set[str]() if later else {"a", "b"})
+    assert unfilled(bounds_fill.mark(function)) == (set[str]() if later else {"a", "b"})
     bounds_fill_check.check(function)
     for op in function.body.walk():
         if later and isinstance(op, TensorCopy):
@@ -166,7 +166,7 @@ def test_rows_of_the_previous_tile_are_not_those_of_the_current_tile(later: bool
 )
 def test_shipped_kernels(kernel: Any, names: set[str]) -> None:
     """In attention, every query depends on every row of keys."""
-    assert clipped(kernel().prepared) == names
+    assert unfilled(kernel().prepared) == names
 
 
 @pytest.mark.parametrize("case", ["a sum of columns", "a sum of rows", "rows of another extent"])
@@ -177,7 +177,7 @@ def test_the_emulator_finds_an_observed_row(case: str, tmp_path: Path) -> None:
     wrong = parse_function(print_function(right))
     for op in wrong.body.walk():
         if isinstance(op, TensorCopy):
-            op.clipped = True
+            op.unfilled = True
     assert emulated(tmp_path, case, right).clean
     assert "uninitialised" in {fault.kind for fault in emulated(tmp_path, case, wrong).faults}
 

@@ -17,7 +17,7 @@ from tilec.ir.core import Function, VerifyError
 from tilec.ir.layouts.blocked_layouts import vector_length
 from tilec.ir.ops import Load, Mma
 from tilec.ir.ops.launch_ops import WaitPrior
-from tilec.ir.ops.staging_ops import Put
+from tilec.ir.ops.staging_ops import ScratchStore
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
 from tilec.target.schedule import Role, Schedule
@@ -54,7 +54,7 @@ def test_operands_are_loaded_in_full_vectors_and_not_converted_between_threads(t
         if last in op.results:
             break
     assert len(products) == 3  # two peeled iterations, and the loop's
-    assert not any(isinstance(op, Put) and op.operands[1].tile.dtype.bits == 16 for op in before)
+    assert not any(isinstance(op, ScratchStore) and op.operands[1].tile.dtype.bits == 16 for op in before)
 
 
 def test_weights_of_the_first_iterations_do_not_wait() -> None:

@@ -11,7 +11,7 @@ from tilec.ir import ops
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import hidden
 from tilec.ir.layouts.layout import Layout, register_map
-from tilec.ir.ops.staging_ops import Part, ReduceTake, Relayout, SharedLoad, Take
+from tilec.ir.ops.staging_ops import Part, ReduceCombine, Relayout, ScratchLoad, SharedLoad
 from tilec.target.targets import SM_90A
 
 ATTENTION = ("flash_attention", "decode_attention")
@@ -47,9 +47,9 @@ def test_nothing_else_moves_between_threads_in_the_loop(kernel: str) -> None:
         found = [(op, value, required) for op in body.walk() for value, required in moves(op)]
         assert len(found) > 20
         assert all(is_free(value, required) for _, value, required in found)
-        moved = [op for op in body.walk() if isinstance(op, Take | ReduceTake)]
+        moved = [op for op in body.walk() if isinstance(op, ScratchLoad | ReduceCombine)]
         # The weights of decode attention are the result of one product and the right operand of the next, which is transposed.
-        assert [op.opcode for op in moved] == ["take"] * (kernel == "decode_attention")
+        assert [op.opcode for op in moved] == ["scratch_load"] * (kernel == "decode_attention")
         assert all(op.result.tile.size <= 512 for op in moved)
         for argument, yielded in zip(body.arguments[1:], body.ops[-1].operands, strict=True):
             assert argument.layout == yielded.layout
@@ -75,7 +75,7 @@ def test_the_query_is_converted_once_and_keys_and_values_are_loaded_through_shar
             assert {type(value.owner) for value in product.operands[:2]} == {Part, SharedLoad}
         assert not any(isinstance(op, ops.Load) for op in loop.regions[0].walk())
     sources = {op.operands[0] for op in function.body.walk() if isinstance(op, Part)}
-    outside = [op for op in function.body.ops if isinstance(op, Relayout | Take) and op.result in sources]
+    outside = [op for op in function.body.ops if isinstance(op, Relayout | ScratchLoad) and op.result in sources]
     assert len(outside) == 1
 
 

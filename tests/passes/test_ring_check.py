@@ -153,18 +153,18 @@ def never_drain(function: Function) -> None:
 
 def release_before_the_reads(function: Function) -> None:
     release, barrier = inside(function, Release)[0], inside(function, Barrier)[0]
-    release.held = 0  # pyright: ignore[reportAttributeAccessIssue]
+    release.unreleased = 0  # pyright: ignore[reportAttributeAccessIssue]
     drop(function, release)
     home = next(block for block in blocks(function.body) if barrier in block.ops)
     home.ops.insert(home.ops.index(barrier) + 1, release)
 
 
 def release_what_a_product_reads(function: Function) -> None:
-    inside(function, Release)[0].held = 0  # pyright: ignore[reportAttributeAccessIssue]
+    inside(function, Release)[0].unreleased = 0  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def hold_one_more(function: Function) -> None:
-    inside(function, Release)[0].held += 1  # pyright: ignore[reportAttributeAccessIssue]
+    inside(function, Release)[0].unreleased += 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def copy_before_the_barrier(function: Function) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.passes.builder import Access, Kernel
 from tilec.ir import ops
 from tilec.ir.core import Op, Value
-from tilec.ir.ops.staging_ops import Put, SharedAlloc, Take
+from tilec.ir.ops.staging_ops import ScratchLoad, ScratchStore, SharedAlloc
 from tilec.ir.types import ScratchType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.relevance import deciding_ops, trusted_ops
@@ -34,8 +34,8 @@ def converted_index() -> tuple[Kernel, Value, Op]:
     alloc = SharedAlloc()
     k.emit_region(alloc)
     alloc.define(ScratchType(128))
-    k.emit(Put(operands=[alloc.result, indices], steps=(1,)))
-    taken = k.emit(Take(operands=[alloc.result], steps=(1,)), indices.tile).result
+    k.emit(ScratchStore(operands=[alloc.result, indices], steps=(1,)))
+    taken = k.emit(ScratchLoad(operands=[alloc.result], steps=(1,)), indices.tile).result
     return k, indices, k.scatter(out, taken, mask=True)
 
 

@@ -91,7 +91,7 @@ KERNEL = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {{
       %20, %21 = for %0, {bound[0]}, %1, {begin} {{variable = "k"}} : i32, i32 {{
       ^(%22: i32, %23: i32, %24: i32)
         wait %4, %23, %24 {{pending = 0}}
-        release %4, %23 {{held = 0}}
+        release %4, %23 {{unreleased = 0}}
         %25 = compare %23, %2 {{kind = "eq"}} : bool
         %26 = binary %23, %1 {{kind = "add"}} : i32
         %27 = select %25, %0, %26 : i32

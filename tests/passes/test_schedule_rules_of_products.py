@@ -11,7 +11,7 @@ from tilec.diagnostics.diagnostic import CompileError
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.ir.ops import Cast, Mma
-from tilec.ir.ops.staging_ops import GroupProduct, PackPairs, Put
+from tilec.ir.ops.staging_ops import GroupProduct, PackPairs, ScratchStore
 from tilec.passes.schedule import choose, prepare
 from tilec.passes.schedule.pipelining import overlapped_products
 from tilec.passes.schedule.pipelining.back_to_back import BackToBack
@@ -141,5 +141,5 @@ def test_an_operand_is_converted_if_a_reshape_splits_its_fragments(
     path = tmp_path / "side_by_side.py"
     path.write_text(HEAD + DIRECT.format(shape=shape, moved=moved))
     prepared = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(warps=3))
-    exchanged = [op for op in prepared.body.walk() if isinstance(op, Put) and op.operands[1].tile.dtype.bits == 16]
+    exchanged = [op for op in prepared.body.walk() if isinstance(op, ScratchStore) and op.operands[1].tile.dtype.bits == 16]
     assert bool(exchanged) != as_multiplied

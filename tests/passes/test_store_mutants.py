@@ -20,7 +20,7 @@ from tilec.target.schedule import Overrides
 from tilec.target.targets import SM_90A
 
 STORED = (
-    "put_rows dropped", "tensor_store dropped", "tensor_store doubled", "wait_stores dropped", "proxy_fence dropped",
+    "scratch_store_rows dropped", "tensor_store dropped", "tensor_store doubled", "wait_stores dropped", "proxy_fence dropped",
     "waits for fewer stores", "stores other columns", "barrier of other threads",
 )  # fmt: skip
 

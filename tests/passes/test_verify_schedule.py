@@ -12,7 +12,7 @@ from tests.campaign import chosen
 from tilec.ir.core import Block, Function, Op, VerifyError
 from tilec.ir.layouts.operand_layouts import operand_layouts
 from tilec.ir.ops import Reduce
-from tilec.ir.ops.staging_ops import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
+from tilec.ir.ops.staging_ops import GroupMma, ReduceCombine, ReduceStore, Relayout, ScratchLoad, ScratchStore, SharedAlloc
 from tilec.ir.ops.sync_ops import Barrier, SharedFree
 from tilec.ir.text.parser import parse_function
 from tilec.ir.text.printer import print_function
@@ -45,7 +45,7 @@ ROLES = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {
       wait %3, %13, %31 {pending = 0}
       %14 = group_mma %4, %13, %4, %13, %38 {family = "wgmma"} : f32[64, 64] ACCUMULATOR
       %39 = wait_mma %14 {family = "wgmma", pending = 0} : f32[64, 64] ACCUMULATOR
-      release %3, %13 {held = 0}
+      release %3, %13 {unreleased = 0}
       %15 = compare %13, %2 {kind = "eq"} : bool
       %16 = binary %13, %1 {kind = "add"} : i32
       %17 = select %15, %0, %16 : i32
@@ -109,7 +109,7 @@ def test_one_role_is_the_block() -> None:
 WAIT = "      wait %3, %13, %31 {pending = 0}\n"
 ACQUIRE = "      acquire %3, %7, %35 {expected = 8192}\n"
 COPY = "      tensor_copy %a, %4, %7, %0, %6 {row_axis = -2, sub_tiles = 1, unsafe = none}\n"
-RELEASE = "      release %3, %13 {held = 0}\n"
+RELEASE = "      release %3, %13 {unreleased = 0}\n"
 DONE = '      %39 = wait_mma %14 {family = "wgmma", pending = 0}'
 BROKEN = [
     (ACQUIRE, "", "goes into a stage that was not acquired"),
@@ -132,7 +132,7 @@ BROKEN = [
     (WAIT, WAIT.replace("%31", "%0"), "names stage and parity (0, 0) where (0, 1) come next"),
     (WAIT, WAIT.replace("%13", "%0"), "names stage and parity (0, 0) where (1, 0) come next"),
     (RELEASE, "", "waits for ever"),
-    (RELEASE, RELEASE.replace("held = 0", "held = 4"), "no stage, or several, could be given back"),
+    (RELEASE, RELEASE.replace("unreleased = 0", "unreleased = 4"), "no stage, or several, could be given back"),
     (RELEASE, RELEASE.replace("%13", "%0"), "names stage and parity (0,) where (1,) come next"),
     (RELEASE, RELEASE + RELEASE, "names stage and parity"),
     (WAIT, WAIT + RELEASE, "given back"),
@@ -182,13 +182,13 @@ def test_more_registers_than_a_multiprocessor_has_are_refused() -> None:
 
 def test_two_roles_do_not_share_scratch() -> None:
     scratch = "  %50 = shared_alloc {offset = 131072, alignment = 128} : scratch<4096>\n  roles"
-    tile = "    %51 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 4>\n    put %50, %51 {steps = [1]}\n"
+    tile = "    %51 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 4>\n    scratch_store %50, %51 {steps = [1]}\n"
     text = ROLES.replace("  roles", scratch).replace("    %11, %30 = for", tile + "    %11, %30 = for")
     verify(parse_function(text), SM_90A)
     both = text.replace("    %5, %34 = for", tile.replace("%51", "%52") + "    %5, %34 = for").replace(
         "[false, true]", "[false, false]"
     )
-    with pytest.raises(VerifyError, match="nothing orders put and put of two roles"):
+    with pytest.raises(VerifyError, match="nothing orders scratch_store and scratch_store of two roles"):
         verify(parse_function(both), SM_90A)
 
 
@@ -196,7 +196,7 @@ def test_the_bytes_of_a_stage_are_reused_once_all_copies_are_complete() -> None:
     """The new buffer comes after `shared_free` and a barrier; `shared_free` must come after the last wait."""
     barrier = '    barrier {scope = "role"}\n'
     free = f"    shared_free %4\n    %50 = shared_alloc {{offset = 0, alignment = 128}} : scratch<4096>\n{barrier}"
-    tile = "    %51 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 4>\n    put %50, %51 {steps = [1]}\n"
+    tile = "    %51 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 4>\n    scratch_store %50, %51 {steps = [1]}\n"
     good = ROLES.replace(barrier, free + tile).replace("shared_free %4, %3", "shared_free %3")
     verify(parse_function(good), SM_90A)
     with pytest.raises(VerifyError, match="no barrier of the block's threads"):
@@ -227,21 +227,21 @@ def first(function: Function, *kinds: type[Op]) -> Op:
 
 def lose_a_barrier(function: Function) -> None:
     """Removes the barrier between the store to scratch and the load from it."""
-    taken = first(function, Take, ReduceTake)
+    taken = first(function, ScratchLoad, ReduceCombine)
     home = next(block for block in blocks(function.body) if taken in block.ops)
     index = home.ops.index(taken)
     assert isinstance(home.ops[index - 1], Barrier)
     del home.ops[index - 1]
 
 
-def lose_a_put(function: Function) -> None:
-    drop(function, first(function, Put, ReducePut))
+def lose_a_store(function: Function) -> None:
+    drop(function, first(function, ScratchStore, ReduceStore))
 
 
-def take_by_itself(function: Function) -> None:
+def load_by_itself(function: Function) -> None:
     """Replaces a reduction across warps by a single operation."""
-    take = first(function, ReduceTake)
-    assert isinstance(take, ReduceTake)
+    take = first(function, ReduceCombine)
+    assert isinstance(take, ReduceCombine)
     direct = Reduce(operands=[take.operands[1]], kind=take.kind, axis=take.axis, results=take.results)
     home = next(block for block in blocks(function.body) if take in block.ops)
     home.ops[home.ops.index(take)] = direct
@@ -249,7 +249,7 @@ def take_by_itself(function: Function) -> None:
 
 
 def combine_by_another_kind(function: Function) -> None:
-    first(function, ReduceTake).kind = "max"  # pyright: ignore[reportAttributeAccessIssue]
+    first(function, ReduceCombine).kind = "max"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def forget_a_conversion(function: Function) -> None:
@@ -265,10 +265,10 @@ def forget_a_conversion(function: Function) -> None:
     user.operands[index] = moved
 
 
-def hide_an_exchange(function: Function) -> None:
+def hide_a_conversion(function: Function) -> None:
     """Replaces a layout conversion between threads by a single `Relayout`, which cannot move elements between threads."""
-    take = first(function, Take)
-    put = next(op for op in function.body.walk() if isinstance(op, Put) and op.operands[0] is take.operands[0])
+    take = first(function, ScratchLoad)
+    put = next(op for op in function.body.walk() if isinstance(op, ScratchStore) and op.operands[0] is take.operands[0])
     home = next(block for block in blocks(function.body) if take in block.ops)
     moved = Relayout(operands=[put.operands[1]], results=take.results)
     home.ops[home.ops.index(take)] = moved
@@ -277,14 +277,14 @@ def hide_an_exchange(function: Function) -> None:
 
 FAULTS: list[tuple[str, Callable[[Function], None], str]] = [
     ("rms_norm", lose_a_barrier, "no barrier of the block's threads"),
-    ("rms_norm", lose_a_put, "takes what was not put there"),
-    ("rms_norm", take_by_itself, "passes elements between threads by itself"),
+    ("rms_norm", lose_a_store, "loads what was not stored there"),
+    ("rms_norm", load_by_itself, "passes elements between threads by itself"),
     ("rms_norm", combine_by_another_kind, "takes another reduction than was put there"),
     ("flash_attention", forget_a_conversion, "an operand is held as"),
     ("qk_norm_rope_kv", forget_a_conversion, "an operand is held as"),
-    ("matmul", hide_an_exchange, "passes elements between threads by itself"),
+    ("matmul", hide_a_conversion, "passes elements between threads by itself"),
     ("matmul", lose_a_barrier, "no barrier of the block's threads"),
-    ("matmul", lose_a_put, "takes what was not put there"),
+    ("matmul", lose_a_store, "loads what was not stored there"),
 ]
 
 

@@ -21,8 +21,17 @@ from tilec.atoms import tma
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops.launch_ops import GridExtent, LaunchedBlocks
-from tilec.ir.ops.staging_ops import AsyncCopy, GroupMma, Put, SharedAlloc, SharedLoad, Take, TensorCopy, WaitMma
-from tilec.ir.ops.store_ops import PutRows, TensorStore
+from tilec.ir.ops.staging_ops import (
+    AsyncCopy,
+    GroupMma,
+    ScratchLoad,
+    ScratchStore,
+    SharedAlloc,
+    SharedLoad,
+    TensorCopy,
+    WaitMma,
+)
+from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore
 from tilec.ir.ops.sync_ops import Acquire, Commit, Drain, OrderArrive, OrderWait, Release, Ring, Roles, Wait
 
 POISON = "what nobody copied"
@@ -203,9 +212,9 @@ class Machine:
             case WaitMma():
                 del self.role.products[: max(0, len(self.role.products) - op.pending)]
                 v[op.result] = v[op.operands[0]]
-            case Put() | PutRows():
+            case ScratchStore() | ScratchStoreRows():
                 v[op.operands[0]] = v[op.operands[1]]
-            case Take():
+            case ScratchLoad():
                 v[op.result] = v[op.operands[0]]
             case TensorStore():
                 self.store(op.offsets, v[op.scratch])

@@ -105,7 +105,7 @@ class Op:
     has_regions: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
     """Whether an element of the result depends only on the operands' elements at the same position, in the same thread."""
-    meets: ClassVar[bool] = False
+    is_barrier: ClassVar[bool] = False
     """Whether the operation is a barrier."""
 
     operands: list[Value] = field(default_factory=list[Value])

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from tilec.atoms.products import MOVES
 from tilec.ir.layouts.exchange import Steps, is_uniform, renamed
 from tilec.ir.layouts.layout import Layout
-from tilec.ir.ops.staging_ops import Put, Relayout, Take
+from tilec.ir.ops.staging_ops import Relayout, ScratchLoad, ScratchStore
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
 from tilec.lowering.coordinates import TileCoordinates
@@ -35,8 +35,8 @@ def lower_relayout(context: Context, op: Relayout) -> None:
     context.assign(op.result, [registers[register] for register in register_indices])
 
 
-@lowers(Put)
-def lower_put(context: Context, op: Put) -> None:
+@lowers(ScratchStore)
+def lower_scratch_store(context: Context, op: ScratchStore) -> None:
     """Stores each element from the registers that own it, not from wrapped copies (`tilec.ir.layouts.layout`). If an element is
     replicated over several threads, all of them store the same value, because selecting one of them costs more."""
     scratch, value = op.operands
@@ -55,8 +55,8 @@ def lower_put(context: Context, op: Put) -> None:
                 context.store(registers[register], address)
 
 
-@lowers(Take)
-def lower_take(context: Context, op: Take) -> None:
+@lowers(ScratchLoad)
+def lower_scratch_load(context: Context, op: ScratchLoad) -> None:
     """Every thread loads its elements of the result."""
     tile, layout = op.result.tile, op.result.layout
     assert layout is not None

@@ -13,7 +13,7 @@ from tilec.ir.core import Value
 from tilec.ir.layouts.exchange import REDUCED_BYTES
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.ops import Reduce
-from tilec.ir.ops.staging_ops import ReducePut, ReduceTake
+from tilec.ir.ops.staging_ops import ReduceCombine, ReduceStore
 from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, literal, storage
@@ -26,7 +26,7 @@ from tilec.mlir.types import SsaValue, i1, i8, i64
 NO_POSITION: Final = 2**31 - 1
 """A position past every tile."""
 
-Reduction = Reduce | ReducePut | ReduceTake
+Reduction = Reduce | ReduceStore | ReduceCombine
 Parts = tuple[SsaValue, ...]  # the value, and for argmax and argmin its position
 
 
@@ -36,8 +36,8 @@ def lower_reduce(context: Context, op: Reduce) -> None:
     _assign_results(context, op, op.operands[0], _reduce_within_warps(context, op, op.operands[0]))
 
 
-@lowers(ReducePut)
-def lower_reduce_put(context: Context, op: ReducePut) -> None:
+@lowers(ReduceStore)
+def lower_reduce_store(context: Context, op: ReduceStore) -> None:
     """Every thread stores the partial results of its warp in its own slots of scratch."""
     scratch, source = op.operands
     results = _reduce_within_warps(context, op, source)
@@ -52,8 +52,8 @@ def lower_reduce_put(context: Context, op: ReducePut) -> None:
         context.store(context.zext(value, i8) if value.type is i1 else value, address)
 
 
-@lowers(ReduceTake)
-def lower_reduce_take(context: Context, op: ReduceTake) -> None:
+@lowers(ReduceCombine)
+def lower_reduce_combine(context: Context, op: ReduceCombine) -> None:
     """Every thread loads and combines the partial results of all warps along the axis."""
     scratch, source = op.operands
     layout = source.layout

@@ -61,7 +61,7 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
 
 @lowers(TensorCopy)
 def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
-    """One thread copies the whole box, in as many copies as its rows need. If `clipped`, it uses the smallest box that contains
+    """One thread copies the whole box, in as many copies as its rows need. If `unfilled`, it uses the smallest box with
     all rows inside the tensor, and completes the bytes of the omitted rows on the mbarrier."""
     allocation = op.buffer.owner
     assert isinstance(allocation, SharedAlloc)
@@ -72,7 +72,7 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     barrier = full(context, allocation.operands[0], op.stage)
     box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.sub_tiles)
     map_ = context.tensor_map(op.source, box)
-    smaller_boxes = tma.smaller_box_rows(rows) if op.clipped else ()
+    smaller_boxes = tma.smaller_box_rows(rows) if op.unfilled else ()
     if smaller_boxes:
         # An extent is at most 2^31 - 2^16: if this subtraction wraps, the box starts at least 2^16 rows before the tensor, and
         # none of its rows is inside.

@@ -6,13 +6,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tilec.atoms import stmatrix, tma
-from tilec.ir.ops.store_ops import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
+from tilec.ir.ops.store_ops import ELEMENT_BYTES, ScratchStoreRows, TensorStore, WaitStores
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 
 
-@lowers(PutRows)
-def lower_put_rows(context: Context, op: PutRows) -> None:
+@lowers(ScratchStoreRows)
+def lower_scratch_store_rows(context: Context, op: ScratchStoreRows) -> None:
     """`stmatrix` of this operation's columns from the threads' registers."""
     thread = context.thread()
     lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)

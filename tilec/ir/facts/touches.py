@@ -48,7 +48,7 @@ class Touches:
     """The accesses of an operation, and whether it is a barrier; a barrier has no accesses."""
 
     made: tuple[Touch, ...] = ()
-    meets: bool = False
+    is_barrier: bool = False
 
 
 def may_conflict(earlier: Touch, later: Touch) -> bool:
@@ -84,8 +84,8 @@ def _needs_order(function: Function, tensor: Value, access: Access | None) -> bo
 
 
 def _touches_of(op: Op, ordered: set[Value]) -> Touches:
-    if op.meets:
-        return Touches(meets=True)
+    if op.is_barrier:
+        return Touches(is_barrier=True)
     found = [
         _touch(op, memory, kind)
         for memory, kind in op.touched()

@@ -122,15 +122,15 @@ class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
 @dataclass(eq=False, kw_only=True)
 class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
     """A copy through a tensor map, started by one thread, into an `mbarriers` ring whose stage counts its bytes (PTX ISA,
-    `cp.async.bulk.tensor`). Elements outside the tensor read as zero. With `clipped`, rows outside the tensor are not filled:
+    `cp.async.bulk.tensor`). Elements outside the tensor read as zero. With `unfilled`, rows outside the tensor are not filled:
     they read as any value."""
 
-    clipped: bool = False
+    unfilled: bool = False
 
     def verify(self) -> None:
         super().verify()
         self.require(all(value.type == TileType(i32) for value in self.offsets), "coordinates are i32 scalars")
-        self.require(self.sub_tiles == 1 or not self.clipped, "rows are clipped in one sub-tile only")
+        self.require(self.sub_tiles == 1 or not self.unfilled, "rows are unfilled in one sub-tile only")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -294,7 +294,7 @@ class Part(Op, opcode="part"):
 
 
 @dataclass(eq=False, kw_only=True)
-class Put(Op, opcode="put", effect=Effect.SHARED):
+class ScratchStore(Op, opcode="scratch_store", effect=Effect.SHARED):
     """Store a tile into scratch; if several threads have an element, one of them stores it. Operands: scratch, tile. `steps`:
     distance in elements between neighboring coordinates of each axis."""
 
@@ -312,7 +312,7 @@ class Put(Op, opcode="put", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class Take(Op, opcode="take", effect=Effect.SHARED):
+class ScratchLoad(Op, opcode="scratch_load", effect=Effect.SHARED):
     """Load a tile from scratch, each thread the elements that the layout assigns to it. Operand: scratch. `steps` as in
     `put`."""
 
@@ -336,7 +336,7 @@ def _verify_scratch_tile(op: Op, scratch: Value, tile: TileType, steps: tuple[in
 
 
 @dataclass(eq=False, kw_only=True)
-class ReducePut(Op, opcode="reduce_put", effect=Effect.SHARED):
+class ReduceStore(Op, opcode="reduce_store", effect=Effect.SHARED):
     """Reduce the part of an axis that each warp has, and store the partial results into scratch, a slot for each thread.
     Operands: scratch, tile. `kind` and `axis` are those of `reduce`."""
 
@@ -355,7 +355,7 @@ class ReducePut(Op, opcode="reduce_put", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class ReduceTake(Op, opcode="reduce_take", effect=Effect.SHARED):
+class ReduceCombine(Op, opcode="reduce_combine", effect=Effect.SHARED):
     """Combine the partial results of the warps that share elements of the result, which is that of `reduce`. Operands: scratch,
     and the tile that was reduced, whose layout identifies those warps."""
 
@@ -376,7 +376,7 @@ class ReduceTake(Op, opcode="reduce_take", effect=Effect.SHARED):
         return ((self.operands[0], Effect.READ),)
 
 
-def _verify_reduction(op: ReducePut | ReduceTake, tile: TileType) -> None:
+def _verify_reduction(op: ReduceStore | ReduceCombine, tile: TileType) -> None:
     op.require(isinstance(op.operands[0].type, ScratchType), "the first operand is scratch")
     op.require(op.kind in REDUCE_KINDS, f"unknown kind {op.kind}")
     op.require(0 <= op.axis < tile.rank, "axis out of range")

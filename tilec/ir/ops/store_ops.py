@@ -1,8 +1,8 @@
 """Operations that store a tile to a tensor through shared memory, some columns at a time. Made by passes, never by an author.
 
-    put_rows       all threads of a role store their elements of some columns of a matrix into scratch
-    tensor_store   one thread starts the copy from scratch to the tensor, through a tensor map
-    wait_stores    that thread waits until its copies have read their scratch, or are complete
+    scratch_store_rows    all threads of a role store their elements of some columns of a matrix into scratch
+    tensor_store          one thread starts the copy from scratch to the tensor, through a tensor map
+    wait_stores           that thread waits until its copies have read their scratch, or are complete
 
 The copy is asynchronous and uses shared memory through the async proxy (PTX ISA, `cp.async.bulk.tensor`, "Async proxy"). So
 each thread fences its stores, and a barrier precedes the copy; another barrier follows the wait, before any thread stores to
@@ -23,7 +23,7 @@ ELEMENT_BYTES: Final = 2
 
 
 @dataclass(eq=False, kw_only=True)
-class PutRows(Op, opcode="put_rows", effect=Effect.SHARED):
+class ScratchStoreRows(Op, opcode="scratch_store_rows", effect=Effect.SHARED):
     """Store columns `column` up to `column` + `columns` of a matrix of 16-bit elements into scratch, as consecutive rows of 32,
     64 or 128 bytes. Their 16-byte chunks are permuted like those of a shared buffer, which is the swizzle of a tensor map.
     Operands: scratch, tile."""
@@ -58,9 +58,9 @@ class PutRows(Op, opcode="put_rows", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class TensorStore(Op, opcode="tensor_store", effect=Effect.WRITE):
-    """Start copying the rows that `put_rows` stored in scratch to the box of `rows` x `columns` elements that begins `column`
-    columns after the offsets. Elements outside the tensor are not written. Operands: tensor, scratch, an offset (i32) per axis.
-    """
+    """Start copying the rows that `scratch_store_rows` stored in scratch to the box of `rows` x `columns` elements that begins
+    `column` columns after the offsets. Elements outside the tensor are not written. Operands: tensor, scratch, an offset (i32)
+    per axis."""
 
     leading = (TensorType, ScratchType)
     num_results = 0

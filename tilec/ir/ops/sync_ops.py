@@ -145,16 +145,16 @@ class Drain(RingOp, opcode="drain", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class Release(RingOp, opcode="release", effect=Effect.SHARED):
-    """The consumer no longer reads the stages it waited for, except the newest `held`. With `mbarriers` it releases one stage,
-    the second operand. Operands: ring; with `mbarriers` also the stage."""
+    """The consumer no longer reads the stages it waited for, except the newest `unreleased`. With `mbarriers` it releases one
+    stage, the second operand. Operands: ring; with `mbarriers` also the stage."""
 
     num_extra_operands = 1
 
-    held: int = 0
+    unreleased: int = 0
 
     def verify(self) -> None:
         super().verify()
-        self.require(self.held >= 0, f"{self.held} stages cannot be held")
+        self.require(self.unreleased >= 0, f"{self.unreleased} stages cannot be unreleased")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -197,7 +197,7 @@ class Barrier(Op, opcode="barrier", effect=Effect.SHARED):
     it. No operands."""
 
     num_operands = num_results = 0
-    meets = True
+    is_barrier = True
 
     scope: str = "block"
 

@@ -15,7 +15,7 @@ from tilec.ir.core import Function, Op, Value
 from tilec.ir.layouts.blocked_layouts import vector_length
 from tilec.ir.layouts.thread_elements import fewer_elements, largest, tile_warps, told
 from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
-from tilec.ir.ops.staging_ops import Put, ReduceTake, Relayout, Take
+from tilec.ir.ops.staging_ops import ReduceCombine, Relayout, ScratchLoad, ScratchStore
 from tilec.ir.text.lines import text_line
 from tilec.passes.schedule.pipelining.warpgroups import MAX_ACCUMULATORS
 from tilec.target.families import FAMILIES
@@ -42,12 +42,12 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
     """All notes in program order without duplicates; always includes `spill` if the function has a register tile."""
     found: list[Note] = []
     warps = tile_warps(function)
-    stored = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, Put)}
+    stored = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, ScratchStore)}
     for op in function.body.walk():
         match op:
             case Load() | Store():
                 found += _access(op, warps)
-            case Reduce() | ReduceTake():
+            case Reduce() | ReduceCombine():
                 found += _summed_product(op, stored)
             case Mma():
                 found += _slow_product(op, target, warps)
@@ -89,7 +89,7 @@ def _wider(tensor: Value, multiple: int) -> str:
     return f"state `requires({clauses})` where it is so"
 
 
-def _summed_product(op: Reduce | ReduceTake, stored: dict[Value, Value]) -> list[Note]:
+def _summed_product(op: Reduce | ReduceCombine, stored: dict[Value, Value]) -> list[Note]:
     """Note on `sum(a[:, :, None] * b[None, :, :], axis=1)`, a matrix product without `mma`. `stored`: scratch to stored
     tile."""
     product = _definition(op.operands[-1], stored)
@@ -112,9 +112,9 @@ def _summed_product(op: Reduce | ReduceTake, stored: dict[Value, Value]) -> list
 def _definition(value: Value, stored: dict[Value, Value]) -> Op | None:
     """The operation that defines a value, skipping casts, layout conversions and reshapes to the same shape."""
     owner = value.owner
-    while isinstance(owner, Cast | Relayout | Take) or _keeps_shape(owner):
+    while isinstance(owner, Cast | Relayout | ScratchLoad) or _keeps_shape(owner):
         assert isinstance(owner, Op)
-        owner = (stored[owner.operands[0]] if isinstance(owner, Take) else owner.operands[0]).owner
+        owner = (stored[owner.operands[0]] if isinstance(owner, ScratchLoad) else owner.operands[0]).owner
     return owner if isinstance(owner, Op) else None
 
 

@@ -105,7 +105,7 @@ class _Graph:
                 ends = [end for region, inner_role in pairs for end in self.block(region, [op], loops, inner_role)]
         return ends
 
-    def meets(self, op: Op, start: Op) -> bool:
+    def is_barrier_between(self, op: Op, start: Op) -> bool:
         """Whether barrier `op` synchronizes all threads that executed `start`; a role's barrier covers its own threads only."""
         return getattr(op, "scope", "block") == "block" or self.role[op] is self.role[start]
 
@@ -132,7 +132,7 @@ def _follow(start: Op, touch: Touch, graph: _Graph, accesses: dict[Op, Touches])
         for later in touched.made:
             if may_conflict(touch, later) and not _is_ordered(touch, later, back_edges, graph):
                 raise VerifyError(f"no barrier of the block's threads between {_at(start)} and {_at(op)}")
-        if not (touched.meets and graph.meets(op, start)):
+        if not (touched.is_barrier and graph.is_barrier_between(op, start)):
             pending += [(following, back_edges) for following in graph.following[op]]
 
 

@@ -30,7 +30,7 @@ _KNOWN: Final = (Unary, Binary, Select, Cast, Broadcast, Permute, Reshape, Reduc
 
 def check(function: Function) -> None:
     """Raise VerifyError if a copy without out-of-bounds fill skips rows that are demanded."""
-    copies = [op for op in function.body.walk() if isinstance(op, TensorCopy) and op.clipped]
+    copies = [op for op in function.body.walk() if isinstance(op, TensorCopy) and op.unfilled]
     if not copies:
         return
     demanded = _demands(function)

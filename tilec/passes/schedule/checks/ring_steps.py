@@ -255,7 +255,7 @@ class Operations:
             self.contents |= {stage: StageContents(iteration) for stage, iteration in group}
 
     def release_next(self, op: Release) -> None:
-        ring, count = self.queue(op, op.ring), self.role.waited[op.ring] - op.held
+        ring, count = self.queue(op, op.ring), self.role.waited[op.ring] - op.unreleased
         if not ring.by_groups:
             self.expect(op, ring, self.role.released[op.ring])
             if count != self.role.released[op.ring] + 1:

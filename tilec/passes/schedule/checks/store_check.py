@@ -19,7 +19,7 @@ from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import For
-from tilec.ir.ops.store_ops import PutRows, TensorStore, WaitStores
+from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Barrier, ProxyFence, Roles, SharedFree
 
 WRITTEN: Final = 1
@@ -53,7 +53,7 @@ def check(function: Function) -> None:
     """Raise VerifyError if a store may read scratch before it is visible or after it is overwritten. Kernels without TMA stores
     pass."""
     stores = [op for op in function.body.walk() if isinstance(op, TensorStore)]
-    if not stores and not any(isinstance(op, PutRows | WaitStores) for op in function.body.walk()):
+    if not stores and not any(isinstance(op, ScratchStoreRows | WaitStores) for op in function.body.walk()):
         return
     _check_parts(function)
     _end(_block(function.body, _State()), function.name)
@@ -77,7 +77,7 @@ def _op(op: Op, state: _State) -> _State:
             for state_after in others:
                 first = first.join(state_after)
             return first
-        case PutRows():
+        case ScratchStoreRows():
             if op.operands[0] in state.ages:
                 raise VerifyError(f"{at(op)}: a copy may still read what lies there")
             state.visibility[op.operands[0]] = WRITTEN
@@ -122,10 +122,10 @@ def _end(state: _State, subject: str) -> None:
 
 def _check_parts(function: Function) -> None:
     """Check that each store's part matches the scratch contents, and that the parts cover every tile."""
-    written: dict[Value, PutRows] = {}
+    written: dict[Value, ScratchStoreRows] = {}
     stored: dict[Value, list[tuple[int, int]]] = {}
     for op in function.body.walk():
-        if isinstance(op, PutRows):
+        if isinstance(op, ScratchStoreRows):
             written[op.operands[0]] = op
             stored.setdefault(op.tile, [])
         elif isinstance(op, TensorStore):

@@ -6,8 +6,8 @@ names the operation. It first runs the structural verifier (`tilec.ir.verifier`)
 - the target has the instruction families, warps, registers and shared memory that are used;
 - every tile is in registers, or where a family of the target has its accumulators;
 - live allocations of shared memory do not overlap, and have the alignment that their readers need;
-- every operand has its operation's layout; only `stores`, `take` and similar operations move elements between threads, and each
-  `take` reads a matching `stores`;
+- every operand has its operation's layout; only `scratch_store`, `scratch_load` and similar operations move elements between
+  threads, and each `scratch_load` reads what a matching `scratch_store` wrote;
 - all threads that a barrier counts reach it; roles share memory only through rings, whose release count equals the number of
   reading warps; TMA copies are issued by one thread, from tensors that a tensor map can describe;
 - persistent blocks process every tile once (`persistent_check`), barriers prevent races (`barrier_check`), rings are correct
@@ -29,8 +29,17 @@ from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.layouts.shared_plan import interval, live_shared, shared_bytes
 from tilec.ir.ops import Permute, Reshape, Yield
-from tilec.ir.ops.staging_ops import GroupProduct, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take, TensorCopy
-from tilec.ir.ops.store_ops import PutRows, TensorStore, WaitStores
+from tilec.ir.ops.staging_ops import (
+    GroupProduct,
+    ReduceCombine,
+    ReduceStore,
+    Relayout,
+    ScratchLoad,
+    ScratchStore,
+    SharedAlloc,
+    TensorCopy,
+)
+from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import Acquire, Barrier, OrderOp, Release, Ring, RingOp, Roles, Wait
 from tilec.ir.types import TileType
 from tilec.passes.schedule.checks import barrier_check, persistent_check, ring_check, store_check
@@ -103,8 +112,8 @@ class _Walk:
         if signals and alone != is_for_one:
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
-            isinstance(op, PutRows | TensorStore | WaitStores)
-            or op.meets
+            isinstance(op, ScratchStoreRows | TensorStore | WaitStores)
+            or op.is_barrier
             or any(isinstance(v.type, TileType) and v.type.rank and not _is_elsewhere(v) for v in op.results)
             or isinstance(op, Roles)
             or (isinstance(op, GroupProduct) and atom_of(op.family)[0].issuer is not Issuer.THREAD)
@@ -128,15 +137,15 @@ class _Walk:
                     raise VerifyError(f"{_at(op)} renames no registers")
             case Reshape() | Permute():
                 self.check_kept(op)
-            case Put() | ReducePut():
+            case ScratchStore() | ReduceStore():
                 self.stores[op.operands[0]] = op
-            case Take() | ReduceTake():
+            case ScratchLoad() | ReduceCombine():
                 self.check_load(op)
             case GroupProduct():
                 self.check_product(op, warps)
             case TensorCopy():
                 self.check_tensor_copy(op)
-            case PutRows() | TensorStore():
+            case ScratchStoreRows() | TensorStore():
                 self.check_tensor_store(op, warps)
             case Barrier():
                 if op.scope == "cluster" or (op.scope == "role") != (warps != self.function.num_warps):
@@ -153,11 +162,11 @@ class _Walk:
         if kept_layout(op) != result.layout:
             raise VerifyError(f"{_at(op)} moves elements to other threads or registers")
 
-    def check_load(self, op: Take | ReduceTake) -> None:
+    def check_load(self, op: ScratchLoad | ReduceCombine) -> None:
         source = self.stores.get(op.operands[0])
-        if source is None or isinstance(op, Take) != isinstance(source, Put):
-            raise VerifyError(f"{_at(op)} takes what was not put there")
-        if isinstance(op, ReduceTake):
+        if source is None or isinstance(op, ScratchLoad) != isinstance(source, ScratchStore):
+            raise VerifyError(f"{_at(op)} loads what was not stored there")
+        if isinstance(op, ReduceCombine):
             if source.operands[1] is not op.operands[1] or source.attributes() != op.attributes():
                 raise VerifyError(f"{_at(op)} takes another reduction than was put there")
         elif source.operands[1].tile.size != op.result.tile.size or source.operands[1].tile.dtype != op.result.tile.dtype:
@@ -187,12 +196,12 @@ class _Walk:
         if problem is not None:
             raise VerifyError(f"{_at(op)}: {problem}")
 
-    def check_tensor_store(self, op: PutRows | TensorStore, warps: int) -> None:
-        alloc = (op.operands[0] if isinstance(op, PutRows) else op.scratch).owner
+    def check_tensor_store(self, op: ScratchStoreRows | TensorStore, warps: int) -> None:
+        alloc = (op.operands[0] if isinstance(op, ScratchStoreRows) else op.scratch).owner
         has_maps = any(self.target.has(family) for family in STORES[TMA])
         if not has_maps or not isinstance(alloc, SharedAlloc) or alloc.alignment % tma.ALIGNMENT:
             raise VerifyError(f"{_at(op)}: on {self.target}, from scratch that begins at no multiple of {tma.ALIGNMENT} bytes")
-        if isinstance(op, PutRows) and not tensor_stores.is_accumulated(op.tile, warps):
+        if isinstance(op, ScratchStoreRows) and not tensor_stores.is_accumulated(op.tile, warps):
             raise VerifyError(f"{_at(op)}: {op.tile.layout} is no accumulator of {warps} warps")
         if isinstance(op, TensorStore) and self.function.parameter_of(op.target).access is not Access.OUT:
             raise VerifyError(f"{_at(op)}: its tensor is read too")

@@ -21,7 +21,7 @@ from tilec.ir.layouts.exchange import Steps, conversion_bytes, conversion_steps,
 from tilec.ir.layouts.layout import Layout
 from tilec.ir.layouts.shared_plan import scratch_offset, taken_bytes
 from tilec.ir.ops import Constant, Permute, Reduce, Reshape
-from tilec.ir.ops.staging_ops import Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
+from tilec.ir.ops.staging_ops import ReduceCombine, ReduceStore, Relayout, ScratchLoad, ScratchStore, SharedAlloc
 from tilec.ir.ops.sync_ops import SharedFree
 from tilec.ir.types import ScratchType
 
@@ -77,12 +77,12 @@ def _stores_and_loads(op: Op, size: int, offset: int) -> list[Op]:
     alloc.define(ScratchType(size))
     scratch, source, result = alloc.result, op.operands[0], op.result
     if isinstance(op, Reduce):
-        store: Op = ReducePut(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
-        load: Op = ReduceTake(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
+        store: Op = ReduceStore(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
+        load: Op = ReduceCombine(operands=[scratch, source], kind=op.kind, axis=op.axis, loc=op.loc)
     else:
         before, after = _steps(op)
-        store = Put(operands=[scratch, source], steps=before, loc=op.loc)
-        load = Take(operands=[scratch], steps=after, loc=op.loc)
+        store = ScratchStore(operands=[scratch, source], steps=before, loc=op.loc)
+        load = ScratchLoad(operands=[scratch], steps=after, loc=op.loc)
     load.results = [result]
     result.owner = load
     return [alloc, store, load, SharedFree(operands=[scratch], loc=op.loc)]

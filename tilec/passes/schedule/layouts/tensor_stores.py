@@ -4,13 +4,13 @@ In: a function with layouts, whose only `store` writes a tile as `stmatrix` stor
 (`tilec.ir.ops.store_ops`). With one scratch buffer for each part:
 
     wait_stores          if the block has stored a tile before
-    put_rows ...         all parts, into shared memory
+    scratch_store_rows ...         all parts, into shared memory
     proxy_fence
     tensor_store ...     one for each part
 
 With fewer buffers, half of them are written while TMA stores read the others. `barrier_insertion` inserts the barriers before
-`put_rows` and `tensor_store`. The kernel ends with a wait for all stores; in a persistent block, a tile's stores overlap the
-next tile's MMAs. TMA does not write out-of-bounds elements, because the tensor map covers exactly the tensor.
+`scratch_store_rows` and `tensor_store`. The kernel ends with a wait for all stores; in a persistent block, a tile's stores
+overlap the next tile's MMAs. TMA does not write out-of-bounds elements, because the tensor map covers exactly the tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilec.ir.facts.tensor_maps import MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX
 from tilec.ir.layouts.shared_plan import taken_bytes
 from tilec.ir.ops import For, MemoryOp, Store
 from tilec.ir.ops.staging_ops import SharedAlloc
-from tilec.ir.ops.store_ops import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
+from tilec.ir.ops.store_ops import ELEMENT_BYTES, ScratchStoreRows, TensorStore, WaitStores
 from tilec.ir.ops.sync_ops import ProxyFence
 from tilec.ir.types import ScratchType, TileType, i32
 from tilec.passes.schedule.pipelining.staged_products import Emitter
@@ -132,7 +132,7 @@ def _emit_stores(store: Store, parts: tuple[tuple[int, int], ...], scratch: list
             out.add(WaitStores(operands=buffers, pending=pending, loc=store.loc))
         for number, buffer in zip(numbers, buffers, strict=True):
             column, columns = parts[number]
-            out.add(PutRows(operands=[buffer, store.tile], column=column, columns=columns, loc=store.loc))
+            out.add(ScratchStoreRows(operands=[buffer, store.tile], column=column, columns=columns, loc=store.loc))
         out.add(ProxyFence(loc=store.loc))
         for number, buffer in zip(numbers, buffers, strict=True):
             column, columns = parts[number]

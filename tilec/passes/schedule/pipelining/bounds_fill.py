@@ -1,6 +1,6 @@
 """Skips out-of-bounds rows of TMA copies if no stored element depends on them.
 
-In: a function whose TMA copies fill an mbarrier ring. Out: the same, with a copy marked `clipped` if its rows stay independent
+In: a function whose TMA copies fill an mbarrier ring. Out: the same, with a copy marked `unfilled` if its rows stay independent
 up to the store: they are rows or columns of the MMA result, no reduction runs across them, and the masked store drops exactly
 the rows that the copy skips (same offset, axis of the same extent). With M = 65 and tiles of 64 the last tile has one row in
 bounds; an SM spends more time on 63 rows of zero fill than on 63 rows of the tensor (docs/decisions.md).
@@ -29,7 +29,7 @@ def mark(function: Function) -> Function:
         into = [op for op in copies if op.buffer is buffer]
         if all(op.sub_tiles == 1 for op in into) and all(_is_unobserved(function, op) for op in into):
             for op in into:
-                op.clipped = True
+                op.unfilled = True
     return function
 
 

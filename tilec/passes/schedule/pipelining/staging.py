@@ -362,7 +362,7 @@ def _rewrite_body(
             rewritten.extend(sliced(product, current))
     tail = Emitter()
     # An asynchronous MMA of this iteration is still in flight, and reads its stage until the next iteration.
-    tail.add(Release(operands=[ring], held=int(family.runs_ahead)))
+    tail.add(Release(operands=[ring], unreleased=int(family.runs_ahead)))
     following = tail.select(tail.compare("eq", current, last), zero, in_ring(tail.binary("add", current, one)))
     body.ops[-1].operands.append(following)
     body.ops = without_dead([*rewritten, *tail.ops, body.ops[-1]])

@@ -168,7 +168,7 @@ def _consumer_loop(
 def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
     """Release the previous iteration's stage, whose MMA is complete, unless this is the first iteration."""
     then = Emitter()
-    then.add(Release(operands=[ring, _preceding(then, stage, ring.ring.stages)], held=1))
+    then.add(Release(operands=[ring, _preceding(then, stage, ring.ring.stages)], unreleased=1))
     then.add(Yield())
     later = out.compare("lt", loop.lower, loop.regions[0].arguments[0])
     out.add(If(operands=[later], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))

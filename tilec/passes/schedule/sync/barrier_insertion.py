@@ -119,7 +119,7 @@ class _Walk:
             if self._conflict(state, touched.made) or self._prologue_conflicts(op, state):
                 barrier = Barrier(loc=op.loc)
                 block.ops.insert(block.ops.index(op), barrier)
-                self.touches[barrier] = Touches(meets=True)
+                self.touches[barrier] = Touches(is_barrier=True)
                 state = {}
             if isinstance(op, For):
                 state = self._loop(op, state)
@@ -127,7 +127,7 @@ class _Walk:
                 ends = [self.block(region, dict(state)) for region in op.regions]
                 state = {touch: None for end in ends for touch in end}
             else:
-                state = {} if touched.meets else {**state, **dict.fromkeys(touched.made)}
+                state = {} if touched.is_barrier else {**state, **dict.fromkeys(touched.made)}
         return state
 
     def _loop(self, op: For, state: State) -> State:
