@@ -314,7 +314,7 @@ class ScratchStore(Op, opcode="scratch_store", effect=Effect.SHARED):
 @dataclass(eq=False, kw_only=True)
 class ScratchLoad(Op, opcode="scratch_load", effect=Effect.SHARED):
     """Load a tile from scratch, each thread the elements that the layout assigns to it. Operand: scratch. `steps` as in
-    `put`."""
+    `scratch_store`."""
 
     num_operands = 1
     leading = (ScratchType,)
