@@ -52,14 +52,21 @@ def qk_norm_rope_kv(
     """Queries and both caches after the tokens' keys and values are in; (T, HQ + 2 HKV, D), two (D,), (P, D), two (T,), two
     (S, HKV, D) -> (T, HQ, D), two (S, HKV, D)."""
     wide, kv = _wide(qkv), k_cache.shape[1]
-    queries, keys, value = wide[:, : -2 * kv], wide[:, -2 * kv : -kv], wide[:, -kv:]
 
     def normed(x: Wide, weight: Array) -> Wide:
-        scaled = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * _wide(weight)
-        return rotated(scaled, np.asarray(table)[np.asarray(positions)])
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * _wide(weight)
 
-    caches = kv_update(normed(keys, k_weight), value, slots, k_cache, v_cache)
-    return (normed(queries, q_weight), *caches)
+    heads = (normed(wide[:, : -2 * kv], q_weight), normed(wide[:, -2 * kv : -kv], k_weight), wide[:, -kv:])
+    return rope_kv(np.concatenate(heads, axis=1), table, positions, slots, k_cache, v_cache)
+
+
+def rope_kv(
+    qkv: Array, table: Array, positions: Array, slots: Array, k_cache: Array, v_cache: Array
+) -> tuple[Wide, Wide, Wide]:
+    """`qk_norm_rope_kv` of heads that have no norm."""
+    wide, kv = _wide(qkv), k_cache.shape[1]
+    turned = rotated(wide[:, :-kv], np.asarray(table)[np.asarray(positions)])
+    return (turned[:, :-kv], *kv_update(turned[:, -kv:], wide[:, -kv:], slots, k_cache, v_cache))
 
 
 def kv_update(k: Array, v: Array, slots: Array, k_cache: Array, v_cache: Array) -> tuple[Wide, Wide]:
@@ -182,3 +189,44 @@ def rotary_decode_attention_kv(
         qkv, q_weight, k_weight, table, positions, lengths, k_cache, v_cache, eps, scale, 1, k_cache.shape[1]
     )
     return decode_merge_kv(*parts, qkv, k_weight, table, positions, np.asarray(lengths) - 1, k_cache, v_cache, eps)
+
+
+def rope_decode_attention(
+    qkv: Array, table: Array, positions: Array, lengths: Array, k_cache: Array, v_cache: Array, scale: float, P: int, BN: int
+) -> tuple[Wide, Wide, Wide]:
+    """`rotary_decode_attention` of heads that have no norm."""
+    heads = k_cache.shape[2]
+    found: list[tuple[Wide, Wide, Wide]] = []
+    for b in range(qkv.shape[0]):
+        one = slice(b, b + 1)
+        q, k, v = rope_kv(qkv[one], table, positions[one], np.asarray(lengths)[one] - 1, k_cache[b], v_cache[b])
+        found.append(decode_attention(q.reshape(1, heads, -1, q.shape[-1]), k[None], v[None], lengths[one], scale, P, BN))
+    partial, maxima, sums = zip(*found, strict=True)
+    return np.concatenate(partial), np.concatenate(maxima), np.concatenate(sums)
+
+
+def rope_merge_kv(
+    partial: Array,
+    maxima: Array,
+    sums: Array,
+    qkv: Array,
+    table: Array,
+    positions: Array,
+    slots: Array,
+    k_cache: Array,
+    v_cache: Array,
+) -> tuple[Wide, Wide, Wide]:
+    """`decode_merge_kv` of heads that have no norm."""
+    keys, values = _wide(k_cache), _wide(v_cache)
+    for b in range(qkv.shape[0]):
+        one = slice(b, b + 1)
+        _, keys[b], values[b] = rope_kv(qkv[one], table, positions[one], slots[one], k_cache[b], v_cache[b])
+    return decode_merge(partial, maxima, sums), keys, values
+
+
+def rope_decode_attention_kv(
+    qkv: Array, table: Array, positions: Array, lengths: Array, k_cache: Array, v_cache: Array, scale: float
+) -> tuple[Wide, Wide, Wide]:
+    """`rotary_decode_attention_kv` of heads that have no norm."""
+    parts = rope_decode_attention(qkv, table, positions, lengths, k_cache, v_cache, scale, 1, k_cache.shape[1])
+    return rope_merge_kv(*parts, qkv, table, positions, np.asarray(lengths) - 1, k_cache, v_cache)

@@ -98,6 +98,8 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "decode_attention": lambda _: {"BN": SLOTS},
     "rotary_decode_attention": lambda _: {"BN": SLOTS},
     "rotary_decode_attention_kv": lambda _: {"BN": SLOTS},
+    "rope_decode_attention": lambda _: {"BN": SLOTS},
+    "rope_decode_attention_kv": lambda _: {"BN": SLOTS},
     "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},
 }
 """The function that chooses a kernel's constants, from the shapes of its tensors."""

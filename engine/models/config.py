@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from engine.checkpoint.folder_file import path_exists
 from engine.checkpoint.json_file import read_object
@@ -105,6 +105,42 @@ class GenerationConfig:
             top_p=keys.number("top_p", 0.0, 1.0, cls().top_p, highest_included=True),
             top_k=keys.integer("top_k", 0, HIGHEST["vocab_size"], cls().top_k),
         )
+
+
+def refuse_other_architectures(keys: Keys, expected: str, fix: str) -> None:
+    """ModelError unless the keys describe a dense model of one architecture, in everything that affects the computation and is
+    the same for all families."""
+    architectures = keys.get("architectures")
+    if architectures is not None and architectures != [expected]:
+        names = cast("list[object]", architectures) if isinstance(architectures, list) else []
+        if len(names) == 1:
+            Keys(keys.path, {"architectures[0]": names[0]}).refuse("architectures[0]", f'"{expected}"', fix)
+        keys.refuse("architectures", f'["{expected}"]', fix)
+    for key in ("num_experts", "quantization_config"):
+        if keys.get(key) is not None:
+            kind = "mixtures of experts" if key == "num_experts" else "quantised weights"
+            keys.refuse(key, f"absent: {kind} are not supported", fix)
+    if keys.get("hidden_act") not in (None, "silu"):
+        keys.refuse("hidden_act", '"silu"', fix)
+    if keys.flag("attention_bias", False):
+        keys.refuse("attention_bias", "false: projections with a bias are not supported", fix)
+
+
+def check_heads(keys: Keys, config: ModelConfig) -> None:
+    """ModelError for numbers of heads that no attention has."""
+    if config.num_attention_heads % config.num_key_value_heads:
+        keys.refuse("num_key_value_heads", f"a divisor of num_attention_heads = {config.num_attention_heads}")
+    if config.head_dim % 2:
+        keys.refuse("head_dim", "even: rotary embedding turns halves of a head")
+
+
+def rope_keys(keys: Keys) -> Keys:
+    """The keys that say how positions are scaled: `rope_parameters`, as transformers 5 writes them, or `rope_scaling`."""
+    key = "rope_scaling" if keys.get("rope_parameters") is None else "rope_parameters"
+    value = keys.get(key)
+    if value is not None and not isinstance(value, dict):
+        keys.refuse(key, "an object")
+    return Keys(keys.path, cast("dict[str, object]", value or {}), f"{key}.")
 
 
 def torch_dtype(keys: Keys) -> str:

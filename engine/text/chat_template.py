@@ -93,7 +93,7 @@ class ChatTemplate:
         try:
             return SHARED.send_request(request)
         except TemplateEnded as error:
-            raise ModelError(f"the chat template {error}", where=self.where, fix="take that of a Qwen3 model") from None
+            raise ModelError(f"the chat template {error}", where=self.where, fix="download the file again") from None
 
     def _refuse(self, reply: dict[str, Any], kind: type[UsageError] | type[ModelError], what: str, fix: str) -> NoReturn:
         limits = {
@@ -102,5 +102,5 @@ class ChatTemplate:
         }
         if reply["error"] in limits:
             problem = f"the chat template {limits[reply['error']]}"
-            raise ModelError(problem, where=self.where, fix="take that of a Qwen3 model")
+            raise ModelError(problem, where=self.where, fix="download the file again")
         raise kind(f"the chat template {what}: {reply['message']}", where=self.where, fix=fix)

@@ -43,9 +43,10 @@ class Text:
     they are allowed, the ids equal those of transformers for any prompt, otherwise for every prompt that spells none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, begin: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
         self.template = template
+        self._begin = begin
         self._control = ControlTokens(tokenizer)
         self._special = frozenset(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
 
@@ -56,7 +57,12 @@ class Text:
         if not path_exists(path):
             raise ModelError("the tokenizer is missing", where=path, fix=ABSENT)
         SHARED.start()  # starts in parallel to reading the tokenizer
-        return cls(read_tokenizer(path, policy), _read_template(Path(folder)))
+        tokenizer = read_tokenizer(path, policy)
+        number = tokenizer.token_to_id(policy.begin) if policy.begin else None
+        if policy.begin and number is None:
+            what = f"the tokenizer has no `{policy.begin}`, which every text of a {policy.family} model begins with"
+            raise ModelError(what, where=path, fix=ABSENT)
+        return cls(tokenizer, _read_template(Path(folder), policy.begin), () if number is None else (number,))
 
     @property
     def size(self) -> int:
@@ -71,9 +77,10 @@ class Text:
         return self._control.encode(text)
 
     def raw(self, text: str, *, allow_control_tokens: bool = False) -> list[int]:
-        """Token ids of a prompt without a chat template; UsageError as in `encode`."""
+        """Token ids of a prompt without a chat template, after the token that texts of the family begin with; UsageError as in
+        `encode`."""
         check_size(len(text))
-        return self._control.encode(text) if allow_control_tokens else self._control.encode_text(text)
+        return [*self._begin, *(self._control.encode(text) if allow_control_tokens else self._control.encode_text(text))]
 
     def chat(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = True,
@@ -231,19 +238,21 @@ def _placeholder(value: Any) -> Any:
     return [_placeholder(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def _read_template(folder: Path) -> ChatTemplate | None:
+def _read_template(folder: Path, begin: str) -> ChatTemplate | None:
+    """The chat template of a model folder, None if there is none; it reads the family's first token as `bos_token`."""
     path = folder / TEMPLATE_FILE
     if path_exists(path):
         try:
-            return ChatTemplate(read_bytes(path, TEMPLATE_BYTES, "download it again").decode("utf-8"), str(path))
+            source = read_bytes(path, TEMPLATE_BYTES, "download it again").decode("utf-8")
         except UnicodeDecodeError as error:
             raise ModelError(f"cannot be read: {error}", where=path, fix=DOWNLOAD_AGAIN) from None
-    path = folder / TOKENIZER_CONFIG_FILE
-    if not path_exists(path):
-        return None
-    source = read_object(path, CONFIG_BYTES, "download tokenizer_config.json of the model").get("chat_template")
-    if source is None:
-        return None
-    if not isinstance(source, str):
-        raise ModelError("`chat_template` is not a text", where=path, fix="take the file of a Qwen3 model")
-    return ChatTemplate(source, str(path))
+    else:
+        path = folder / TOKENIZER_CONFIG_FILE
+        keys = read_object(path, CONFIG_BYTES, "download tokenizer_config.json of the model") if path_exists(path) else {}
+        if keys.get("chat_template") is None:
+            return None
+        source = keys["chat_template"]
+        if not isinstance(source, str):
+            raise ModelError("`chat_template` is not a text", where=path, fix=DOWNLOAD_AGAIN)
+    # A text of the template's own, so that it counts as a control token that the template wrote.
+    return ChatTemplate(f"{{%- set bos_token = {begin!r} %}}{source}" if begin else source, str(path))

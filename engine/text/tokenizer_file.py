@@ -38,13 +38,16 @@ ABSENT: Final = "download tokenizer.json of the model"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerPolicy:
-    """What the tokenizer of a family may be. `family`: its name in messages. `published`: SHA-256 of the tokenizer.json that
-    all of its models are published with, which need not be parsed twice. `split`: the pattern at which it splits a text, and
-    the only one accepted: others may backtrack forever."""
+    """What the tokenizer of a family may be. `family`: its name in messages. `split`: the pattern at which it splits a text,
+    and the only one accepted: others may backtrack forever. `published`: SHA-256 of the tokenizer.json that all of its models
+    are published with, which need not be parsed twice; empty if there are several. `begin`: the control token that every text
+    begins with; empty if there is none. `ignore_merges`: whether a word that is a token is never composed of others."""
 
     family: str
-    published: str
     split: str
+    published: str = ""
+    begin: str = ""
+    ignore_merges: bool = False
 
 
 def read_tokenizer(path: Path, policy: TokenizerPolicy) -> Tokenizer:
@@ -85,12 +88,12 @@ def _check_components(path: Path, file: dict[str, object], policy: TokenizerPoli
     if file.get("normalizer") not in (None, {"type": "NFC"}):
         refuse("normalizer", file["normalizer"], "NFC or null")
     for name in ("pre_tokenizer", "decoder", "post_processor"):
-        if not _byte_level(name, file.get(name), policy.split):
+        if not _byte_level(name, file.get(name), policy.split) and not _puts_begin(name, file.get(name), policy.begin):
             refuse(name, file.get(name), f"that of {policy.family}")
     model = file.get("model")
     if not isinstance(model, dict):
         refuse("model", model, "an object")
-    _check_model_fields(cast("dict[str, object]", model), refuse)
+    _check_model_fields(cast("dict[str, object]", model), policy, refuse)
     _check_added_tokens(file.get("added_tokens", []), refuse)
 
 
@@ -114,15 +117,31 @@ def _byte_level(part: str, value: object, pattern: str) -> bool:
     return steps[:-1] in ([], [split]) and not nested and _byte_level(part, cast("object", last), pattern)
 
 
-def _check_model_fields(model: dict[str, object], refuse: Any) -> None:
+def _puts_begin(part: str, value: object, begin: str) -> bool:
+    """Whether a component is the post-processor of a family whose texts begin with a control token. It is never run: `Text`
+    puts the token itself."""
+    if part != "post_processor" or not begin or not isinstance(value, dict):
+        return False
+    fields = cast("dict[str, object]", value)
+    parts = fields.get("processors") if fields.get("type") == "Sequence" else [fields]
+    if not isinstance(parts, list):
+        return False
+    items = cast("list[object]", parts)
+    kinds = [cast("dict[str, object]", item).get("type") if isinstance(item, dict) else None for item in items]
+    return kinds in (["TemplateProcessing"], ["ByteLevel", "TemplateProcessing"])
+
+
+def _check_model_fields(model: dict[str, object], policy: TokenizerPolicy, refuse: Any) -> None:
     if model.get("type") != "BPE":
         refuse("model", model.get("type"), '"BPE"')
     for name in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name) not in (None, ""):
             refuse(f"model's {name}", model[name], "null")
-    for name in ("fuse_unk", "byte_fallback", "ignore_merges"):
+    for name in ("fuse_unk", "byte_fallback"):
         if model.get(name) not in (None, False):
             refuse(f"model's {name}", model[name], "false")
+    if model.get("ignore_merges", False) not in (False, policy.ignore_merges):
+        refuse("model's ignore_merges", model["ignore_merges"], "false")
     vocabulary = model.get("vocab")
     entries = cast("dict[str, object]", vocabulary) if isinstance(vocabulary, dict) else {}
     if not all(type(number) is int and 0 <= number < ID_LIMIT for number in entries.values()):

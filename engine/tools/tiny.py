@@ -1,8 +1,8 @@
-"""`python -m engine.tiny FOLDER`: writes a tiny Qwen3 model of random weights, with all files in Hugging Face's formats.
+"""`python -m engine.tiny FOLDER`: writes a tiny model of random weights, with all files in Hugging Face's formats.
 
 It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
-seconds, which is nonsense of course. Its sizes are the smallest that Qwen3's kernels support: eight key-value heads, and a
-multiple of eight query heads, because a prefill block of `qk_norm_rope_kv` processes eight heads of one token.
+seconds, which is nonsense of course. Its sizes are the smallest that the kernels support: eight key-value heads, and a multiple
+of eight query heads, because a prefill block of `qk_norm_rope_kv`, or of `rope_kv`, processes eight heads of one token.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +23,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from engine.errors import EngineError, UsageError
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, ModelConfig
-from engine.models.qwen3.config import Qwen3Config
+from engine.models.families import family_of
+from engine.models.keys import Keys
 from engine.text.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE
 from engine.tools.dummy_weights import dummy_weights
 from tilec.untrusted.output_tree import write_tree
 
-SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY: Final = 512
 """Maximum number of tokens: the 256 bytes, merges learned from `WORDS`, and the special tokens."""
 
@@ -37,49 +37,84 @@ a kernel is the work of one block on tiles and a proof says that no two blocks m
 what is the answer to this question and why does the wheel of the water mill turn when there is no wind at all"""
 """Training text of the tokenizer."""
 
-TEMPLATE: Final = """{%- for message in messages %}
+SIZES: Final[Mapping[str, Any]] = {
+    "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 16,
+    "num_hidden_layers": 2, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The tiny model of a family: keys of config.json beside `SIZES`, its control tokens, of which the last ends an answer, and
+    its conversation format, without tools and thinking."""
+
+    keys: Mapping[str, Any]
+    special: tuple[str, ...]
+    template: str
+
+
+KINDS: Final = {
+    "qwen3": Kind(
+        {"architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960},
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
-"""
-"""Qwen's conversation format, without tools and thinking."""
+""",
+    ),
+    "llama": Kind(
+        {
+            "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "rope_theta": 5e5, "max_position_embeddings": 512,
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+        ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        """{{- bos_token }}
+{%- for message in messages %}
+{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + message.content + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+""",
+    ),
+}  # fmt: skip
+"""By family. The positions of Llama are scaled, and its frequencies have all three kinds: kept, interpolated, divided."""
 
 SPREAD: Final = 8
 """Standard deviation of weights relative to `dummy_weights`, so that the next token depends on more than the last one."""
 
 
-def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool = False) -> Qwen3Config:
+def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool = False, family: str = "qwen3") -> ModelConfig:
     """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); returns the
     config.
 
-    `tied` makes the LM head the embedding table. The same arguments give the same bytes. UsageError for a folder that is not
-    empty or cannot be created, and for a negative seed.
+    `tied` makes the LM head the embedding table; `family` is one of `KINDS`. The same arguments give the same bytes. UsageError
+    for a folder that is not empty or cannot be created, and for a negative seed.
     """
-    target = Path(folder)
-    tokenizer = _tokenizer()
-    config = Qwen3Config(
-        hidden_size=64, intermediate_size=128, num_attention_heads=16, num_key_value_heads=8, head_dim=16, num_hidden_layers=2,
-        vocab_size=tokenizer.get_vocab_size(), rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=tied,
-        max_position_embeddings=40960, torch_dtype="bfloat16",
-    )  # fmt: skip
-    weights = _weights(config, seed)
+    target, kind = Path(folder), KINDS[family]
+    tokenizer = _tokenizer(kind.special)
+    stop_token = tokenizer.token_to_id(kind.special[-1])
+    keys: dict[str, object] = {
+        **SIZES, **kind.keys, "model_type": family, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": tied,
+        "vocab_size": tokenizer.get_vocab_size(), "eos_token_id": stop_token,
+    }  # fmt: skip
+    config = family_of(family).config(Keys(target / CONFIG_FILE, keys))
+    sampling = {"temperature": 0.7, "top_k": 20, "top_p": 0.9}
+    files = {
+        CONFIG_FILE: _json(keys),
+        GENERATION_FILE: _json({"eos_token_id": [stop_token], "do_sample": False, **sampling}),
+        TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), TEMPLATE_FILE: kind.template.encode(),
+        "model.safetensors": _safetensors(dict(_weights(config, seed))),
+    }  # fmt: skip
     try:
         if os.path.isdir(target) and any(target.iterdir()):
             raise UsageError("the folder is not empty", where=target, fix="name a new one")
-        stop_token = tokenizer.token_to_id("<|im_end|>")
-        other = {
-            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "attention_bias": False,
-            "eos_token_id": stop_token,
-        }  # fmt: skip
-        sampling = {"temperature": 0.7, "top_k": 20, "top_p": 0.9}
-        files = {
-            CONFIG_FILE: _json(other | asdict(config)),
-            GENERATION_FILE: _json({"eos_token_id": [stop_token], "do_sample": False, **sampling}),
-            TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), TEMPLATE_FILE: TEMPLATE.encode(),
-            "model.safetensors": _safetensors(dict(weights)),
-        }  # fmt: skip
         write_tree(target, files)
     except OSError as error:
         what = f"no model can be written there: {error.strerror or error}"
@@ -87,17 +122,17 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
     return config
 
 
-def _tokenizer() -> Any:
+def _tokenizer(special: Sequence[str]) -> Any:
     """A byte-level BPE that splits text as GPT-2 does; any text round-trips."""
     tokenizer: Any = Tokenizer(models.BPE())  # the library's methods are not fully typed
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(SPECIAL), initial_alphabet=alphabet, min_frequency=1, show_progress=False
+        vocab_size=VOCABULARY - len(special), initial_alphabet=alphabet, min_frequency=1, show_progress=False
     )
     tokenizer.train_from_iterator(WORDS.splitlines(), trainer)
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
     return tokenizer
 
 
@@ -132,10 +167,11 @@ def _safetensors(tensors: dict[str, NDArray[Any]]) -> bytes:
 @click.argument("folder")
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights.")
 @click.option("--tied", is_flag=True, help="Let the head be the embedding table.")
-def command(folder: str, seed: int, tied: bool) -> None:
-    """Write a tiny Qwen3 model of random weights into a new FOLDER."""
+@click.option("--family", type=click.Choice([*KINDS]), default="qwen3", show_default=True, help="Family of the model.")
+def command(folder: str, seed: int, tied: bool, family: str) -> None:
+    """Write a tiny model of random weights into a new FOLDER."""
     try:
-        write_tiny_model(folder, seed=seed, tied=tied)
+        write_tiny_model(folder, seed=seed, tied=tied, family=family)
     except EngineError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -109,7 +109,7 @@ def test_a_window_that_no_layer_uses_is_no_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected_texts"),
     [
-        ({"model_type": "llama"}, ["`model_type` is \"llama\"", "Qwen3"]),
+        ({"model_type": "mistral"}, ["`model_type` is \"mistral\"", "Qwen3"]),
         ({"model_type": "qwen2"}, ["`model_type` is \"qwen2\""]),
         ({"model_type": ABSENT}, ["`model_type` is absent"]),
         ({"model_type": "qwen3_moe"}, ["qwen3_moe", "mixtures of experts"]),

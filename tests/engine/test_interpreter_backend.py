@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dense_reference
 import ml_dtypes
 import numpy as np
 import pytest
-import qwen3_reference
 from one_sequence import OneSequence
 
 from engine.api import Engine
@@ -59,7 +59,7 @@ class Model:
         self.backend = OneSequence(InterpreterBackend())
         self.backend.load(self.config, self.weights, MAX_SEQ_LEN, dtype)
         tensors = {name: self.weights.tensor(name) for name in self.weights.tensor_names}
-        self.expected = qwen3_reference.logits(self.config, tensors, IDS)
+        self.expected = dense_reference.logits(self.config, tensors, IDS)
 
     def distance(self, found: Any, position: int) -> float:
         """The distance of logits from the reference after the token at a position, in units of `TOLERANCE`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from engine.models.dense import NUMBERS, UNMEASURED
 from engine.models.family import Family
 from engine.models.qwen3.config import DENSE, Qwen3Config
 from engine.models.qwen3.rope import frequencies
-from engine.models.qwen3.steps import NUMBERS, UNMEASURED
 from engine.models.qwen3.tokenizer import POLICY
 
 FAMILY: Final = Family(

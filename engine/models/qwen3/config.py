@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Final, cast
 
-from engine.models.config import HIGHEST, ModelConfig, torch_dtype
+from engine.models.config import HIGHEST, ModelConfig, check_heads, refuse_other_architectures, rope_keys, torch_dtype
 from engine.models.keys import Keys
 
 DENSE: Final = "a dense Qwen3 model (0.6B to 32B)"
@@ -26,7 +26,7 @@ class Qwen3Config(ModelConfig):
     @classmethod
     def read(cls, keys: Keys) -> Qwen3Config:
         """The config from the keys of a file; ModelError if it is damaged or of an unsupported model."""
-        _refuse_other_models(keys)
+        refuse_other_architectures(keys, "Qwen3ForCausalLM", OTHER_MODEL)
         rope = _rope(keys)
         config = cls(
             **{name: keys.integer(name, 1, highest) for name, highest in HIGHEST.items()},
@@ -36,29 +36,8 @@ class Qwen3Config(ModelConfig):
             torch_dtype=torch_dtype(keys),
         )
         _refuse_sliding_window(keys, config.num_hidden_layers)
-        if config.num_attention_heads % config.num_key_value_heads:
-            keys.refuse("num_key_value_heads", f"a divisor of num_attention_heads = {config.num_attention_heads}")
-        if config.head_dim % 2:
-            keys.refuse("head_dim", "even: rotary embedding turns halves of a head")
+        check_heads(keys, config)
         return config
-
-
-def _refuse_other_models(keys: Keys) -> None:
-    """ModelError unless the keys describe a dense Qwen3 model in everything that affects the computation."""
-    architectures = keys.get("architectures")
-    if architectures is not None and architectures != ["Qwen3ForCausalLM"]:
-        names = cast("list[object]", architectures) if isinstance(architectures, list) else []
-        if len(names) == 1:
-            Keys(keys.path, {"architectures[0]": names[0]}).refuse("architectures[0]", '"Qwen3ForCausalLM"', OTHER_MODEL)
-        keys.refuse("architectures", '["Qwen3ForCausalLM"]', OTHER_MODEL)
-    for key in ("num_experts", "quantization_config"):
-        if keys.get(key) is not None:
-            kind = "mixtures of experts" if key == "num_experts" else "quantised weights"
-            keys.refuse(key, f"absent: {kind} are not supported", OTHER_MODEL)
-    if keys.get("hidden_act") not in (None, "silu"):
-        keys.refuse("hidden_act", '"silu"', OTHER_MODEL)
-    if keys.flag("attention_bias", False):
-        keys.refuse("attention_bias", "false: projections with a bias are not supported", OTHER_MODEL)
 
 
 def _refuse_sliding_window(keys: Keys, layers: int) -> None:
@@ -82,17 +61,9 @@ def _refuse_sliding_window(keys: Keys, layers: int) -> None:
 def _rope(keys: Keys) -> Keys:
     """The keys that contain `rope_theta`; ModelError if positions are scaled."""
     fix = "remove it for the plain context of max_position_embeddings, or give another model"
-    rope = keys
-    parameters = keys.get("rope_parameters")
-    if parameters is not None:
-        if not isinstance(parameters, dict):
-            keys.refuse("rope_parameters", "an object")
-        rope = Keys(keys.path, cast("dict[str, object]", parameters), "rope_parameters.")
-        if rope.get("rope_type") not in (None, "default"):
-            rope.refuse("rope_type", '"default": scaled positions are not supported', fix)
-        if rope.get("rope_theta") is None:
-            rope = keys
-    scaling = keys.get("rope_scaling")
-    if scaling is not None:
+    if keys.get("rope_scaling") is not None:
         keys.refuse("rope_scaling", "null: scaled positions are not supported", fix)
-    return rope
+    rope = rope_keys(keys)
+    if rope.get("rope_type") not in (None, "default"):
+        rope.refuse("rope_type", '"default": scaled positions are not supported', fix)
+    return keys if rope.get("rope_theta") is None else rope

@@ -1,4 +1,4 @@
-"""The numbers that `qwen3.step` reads."""
+"""The numbers that the step of a dense model reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from engine.models.config import SIZES
 
 NUMBERS: Final = (*SIZES, "rms_norm_eps")
-"""Numbers of config.json that determine a step."""
+"""Numbers of config.json that determine a step of a dense model."""
 
 UNMEASURED: Final[Mapping[str, int]] = {"parts": 33, "head_parts": 8, "short_slots": 64, "few_tokens": 8, "few_blocks": 132}
 """Values for the measured numbers of a bundle if there is no bundle: any that the kernels support will do."""

@@ -1,13 +1,15 @@
-"""Qwen3's forward pass in float64 NumPy, written from the model's definition and independent of the engine.
+"""The forward pass of Qwen3 and Llama 3 in float64 NumPy, written from the models' definitions and independent of the engine.
 
-Architecture: `Qwen3ForCausalLM` of transformers (modeling_qwen3.py): per layer RMSNorm, projections to queries, keys and
-values, RMSNorm of every query and key head, rotary embedding of halves (Su et al., RoFormer, 2021), causal attention in which
-several query heads share a key head (Ainslie et al., GQA, 2023), and a SwiGLU layer (Shazeer, 2020); attention and SwiGLU are
-each added to the residual.
+Architecture: `Qwen3ForCausalLM` and `LlamaForCausalLM` of transformers: per layer RMSNorm, projections to queries, keys and
+values, in Qwen3 RMSNorm of every query and key head, rotary embedding of halves (Su et al., RoFormer, 2021), causal attention
+in which several query heads share a key head (Ainslie et al., GQA, 2023), and a SwiGLU layer (Shazeer, 2020); attention and
+SwiGLU are each added to the residual. Llama 3.1 scales the frequencies of rotary embedding (`apply_scaling` of Meta's reference
+code, in which wavelengths decide).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.models.config import ModelConfig
+from engine.models.llama.config import LlamaConfig, RopeScaling
 
 Matrix = NDArray[np.float64]
 
@@ -37,11 +40,28 @@ def _rms_norm(x: Matrix, weight: Matrix, eps: float) -> Matrix:
     return weight * x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps)
 
 
-def _rotate(x: Matrix, theta: float) -> Matrix:
+def frequencies(config: ModelConfig) -> Matrix:
+    """The frequencies of rotary embedding, (head_dim / 2,)."""
+    half = config.head_dim // 2
+    plain = config.rope_theta ** -(np.arange(half) / half)
+    scaling = config.rope_scaling if isinstance(config, LlamaConfig) else None
+    return plain if scaling is None else np.array([_scaled(frequency, scaling) for frequency in plain])
+
+
+def _scaled(frequency: float, scaling: RopeScaling) -> float:
+    wavelength, context = 2 * math.pi / frequency, scaling.original_max_position_embeddings
+    if wavelength < context / scaling.high_freq_factor:
+        return frequency
+    if wavelength > context / scaling.low_freq_factor:
+        return frequency / scaling.factor
+    smooth = (context / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return (1 - smooth) * frequency / scaling.factor + smooth * frequency
+
+
+def _rotate(x: Matrix, of_positions: Matrix) -> Matrix:
     """Rotary embedding of heads at every position: (tokens, heads, elements)."""
     half = x.shape[-1] // 2
-    frequencies = theta ** -(np.arange(half) / half)
-    angle = np.arange(len(x))[:, None, None] * frequencies
+    angle = np.arange(len(x))[:, None, None] * of_positions
     first, second = x[..., :half], x[..., half:]
     return np.concatenate(
         [first * np.cos(angle) - second * np.sin(angle), second * np.cos(angle) + first * np.sin(angle)], axis=-1
@@ -51,8 +71,10 @@ def _rotate(x: Matrix, theta: float) -> Matrix:
 def _attention(config: ModelConfig, weights: Mapping[str, Matrix], x: Matrix) -> Matrix:
     tokens, size = len(x), config.head_dim
     q, k, v = ((x @ weights[f"self_attn.{name}_proj.weight"].T).reshape(tokens, -1, size) for name in "qkv")
-    q = _rotate(_rms_norm(q, weights["self_attn.q_norm.weight"], config.rms_norm_eps), config.rope_theta)
-    k = _rotate(_rms_norm(k, weights["self_attn.k_norm.weight"], config.rms_norm_eps), config.rope_theta)
+    if config.model_type == "qwen3":
+        q = _rms_norm(q, weights["self_attn.q_norm.weight"], config.rms_norm_eps)
+        k = _rms_norm(k, weights["self_attn.k_norm.weight"], config.rms_norm_eps)
+    q, k = _rotate(q, frequencies(config)), _rotate(k, frequencies(config))
     shared = config.num_attention_heads // config.num_key_value_heads
     mixed = np.empty_like(q)
     for head in range(config.num_attention_heads):

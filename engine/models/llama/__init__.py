@@ -1,0 +1,16 @@
+"""Dense Llama 3 models: config, step, positions and tokenizer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.models.dense import NUMBERS, UNMEASURED
+from engine.models.family import Family
+from engine.models.llama.config import DENSE, LlamaConfig
+from engine.models.llama.rope import frequencies
+from engine.models.llama.tokenizer import POLICY
+
+FAMILY: Final = Family(
+    package=__name__, model_type=LlamaConfig.model_type, models=DENSE, config=LlamaConfig.read, frequencies=frequencies,
+    tokenizer=POLICY, numbers=NUMBERS, unmeasured=UNMEASURED, refused={"llama4": "mixtures of experts are not supported"},
+)  # fmt: skip

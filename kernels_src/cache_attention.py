@@ -1,0 +1,50 @@
+"""Attention of the query heads of one key head, (8, D) in halves, to a cache: what the kernels of a decode step share."""
+
+import tilec as tl
+
+
+@tl.function
+def attended(
+    state: tuple[tl.Tile, tl.Tile, tl.Tile], low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, v_cache: tl.Tensor, b: tl.i32,
+    head: tl.i32, j: tl.i32, slot: tl.i32, log2_scale: tl.f32, BN: int, D: int, E: tl.Element,
+) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
+    """Online softmax (Milakov and Gimelshein, 2018) over tile `j` of a sequence's cache, of its slots before `slot`.
+
+    `state`: of each query, the greatest score so far, times log2(e), and the sum of powers; their mean of values, (D, 8).
+    """
+    total, acc, top = state
+    keys_low = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, 0), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+    keys_high = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, D // 2), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+    v = tl.reshape(tl.load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
+    s = tl.mma(keys_high, high.T, tl.mma(keys_low, low.T, tl.zeros((BN, 8), tl.f32)))
+    s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
+    higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
+    p = tl.exp2(s * log2_scale - higher[None, :])
+    shrink = tl.exp2(top - higher)
+    return total * shrink + tl.sum(p, axis=0), tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :]), higher
+
+
+@tl.function
+def with_new_token(
+    state: tuple[tl.Tile, tl.Tile, tl.Tile], low: tl.Tile, high: tl.Tile, new_low: tl.Tile, new_high: tl.Tile, value: tl.Tile,
+    log2_scale: tl.f32,
+) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
+    """`attended` of one key more, (1, D) f32 in halves, and its value, (D,) f32."""
+    total, acc, top = state
+    s_new = tl.sum(low.astype(tl.f32) * new_low, axis=1) + tl.sum(high.astype(tl.f32) * new_high, axis=1)
+    higher = tl.maximum(top, s_new * log2_scale)
+    p_new = tl.exp2(s_new * log2_scale - higher)
+    shrink = tl.exp2(top - higher)
+    return total * shrink + p_new, acc * shrink[None, :] + value[:, None] * p_new[None, :], higher
+
+
+@tl.function
+def merged(
+    partial: tl.Tensor, maxima: tl.Tensor, sums: tl.Tensor, b: tl.i32, head: tl.i32, member: tl.i32, P: int, D: int
+) -> tl.Tile:
+    """The answer of a query head, (D,) f32, from what the parts of a cache found (Dao et al., Flash-Decoding)."""
+    acc = tl.reshape(tl.load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
+    top = tl.reshape(tl.load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+    part = tl.reshape(tl.load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+    weight = tl.exp2(top - tl.max(top, axis=0))
+    return tl.sum(acc * weight[:, None], axis=0) / tl.sum(part * weight, axis=0)

@@ -1,0 +1,61 @@
+"""Attention of a new token per sequence from its QKV projection, the cache split among blocks (Dao et al., Flash-Decoding)."""
+
+from typing import Literal
+
+import tilec as tl
+
+from .cache_attention import attended, with_new_token
+from .dims import HKV, B, D, E, G, P, R, S
+from .rotary import rotated_high, rotated_low
+
+
+@tl.kernel
+def rope_decode_attention(
+    qkv: tl.In[E, B, Literal["(G + 2) * HKV"], D],
+    table: tl.In[tl.f32, R, D],
+    positions: tl.In[tl.i32, B],
+    lengths: tl.In[tl.i32, B],
+    k_cache: tl.In[E, B, S, HKV, D],
+    v_cache: tl.In[E, B, S, HKV, D],
+    partial: tl.Out[tl.f32, B, P, HKV, G, D],
+    maxima: tl.Out[tl.f32, B, P, HKV, G],
+    sums: tl.Out[tl.f32, B, P, HKV, G],
+    scale: tl.f32,
+    *,
+    E: tl.Const,
+    G: tl.Const,
+    D: tl.Const,
+    BN: tl.Const,
+):
+    """`rotary_decode_attention` of heads that have no norm. `rope_merge_kv` writes the new token to the cache."""
+    tl.grid(P, HKV, B)
+    tl.requires(G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.values(positions, 0, R)
+    tl.values(lengths, 1, S + 1)
+    tl.resident(table, positions, lengths, k_cache, v_cache)
+    part, head, b = tl.bid(0), tl.bid(1), tl.bid(2)
+    slot, position = tl.load(lengths, b) - 1, tl.load(positions, b)
+    cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
+    sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
+    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(tl.f32)
+    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, 8, D // 2)).astype(tl.f32)
+    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
+    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
+    log2_scale = scale * 1.4426950408889634
+    top = tl.full((8,), -tl.inf, tl.f32)
+    total = tl.zeros((8,), tl.f32)
+    acc = tl.zeros((D, 8), tl.f32)
+    for j in range(part, tl.cdiv(slot, BN), P):
+        total, acc, top = attended(
+            (total, acc, top), query_low, query_high, k_cache, v_cache, b, head, j, slot, log2_scale, BN, D, E
+        )
+    if slot // BN % P == part:
+        low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)
+        high = tl.load(qkv, offset=(b, G * HKV + head, D // 2), shape=(1, 1, D // 2)).astype(tl.f32)
+        key_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (1, D // 2)).astype(tl.f32)
+        key_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (1, D // 2)).astype(tl.f32)
+        value = tl.reshape(tl.load(qkv, offset=(b, (G + 1) * HKV + head, 0), shape=(1, 1, D)), (D,)).astype(tl.f32)
+        total, acc, top = with_new_token((total, acc, top), query_low, query_high, key_low, key_high, value, log2_scale)
+    tl.store(partial, (b, part, head, 0, 0), tl.reshape(acc.T, (1, 1, 1, 8, D)), mask=True)
+    tl.store(maxima, (b, part, head, 0), tl.reshape(top, (1, 1, 1, 8)), mask=True)
+    tl.store(sums, (b, part, head, 0), tl.reshape(total, (1, 1, 1, 8)), mask=True)

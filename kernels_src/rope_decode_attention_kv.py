@@ -1,0 +1,60 @@
+"""Attention of a new token per sequence from its QKV projection over a short cache, which the token's key and value go into."""
+
+from typing import Literal
+
+import tilec as tl
+
+from .cache_attention import attended
+from .dims import HKV, B, D, E, G, R, S
+from .rotary import rotated_high, rotated_low
+
+
+@tl.kernel
+def rope_decode_attention_kv(
+    qkv: tl.In[E, B, Literal["(G + 2) * HKV"], D],
+    table: tl.In[tl.f32, R, D],
+    positions: tl.In[tl.i32, B],
+    lengths: tl.In[tl.i32, B],
+    out: tl.Out[E, B, HKV, G, D],
+    k_cache: tl.InOut[E, B, S, HKV, D],
+    v_cache: tl.InOut[E, B, S, HKV, D],
+    scale: tl.f32,
+    *,
+    E: tl.Const,
+    G: tl.Const,
+    D: tl.Const,
+    BN: tl.Const,
+):
+    """`rotary_decode_attention_kv` of heads that have no norm."""
+    tl.grid(HKV, B)
+    tl.requires(G + 2 * HKV >= 8 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
+    tl.values(positions, 0, R)
+    tl.values(lengths, 1, S + 1)
+    tl.resident(table, positions, lengths, k_cache, v_cache)
+    head, b = tl.bid(0), tl.bid(1)
+    slot, position = tl.load(lengths, b) - 1, tl.load(positions, b)
+    cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
+    sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
+    low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)
+    high = tl.load(qkv, offset=(b, G * HKV + head, D // 2), shape=(1, 1, D // 2)).astype(tl.f32)
+    key_low, key_high = tl.astype(rotated_low(low, high, cos, sin), E), tl.astype(rotated_high(low, high, cos, sin), E)
+    value = tl.load(qkv, offset=(b, (G + 1) * HKV + head, 0), shape=(1, 1, D))
+    low = tl.load(qkv, offset=(b, head * G, 0), shape=(1, 8, D // 2)).astype(tl.f32)
+    high = tl.load(qkv, offset=(b, head * G, D // 2), shape=(1, 8, D // 2)).astype(tl.f32)
+    query_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (8, D // 2))
+    query_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (8, D // 2))
+    log2_scale = scale * 1.4426950408889634
+    new_low, new_high = tl.reshape(key_low, (1, D // 2)).astype(tl.f32), tl.reshape(key_high, (1, D // 2)).astype(tl.f32)
+    top = (
+        tl.sum(query_low.astype(tl.f32) * new_low, axis=1) + tl.sum(query_high.astype(tl.f32) * new_high, axis=1)
+    ) * log2_scale
+    total = tl.full((8,), 1.0, tl.f32)
+    acc = tl.zeros((D, 8), tl.f32) + tl.reshape(value, (D,)).astype(tl.f32)[:, None]
+    for j in range(tl.cdiv(slot, BN)):
+        total, acc, top = attended(
+            (total, acc, top), query_low, query_high, k_cache, v_cache, b, head, j, slot, log2_scale, BN, D, E
+        )
+    tl.store(out, (b, head, 0, 0), tl.reshape(tl.astype(acc / total[None, :], E).T, (1, 1, 8, D)), mask=True)
+    tl.store(k_cache, (b, slot, head, 0), tl.reshape(key_low, (1, 1, 1, D // 2)))
+    tl.store(k_cache, (b, slot, head, 1), tl.reshape(key_high, (1, 1, 1, D // 2)))
+    tl.store(v_cache, (b, slot, head, 0), tl.reshape(value, (1, 1, 1, D)))
