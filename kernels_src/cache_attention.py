@@ -1,4 +1,4 @@
-"""Attention of the query heads of one key head, (8, D) in halves, to a cache: what the kernels of a decode step share."""
+"""Attention of the query heads of one key head, (8, D) in halves, to a cache: what kernels of heads without a norm share."""
 
 import tilec as tl
 
@@ -36,15 +36,3 @@ def with_new_token(
     p_new = tl.exp2(s_new * log2_scale - higher)
     shrink = tl.exp2(top - higher)
     return total * shrink + p_new, acc * shrink[None, :] + value[:, None] * p_new[None, :], higher
-
-
-@tl.function
-def merged(
-    partial: tl.Tensor, maxima: tl.Tensor, sums: tl.Tensor, b: tl.i32, head: tl.i32, member: tl.i32, P: int, D: int
-) -> tl.Tile:
-    """The answer of a query head, (D,) f32, from what the parts of a cache found (Dao et al., Flash-Decoding)."""
-    acc = tl.reshape(tl.load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
-    top = tl.reshape(tl.load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
-    part = tl.reshape(tl.load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
-    weight = tl.exp2(top - tl.max(top, axis=0))
-    return tl.sum(acc * weight[:, None], axis=0) / tl.sum(part * weight, axis=0)

@@ -4,7 +4,6 @@ from typing import Literal
 
 import tilec as tl
 
-from .cache_attention import merged
 from .dims import HKV, B, D, E, G, P, R, S
 from .rotary import normed_scale, rotated_high, rotated_low
 
@@ -42,7 +41,11 @@ def decode_merge_kv(
     sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
     w_low, w_high = tl.load(k_weight, 0, shape=D // 2).astype(tl.f32), tl.load(k_weight, 1, shape=D // 2).astype(tl.f32)
     if member < G:
-        mean = merged(partial, maxima, sums, b, head, member, P, D)
+        acc = tl.reshape(tl.load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
+        top = tl.reshape(tl.load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+        part = tl.reshape(tl.load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+        weight = tl.exp2(top - tl.max(top, axis=0))
+        mean = tl.sum(acc * weight[:, None], axis=0) / tl.sum(part * weight, axis=0)
         tl.store(out, (b, head, member, 0), tl.reshape(tl.astype(mean, E), (1, 1, 1, D)))
     else:
         low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)

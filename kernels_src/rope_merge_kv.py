@@ -4,7 +4,6 @@ from typing import Literal
 
 import tilec as tl
 
-from .cache_attention import merged
 from .dims import HKV, B, D, E, G, P, R, S
 from .rotary import rotated_high, rotated_low
 
@@ -38,7 +37,11 @@ def rope_merge_kv(
     cos = tl.load(table, (position, 0), shape=(1, D // 2))[:, None, :]
     sin = tl.load(table, (position, 1), shape=(1, D // 2))[:, None, :]
     if member < G:
-        mean = merged(partial, maxima, sums, b, head, member, P, D)
+        acc = tl.reshape(tl.load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
+        top = tl.reshape(tl.load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+        part = tl.reshape(tl.load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
+        weight = tl.exp2(top - tl.max(top, axis=0))
+        mean = tl.sum(acc * weight[:, None], axis=0) / tl.sum(part * weight, axis=0)
         tl.store(out, (b, head, member, 0), tl.reshape(tl.astype(mean, E), (1, 1, 1, D)))
     else:
         low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)

@@ -4,7 +4,6 @@ from typing import Literal
 
 import tilec as tl
 
-from .cache_attention import attended, with_new_token
 from .dims import HKV, B, D, E, G, P, R, S
 from .rotary import normed_scale, rotated_high, rotated_low
 
@@ -58,9 +57,17 @@ def rotary_decode_attention(
     total = tl.zeros((8,), tl.f32)
     acc = tl.zeros((D, 8), tl.f32)
     for j in range(part, tl.cdiv(slot, BN), P):
-        total, acc, top = attended(
-            (total, acc, top), query_low, query_high, k_cache, v_cache, b, head, j, slot, log2_scale, BN, D, E
-        )
+        keys_low = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, 0), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+        keys_high = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, D // 2), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+        v = tl.reshape(tl.load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
+        s = tl.mma(keys_high, query_high.T, tl.mma(keys_low, query_low.T, tl.zeros((BN, 8), tl.f32)))
+        s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
+        higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
+        p = tl.exp2(s * log2_scale - higher[None, :])
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(p, axis=0)
+        acc = tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :])
+        top = higher
     if slot // BN % P == part:
         low = tl.load(qkv, offset=(b, G * HKV + head, 0), shape=(1, 1, D // 2)).astype(tl.f32)
         high = tl.load(qkv, offset=(b, G * HKV + head, D // 2), shape=(1, 1, D // 2)).astype(tl.f32)
@@ -69,7 +76,13 @@ def rotary_decode_attention(
         key_low = tl.reshape(tl.astype(rotated_low(low, high, cos, sin), E), (1, D // 2)).astype(tl.f32)
         key_high = tl.reshape(tl.astype(rotated_high(low, high, cos, sin), E), (1, D // 2)).astype(tl.f32)
         value = tl.reshape(tl.load(qkv, offset=(b, (G + 1) * HKV + head, 0), shape=(1, 1, D)), (D,)).astype(tl.f32)
-        total, acc, top = with_new_token((total, acc, top), query_low, query_high, key_low, key_high, value, log2_scale)
+        s_new = tl.sum(query_low.astype(tl.f32) * key_low, axis=1) + tl.sum(query_high.astype(tl.f32) * key_high, axis=1)
+        higher = tl.maximum(top, s_new * log2_scale)
+        p_new = tl.exp2(s_new * log2_scale - higher)
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + p_new
+        acc = acc * shrink[None, :] + value[:, None] * p_new[None, :]
+        top = higher
     tl.store(partial, (b, part, head, 0, 0), tl.reshape(acc.T, (1, 1, 1, 8, D)), mask=True)
     tl.store(maxima, (b, part, head, 0), tl.reshape(top, (1, 1, 1, 8)), mask=True)
     tl.store(sums, (b, part, head, 0), tl.reshape(total, (1, 1, 1, 8)), mask=True)

@@ -4,7 +4,6 @@ from typing import Literal
 
 import tilec as tl
 
-from .cache_attention import attended
 from .dims import HKV, B, D, E, G, R, S
 from .rotary import normed_scale, rotated_high, rotated_low
 
@@ -65,9 +64,17 @@ def rotary_decode_attention_kv(
     total = tl.full((8,), 1.0, tl.f32)
     acc = tl.zeros((D, 8), tl.f32) + tl.reshape(value, (D,)).astype(tl.f32)[:, None]
     for j in range(tl.cdiv(slot, BN)):
-        total, acc, top = attended(
-            (total, acc, top), query_low, query_high, k_cache, v_cache, b, head, j, slot, log2_scale, BN, D, E
-        )
+        keys_low = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, 0), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+        keys_high = tl.reshape(tl.load(k_cache, offset=(b, j * BN, head, D // 2), shape=(1, BN, 1, D // 2)), (BN, D // 2))
+        v = tl.reshape(tl.load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
+        s = tl.mma(keys_high, query_high.T, tl.mma(keys_low, query_low.T, tl.zeros((BN, 8), tl.f32)))
+        s = tl.where((j * BN + tl.arange(BN))[:, None] < slot, s, -tl.inf)
+        higher = tl.maximum(top, tl.max(s, axis=0) * log2_scale)
+        p = tl.exp2(s * log2_scale - higher[None, :])
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(p, axis=0)
+        acc = tl.mma(v.T, tl.astype(p, E), acc * shrink[None, :])
+        top = higher
     tl.store(out, (b, head, 0, 0), tl.reshape(tl.astype(acc / total[None, :], E).T, (1, 1, 8, D)), mask=True)
     tl.store(k_cache, (b, slot, head, 0), tl.reshape(key_low, (1, 1, 1, D // 2)))
     tl.store(k_cache, (b, slot, head, 1), tl.reshape(key_high, (1, 1, 1, D // 2)))

@@ -93,6 +93,8 @@ IDS = [f"{name}-{target}" for name, target in CASES]
 LIKE = {
     "matmul_silu_mul": "matmul", "matmul_silu_mul_few": "matmul_few", "matmul_split": "matmul_few",
     "rotary_decode_attention": "decode_attention", "rotary_decode_attention_kv": "decode_attention",
+    "rope_kv": "qk_norm_rope_kv", "rope_decode_attention": "decode_attention", "rope_decode_attention_kv": "decode_attention",
+    "rope_merge_kv": "decode_merge",
     "decode_merge_kv": "decode_merge", "matvec_silu_mul": "matvec", "matvec_add_scaled": "matvec_add",
     "matvec_add_scaled_rows": "matvec_add", "scaled_matvec_rows": "scaled_matvec", "scaled_matvec_silu_mul": "scaled_matvec",
     "scaled_matvec_silu_mul_rows": "scaled_matvec", "scaled_matvec_argmax_rows": "matvec_argmax",

@@ -81,6 +81,10 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "rotary_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
+    "rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "R": 9, "S": 11}],
+    "rope_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "scale": 0.09}],
+    "rope_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "scale": 0.09}],
+    "rope_merge_kv": [{"B": 2, "HKV": 1, "G": 4, "S": 8, "R": 9}],
 }
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""
 
@@ -89,6 +93,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
     "decode_attention": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),
+    "rope_decode_attention": lambda env: (env["P"], env["BN"]),
     "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
     "scaled_matvec_argmax_rows": lambda env: (env["P"], env["ROWS"]),
     "matvec_add_scaled": lambda env: (env["ROWS"],),
@@ -135,13 +140,9 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             arrays[parameter.name] = (low + random.choice(high - low, shape, replace=not distinct)).astype(dtype)
         else:
             arrays[parameter.name] = random.normal(size=shape).astype(dtype)
-    if function.name in (
-        "decode_attention",
-        "rotary_decode_attention",
-        "rotary_decode_attention_kv",
-    ):  # one sequence ends inside a tile, the other fills its slots
+    if "decode_attention" in function.name:  # one sequence ends inside a tile, the other fills its slots
         arrays["lengths"][:] = [41, int(env["S"])][: int(env["B"])]
-    if function.name in ("decode_merge", "decode_merge_kv"):
+    if function.name in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):
         groups = 16 if function.name.endswith("_rows") else 1

@@ -43,13 +43,14 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [*one, {"B": 3, "S": 1024, "P": 5, "HKV": 2, "G": 7}, {"B": 8, "S": 8192, "P": 64, **MODEL}]
         case "decode_merge":
             return [{"B": b, "HKV": h, "G": g} for b, h, g in ((1, 8, 2), (1, 8, 4), (3, 1, 5), (8, 8, 8))]
-        case "qk_norm_rope_kv":
+        case "qk_norm_rope_kv" | "rope_kv":
+            positions = "P" if manifest.kernel == "qk_norm_rope_kv" else "R"
             return [
-                {"T": t, "HQ": hq, "HKV": 8, "HEADS": hq + 16, "S": t + 300, "P": 4096}
+                {"T": t, "HQ": hq, "HKV": 8, "HEADS": hq + 16, "S": t + 300, positions: 4096}
                 for hq in (16, 32, 40, 64)
                 for t in (1, 2, 3, 8, 127, 1000)
             ]
-        case "rotary_decode_attention_kv":
+        case "rotary_decode_attention_kv" | "rope_decode_attention_kv":
             tile, group = int(manifest.constants["BN"]), int(manifest.constants["G"])
             found = [(1, 2, tile), (3, 2, 2 * tile), (2, 5, 3 * tile), (1, 8, 8 * tile), (8, 8, 2 * tile)]
             return [{"B": b, "HKV": h, "S": s, "R": s + 77} for b, h, s in found if group + 2 * h >= 8]
@@ -124,7 +125,7 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
 def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
     """Minimum traffic if not every tensor counts once: only the tokens' slots of a cache are written, only lengths are read."""
     match manifest.kernel:
-        case "qk_norm_rope_kv":
+        case "qk_norm_rope_kv" | "rope_kv":
             return 2 * _bytes(t["qkv"]) + t["positions"].numel() * t["table"].shape[1] * 4
         case "kv_update":
             return 4 * _bytes(t["k"])
@@ -199,13 +200,13 @@ def _qk_norm_rope_kv(manifest: Manifest, t: Tensors) -> Tensors:
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
     k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
     slots = t["slots"].long()
-    k_cache[slots], v_cache[slots] = rotated(keys, t["k_weight"], cos, sin), values
-    return {"q": rotated(queries, t["q_weight"], cos, sin), "k_cache": k_cache, "v_cache": v_cache}
+    k_cache[slots], v_cache[slots] = rotated(keys, t.get("k_weight"), cos, sin), values
+    return {"q": rotated(queries, t.get("q_weight"), cos, sin), "k_cache": k_cache, "v_cache": v_cache}
 
 
 def rotated(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
-    """Heads normalized and rotated; (B, heads, D), (D,), two (B, 1, D / 2) -> (B, heads, D)."""
-    low, high = functional.rms_norm(x, (x.shape[-1],), weight, EPSILON).chunk(2, dim=-1)
+    """Heads normalized, unless the weight is None, and rotated; (B, heads, D), (D,), two (B, 1, D / 2) -> (B, heads, D)."""
+    low, high = (x if weight is None else functional.rms_norm(x, (x.shape[-1],), weight, EPSILON)).chunk(2, dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
 
@@ -213,7 +214,7 @@ def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Tensors:
     heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
     queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    queries, keys = rotated(queries, t["q_weight"], cos, sin), rotated(keys, t["k_weight"], cos, sin)
+    queries, keys = rotated(queries, t.get("q_weight"), cos, sin), rotated(keys, t.get("k_weight"), cos, sin)
     k_cache, v_cache, out = t["k_cache"].clone(), t["v_cache"].clone(), torch.empty_like(t["out"], dtype=queries.dtype)
     for b, length in enumerate(t["lengths"].tolist()):
         k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
@@ -289,6 +290,7 @@ def _sample_token(manifest: Manifest, t: Tensors) -> Tensors:
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
     "qk_norm_rope_kv": _qk_norm_rope_kv, "rotary_decode_attention_kv": _rotary_decode_attention_kv,
+    "rope_kv": _qk_norm_rope_kv, "rope_decode_attention_kv": _rotary_decode_attention_kv,
     "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
     "matvec_add": _matvec_add, "matvec_silu_mul": _matvec_silu_mul, "matvec_argmax": _matvec_argmax,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,

@@ -39,9 +39,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": b, "V": v} for b in (1, 3, 8) for v in (7, 1009)]
         case "advance_rows":
             return [{"B": b} for b in (1, 3, 8)]
-        case "decode_merge_kv":
+        case "decode_merge_kv" | "rope_merge_kv":
             return [{"B": b, "HKV": h, "S": s, "R": s + 77} for b, h, s in ((1, 8, 2), (3, 1, 160), (8, 8, 512))]
-        case "rotary_decode_attention":
+        case "rotary_decode_attention" | "rope_decode_attention":
             tile, group = int(constants["BN"]), int(constants["G"])
             found = [(4, 3, 1, 1), (8, 5, 3, 2), (1, 8, 64, 64), (3, 8, 9, 5)]
             return [
@@ -62,7 +62,7 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
         # Logits are small integers times one scale, which every dtype represents: equal ones are equal in all of them.
         for name in ("x", "w"):
             t[name].copy_(torch.randint(-1, 2, t[name].shape, device=t[name].device))
-    if manifest.kernel == "decode_merge_kv":
+    if manifest.kernel in ("decode_merge_kv", "rope_merge_kv"):
         t["sums"].abs_().add_(0.5)
 
 
@@ -116,13 +116,12 @@ def _advance_rows(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Any, Any, Any]:
-    """Normalized and rotated queries and keys, and values; queries are None if the kernel does not normalize them."""
+    """Rotated queries and keys, normalized if there are weights, and values."""
     heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
     queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    rotate = gpu_attention.rotated
-    queries = rotate(queries, t["q_weight"], cos, sin) if "q_weight" in t else None
-    return queries, rotate(keys, t["k_weight"], cos, sin), values
+    queries = gpu_attention.rotated(queries, t.get("q_weight"), cos, sin)
+    return queries, gpu_attention.rotated(keys, t.get("k_weight"), cos, sin), values
 
 
 def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Tensors:
@@ -155,4 +154,5 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "matvec_add_scaled": _matvec_add_scaled, "matvec_add_scaled_rows": _matvec_add_scaled,
     "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
     "advance_rows": _advance_rows, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
+    "rope_merge_kv": _decode_merge_kv, "rope_decode_attention": _rotary_decode_attention,
 }  # fmt: skip

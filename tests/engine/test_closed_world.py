@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.models.dense import UNMEASURED
 from engine.models.qwen3 import FAMILY
-from engine.models.qwen3.steps import UNMEASURED
 from engine.sampling import TOP_K_LIMIT
 from tests import campaign
 from tests.shipped import ROOT

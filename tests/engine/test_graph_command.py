@@ -60,6 +60,6 @@ def test_impossible_steps_are_refused(
 
 
 def test_another_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "llama"}))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "mistral"}))
     assert run(["graph", "--model", str(tmp_path)]) == 3
-    assert "llama" in capsys.readouterr().err
+    assert "mistral" in capsys.readouterr().err

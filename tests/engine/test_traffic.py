@@ -8,8 +8,8 @@ import pytest
 from step_contracts import contract
 
 from engine.graph.traffic import moves, streamed, traffic
+from engine.models.dense import UNMEASURED
 from engine.models.qwen3.config import Qwen3Config
-from engine.models.qwen3.steps import UNMEASURED
 from engine.models.steps import step
 from tilec.step.graph import Kind, StepGraph
 from tilec.step.step import OUTPUT_MODES

@@ -43,6 +43,8 @@ ROUNDINGS = {
     "qk_norm_rope_kv": 2,
     "rotary_decode_attention": 4,
     "rotary_decode_attention_kv": 4,
+    "rope_decode_attention": 4,
+    "rope_decode_attention_kv": 4,
 }
 """The number of roundings to the kernel's dtype, if it is not one."""
 

@@ -28,7 +28,7 @@ def without_tma(name: str, target: Target, size: dict[str, float | str]) -> Func
     return shipped.as_chosen(name, target, size) if uses_tma else prepared
 
 
-ROUNDINGS = {"rotary_decode_attention": 8}
+ROUNDINGS = {"rotary_decode_attention": 8, "rope_decode_attention": 8}
 """Tolerance factors. The sums of this kernel are not divided by their weights yet, and queries, keys and weights are rounded in
 between."""
 

@@ -107,6 +107,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "qk_norm_rope_kv":
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "P": 9, "S": 11}]
+        case "rope_kv":
+            group = int(c["GROUP"])
+            return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "R": 9, "S": 11}]
         case "silu_mul_rows":
             return [
                 {"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4},
@@ -128,11 +131,11 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 7, "S": 160, "P": 3}]
         case "decode_merge":
             return [{"B": 2, "HKV": 1, "G": 2}]
-        case "rotary_decode_attention":
+        case "rotary_decode_attention" | "rope_decode_attention":
             return [{"B": 2, "HKV": 3, "S": 2 * n, "P": 2, "R": 50}, {"B": 1, "HKV": 4, "S": 7 * n, "P": 3, "R": 9}]
-        case "rotary_decode_attention_kv":
+        case "rotary_decode_attention_kv" | "rope_decode_attention_kv":
             return [{"B": 2, "HKV": 3, "S": 256, "R": 50}, {"B": 1, "HKV": 4, "S": 128, "R": 9}]
-        case "decode_merge_kv":
+        case "decode_merge_kv" | "rope_merge_kv":
             return [{"B": 2, "HKV": 3, "S": 9, "R": 50}]
         case "advance":
             return [{}]
@@ -230,7 +233,7 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
         edges = [99, 100, -1]
         arrays["token"][:] = edges[seed % 4] if seed % 4 < 3 else arrays["token"]
     stream = Stream(case.name, "", seed)
-    if kernel in ("decode_merge", "decode_merge_kv"):
+    if kernel in ("decode_merge", "decode_merge_kv", "rope_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
     if kernel.startswith("scaled_"):  # their sum is about that of the squares of K elements of deviation 1
         squares = np.abs(arrays["squares"])
