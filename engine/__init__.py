@@ -1,4 +1,4 @@
-"""Qwen3 inference on prebuilt CUBINs, without a compiler and without torch.
+"""Inference of Qwen3 and Llama 3 on prebuilt CUBINs, without a compiler and without torch.
 
 Generates tokens from a checkpoint and the declaration of a step.
 """
