@@ -3,7 +3,7 @@
 `judges.py kill_matrix --count 100` writes `kill_matrix.json` and `kill_matrix.md`. Mistakes are those of `source_mutants`, from
 all files of `tilec` and `engine`. `core` has one case of each test function that takes little time, so a row is a mistake and a
 column is a function. `--reach` finds which test files reach each mistake; only these run. Every finished mistake is a line of
-`verdicts/kill_matrix.txt`, valid while the function with the mistake and all tests stay as they are.
+`verdicts/kill_matrix.txt`, valid while the function with the mistake and these files stay as they are.
 
 A function whose kills another function has as well may be merged with it or dropped, if both were written for the same rule.
 One without kills proves nothing about it: each function of the source has few mistakes here.
@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any, Final
 
 from ci.bench import front
-from ci.bench.judges.source_mutants import FAILED, LIMIT, Tree, find_reach
+from ci.bench.judges.source_mutants import FAILED, LIMIT, SHARED, Tree, find_reach
 from ci.bench.markdown import grid, page
 from ci.evidence import ROOT, Digests
 from ci.evidence.verdicts import Verdict, Verdicts, key
@@ -127,9 +127,12 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
         write_map(reach_file, find_reach(wanted, options.jobs, test_files, CORE))
         return 0
     reach, verdicts = read_map(reach_file), Verdicts(options.name, options.out / "verdicts")
-    tests = Digests(ROOT).sources(["tests"])
+    digests = Digests(ROOT)
     keys = {
-        mutant.identity: key(function_tree((ROOT / mutant.path).read_text(encoding="utf-8"), mutant.function), tests)
+        mutant.identity: key(
+            function_tree((ROOT / mutant.path).read_text(encoding="utf-8"), mutant.function),
+            digests.sources([*reach[mutant.identity], *SHARED]),
+        )
         for mutant in wanted
     }
     todo = [mutant for mutant in wanted if verdicts.find(mutant.identity, keys[mutant.identity]) is None]
