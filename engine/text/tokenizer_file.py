@@ -118,17 +118,20 @@ def _byte_level(part: str, value: object, pattern: str) -> bool:
 
 
 def _puts_begin(part: str, value: object, begin: str) -> bool:
-    """Whether a component is the post-processor of a family whose texts begin with a control token. It is never run: `Text`
-    puts the token itself."""
+    """Whether a component is the post-processor of a family whose texts begin with a control token. `Text` puts the token itself;
+    of the component the library runs what remains, which must be the text, once."""
     if part != "post_processor" or not begin or not isinstance(value, dict):
         return False
     fields = cast("dict[str, object]", value)
     parts = fields.get("processors") if fields.get("type") == "Sequence" else [fields]
     if not isinstance(parts, list):
         return False
-    items = cast("list[object]", parts)
-    kinds = [cast("dict[str, object]", item).get("type") if isinstance(item, dict) else None for item in items]
-    return kinds in (["TemplateProcessing"], ["ByteLevel", "TemplateProcessing"])
+    *byte_level, last = cast("list[object]", parts) or [None]
+    template = cast("dict[str, object]", last) if isinstance(last, dict) else {}
+    single = [{"SpecialToken": {"id": begin, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    if template.get("type") != "TemplateProcessing" or template.get("single") != single or len(byte_level) > 1:
+        return False
+    return all(one is not None and _byte_level(part, one, "") for one in byte_level)
 
 
 def _check_model_fields(model: dict[str, object], policy: TokenizerPolicy, refuse: Any) -> None:

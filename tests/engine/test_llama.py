@@ -143,6 +143,24 @@ def test_a_tokenizer_without_that_token_is_refused(folder: Path, tmp_path: Path)
         Text.read(tmp_path, POLICY)
 
 
+@pytest.mark.parametrize("pieces", [["A", "A"], [], ["B"], ["<|begin_of_text|>", "A", "A"], ["A", "<|begin_of_text|>"]])
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_post_processor_that_changes_the_text_is_refused(
+    folder: Path, tmp_path: Path, pieces: list[str], nested: bool
+) -> None:
+    data = json.loads((folder / "tokenizer.json").read_text())
+    number = next(token["id"] for token in data["added_tokens"] if token["content"] == POLICY.begin)
+    named = [{"Sequence" if len(name) == 1 else "SpecialToken": {"id": name, "type_id": 0}} for name in pieces]
+    template = {
+        "type": "TemplateProcessing", "single": named, "pair": [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"],
+        "special_tokens": {POLICY.begin: {"id": POLICY.begin, "ids": [number], "tokens": [POLICY.begin]}},
+    }  # fmt: skip
+    data["post_processor"] = {"type": "Sequence", "processors": [BYTES, template]} if nested else template
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(ModelError, match="its post_processor is an object of . entries, and must be that of Llama 3"):
+        Text.read(tmp_path, POLICY)
+
+
 SPLIT = {"type": "Split", "pattern": {"Regex": POLICY.split}, "behavior": "Isolated", "invert": False}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
