@@ -135,8 +135,11 @@ def check_heads(keys: Keys, config: ModelConfig) -> None:
 
 
 def rope_keys(keys: Keys) -> Keys:
-    """The keys that say how positions are scaled: `rope_parameters`, as transformers 5 writes them, or `rope_scaling`."""
+    """The keys that say how positions are scaled: `rope_parameters`, as transformers 5 writes them, or `rope_scaling`.
+    ModelError if both do."""
     key = "rope_scaling" if keys.get("rope_parameters") is None else "rope_parameters"
+    if key == "rope_parameters" and keys.get("rope_scaling") is not None:
+        keys.refuse("rope_scaling", "null: `rope_parameters` says how positions are scaled")
     value = keys.get(key)
     if value is not None and not isinstance(value, dict):
         keys.refuse(key, "an object")

@@ -118,8 +118,8 @@ def _byte_level(part: str, value: object, pattern: str) -> bool:
 
 
 def _puts_begin(part: str, value: object, begin: str) -> bool:
-    """Whether a component is the post-processor of a family whose texts begin with a control token. `Text` puts the token itself;
-    of the component the library runs what remains, which must be the text, once."""
+    """Whether a component is the post-processor of a family whose texts begin with a control token. `Text` puts the token
+    itself; the library runs the rest of the component, which must be the text, once."""
     if part != "post_processor" or not begin or not isinstance(value, dict):
         return False
     fields = cast("dict[str, object]", value)

@@ -64,6 +64,7 @@ def test_a_published_config(tmp_path: Path) -> None:
     assert config.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
     assert (config.head_dim, config.query_size, config.key_value_size, config.dtype) == (64, 2048, 512, "bf16")
     assert read(tmp_path, head_dim=None) == config  # files of Llama 3.1 have none
+    assert read(tmp_path, num_key_value_heads=None) == replace(config, num_key_value_heads=32)
     assert read(tmp_path, rope_scaling=None).rope_scaling is None  # Llama 3
     parameters = {**PUBLISHED["rope_scaling"], "rope_theta": 500000.0}
     assert read(tmp_path, rope_scaling=None, rope_theta=None, rope_parameters=parameters) == config  # of transformers 5
@@ -81,6 +82,13 @@ def test_a_published_config(tmp_path: Path) -> None:
         ({"rope_scaling": {**PUBLISHED["rope_scaling"], "high_freq_factor": 1.0}}, "high_freq_factor` is 1.0, and must be"),
         ({"rope_scaling": {**PUBLISHED["rope_scaling"], "factor": 0.5}}, "factor` is 0.5, and must be a number at least 1"),
         ({"rope_scaling": 8}, "`rope_scaling` is 8, and must be an object"),
+        ({"rope_scaling": {"factor": 8.0}}, "`rope_scaling.factor` is 8.0, and must be absent"),
+        ({"rope_scaling": {"rope_type": "default", "factor": 8.0}}, '"default" have no such number'),
+        ({"rope_scaling": {**PUBLISHED["rope_scaling"], "attention_factor": 2.0}}, "`rope_scaling.attention_factor` is 2.0"),
+        ({"rope_scaling": {**PUBLISHED["rope_scaling"], "type": "yarn"}}, '`rope_scaling.type` is "yarn", and must be absent'),
+        ({"rope_parameters": {"rope_theta": 5e5}}, "`rope_scaling` is an object of 5 entries, and must be null"),
+        ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` is 0.5, and must be absent"),
+        ({"head_dim": None, "hidden_size": 2056}, "`num_attention_heads` is 32, and must be a divisor of hidden_size = 2056"),
         ({"mlp_bias": True}, "`mlp_bias` is true, and must be false"),
         ({"attention_bias": True}, "`attention_bias` is true"),
         ({"architectures": ["MistralForCausalLM"]}, r'must be "LlamaForCausalLM"; give a folder of a dense Llama 3 model'),
@@ -157,7 +165,7 @@ def test_a_post_processor_that_changes_the_text_is_refused(
     }  # fmt: skip
     data["post_processor"] = {"type": "Sequence", "processors": [BYTES, template]} if nested else template
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
-    with pytest.raises(ModelError, match="its post_processor is an object of . entries, and must be that of Llama 3"):
+    with pytest.raises(ModelError, match=r"its post_processor is an object of . entries, and must be that of Llama 3"):
         Text.read(tmp_path, POLICY)
 
 
