@@ -254,5 +254,6 @@ def _read_template(folder: Path, begin: str) -> ChatTemplate | None:
         source = keys["chat_template"]
         if not isinstance(source, str):
             raise ModelError("`chat_template` is not a text", where=path, fix=DOWNLOAD_AGAIN)
-    # A text of the template's own, so that it counts as a control token that the template wrote.
-    return ChatTemplate(f"{{%- set bos_token = {begin!r} %}}{source}" if begin else source, str(path))
+    # A text of the template's own, so that it counts as a control token that the template wrote; on a line of its own, which
+    # Jinja drops, so that it strips as much of the first line as without.
+    return ChatTemplate(f"{{%- set bos_token = {begin!r} %}}\n{source}" if begin else source, str(path))

@@ -67,7 +67,7 @@ KINDS: Final = {
     ),
     "llama": Kind(
         {
-            "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "rope_theta": 5e5, "max_position_embeddings": 512,
+            "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "rope_theta": 5e5, "max_position_embeddings": 4096,
             "rope_scaling": {
                 "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 64,

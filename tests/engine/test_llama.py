@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from one_sequence import OneSequence
 
 from engine.backends.interpreter import InterpreterBackend
@@ -141,6 +142,25 @@ def test_every_text_begins_with_the_token_of_the_family(folder: Path) -> None:
     assert ids[0] == begin and ids.count(begin) == 1
     assert ids.count(text.tokenizer.token_to_id("<|eot_id|>")) == 1  # that of the message is text
     assert text.decode(ids).startswith("user\n\nis <|eot_id|> blue")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ bos_token }}",
+        "\nhi {{ bos_token }}",
+        "\n\n x",
+        "  {% if true %}x{% endif %}{{ bos_token }}",
+        "{%- if 1 %}x{% endif %}",
+    ],
+)
+def test_a_template_begins_as_it_is_written(folder: Path, tmp_path: Path, source: str) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(source)
+    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as in transformers
+    expected = jinja.from_string(source).render(bos_token=POLICY.begin)
+    text = Text.read(tmp_path, POLICY)
+    assert text.chat([{"role": "user", "content": "x"}]) == text.encode(expected)
 
 
 def test_a_tokenizer_without_that_token_is_refused(folder: Path, tmp_path: Path) -> None:
