@@ -75,8 +75,8 @@ def command(
     top_p: float | None, device_argmax: bool, profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
     bundle_digest: str | None, trust: str | None,
 ) -> None:  # fmt: skip
-    """Generate text for a prompt with a Qwen3 or Llama 3 model, on the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
-    sources."""
+    """Generate text for a prompt with a Qwen3 or Llama 3 model, on the prebuilt CUBINs of a bundle, or without a GPU on the
+    kernels' sources."""
     _check_backend(backend, bundle, profile, bundle_digest, trust)
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     chosen = {name: value for name, value in values.items() if value is not None}

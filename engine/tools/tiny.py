@@ -45,8 +45,8 @@ SIZES: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The tiny model of a family: keys of config.json in addition to `SIZES`, its control tokens, of which the last ends an answer, and
-    its conversation format, without tools and thinking."""
+    """The tiny model of a family: keys of config.json in addition to `SIZES`, its control tokens, of which the last ends an
+    answer, and its conversation format, without tools and thinking."""
 
     keys: Mapping[str, Any]
     special: tuple[str, ...]
