@@ -22,10 +22,10 @@ from engine.graph.integers import InputValues, Replay
 from engine.sampling import SamplingParams, settings
 from engine.sequence import Sequence
 from tilec.step.graph import Buffer, Kind, StepGraph
-from tilec.step.step import OutputMode, Step
+from tilec.step.step import OUTPUT_MODES, OutputMode, Step
 
-OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("argmax", "sample", "logits")
-"""Output modes of a decode step."""
+DECODE_MODES: Final[tuple[OutputMode, ...]] = tuple(mode for mode in OUTPUT_MODES if mode != "none")
+"""Output modes of a decode step, which always has an output."""
 
 DecodeGraphs = Mapping[tuple[OutputMode, bool], StepGraph]
 """Graphs by output mode, and by whether they are the variant for short context."""
@@ -210,7 +210,7 @@ def graphs_of(step: Step, sequences: int) -> DecodeGraphs:
     mode = "decode" if sequences == 1 else "batch"
     return {
         (output_mode, short): step.graph(mode, output_mode, tokens=sequences, short=short)
-        for output_mode in OUTPUT_MODES
+        for output_mode in DECODE_MODES
         for short in (False, True)
     }
 

@@ -19,7 +19,10 @@ have; the name of a buffer or weight is a tensor, with another shape in `q[1, he
 loop, a `*` in a name stands for the layer; the prefix up to it (`layers.*.`, `model.layers.*.`) and a final `.*` or `.weight`
 are omitted, and `previous.` selects the previous layer. All layers are alike except for `first_layer` and `last_layer`, which
 only conditions may use. Only conditions may use `short` (no cache has more than `short_slots` filled slots: a variant for short
-contexts) and `few` (a prefill has at most `few_tokens` tokens: a variant for small M). Values of a step are `tokens`, `past`,
+contexts) and `few` (a prefill has at most `few_tokens` tokens: a variant for small M). In the
+loop, `for expert in experts` repeats launches for each item below a number of the step. A name with a second `*`, such as
+`model.layers.*.mlp.experts.*.up_proj.weight`, has one tensor for each item; only these loops use it, as `mlp.experts.up_proj`.
+Values of a step are `tokens`, `past`,
 `max_seq_len`, `dtype` and `head` (the output mode); any other name is a measured number of `[[tuning]]` in build.toml.
 Constants that a launch omits are tuned too: see `tuning`.
 """

@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from tilec.step.expressions import Expression, StepError
 from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
-from tilec.step.reader import DTYPE, LENGTHS, Condition, Declared, Launch, Statement
+from tilec.step.reader import DTYPE, LENGTHS, Condition, Declared, Items, Launch, Statement
 
 MAX_OPERATIONS: Final = 1 << 15
 """Maximum number of launches of a step, in all layers together."""
+MAX_ITEMS: Final = 1 << 10
+"""Maximum number of items of a loop in a layer, such as experts."""
 MAX_ELEMENTS: Final = 1 << 48
 """Maximum number of elements of a buffer."""
 
@@ -114,30 +116,41 @@ def resolved_ops(
     """The operations of statements in order; `values` contains everything except lengths."""
     ops: list[ResolvedOp] = []
 
-    def walk(inner: tuple[Statement, ...], layer: int | None) -> None:
+    def walk(inner: tuple[Statement, ...], prefix: str, layer: int | None, item: int) -> None:
         for statement in inner:
             if len(ops) >= MAX_OPERATIONS:
                 raise StepError(f"a step has more than {MAX_OPERATIONS} launches")
             if isinstance(statement, Launch):
-                ops.append(resolve(statement, layer))
+                ops.append(resolve(statement, prefix, layer, item))
             elif isinstance(statement, Condition):
-                walk(statement.then if statement.test.value(values) else statement.otherwise, layer)
+                walk(statement.then if statement.test.value(values) else statement.otherwise, prefix, layer, item)
+            elif isinstance(statement, Items):
+                for number in range(item_count(statement.count, values, statement.node)):
+                    walk(statement.body, f"{prefix}{statement.item}.{number}.", layer, number)
             else:
                 count = layers()
                 for number in range(count):
                     values.update(first_layer=number == 0, last_layer=number == count - 1)
-                    walk(statement.body, number)
+                    walk(statement.body, f"layers.{number}.", number, 0)
 
-    def resolve(entry: Launch, layer: int | None) -> ResolvedOp:
+    def resolve(entry: Launch, prefix: str, layer: int | None, item: int) -> ResolvedOp:
         tensors: list[tuple[str, Declared, str]] = []
         for parameter, reference in entry.tensors.items():
             declared = reference.declared
             layer_index = layer if layer is not None else layers() if declared.per_layer else 0  # so `previous` is the last
-            tensors.append((parameter, declared, in_layer(tied(declared), layer_index - reference.previous)))
-        return ResolvedOp(entry.name if layer is None else f"layers.{layer}.{entry.name}", entry, tuple(tensors))
+            tensors.append((parameter, declared, in_layer(tied(declared), layer_index - reference.previous, item)))
+        return ResolvedOp(f"{prefix}{entry.name}", entry, tuple(tensors))
 
-    walk(statements, None)
+    walk(statements, "", None, 0)
     return tuple(ops)
+
+
+def item_count(name: str, values: Mapping[str, Any], node: Any = None) -> int:
+    """The number of items of a loop in a layer; StepError if the model does not define it."""
+    count = values.get(name)
+    if type(count) is not int or not 0 <= count <= MAX_ITEMS:
+        raise StepError(f"`{name}` is not a number of items from 0 to {MAX_ITEMS}", node)
+    return count
 
 
 def _evaluated(entry: ResolvedOp, values: Mapping[str, Any], buffers: Mapping[str, Buffer]) -> _Evaluated:
@@ -172,10 +185,10 @@ def merged(rows: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[int, ...]:
     """The shape of tensors concatenated by rows; StepError if their other extents differ."""
     (_, first), *others = rows
     if any(shape[1:] != first[1:] for _, shape in others):
-        raise StepError(f"the rows of `{rows[0][0]}` and those beside it are not as long")
+        raise StepError(f"the rows of `{rows[0][0]}` and those next to it are not as long")
     return (sum(shape[0] for _, shape in rows), *first[1:])
 
 
-def in_layer(name: str, layer: int) -> str:
-    """The full name of a declaration with `*` for a layer."""
-    return name.replace("*", str(layer)) if "*" in name else name
+def in_layer(name: str, layer: int, item: int = 0) -> str:
+    """The full name of a declaration with `*` for a layer, and for an item of a loop in it."""
+    return name.replace("*", str(layer), 1).replace("*", str(item)) if "*" in name else name

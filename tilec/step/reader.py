@@ -35,8 +35,8 @@ PREVIOUS: Final = "previous."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declared:
-    """A buffer or weight under its full name, with `*` for the layer. `rows` are the checkpoint tensors that a merged weight
-    concatenates; for an unmerged weight, itself."""
+    """A buffer or weight under its full name, with `*` for the layer, and a second `*` for the item of a loop in it. `rows` are
+    the checkpoint tensors that a merged weight concatenates; for an unmerged weight, itself."""
 
     name: str
     kind: Kind
@@ -48,6 +48,11 @@ class Declared:
     @property
     def per_layer(self) -> bool:
         return "*" in self.name
+
+    @property
+    def loops(self) -> int:
+        """How many loops it is in: 0, 1 (each layer has one) or 2 (so does each item of a loop in the layer)."""
+        return self.name.count("*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +92,23 @@ class Layers:
     body: tuple[Statement, ...]
 
 
-Statement = Launch | Condition | Layers
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Statements of a layer repeated for each `item` below the number `count`; `node` is their location in the text."""
+
+    item: str
+    count: str
+    body: tuple[Statement, ...]
+    node: ast.stmt
+
+
+Statement = Launch | Condition | Layers | Items
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
     """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
-    each mode."""
+    each mode. `counts`: the number of items of each weight and buffer that has one for each item of a loop."""
 
     syntax: Any
     numbers: tuple[tuple[str, Expression], ...]
@@ -101,6 +116,7 @@ class Declaration:
     buffers: Mapping[str, Declared]
     tied: Mapping[str, str]
     modes: Mapping[str, tuple[Statement, ...]]
+    counts: Mapping[str, str]
 
 
 def read_declaration(text: str) -> Declaration:
@@ -137,7 +153,9 @@ class _Reader:
         self.buffers: dict[str, Declared] = {}
         self.tied: dict[str, str] = {}
         self.modes: dict[str, tuple[Statement, ...]] = {}
-        self.by_short_name: dict[tuple[bool, str], Declared] = {}  # keyed by whether it is per layer, and its short name
+        self.by_short_name: dict[tuple[int, str], Declared] = {}  # keyed by how many loops it is in, and its short name
+        self.counts: dict[str, str] = {}
+        self.count = ""  # of the loop in a layer that is read
 
     def read(self, tree: ast.Module) -> Declaration:
         for node in tree.body:
@@ -169,17 +187,19 @@ class _Reader:
         missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
             raise StepError(f"there is no `def {missing}()`")
-        return Declaration(encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.modes)
+        unused = next((name for name, one in self.weights.items() if one.loops > 1 and name not in self.counts), None)
+        if unused is not None:
+            raise StepError(f"`{unused}` has an item of a loop, and no loop uses it")
+        return Declaration(encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.modes, self.counts)
 
     def declare(self, table: dict[str, Declared], declared: Declared, node: ast.expr) -> None:
-        short_name = declared.name.rpartition("*.")[2].removesuffix(".*").removesuffix(".weight")
-        if (
-            declared.name in self.weights
-            or declared.name in self.buffers
-            or (declared.per_layer, short_name) in self.by_short_name
-        ):
+        in_layer = declared.name.partition("*.")[2] if declared.per_layer and "*." in declared.name else declared.name
+        short_name = in_layer.replace("*.", "").removesuffix(".*").removesuffix(".weight")
+        if declared.name in self.weights or declared.name in self.buffers or (declared.loops, short_name) in self.by_short_name:
             raise StepError(f"`{declared.name}` is there twice, or `{short_name}` is another's short name", node)
-        table[declared.name] = self.by_short_name[declared.per_layer, short_name] = declared
+        if any(name.count("*") != declared.loops for name in declared.rows):
+            raise StepError(f"the rows of `{declared.name}` are not in the same loops", node)
+        table[declared.name] = self.by_short_name[declared.loops, short_name] = declared
 
     def weight(self, name: str, node: ast.expr) -> Declared:
         if isinstance(node, ast.Dict):
@@ -216,10 +236,19 @@ class _Reader:
                     )
                 case ast.For(target=ast.Name(id="layer"), iter=ast.Name(id="layers"), orelse=[]) if layer is None:
                     parsed.append(Layers(self.statements(node.body, True)))
+                case ast.For(target=ast.Name(id=item), iter=ast.Name(id=count), orelse=[]) if (
+                    layer and not self.count and count not in RESERVED and count != "layers" and item not in ("layer", count)
+                ):
+                    self.count = count
+                    parsed.append(Items(item, count, self.statements(node.body, True), node))
+                    self.count = ""
                 case ast.Pass():
                     pass
                 case _:
-                    raise StepError("not a launch `name = kernel(parameter=value)`, an `if`, or `for layer in layers`", node)
+                    raise StepError(
+                        "not a launch `name = kernel(parameter=value)`, an `if`, `for layer in layers`, or a loop in it",
+                        node,
+                    )
         return tuple(parsed)
 
     def launch(self, name: str, kernel: str, call: ast.Call, node: ast.stmt, layer: bool) -> Launch:
@@ -247,10 +276,15 @@ class _Reader:
         if name is None:
             return None
         short_name = name.removeprefix(PREVIOUS)
-        found = self.by_short_name.get((True, short_name)) if layer or short_name != name else None
-        found = found or (self.by_short_name.get((False, short_name)) if short_name == name else None)
+        found = self.by_short_name.get((2, short_name)) if self.count and short_name == name else None
+        found = found or (self.by_short_name.get((1, short_name)) if layer or short_name != name else None)
+        found = found or (self.by_short_name.get((0, short_name)) if short_name == name else None)
+        if found is None and (2, short_name) in self.by_short_name:
+            raise StepError(f"`{name}` has an item of a loop in a layer, and is not used in one", node)
         if found is None and (short_name != name or shape is not None or "." in name):
             raise StepError(f"there is no buffer or weight `{name}`", node)
+        if found is not None and found.loops > 1 and self.counts.setdefault(found.name, self.count) != self.count:
+            raise StepError(f"`{found.name}` has `{self.counts[found.name]}` items in another loop, not `{self.count}`", node)
         return None if found is None else Reference(found, short_name != name, shape)
 
 
@@ -260,8 +294,8 @@ def _items(table: ast.Dict) -> list[tuple[str, ast.expr]]:
     for key, value in zip(table.keys, table.values, strict=True):
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str) or not 0 < len(key.value) < 200:
             raise StepError("not a name", key or value)
-        if key.value in found or key.value.count("*") > 1:
-            raise StepError(f"`{key.value}` is there twice, or has several `*`", key)
+        if key.value in found or key.value.count("*") > 2:
+            raise StepError(f"`{key.value}` is there twice, or has more than two `*`", key)
         found[key.value] = value
     return list(found.items())
 

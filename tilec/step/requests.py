@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.step.expressions import Expression, StepError
+from tilec.step.form import item_count
 from tilec.step.graph import Constant
-from tilec.step.reader import LENGTHS, Condition, Launch, Statement
+from tilec.step.reader import LENGTHS, Condition, Items, Launch, Statement
 from tilec.step.step import BATCHES, CHUNK_TOKENS, OUTPUT_MODES, Step
 from tilec.step.tuning import Choice, Tuning
 
@@ -91,6 +92,9 @@ def _reachable(step: Step, mode: str, statements: tuple[Statement, ...]) -> list
                 walk(statement.then, satisfying) if satisfying else None
                 other_flags = tuple(values for values in flags if not statement.test.value(values))
                 walk(statement.otherwise, other_flags) if other_flags else None
+            elif isinstance(statement, Items):
+                if item_count(statement.count, step.values(), statement.node):
+                    walk(statement.body, flags)
             else:
                 shapes = [shape for shape in LAYERS if step.has_layer(*shape)]
                 walk(
@@ -138,7 +142,7 @@ def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) 
     values = step.values(tokens=1)
     shapes = {name: step.axes(launch.tensors[name]) for name in choice.tensors if name in launch.tensors}
     if len(shapes) < len(choice.tensors):
-        raise StepError(f"the tuning of `{launch.kernel}` asks for a tensor that `{launch.name}` has not", launch.node)
+        raise StepError(f"the tuning of `{launch.kernel}` asks for a tensor that `{launch.name}` lacks", launch.node)
     key = (
         lengths[0], lengths[-1],
         *((id(axis), *((name, values.get(name)) for name in sorted(axis.names))) for axes in shapes.values() for axis in axes),

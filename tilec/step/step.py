@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tilec.step.expressions import Expression, StepError
-from tilec.step.form import Form, in_layer, merged, resolved_ops, shape_at
+from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at
 from tilec.step.graph import StepGraph
 from tilec.step.reader import Declaration, Declared, Reference
 
@@ -38,6 +38,8 @@ ALL_PAIRS: Final = 4
 """Number of layers with every kind of adjacent pair: first and inner, two inner, inner and last."""
 
 MAX_LAYERS: Final = 1 << 12
+MAX_WEIGHTS: Final = 1 << 18
+"""Maximum number of weights of all layers and items together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +130,29 @@ class Step:
         return (self.layers == 1) if first and last else self.layers > 1 if first or last else self.layers > 2
 
     def weights(self) -> Iterator[Weight]:
-        """The weights that a model needs on the device, in the order of the text; those of a layer are consecutive."""
+        """The weights that a model needs on the device, in the order of the text; those of a layer are consecutive. StepError
+        if there are more than MAX_WEIGHTS."""
+        for number, weight in enumerate(self._weights()):
+            if number == MAX_WEIGHTS:
+                raise StepError(f"a step has more than {MAX_WEIGHTS} weights")
+            yield weight
+
+    def _weights(self) -> Iterator[Weight]:
         pending: list[Declared] = []
         for declared in [*self.declaration.weights.values(), None]:
             if declared is not None and declared.per_layer:
                 pending.append(declared)
                 continue
             for layer in range(self.layers if pending else 0):
-                yield from (self._weight(weight, layer) for weight in pending)
+                yield from (self._weight(weight, layer, item) for weight in pending for item in range(self._items(weight)))
             pending = []
             if declared is not None and not (self.tied and declared.name in self.declaration.tied):
-                yield self._weight(declared, 0)
+                yield self._weight(declared, 0, 0)
+
+    def _items(self, declared: Declared) -> int:
+        """How many items of a loop in a layer have a weight each; 1 outside of such loops."""
+        count = self.declaration.counts.get(declared.name)
+        return 1 if count is None else item_count(count, self._values)
 
     def name_of(self, declared: Declared) -> str:
         """The name of the weight that stores a declaration: the other weight's if the two are tied."""
@@ -150,9 +164,9 @@ class Step:
             raise StepError(f"`{name}` is not a number of {unit}")
         return value
 
-    def _weight(self, declared: Declared, layer: int) -> Weight:
-        rows = tuple((in_layer(name, layer), shape_at(shape, self._values)) for name, shape in declared.rows.items())
-        return Weight(in_layer(declared.name, layer), merged(rows), rows)
+    def _weight(self, declared: Declared, layer: int, item: int) -> Weight:
+        rows = tuple((in_layer(name, layer, item), shape_at(shape, self._values)) for name, shape in declared.rows.items())
+        return Weight(in_layer(declared.name, layer, item), merged(rows), rows)
 
     def axes(self, reference: Reference) -> tuple[Expression, ...]:
         """The extents of an argument other than a merged weight."""
