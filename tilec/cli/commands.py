@@ -179,7 +179,8 @@ def dump(
     kernel: str, stage: str | None, after: str | None, project: str | None, arch: str | None, constants: tuple[str, ...],
     output: str | None,
 ) -> int:  # fmt: skip
-    """Print what a stage makes of a kernel, or a scheduling pass.
+    """Print what a stage makes of a kernel, or a scheduling pass. Lines in `.loc` of PTX are those of the tile IR, which
+    `--stage tir` prints.
 
     \b
     Examples:
