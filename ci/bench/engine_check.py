@@ -37,6 +37,7 @@ from engine.checkpoint.weights import NUMPY_TYPES, destinations  # noqa: E402
 from engine.models.config import ModelConfig  # noqa: E402
 from engine.models.qwen3.config import Qwen3Config  # noqa: E402
 from engine.sampling import SamplingParams, sample_logits  # noqa: E402
+from tilec.target.dtypes import DTYPES  # noqa: E402
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 STEPS: Final = 64
@@ -47,7 +48,6 @@ WARM_STEPS: Final = 8
 RATIO: Final = f"decode_at_{DECODED}_over_transformers"
 BLOCK: Final = 1 << 24
 ALLOWED: Final = 1.2
-TORCH_TYPES: Final = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
 class BlockWeights:
@@ -273,7 +273,7 @@ def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -
         tie_word_embeddings=config.tie_word_embeddings, max_position_embeddings=40960,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, attn_implementation="sdpa",
     )  # fmt: skip
-    kind = getattr(torch, TORCH_TYPES[dtype])
+    kind = getattr(torch, DTYPES[dtype].numpy)
     with torch.device("meta"):
         model = transformers.Qwen3ForCausalLM(described)
     model = model.to_empty(device="cuda").to(kind)
@@ -303,7 +303,7 @@ def compare(
     torch: Any = importlib.import_module("torch")
     logits: dict[str, dict[int, Any]] = {}
     for kind in (dtype, "f32"):
-        model.to(getattr(torch, TORCH_TYPES[kind]))
+        model.to(getattr(torch, DTYPES[kind].numpy))
         set_frequencies(model, config)
         logits[kind] = {}
         for length, ids in prompts.items():

@@ -20,14 +20,11 @@ import gpu_decode
 
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import TRUSTED, LaunchError, load_artifact
+from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
 
-TORCH_DTYPES: Final[dict[str, Any]] = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8, "i16": torch.int16,
-    "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool,
-}  # fmt: skip
 EPSILON: Final = gpu_attention.EPSILON
 Tensors = dict[str, Any]
 """torch tensors by parameter name."""
@@ -95,7 +92,7 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
 
 def _make_tensor(manifest: Manifest, spec: TensorSpec, env: Mapping[str, int], device: str) -> Any:
     shape = tuple(expr.evaluate(env) for expr in spec.dims)
-    dtype = TORCH_DTYPES[spec.dtype]
+    dtype = getattr(torch, DTYPES[spec.dtype].numpy)
     if spec.access in ("out", "scratch"):
         return _poisoned(shape, dtype, device)
     if spec.dtype[0] in "iu":

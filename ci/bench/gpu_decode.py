@@ -13,6 +13,7 @@ from typing import Any, Final
 import gpu_attention
 
 from tilec.artifact.records import Manifest
+from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
@@ -95,7 +96,7 @@ def _with_norm(row: Any, weight: Any, run: int, squares: Any) -> tuple[Any, Any,
 def _matvec_add_scaled(manifest: Manifest, t: Tensors) -> Tensors:
     """The residual is updated in place; the other outputs are computed from its stored value."""
     total = t["residual"] + t["x"] @ t["w"].T
-    stored = total.to(STORED[str(manifest.constants["E"])]).to(total.dtype)
+    stored = total.to(getattr(torch, DTYPES[str(manifest.constants["E"])].numpy)).to(total.dtype)
     _, scaled, squares = _with_norm(stored, t["weight"], int(manifest.constants["ROWS"]), t["squares"])
     names = [spec.name for spec in manifest.tensors if spec.access in ("out", "inout")]
     return dict(zip(names, (total, scaled, squares), strict=True))
@@ -146,7 +147,6 @@ def _only_output(manifest: Manifest) -> str:
     return next(spec.name for spec in manifest.tensors if spec.access == "out")
 
 
-STORED: Final[dict[str, Any]] = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "scaled_matvec": _scaled_matvec, "scaled_matvec_rows": _scaled_matvec,
     "scaled_matvec_silu_mul": _scaled_matvec_silu_mul, "scaled_matvec_silu_mul_rows": _scaled_matvec_silu_mul,

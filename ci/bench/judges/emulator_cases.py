@@ -12,19 +12,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import load_artifact
+from tilec.target.dtypes import DTYPES
 
 Array = NDArray[Any]
-STORAGE: Final[dict[str, Any]] = {
-    "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i8": np.int8, "i16": np.int16, "i32": np.int32,
-    "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "bool": np.bool_,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -199,7 +196,7 @@ class Stream:
 def stored(values: NDArray[np.float64], dtype: str) -> Array:
     """Floats in the storage of a dtype, rounded to nearest even."""
     if dtype != "bf16":
-        return values.astype(STORAGE[dtype])
+        return values.astype(DTYPES[dtype].storage)
     bits = values.astype(np.float32).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
@@ -213,7 +210,7 @@ def make_arrays(case: Case, seed: int = 0) -> dict[str, Array]:
 
 def _make(case: Case, spec: TensorSpec, stream: Stream) -> Array:
     shape = tuple(expr.evaluate(case.env) for expr in spec.dims)
-    storage = np.dtype(STORAGE[spec.dtype])
+    storage = np.dtype(DTYPES[spec.dtype].storage)
     if spec.access in ("out", "scratch"):
         return np.full(math.prod(shape) * storage.itemsize, 0xFF, np.uint8).view(storage).reshape(shape)
     if spec.dtype[0] in "iu":

@@ -26,6 +26,7 @@ from ci.bench.front import Outcome
 from ci.bench.judges.emulator_cases import Array, Case, cases, digest, make_arrays
 from ci.evidence import ROOT
 from ci.evidence.verdicts import Verdicts, key
+from tilec.target.dtypes import DTYPES
 
 SEEDS: Final = (0,)
 PREPARED: Final = "prepared.json"
@@ -37,10 +38,6 @@ GUARD: Final = 256
 """Bytes of 0xFF before and after each written tensor on the device."""
 PERSISTENT_BLOCKS: Final = 3
 """Persistent blocks of a launch: as few as in the emulator, so that each processes several tiles of a small problem."""
-TORCH: Final = {
-    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
-    "u8": "uint8", "bool": "bool",
-}  # fmt: skip
 
 
 def launch_key(case: Case, inputs: str) -> str:
@@ -115,7 +112,7 @@ def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, A
         guarded = torch.full((array.nbytes + 2 * GUARD,), 255, dtype=torch.uint8, device="cuda")
         body = guarded[GUARD : GUARD + array.nbytes]
         body.copy_(torch.from_numpy(array.reshape(-1).view(np.uint8)))
-        tensors[spec.name] = body.view(getattr(torch, TORCH[spec.dtype])).view(array.shape)
+        tensors[spec.name] = body.view(getattr(torch, DTYPES[spec.dtype].numpy)).view(array.shape)
         wholes[spec.name] = guarded
     kernel = runtime.Kernel(manifest, case.cubin, chip)
     if kernel.at_once is not None:

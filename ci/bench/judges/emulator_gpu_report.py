@@ -20,12 +20,13 @@ import numpy as np
 
 from ci.bench.front import Outcome, Unfinished
 from ci.bench.judges import emulator_run
-from ci.bench.judges.emulator_cases import STORAGE, Array, Case, cases, digest, make_arrays
+from ci.bench.judges.emulator_cases import Array, Case, cases, digest, make_arrays
 from ci.bench.judges.emulator_gpu import OUTPUTS, launch_key
 from ci.bench.markdown import grid, page
 from ci.evidence import ROOT, Digests
 from ci.evidence.digests import short
 from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
+from tilec.target.dtypes import DTYPES
 
 INEXACT: Final = re.compile(r"\b(?:\w+\.approx|div\.full|wgmma|mma\.sync|tanh|red\.\S*add\S*f|atom\.\S*add\S*f)")
 """Instructions whose last bits, or whose order of summation, the PTX ISA leaves implementation-defined."""
@@ -152,7 +153,7 @@ def _kept(case: Case, arrays: dict[str, Array], theirs: dict[str, Array]) -> dic
     found: dict[str, list[Any]] = {}
     for spec in case.manifest.tensors:
         if spec.name in theirs and spec.name in exact:
-            typed = emulator_run.typed(theirs[spec.name].view(np.dtype(STORAGE[spec.dtype])), spec.dtype)
+            typed = emulator_run.typed(theirs[spec.name].view(np.dtype(DTYPES[spec.dtype].storage)), spec.dtype)
             norm = emulator_run.error(typed.reshape(np.asarray(exact[spec.name]).shape), exact[spec.name]).norm
             found[spec.name] = [short(theirs[spec.name].tobytes()), norm]
     return found
@@ -177,7 +178,7 @@ def rows_of(
         own = np.ascontiguousarray(report.tensors[spec.name])
         same = short(own.tobytes()) == digest_of_theirs
         ours = emulator_run.error(
-            emulator_run.typed(own.view(np.dtype(STORAGE[spec.dtype])), spec.dtype), exact[spec.name]
+            emulator_run.typed(own.view(np.dtype(DTYPES[spec.dtype].storage)), spec.dtype), exact[spec.name]
         ).norm
         slack = SLACK
         if FROM_STORED.get(case.manifest.kernel) == spec.name:
@@ -185,7 +186,7 @@ def rows_of(
         close = ours <= ALLOWED_FACTOR * chips + slack and chips <= ALLOWED_FACTOR * ours + slack
         row |= {"identical": same, "emulator": ours, "gpu": chips}
         if spec.name in theirs:
-            other = theirs[spec.name].view(np.dtype(STORAGE[spec.dtype])).reshape(own.shape)
+            other = theirs[spec.name].view(np.dtype(DTYPES[spec.dtype].storage)).reshape(own.shape)
             row["units"] = units_apart(own.view(other.dtype), other, spec.dtype)
         yield row | {"agrees": (same if bitwise else same or close) and not faults, "elements": int(own.size)}
 

@@ -21,6 +21,7 @@ from ci.evidence.verdicts import Budget, Verdict, Verdicts
 from tests.programs.machines import Outcome, load
 from tests.programs.workers import MAKE, Job, examine_all, examined, kept_outcome
 from tests.soundness.features import operations
+from tilec.target.dtypes import DTYPES
 from tilec.target.targets import TARGETS
 
 KINDS = {
@@ -31,7 +32,6 @@ KINDS = {
     "error": "a stage failed",
     "crash": "a worker died",
 }
-DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 ARCHS = tuple(target.name for target in TARGETS)
 COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/target", "tilec/atoms", "tilec/mlir",
             "tilec/lowering", "tilec/codegen", "tilec/toolchain.py")  # fmt: skip

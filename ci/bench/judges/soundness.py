@@ -26,8 +26,8 @@ from tests.soundness.features import features, operations
 from tests.soundness.shrink import smallest
 from tests.soundness.verdict import Verdict, generate_any, judge_function, parse, text_of
 from tilec.ir.text.printer import print_function
+from tilec.target.dtypes import DTYPES
 
-DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 KINDS = {
     "accepted": "accepted, nothing wrong found",
     "false_accept": "accepted, but refuted by enumeration",
