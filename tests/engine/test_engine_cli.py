@@ -154,7 +154,7 @@ BAD: list[tuple[str, Callable[[Path], object], list[str], dict[str, Any], int, s
     ("no config", lambda m: (m / "config.json").unlink(), [], {}, 3, "config.json: there is no such file"),
     ("config no JSON", lambda m: (m / "config.json").write_text("{"), [], {}, 3, "config.json"),
     ("config a list", lambda m: (m / "config.json").write_text("[]"), [], {}, 3, "config.json"),
-    ("another model", lambda m: configure(m, model_type="llama"), [], {}, 3, "llama"),
+    ("another model", lambda m: configure(m, model_type="mistral"), [], {}, 3, "mistral"),
     ("a size missing", lambda m: configure(m, head_dim=None), [], {}, 3, "head_dim"),
     ("a size no number", lambda m: configure(m, hidden_size="1024"), [], {}, 3, "hidden_size"),
     ("no tokenizer", lambda m: (m / "tokenizer.json").unlink(), [], {}, 3, "the tokenizer is missing"),
