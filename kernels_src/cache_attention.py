@@ -5,8 +5,8 @@ import tilec as tl
 
 @tl.function
 def attended(
-    state: tuple[tl.Tile, tl.Tile, tl.Tile], low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, v_cache: tl.Tensor, b: tl.i32,
-    head: tl.i32, j: tl.i32, slot: tl.i32, log2_scale: tl.f32, BN: int, D: int, E: tl.Element,
+    state: tuple[tl.Tile, tl.Tile, tl.Tile], low: tl.Tile, high: tl.Tile, k_cache: tl.Tensor, v_cache: tl.Tensor, b: int,
+    head: int, j: int, slot: tl.Tile, log2_scale: tl.Tile, BN: int, D: int, E: tl.Const,
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
     """Online softmax (Milakov and Gimelshein, 2018) over tile `j` of a sequence's cache, of its slots before `slot`.
 
@@ -27,7 +27,7 @@ def attended(
 @tl.function
 def with_new_token(
     state: tuple[tl.Tile, tl.Tile, tl.Tile], low: tl.Tile, high: tl.Tile, new_low: tl.Tile, new_high: tl.Tile, value: tl.Tile,
-    log2_scale: tl.f32,
+    log2_scale: tl.Tile,
 ) -> tuple[tl.Tile, tl.Tile, tl.Tile]:  # fmt: skip
     """`attended` of one key more, (1, D) f32 in halves, and its value, (D,) f32."""
     total, acc, top = state

@@ -54,7 +54,11 @@ def test_each_element_is_in_as_many_registers_as_the_layout_says(name: str, targ
             continue
         checked.add((layout, shape))
         counts = register_counts(layout, warps)
-        assert not layout.wraps(shape) or name in ("decode_merge", "decode_merge_kv", "rope_merge_kv")  # 33 parts: no power of two
+        assert not layout.wraps(shape) or name in (
+            "decode_merge",
+            "decode_merge_kv",
+            "rope_merge_kv",
+        )  # 33 parts: no power of two
         assert counts.keys() == set(itertools.product(*map(range, layout.covered)))
         assert set(counts.values()) == {replicas(layout)}
         assert layout.problem(shape, warps) is None
