@@ -88,11 +88,14 @@ def renamed(text: str) -> str:
 
 def copy_shipped(built: Path) -> None:
     """Copy the files of the shipped project."""
+    writes_no_bytecode = sys.dont_write_bytecode
     sys.path.insert(0, str(built))
+    sys.dont_write_bytecode = True  # it would be part of the wheel
     try:
         from tilec.shipped import shipped_files
     finally:
         sys.path.pop(0)
+        sys.dont_write_bytecode = writes_no_bytecode
     for name in shipped_files(ROOT):
         target = built / "tilec" / "shipped" / name
         target.parent.mkdir(parents=True, exist_ok=True)
