@@ -37,7 +37,8 @@ def build(folder: Path, umask: int, epoch: str) -> Path:
         shutil.copyfile(ROOT / name, target)
         target.chmod(0o666 & ~umask)
     command = [sys.executable, "-P", "-c", BUILD, str(folder / "dist")]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    settings = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONPYCACHEPREFIX")
+    environment = {name: value for name, value in os.environ.items() if name not in settings}
     environment["SOURCE_DATE_EPOCH"] = epoch
     done = subprocess.run(command, cwd=folder, env=environment, umask=umask, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
