@@ -30,7 +30,7 @@ SPARSEST: Final = 20
 """The default run has at least one case in this many of each function."""
 SHARD_SECONDS: Final = 180.0
 """What the tests of one shard of the campaigns take together on one core, without collection."""
-CORE_SECONDS: Final = 36.0
+CORE_SECONDS: Final = 6.0
 """What the tests of `core` take together on one core, without collection."""
 SHARED_SECONDS: Final = 0.3
 """A test that uses a fixture slower than this is not in `core`."""

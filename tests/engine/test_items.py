@@ -159,6 +159,8 @@ def test_a_number_of_items_has_a_limit(count: Any) -> None:
         list(step(num_experts=count).weights())
 
 
-def test_weights_have_a_limit() -> None:
-    with pytest.raises(StepError, match="more than 262144 weights"):
-        list(step(num_experts=1024, num_hidden_layers=4096).weights())
+def test_weights_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilec.step.step.MAX_WEIGHTS", 1000)
+    assert len(list(step(num_experts=100).weights())) == 405
+    with pytest.raises(StepError, match="more than 1000 weights"):
+        list(step(num_experts=300).weights())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,11 +72,16 @@ def test_a_kernel_can_name_each_dtype() -> None:
     assert all(hasattr(tiles, name) for name in DTYPES if name != "bool")
 
 
-def _lists() -> Iterator[tuple[str, int]]:
+@functools.cache
+def _lists() -> tuple[tuple[str, int], ...]:
+    return tuple(_found())
+
+
+def _found() -> Iterator[tuple[str, int]]:
     """Displays of three and more dtypes by name, other than of integers alone."""
     for path in sorted(path for package in ("tilec", "engine", "ci") for path in (ROOT / package).rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if any(f'"{dtype}"' in text for dtype in DTYPES) else ():
             if isinstance(node, ast.Dict | ast.Tuple | ast.List | ast.Set):
                 parts = node.keys if isinstance(node, ast.Dict) else node.elts
                 found = {part.value for part in parts if isinstance(part, ast.Constant)} & DTYPES.keys()
