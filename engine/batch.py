@@ -25,7 +25,7 @@ from engine.backends.backend import Backend
 from engine.errors import UsageError
 from engine.sampling import SamplingParams
 from engine.sequence import Sequence
-from tilec.step.step import BATCHES, OutputMode
+from tilec.step.step import BATCHES, OutputMode, Variants
 
 
 def _listed(numbers: Tokens[int]) -> str:
@@ -142,7 +142,7 @@ class Batch:
         for row, member in members.items():
             member.token = tokens[row]
         self._send()
-        self._steps.run("logits", self._is_short())
+        self._steps.run("logits", self._variants())
         for member in members.values():
             member.length += 1
         state.changed = True  # a step with logits does not write the inputs of the next one
@@ -180,7 +180,7 @@ class Batch:
             for step in state.in_flight:
                 self._tokens(step)
             self._send()
-        self._steps.run(self._output_mode(), self._is_short())
+        self._steps.run(self._output_mode(), self._variants())
         self._steps.buffers.fetch(state.launched)
         state.in_flight.append(_Launched(state.launched, tuple(state.members)))
         state.launched += 1
@@ -203,9 +203,11 @@ class Batch:
             if member is not None:
                 member.length -= 1
 
-    def _is_short(self) -> bool:
-        """Whether the next step uses the variant for short context."""
-        return self._backend.step.is_short(1 + max(member.length for member in self._state.members if member is not None))
+    def _variants(self) -> Variants:
+        """The variants that the next step uses."""
+        return self._backend.step.decode_variants(
+            1 + max(member.length for member in self._state.members if member is not None)
+        )
 
     def _output_mode(self) -> OutputMode:
         return (

@@ -150,7 +150,7 @@ def time_by_kind(backend: CudaBackend, config: Any) -> dict[str, float]:
             batch.add(prompt_of(18 + number % 2, config))
         batch.step(ahead=False)
         steps = batch._steps  # pyright: ignore[reportPrivateUsage]
-        step = steps.prepared("argmax", backend.step.is_short(20))
+        step = steps.prepared("argmax", backend.step.decode_variants(20))
         assert isinstance(step, CapturedStep)
         kinds: dict[str, list[Any]] = {}
         for op, plan in zip(step.graph.ops, step.plans, strict=True):

@@ -83,7 +83,7 @@ class Backend(StepRunner):
     def decode_logits(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
         """Process one token; returns the logits after it, (vocab,)."""
         self._send(sequence, token)
-        self.own.run("logits", self.step.is_short(sequence.length + 1))
+        self.own.run("logits", self.step.decode_variants(sequence.length + 1))
         sequence.length += 1
         return self.own.logits()[0]
 
@@ -98,7 +98,7 @@ class Backend(StepRunner):
         start, launched = sequence.length, 0
         in_flight: deque[int] = deque()
         self._send(sequence, token)
-        steps, is_short = self.own, self.step.is_short
+        steps, variants = self.own, self.step.decode_variants
         try:
             for yielded in range(limit):
                 sequence.check(generation)
@@ -107,7 +107,7 @@ class Backend(StepRunner):
                 ):
                     if launched:
                         check_room(sequence.length, 1, self.max_seq_len)
-                    steps.run(output_mode, is_short(start + launched + 1))
+                    steps.run(output_mode, variants(start + launched + 1))
                     steps.buffers.fetch(launched)
                     in_flight.append(launched)
                     launched += 1

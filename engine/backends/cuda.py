@@ -30,7 +30,7 @@ from tilec.artifact.records import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, Op, StepGraph
-from tilec.step.step import OutputMode, Step
+from tilec.step.step import OutputMode, Step, Variants
 
 PACK_AGAIN: Final = "pack the bundle of this model"
 
@@ -119,7 +119,7 @@ class CudaBackend(Backend):
     def run_uncaptured(self, sequence: Sequence, token: int) -> int:
         """Process one token by launching every kernel of the step from the host, without a graph; returns the next token. The
         launches equal those of `decode`, for comparison."""
-        step = self.captured_step(sequence.output_mode, self.step.is_short(sequence.length + 1))
+        step = self.captured_step(sequence.output_mode, self.step.decode_variants(sequence.length + 1))
         self._send(sequence, token)
         self.own.enqueued(step)
         for plan in step.plans:
@@ -127,10 +127,10 @@ class CudaBackend(Backend):
         sequence.length += 1
         return self.token()
 
-    def captured_step(self, output_mode: OutputMode, short: bool = False) -> CapturedStep:
-        """The decode step of the backend's own sequence in an output mode, or its variant for short context."""
+    def captured_step(self, output_mode: OutputMode, variants: Variants) -> CapturedStep:
+        """The decode step of the backend's own sequence in an output mode with some variants."""
         self._check_open()
-        step = self.own.prepared(output_mode, short)
+        step = self.own.prepared(output_mode, variants)
         assert isinstance(step, CapturedStep)  # `prepare` made it
         return step
 

@@ -22,13 +22,13 @@ from engine.graph.integers import InputValues, Replay
 from engine.sampling import SamplingParams, settings
 from engine.sequence import Sequence
 from tilec.step.graph import Buffer, Kind, StepGraph
-from tilec.step.step import OUTPUT_MODES, OutputMode, Step
+from tilec.step.step import OUTPUT_MODES, OutputMode, Step, Variants
 
 DECODE_MODES: Final[tuple[OutputMode, ...]] = tuple(mode for mode in OUTPUT_MODES if mode != "none")
 """Output modes of a decode step, which always has an output."""
 
-DecodeGraphs = Mapping[tuple[OutputMode, bool], StepGraph]
-"""Graphs by output mode, and by whether they are the variant for short context."""
+DecodeGraphs = Mapping[tuple[OutputMode, Variants], StepGraph]
+"""Graphs by output mode and variants (`Step.decode_variants`)."""
 
 LASTING: Final = (Kind.CACHE, Kind.OUTPUT, Kind.INPUT, Kind.SETTING)
 """Kinds of the buffers that belong to sequences and outlive a step."""
@@ -120,18 +120,18 @@ class DecodeSteps:
         self._cache_slots = slots * sequences
         self._rows = np.arange(sequences, dtype=np.int32)
         self._inputs_known = InputValues()
-        self._prepared: dict[tuple[OutputMode, bool], PreparedStep] = {}
+        self._prepared: dict[tuple[OutputMode, Variants], PreparedStep] = {}
         self.buffers = runner.allocate(graphs, self._named["token"].name)
         try:
-            for short in {runner.step.is_short(1), runner.step.is_short(runner.max_seq_len)}:
-                self.prepared("argmax", short)
+            for variants in {runner.step.decode_variants(filled) for filled in (1, runner.max_seq_len)}:
+                self.prepared("argmax", variants)
         except BaseException:
             self.close()
             raise
 
-    def prepared(self, output_mode: OutputMode, short: bool = False) -> PreparedStep:
-        """The step in an output mode, or its variant for short context; prepared on first use."""
-        key = output_mode, short
+    def prepared(self, output_mode: OutputMode, variants: Variants) -> PreparedStep:
+        """The step in an output mode with some variants; prepared on first use."""
+        key = output_mode, variants
         if key not in self._prepared:
             self._prepared[key] = self._runner.prepare(self._graphs[key], self.buffers)
         return self._prepared[key]
@@ -174,10 +174,9 @@ class DecodeSteps:
         self._inputs_known.sent(inputs)
         self.buffers.send(Kind.INPUT, inputs)
 
-    def run(self, output_mode: OutputMode, short: bool) -> None:
-        """Run or enqueue a step on its current inputs; `short` selects the variant for short context (`Step.graph`). GraphError
-        if an input could be out of bounds."""
-        step = self.prepared(output_mode, short)
+    def run(self, output_mode: OutputMode, variants: Variants) -> None:
+        """Run or enqueue a step with some variants on its current inputs. GraphError if an input could be out of bounds."""
+        step = self.prepared(output_mode, variants)
         self.enqueued(step)
         self._runner.enqueue(step)
 
@@ -209,9 +208,9 @@ def graphs_of(step: Step, sequences: int) -> DecodeGraphs:
     """The steps that process a token of each of `sequences` sequences. StepError if the step declares none."""
     mode = "decode" if sequences == 1 else "batch"
     return {
-        (output_mode, short): step.graph(mode, output_mode, tokens=sequences, short=short)
+        (output_mode, variants): step.graph(mode, output_mode, tokens=sequences, variants=variants)
         for output_mode in DECODE_MODES
-        for short in (False, True)
+        for variants in step.all_decode_variants()
     }
 
 

@@ -103,7 +103,10 @@ class InterpreterBackend(Backend):
         for tokens, chunk in zip(lengths, chunks, strict=True):
             chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
         self.own.send([Generation()])
-        for planned in (*chunks, *(_planned(self.own.prepared("argmax", short)) for short in (False, True))):
+        for planned in (
+            *chunks,
+            *(_planned(self.own.prepared("argmax", variants)) for variants in self.step.all_decode_variants()),
+        ):
             self.run_step(planned, block_order=())  # no block runs; this checks only the contracts
 
     @property

@@ -71,7 +71,7 @@ def profile_decode(backend: Backend, sequence: Sequence) -> StepProfile:
     if not isinstance(backend, CudaBackend):
         raise UsageError("a profile is of the kernels on a GPU, and no GPU runs the model")
     filled = max(1, sequence.length)
-    step = backend.captured_step(sequence.output_mode, backend.step.is_short(filled))
+    step = backend.captured_step(sequence.output_mode, backend.step.decode_variants(filled))
     operations: list[OpProfile] = []
     for name, positions in kinds(step.graph).items():
         ops, plans = [step.graph.ops[i] for i in positions], [step.plans[i] for i in positions]

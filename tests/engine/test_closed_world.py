@@ -30,16 +30,20 @@ def launched(build: BuildFile, model: Model, target: Target) -> set[str]:
     found: set[str] = set()
     for dtype in DTYPES:
         step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096)
-        graphs = [step.graph("decode", output_mode, short=short) for output_mode in OUTPUT_MODES for short in (False, True)]
+        graphs = [
+            step.graph("decode", output_mode, variants=variants)
+            for output_mode in OUTPUT_MODES
+            for variants in step.all_decode_variants()
+        ]
         graphs += [
             step.graph("prefill", output_mode, tokens=tokens) for output_mode in OUTPUT_MODES for tokens in (1, 2, CHUNK_TOKENS)
         ]
         graphs += [step.graph("prefill", tokens=tokens) for tokens in LENGTHS]
         graphs += [
-            step.graph("batch", output_mode, tokens=tokens, short=short)
+            step.graph("batch", output_mode, tokens=tokens, variants=variants)
             for output_mode in OUTPUT_MODES
             for tokens in BATCHES
-            for short in (False, True)
+            for variants in step.all_decode_variants()
         ]
         requested = {
             (op.kernel, frozenset({**tuning.constants(op.kernel, shapes(op)), **op.constants}.items()))

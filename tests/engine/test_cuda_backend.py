@@ -87,7 +87,7 @@ def test_a_short_context_has_fewer_launches_and_the_form_changes_within_a_genera
     backend: tuple[OneSequence, FakeDriver],
 ) -> None:
     loaded, driver = backend
-    short_slots = loaded.step.short_slots
+    short_slots = loaded.step.bound("short")
     assert short_slots == 256
     loaded.prefill([1] * (short_slots - 3))
     before = len(driver.launches)

@@ -143,7 +143,7 @@ def test_lengths_that_do_not_fit_are_refused(backend: tuple[OneSequence, FakeDri
 
 def test_every_length_has_the_same_operations(backend: tuple[OneSequence, FakeDriver]) -> None:
     step = backend[0].step
-    small_m_lengths = [(tokens, past) for tokens, past in LENGTHS if tokens <= step.few_tokens]
+    small_m_lengths = [(tokens, past) for tokens, past in LENGTHS if tokens <= step.bound("few")]
     large_m_lengths = LENGTHS[len(small_m_lengths) :]
     for output_mode in OUTPUT_MODES:
         forms = [

@@ -23,8 +23,9 @@ from engine.tools.tiny import write_tiny_model
 from tests import campaign
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, StepGraph
-from tilec.step.step import BATCHES, Step
+from tilec.step.step import BATCHES, NO_VARIANT, Step
 
+SHORT = frozenset({"short"})
 ATTENTION = "rotary_decode_attention_kv"
 PROMPT = [int(i) for i in np.random.default_rng(3).integers(0, 400, 6)]
 SAMPLED = SamplingParams(0.9, 20, 0.9, seed=7)
@@ -48,7 +49,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBac
 
 
 def set_short_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
-    monkeypatch.setattr(Step, "short_slots", property(lambda _: slots))
+    monkeypatch.setattr(Step, "bound", lambda step, variant: {"short": slots, "few": 8}[variant])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,9 @@ def set_short_slots(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
 def test_both_forms_are_verified_and_the_short_one_has_no_merge(name: str, mode: Any) -> None:
     step, tokens = model(name), 4 if mode == "batch" else 1
     for output_mode in ("argmax", "sample", "logits"):
-        short_graph, long_graph = (step.graph(mode, output_mode, tokens=tokens, short=is_short) for is_short in (True, False))
+        short_graph, long_graph = (
+            step.graph(mode, output_mode, tokens=tokens, variants=variants) for variants in (SHORT, NO_VARIANT)
+        )
         for graph in (short_graph, long_graph):
             verify(graph, plan_memory(graph), contract)
         assert len(long_graph.ops) - len(short_graph.ops) == step.layers
@@ -70,14 +73,14 @@ def test_both_forms_are_verified_and_the_short_one_has_no_merge(name: str, mode:
 
 
 def test_a_prompt_has_one_form() -> None:
-    short_graph, long_graph = (model().graph("prefill", tokens=7, short=is_short) for is_short in (True, False))
+    short_graph, long_graph = (model().graph("prefill", tokens=7, variants=variants) for variants in (SHORT, NO_VARIANT))
     assert short_graph.ops == long_graph.ops
 
 
 @pytest.mark.parametrize("sequences", [1, BATCHES[-1]])
 def test_a_cache_that_an_earlier_operation_writes_is_not_read_early(sequences: int) -> None:
     """The verifier's rule for prologue reads of a tensor that the kernel also writes: attention twice, instead of once."""
-    graph: StepGraph = model().graph("batch" if sequences > 1 else "decode", tokens=sequences, short=True)
+    graph: StepGraph = model().graph("batch" if sequences > 1 else "decode", tokens=sequences, variants=SHORT)
     index = next(index for index, op in enumerate(graph.ops) if op.kernel == ATTENTION)
     graph.ops.insert(index, graph.ops[index])
     with pytest.raises(GraphError, match=rf"`[kv]_cache`, which `{ATTENTION}` reads before earlier operations"):
@@ -86,27 +89,29 @@ def test_a_cache_that_an_earlier_operation_writes_is_not_read_early(sequences: i
 
 def test_when_the_short_context_form_is_used() -> None:
     step = model(short_slots=256)
-    assert [step.is_short(filled) for filled in (1, 256, 257)] == [True, True, False]
-    assert not model().is_short(1)  # no measurement exists
+    assert [step.decode_variants(filled) for filled in (1, 256, 257)] == [SHORT, SHORT, NO_VARIANT]
+    assert step.all_decode_variants() == (SHORT, NO_VARIANT)
+    assert model().all_decode_variants() == (NO_VARIANT,)  # no measurement exists
     for wrong in (-1, 2.5, True):
         with pytest.raises(StepError, match="short_slots"):
-            model(short_slots=wrong).is_short(1)
+            model(short_slots=wrong).decode_variants(1)
 
 
 @pytest.mark.parametrize("sampling", campaign.first(1, [SAMPLED, None]))
 def test_the_form_changes_within_a_generation(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParams | None
 ) -> None:
-    forms: list[bool] = []
+    forms: list[Any] = []
     run = backend.own.run
-    monkeypatch.setattr(backend.own, "run", lambda output_mode, short: (forms.append(short), run(output_mode, short)))
+    monkeypatch.setattr(backend.own, "run", lambda mode, variants: (forms.append(variants), run(mode, variants)))
     slots = 10
     set_short_slots(monkeypatch, slots)
     sequence = backend.begin()
     backend.prefill(sequence, PROMPT, sampling)
     token = backend.token()
     generated = [token, *backend.stream_tokens(sequence, token, 5)]
-    assert forms == [len(PROMPT) + 1 + number <= slots for number in range(5)] and len(set(forms)) == 2
+    assert forms == [SHORT if len(PROMPT) + 1 + number <= slots else NO_VARIANT for number in range(5)]
+    assert len(set(forms)) == 2
     assert len(set(generated)) > 2
     sequence = backend.begin()  # each token follows from the logits of its step, in the same form
     logits = backend.prompt_logits(sequence, PROMPT)
@@ -137,19 +142,16 @@ def test_a_batch_uses_the_short_form_if_all_its_sequences_are_short(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results: list[Any] = []
-    for slots, expected in ((0, [False] * 4), (9, [True, True, False, False]), (100, [True] * 4)):
+    for slots, expected in ((0, [NO_VARIANT] * 4), (9, [SHORT, SHORT, NO_VARIANT, NO_VARIANT]), (100, [SHORT] * 4)):
         set_short_slots(monkeypatch, slots)
-        forms: list[bool] = []
+        forms: list[Any] = []
         with Batch(backend, 2) as batch:
             steps = batch._steps  # pyright: ignore[reportPrivateUsage]
             run = steps.run
             monkeypatch.setattr(
                 steps,
                 "run",
-                lambda output_mode, short_logits, run=run, forms=forms: (
-                    forms.append(short_logits),
-                    run(output_mode, short_logits),
-                ),
+                lambda mode, variants, run=run, forms=forms: (forms.append(variants), run(mode, variants)),
             )
             rows = [batch.add(ids)[0] for ids in (PROMPT[:2], [*PROMPT, 7])]
             logits_by_step = [batch.logits({rows[0]: token, rows[1]: token + 1}) for token in PROMPT[:4]]

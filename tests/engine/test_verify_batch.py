@@ -19,11 +19,11 @@ from tilec.artifact.records import parameter_specs
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, Op, StepGraph, View
 from tilec.step.reader import read_declaration
-from tilec.step.step import BATCHES
+from tilec.step.step import BATCHES, NO_VARIANT, Variants
 
 
-def batch(output_mode: Any = "argmax", sequences: int = 4, shape: Any = TINY, *, short: bool = False) -> StepGraph:
-    return model_step(shape, 2048).graph("batch", output_mode, tokens=sequences, short=short)
+def batch(output_mode: Any = "argmax", sequences: int = 4, shape: Any = TINY, *, variants: Variants = NO_VARIANT) -> StepGraph:
+    return model_step(shape, 2048).graph("batch", output_mode, tokens=sequences, variants=variants)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -62,7 +62,7 @@ OTHER_ROWS = [(kernel, row) for kernel in TENSORS for row in (None, 0, 1) if (ke
 
 @pytest.mark.parametrize(("kernel", "row"), OTHER_ROWS)
 def test_a_kernel_that_may_access_another_sequence_is_refused(kernel: str, row: int | None) -> None:
-    graph = batch(short=kernel == "rotary_decode_attention_kv")
+    graph = batch(variants=frozenset({"short"} if kernel == "rotary_decode_attention_kv" else ()))
     op = next(op for op in graph.ops if op.kernel == kernel)
     refused = 0
     for parameter, view in op.tensors.items():

@@ -26,6 +26,7 @@ from tests import shipped
 from tests.runtime.fake_driver import FakeDriver
 from tilec import frontend
 from tilec.step.graph import Buffer, Kind, Op, StepGraph
+from tilec.step.step import NO_VARIANT
 
 OUTPUT_MODES = ("argmax", "sample")
 
@@ -291,14 +292,14 @@ def test_no_step_is_enqueued_past_the_last_slot(
     monkeypatch.setattr(backend, "run_step", ran.append)
     backend.own.send([Sequence(126, token=1)])
     for _ in range(2):
-        backend.own.run("argmax", False)
+        backend.own.run("argmax", NO_VARIANT)
     with pytest.raises(GraphError, match="input `positions` holds 128, and the step takes 0 to 127"):
-        backend.own.run("argmax", False)
+        backend.own.run("argmax", NO_VARIANT)
     assert len(ran) == 2
     with Batch(backend, 2) as batch:
         steps = batch._steps  # pyright: ignore[reportPrivateUsage]
         steps.send([Sequence(127), None])
-        steps.run("argmax", False)
+        steps.run("argmax", NO_VARIANT)
         with pytest.raises(GraphError, match="input `positions` holds 0 to 128, and the step takes 0 to 127"):
-            steps.run("argmax", False)
+            steps.run("argmax", NO_VARIANT)
     assert len(ran) == 3

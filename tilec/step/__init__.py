@@ -10,6 +10,7 @@ The text uses Python's syntax; it is parsed and never run (`reader`). Its statem
     group = num_attention_heads // num_key_value_heads      a number, from the model's numbers and earlier ones
     weights = {"model.norm.weight": [hidden_size], ...}     shapes by name; a table of names concatenates their rows
     tied = {"lm_head.weight": "model.embed_tokens.weight"}  with `tie_word_embeddings` the first is the second
+    variants = {"few": at_most(tokens, few_tokens), ...}    what conditions may ask for: up to a number, other launches
     buffers = {"ids": input(i32, [tokens], low=0, high=vocab_size), ...}
     def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`;
                                                             `def batch()` if several sequences can be served at once
@@ -18,8 +19,8 @@ A launch is `name = kernel(parameter=value, ...)`. A parameter in capitals is a 
 have; the name of a buffer or weight is a tensor, with another shape in `q[1, heads, head_dim]`; the others are scalars. In the
 loop, a `*` in a name stands for the layer; the prefix up to it (`layers.*.`, `model.layers.*.`) and a final `.*` or `.weight`
 are omitted, and `previous.` selects the previous layer. All layers are alike except for `first_layer` and `last_layer`, which
-only conditions may use. Only conditions may use `short` (no cache has more than `short_slots` filled slots: a variant for short
-contexts) and `few` (a prefill has at most `few_tokens` tokens: a variant for small M). In the
+only conditions may use. Only conditions may use a variant: it is true in a prefill of at most so many `tokens`, or in a decode
+step if no cache has more than so many `filled` slots (`at_most(filled, short_slots)`). In the
 loop, `for expert in experts` repeats launches for each item below a number of the step. A name with a second `*`, such as
 `model.layers.*.mlp.experts.*.up_proj.weight`, has one tensor for each item; only these loops use it, as `mlp.experts.up_proj`.
 Values of a step are `tokens`, `past`,

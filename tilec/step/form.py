@@ -1,7 +1,7 @@
-"""The launches of a step before the number of tokens is known: takes statements and flags, returns graphs of any length.
+"""The launches of a step before the number of tokens is known: takes statements and variants, returns graphs of any length.
 
-Conditions depend on a length only through `few`, which is fixed beforehand (`tilec.step.reader`). A `Form` therefore has the
-same operations and buffers for every length it covers: its graphs differ only in extents, scalars and constants.
+Conditions depend on a length only through variants, which are fixed beforehand (`tilec.step.reader`). A `Form` therefore has
+the same operations and buffers for every length it covers: its graphs differ only in extents, scalars and constants.
 """
 
 from __future__ import annotations

@@ -24,9 +24,10 @@ DTYPE: Final = "dtype"
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
 LAYER_FLAGS: Final = frozenset({"first_layer", "last_layer"})
-FLAGS: Final = LAYER_FLAGS | {"short", "few"}
 LENGTHS: Final = frozenset({"tokens", "past"})
-RESERVED: Final = LENGTHS | {DTYPE, "max_seq_len", "head", "short", "few", "first_layer", "last_layer"}
+FILLED: Final = "filled"
+"""The largest number of filled slots that a cache of the step has, this step's token included."""
+RESERVED: Final = LENGTHS | LAYER_FLAGS | {DTYPE, FILLED, "max_seq_len", "head"}
 """Names whose values come from the request for a step, or change within it."""
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")
@@ -106,15 +107,26 @@ Statement = Launch | Condition | Layers | Items
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """A variant of the launches for steps of at most `bound` of a quantity; `bound` is the name of a number. `tokens` is that
+    of a prefill's tokens, `filled` that of the filled slots of a cache at decode."""
+
+    quantity: str
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
-    each mode. `counts`: the number of items of each weight and buffer that has one for each item of a loop."""
+    each mode. `variants`: what conditions may ask for, by name. `counts`: the number of items of each weight and buffer that
+    has one for each item of a loop."""
 
     syntax: Any
     numbers: tuple[tuple[str, Expression], ...]
     weights: Mapping[str, Declared]
     buffers: Mapping[str, Declared]
     tied: Mapping[str, str]
+    variants: Mapping[str, Variant]
     modes: Mapping[str, tuple[Statement, ...]]
     counts: Mapping[str, str]
 
@@ -152,6 +164,7 @@ class _Reader:
         self.weights: dict[str, Declared] = {}
         self.buffers: dict[str, Declared] = {}
         self.tied: dict[str, str] = {}
+        self.variants: dict[str, Variant] = {}
         self.modes: dict[str, tuple[Statement, ...]] = {}
         self.by_short_name: dict[tuple[int, str], Declared] = {}  # keyed by how many loops it is in, and its short name
         self.counts: dict[str, str] = {}
@@ -167,11 +180,15 @@ class _Reader:
                         self.declare(self.weights, self.weight(name, value), value)
                 case ast.Assign(targets=[ast.Name(id="buffers")], value=ast.Dict() as table):
                     for name, value in _items(table):
-                        self.declare(self.buffers, _buffer(name, value), value)
+                        self.declare(self.buffers, self.buffer(name, value), value)
                 case ast.Assign(targets=[ast.Name(id="tied")], value=ast.Dict() as table):
                     self.tied = {name: self.tied_to(name, value) for name, value in _items(table)}
+                case ast.Assign(targets=[ast.Name(id="variants")], value=ast.Dict() as table):
+                    if self.weights or self.buffers or self.modes or self.variants:
+                        raise StepError("`variants` are declared once, in front of `weights`, `buffers` and modes", node)
+                    self.variants = {name: self.variant(name, value) for name, value in _items(table)}
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    if any(name == other for other, _ in self.numbers):
+                    if any(name == other for other, _ in self.numbers) or name in self.variants:
                         raise StepError(f"`{name}` is there twice", node)
                     if name in RESERVED:
                         raise StepError(f"`{name}` is given, and cannot be a number of the step", node)
@@ -181,16 +198,17 @@ class _Reader:
                 ):
                     self.modes[name] = self.statements(body, None)
                 case _:
-                    raise StepError(
-                        "not a number, `weights`, `buffers`, `tied`, `def decode()`, `def prefill()` or `def batch()`", node
-                    )
+                    known = "`weights`, `buffers`, `tied`, `variants`, `def decode()`, `def prefill()` or `def batch()`"
+                    raise StepError(f"not a number, {known}", node)
         missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
             raise StepError(f"there is no `def {missing}()`")
         unused = next((name for name, one in self.weights.items() if one.loops > 1 and name not in self.counts), None)
         if unused is not None:
             raise StepError(f"`{unused}` has an item of a loop, and no loop uses it")
-        return Declaration(encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.modes, self.counts)
+        return Declaration(
+            encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.variants, self.modes, self.counts
+        )
 
     def declare(self, table: dict[str, Declared], declared: Declared, node: ast.expr) -> None:
         in_layer = declared.name.partition("*.")[2] if declared.per_layer and "*." in declared.name else declared.name
@@ -203,18 +221,30 @@ class _Reader:
 
     def weight(self, name: str, node: ast.expr) -> Declared:
         if isinstance(node, ast.Dict):
-            rows = {piece: _shape(value) for piece, value in _items(node)}
+            rows = {piece: self.shape(value) for piece, value in _items(node)}
             shapes = list(rows.values())
             if not shapes or any(len(shape) != 2 for shape in shapes):
                 raise StepError(f"the rows of `{name}` are not matrices", node)
             return Declared(name, Kind.WEIGHT, DTYPE, (), {}, rows)
-        shape = _shape(node)
+        shape = self.shape(node)
         return Declared(name, Kind.WEIGHT, DTYPE, shape, {}, {name: shape})
 
     def tied_to(self, name: str, node: ast.expr) -> str:
         if name not in self.weights or not isinstance(node, ast.Constant) or node.value not in self.weights:
             raise StepError(f"`{name}` is not a weight that is tied to another", node)
         return str(node.value)
+
+    def variant(self, name: str, node: ast.expr) -> Variant:
+        match node:
+            case ast.Call(func=ast.Name(id="at_most"), args=[ast.Name(id=quantity), ast.Name(id=bound)], keywords=[]) if (
+                quantity in ("tokens", FILLED)
+            ):
+                taken = name in RESERVED or any(name == other for other, _ in self.numbers)
+                if taken or not name.isidentifier() or bound in RESERVED:
+                    raise StepError(f"`{name}` is given or a number of the step, or `{bound}` is not a number", node)
+                return Variant(quantity, bound)
+            case _:
+                raise StepError(f"`{name}` is not `at_most(tokens, NUMBER)` or `at_most({FILLED}, NUMBER)`", node)
 
     def statements(self, nodes: list[ast.stmt], layer: bool | None) -> tuple[Statement, ...]:
         """Statements of a mode. `layer` is True inside the layer loop, False where the loop is not allowed, None where it
@@ -228,8 +258,8 @@ class _Reader:
                     test = expression(node.test)
                     if test.names & LAYER_FLAGS and not layer:
                         raise StepError("only a layer is the first or the last", node.test)
-                    if test.names & LENGTHS:
-                        raise StepError("a condition may not depend on how many tokens there are", node.test)
+                    if test.names & (LENGTHS | {FILLED}):
+                        raise StepError("a condition may depend on how many tokens there are only by `variants`", node.test)
                     inner_layer = False if layer is None else layer
                     parsed.append(
                         Condition(test, self.statements(node.body, inner_layer), self.statements(node.orelse, inner_layer))
@@ -237,8 +267,9 @@ class _Reader:
                 case ast.For(target=ast.Name(id="layer"), iter=ast.Name(id="layers"), orelse=[]) if layer is None:
                     parsed.append(Layers(self.statements(node.body, True)))
                 case ast.For(target=ast.Name(id=item), iter=ast.Name(id=count), orelse=[]) if (
-                    layer and not self.count and count not in RESERVED and count != "layers" and item not in ("layer", count)
-                ):
+                    layer and not self.count and item not in ("layer", count)
+                    and count not in RESERVED and count != "layers" and count not in self.variants
+                ):  # fmt: skip
                     self.count = count
                     parsed.append(Items(item, count, self.statements(node.body, True), node))
                     self.count = ""
@@ -259,11 +290,11 @@ class _Reader:
             if keyword.arg is None:
                 raise StepError("a launch names each parameter", keyword.value)
             if keyword.arg.isupper():
-                constants[keyword.arg] = _chunk_invariant(keyword.value)
+                constants[keyword.arg] = self.chunk_invariant(keyword.value)
             elif (tensor := self.reference(keyword.value, layer)) is not None:
                 tensors[keyword.arg] = tensor
             else:
-                scalars[keyword.arg] = _layer_invariant(keyword.value)
+                scalars[keyword.arg] = self.layer_invariant(keyword.value)
         return Launch(name, kernel, constants, tensors, scalars, node)
 
     def reference(self, node: ast.expr, layer: bool) -> Reference | None:
@@ -271,7 +302,7 @@ class _Reader:
         shape: tuple[Expression, ...] | None = None
         if isinstance(node, ast.Subscript):
             axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            shape, node = tuple(map(_chunk_invariant, axes)), node.value
+            shape, node = tuple(map(self.chunk_invariant, axes)), node.value
         name = _dotted(node)
         if name is None:
             return None
@@ -287,6 +318,37 @@ class _Reader:
             raise StepError(f"`{found.name}` has `{self.counts[found.name]}` items in another loop, not `{self.count}`", node)
         return None if found is None else Reference(found, short_name != name, shape)
 
+    def buffer(self, name: str, node: ast.expr) -> Declared:
+        match node:
+            case ast.Call(func=ast.Name(id=kind), args=[ast.Name(id=dtype), shape], keywords=facts) if (
+                kind in KINDS and (dtype in ITEM_BYTES or dtype == DTYPE) and all(fact.arg in FACTS for fact in facts)
+            ):
+                bounds = {str(fact.arg): self.chunk_invariant(fact.value) for fact in facts}
+                return Declared(name, KINDS[kind], dtype, self.shape(shape), bounds, {})
+            case _:
+                kinds = ", ".join(KINDS)
+                raise StepError(f"`{name}` is not one of {kinds}, as `input(i32, [tokens], low=0, high=vocab_size)`", node)
+
+    def shape(self, node: ast.expr) -> tuple[Expression, ...]:
+        if not isinstance(node, ast.List) or not 1 <= len(node.elts) <= 8:
+            raise StepError("not a shape, as `[tokens, hidden_size]`", node)
+        return tuple(map(self.chunk_invariant, node.elts))
+
+    def layer_invariant(self, node: ast.expr) -> Expression:
+        """An expression that has the same value in every layer and variant."""
+        found = expression(node)
+        if found.names & {*LAYER_FLAGS, *self.variants, FILLED}:
+            raise StepError("only a condition may ask for the first or last layer, or for a variant", node)
+        return found
+
+    def chunk_invariant(self, node: ast.expr) -> Expression:
+        """An expression that does not depend on the position of a chunk in its sequence, as required of shapes and
+        constants."""
+        found = self.layer_invariant(node)
+        if "past" in found.names:
+            raise StepError("only a scalar may depend on how many tokens came before", node)
+        return found
+
 
 def _items(table: ast.Dict) -> list[tuple[str, ast.expr]]:
     """Names and values of a dict with string keys."""
@@ -298,40 +360,6 @@ def _items(table: ast.Dict) -> list[tuple[str, ast.expr]]:
             raise StepError(f"`{key.value}` is there twice, or has more than two `*`", key)
         found[key.value] = value
     return list(found.items())
-
-
-def _buffer(name: str, node: ast.expr) -> Declared:
-    match node:
-        case ast.Call(func=ast.Name(id=kind), args=[ast.Name(id=dtype), shape], keywords=facts) if (
-            kind in KINDS and (dtype in ITEM_BYTES or dtype == DTYPE) and all(fact.arg in FACTS for fact in facts)
-        ):
-            bounds = {str(fact.arg): _chunk_invariant(fact.value) for fact in facts}
-            return Declared(name, KINDS[kind], dtype, _shape(shape), bounds, {})
-        case _:
-            kinds = ", ".join(KINDS)
-            raise StepError(f"`{name}` is not one of {kinds}, as `input(i32, [tokens], low=0, high=vocab_size)`", node)
-
-
-def _shape(node: ast.expr) -> tuple[Expression, ...]:
-    if not isinstance(node, ast.List) or not 1 <= len(node.elts) <= 8:
-        raise StepError("not a shape, as `[tokens, hidden_size]`", node)
-    return tuple(map(_chunk_invariant, node.elts))
-
-
-def _layer_invariant(node: ast.expr) -> Expression:
-    """An expression that has the same value in every layer."""
-    found = expression(node)
-    if found.names & FLAGS:
-        raise StepError("only a condition may ask for the first or last layer, for short caches, or for few tokens", node)
-    return found
-
-
-def _chunk_invariant(node: ast.expr) -> Expression:
-    """An expression that does not depend on the position of a chunk in its sequence, as required of shapes and constants."""
-    found = _layer_invariant(node)
-    if "past" in found.names:
-        raise StepError("only a scalar may depend on how many tokens came before", node)
-    return found
 
 
 def _dotted(node: Any) -> str | None:

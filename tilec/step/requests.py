@@ -15,15 +15,13 @@ from tilec.step.expressions import Expression, StepError
 from tilec.step.form import item_count
 from tilec.step.graph import Constant
 from tilec.step.reader import LENGTHS, Condition, Items, Launch, Statement
-from tilec.step.step import BATCHES, CHUNK_TOKENS, OUTPUT_MODES, Step
+from tilec.step.step import BATCHES, CHUNK_TOKENS, OUTPUT_MODES, Step, Variants
 from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
 """(first, last) for each kind of layer."""
-SHORT: Final = (False, True)
-"""Whether the step is the variant for short contexts."""
-Flags = Mapping[str, Any]
-"""Values that conditions may use, in addition to a step's numbers."""
+Values = Mapping[str, Any]
+"""Values that conditions may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,55 +66,48 @@ def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
                     yield Chosen(f"{mode}_{launch.name}", launch.kernel, first, last, constants)
 
 
-def _lengths(step: Step, mode: str) -> dict[bool, Sequence[int]]:
-    """Numbers of tokens of a step, keyed by `few`."""
+def _lengths(step: Step, mode: str) -> dict[Variants, Sequence[int]]:
+    """Numbers of tokens of a step by the variants that it uses, ascending."""
     if mode != "prefill":
-        return {False: {"decode": (1,), "batch": BATCHES}[mode]}
+        lengths = {"decode": (1,), "batch": BATCHES}[mode]
+        return dict.fromkeys(step.all_decode_variants(), lengths)
     ends = step.prefills(CHUNK_TOKENS)
     ranges = (range(previous + 1, last + 1) for previous, last in zip((0, *ends), ends, strict=False))
-    return {lengths[-1] <= step.few_tokens: lengths for lengths in ranges}
+    return {step.variants("tokens", lengths[-1]): lengths for lengths in ranges}
 
 
 def _reachable(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[tuple[Launch, Sequence[int]]]:
-    """Launches that are reachable in some output mode, for short or long contexts, in the order of the text, each with the
-    numbers of tokens for which it is."""
+    """Launches that are reachable in some output mode and variant, in the order of the text, each with the numbers of tokens
+    for which it is."""
     found: list[tuple[Launch, Sequence[int]]] = []
     lengths = _lengths(step, mode)
 
-    def walk(inner: tuple[Statement, ...], flags: tuple[Flags, ...]) -> None:
+    def walk(inner: tuple[Statement, ...], reached: tuple[tuple[Variants, Values], ...]) -> None:
         for statement in inner:
             if isinstance(statement, Launch):
-                found.append((statement, _joined(lengths, flags)))
+                found.append((statement, _joined([lengths[used] for used in lengths if used in dict(reached)])))
             elif isinstance(statement, Condition):
-                satisfying = tuple(values for values in flags if statement.test.value(values))
+                satisfying = tuple(case for case in reached if statement.test.value(case[1]))
                 walk(statement.then, satisfying) if satisfying else None
-                other_flags = tuple(values for values in flags if not statement.test.value(values))
-                walk(statement.otherwise, other_flags) if other_flags else None
+                others = tuple(case for case in reached if not statement.test.value(case[1]))
+                walk(statement.otherwise, others) if others else None
             elif isinstance(statement, Items):
                 if item_count(statement.count, step.values(), statement.node):
-                    walk(statement.body, flags)
+                    walk(statement.body, reached)
             else:
                 shapes = [shape for shape in LAYERS if step.has_layer(*shape)]
-                walk(
-                    statement.body, tuple({**values, "first_layer": a, "last_layer": b} for values in flags for a, b in shapes)
-                )
+                layers = [{"first_layer": first, "last_layer": last} for first, last in shapes]
+                walk(statement.body, tuple((used, {**values, **layer}) for used, values in reached for layer in layers))
 
-    walk(
-        statements,
-        tuple(
-            step.values(head=output_mode, short=is_short, few=small_m)
-            for output_mode in OUTPUT_MODES
-            for is_short in SHORT
-            for small_m in lengths
-        ),
-    )
+    walk(statements, tuple((used, step.condition_values(head, used)) for head in OUTPUT_MODES for used in lengths))
     return found
 
 
-def _joined(lengths: Mapping[bool, Sequence[int]], flags: Iterable[Flags]) -> Sequence[int]:
-    """The numbers of tokens of all forms selected by some flags; if there are two ranges, they are adjacent and form one."""
-    first, *others = [numbers for small_m, numbers in lengths.items() if any(values["few"] is small_m for values in flags)]
-    return range(first[0], others[-1][-1] + 1) if others else first
+def _joined(lengths: Sequence[Sequence[int]]) -> Sequence[int]:
+    """All numbers of tokens of some forms, ascending; a range if they have no gap."""
+    joined = sorted({number for numbers in lengths for number in numbers})
+    whole = range(joined[0], joined[-1] + 1)
+    return whole if len(joined) == len(whole) else joined
 
 
 def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int]) -> Iterator[dict[str, Constant]]:

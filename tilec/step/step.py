@@ -12,12 +12,17 @@ from typing import Any, Final, Literal
 from tilec.step.expressions import Expression, StepError
 from tilec.step.form import Form, in_layer, item_count, merged, resolved_ops, shape_at
 from tilec.step.graph import StepGraph
-from tilec.step.reader import Declaration, Declared, Reference
+from tilec.step.reader import FILLED, Declaration, Declared, Reference
 
 OutputMode = Literal["argmax", "sample", "logits", "none"]
 """Output mode of a step: the most likely token, a sampled token, the logits, or none (only the cache is filled)."""
 
 OUTPUT_MODES: Final[tuple[OutputMode, ...]] = ("argmax", "sample", "logits", "none")
+Variants = frozenset[str]
+"""The variants of its launches that a step uses, by their names in the text."""
+
+NO_VARIANT: Final[Variants] = frozenset()
+
 Mode = Literal["decode", "prefill", "batch"]
 """Input of a step: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences."""
 
@@ -61,7 +66,7 @@ class Step:
         self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
-        self._forms: dict[tuple[Mode, OutputMode, int | None, bool, bool], Form] = {}
+        self._forms: dict[tuple[Mode, OutputMode, int | None, Variants], Form] = {}
 
     @property
     def layers(self) -> int:
@@ -71,25 +76,37 @@ class Step:
             raise StepError("`num_hidden_layers` is not a number of layers")
         return count
 
-    @property
-    def short_slots(self) -> int:
-        """Filled cache slots up to which the variant for short contexts is faster; 0 if it was not measured. Both variants are
-        correct for any number of slots."""
-        return self._measured("short_slots", "slots")
+    def bound(self, variant: str) -> int:
+        """The largest quantity for which a variant is used; 0 if it was not measured. Every variant is correct for any
+        quantity. StepError if it is not a number."""
+        name = self.declaration.variants[variant].bound
+        value = self._values.get(name, 0)
+        if type(value) is not int or value < 0:
+            raise StepError(f"`{name}` is not a number from 0")
+        return value
 
-    @property
-    def few_tokens(self) -> int:
-        """Prefill tokens up to which the variant for small M is used; 0 if it was not measured."""
-        return self._measured("few_tokens", "tokens")
+    def bounds(self, quantity: str) -> tuple[int, ...]:
+        """The bounds of all variants for up to some of `quantity` ("tokens" or "filled") that were measured, ascending."""
+        declared = self.declaration.variants.items()
+        return tuple(sorted({self.bound(name) for name, variant in declared if variant.quantity == quantity} - {0}))
 
-    def is_short(self, filled: int) -> bool:
-        """Whether to use the variant for short contexts if caches have at most `filled` filled slots."""
-        return filled <= self.short_slots
+    def variants(self, quantity: str, amount: int) -> Variants:
+        """The variants that a step with this amount of `quantity` uses."""
+        declared = self.declaration.variants.items()
+        return frozenset(name for name, variant in declared if variant.quantity == quantity and amount <= self.bound(name))
+
+    def decode_variants(self, filled: int) -> Variants:
+        """The variants that a decode step uses if its caches have at most `filled` filled slots."""
+        return self.variants(FILLED, filled)
+
+    def all_decode_variants(self) -> tuple[Variants, ...]:
+        """Every combination of variants that a decode step can use, from empty caches to full ones."""
+        return tuple(self.decode_variants(filled) for filled in (1, *(bound + 1 for bound in self.bounds(FILLED))))
 
     def prefills(self, max_tokens: int) -> tuple[int, ...]:
         """The largest number of tokens of each form of a prefill with at most `max_tokens` tokens, ascending: each form covers
         the lengths above the previous form's."""
-        return (self.few_tokens, max_tokens) if 0 < self.few_tokens < max_tokens else (max_tokens,)
+        return (*(bound for bound in self.bounds("tokens") if bound < max_tokens), max_tokens)
 
     def graph(
         self,
@@ -99,27 +116,32 @@ class Step:
         tokens: int = 1,
         past: int = 0,
         layers: int | None = None,
-        short: bool = False,
+        variants: Variants = NO_VARIANT,
     ) -> StepGraph:
         """The step with `tokens` input tokens; in a batch, one per sequence. `past` is the number of tokens in the cache before
-        a prefill. `layers` reduces the number of layers: the first, some inner ones, and the last remain. `short` selects the
-        variant for caches with at most `short_slots` filled slots. StepError if the text does not define such a step."""
-        return self.form(mode, head, tokens=tokens, layers=layers, short=short).at(tokens, past)
+        a prefill. `layers` reduces the number of layers: the first, some inner ones, and the last remain. `variants` are those
+        of a decode step; a prefill's follow from its tokens. StepError if the text does not define such a step."""
+        return self.form(mode, head, tokens=tokens, layers=layers, variants=variants).at(tokens, past)
 
     def form(
-        self, mode: Mode, head: OutputMode = "argmax", *, tokens: int = 1, layers: int | None = None, short: bool = False
+        self, mode: Mode, head: OutputMode = "argmax", *, tokens: int = 1, layers: int | None = None,
+        variants: Variants = NO_VARIANT,
     ) -> Form:  # fmt: skip
         """The form shared by the graphs of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
-        small_m = mode == "prefill" and tokens <= self.few_tokens
-        key = mode, head, layers, short, small_m
+        used = self.variants("tokens", tokens) if mode == "prefill" else variants
+        key = mode, head, layers, used
         if key not in self._forms:
             if mode not in self.declaration.modes:
                 raise StepError(f"there is no `def {mode}()`")
-            values = self.values(head=head, short=short, few=small_m)
+            values = self.condition_values(head, used)
             count = (lambda: self.layers) if layers is None else (lambda: layers)
             ops = resolved_ops(self.declaration.modes[mode], dict(values), count, self.name_of)
             self._forms[key] = Form(mode, ops, values, self.name_of)
         return self._forms[key]
+
+    def condition_values(self, head: OutputMode, variants: Variants) -> dict[str, Any]:
+        """All values of a step with an output mode and variants, except those that a layer and a length have."""
+        return self.values(head=head, **{name: name in variants for name in self.declaration.variants})
 
     def values(self, **given: Any) -> dict[str, Any]:
         """All values of a step, with overrides."""
@@ -157,12 +179,6 @@ class Step:
     def name_of(self, declared: Declared) -> str:
         """The name of the weight that stores a declaration: the other weight's if the two are tied."""
         return self.declaration.tied.get(declared.name, declared.name) if self.tied else declared.name
-
-    def _measured(self, name: str, unit: str) -> int:
-        value = self._values.get(name, 0)
-        if type(value) is not int or value < 0:
-            raise StepError(f"`{name}` is not a number of {unit}")
-        return value
 
     def _weight(self, declared: Declared, layer: int, item: int) -> Weight:
         rows = tuple((in_layer(name, layer, item), shape_at(shape, self._values)) for name, shape in declared.rows.items())
