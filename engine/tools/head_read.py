@@ -24,7 +24,7 @@ class HeadRead:
 
     def __init__(self, backend: CudaBackend) -> None:
         self._backend = backend
-        step = backend.captured_step("logits")
+        step = backend.captured_step("logits", backend.step.decode_variants(1))
         op, self._plan = next((op, plan) for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.name == "lm_head")
         self.bytes = traffic(step.graph, op, 1, backend.contract(op))
         self.launches = min(MAX_LAUNCHES, ceil(SAMPLE_BYTES / self.bytes))
