@@ -1,52 +1,49 @@
 """Long-running tests of the engine: no leak, no drift.
 
-    python3 ci/bench/engine_soak.py artifacts/bundles [--model qwen3-0.6b] [--steps 10000] [--cycles 200] [--long 40960]
+    python3 ci/bench/engine.py engine_soak artifacts/bundles [--model qwen3-0.6b] [--steps 10000] [--cycles 40] [--long 40960]
 
 Three checks with random weights. (1) `--steps` sampled decode steps as a CUDA graph that is captured again every 1000 steps,
 and the same steps launched from the host without a graph: all tokens must be equal, and the final logits bitwise. (2) A cache
 of `--long` tokens: a prompt that fills all but 64 slots, decode to the last slot, one more step refused; the logits after the
 prompt are compared with those of the prompt without its last token plus one decode step. (3) `--cycles` times load, one prompt,
-four tokens, close. Free device memory is read in all of them. Writes `engine_soak.json` and `.md`; exit code 1 if a check
-fails.
+four tokens, close. Free device memory is read in all of them. Exit status 1 if a check fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import resource
-import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ci" / "bench")]
+from ci.bench.engine.weights import BlockWeights, config_of
+from ci.bench.front import Outcome
+from ci.bench.markdown import grid, page
+from engine.backends.cuda import CudaBackend
+from engine.errors import UsageError
+from engine.models.config import ModelConfig
+from engine.sampling import SamplingParams
+from tilec.runtime import open_bundle
 
-from engine_check import BlockWeights, config_of  # noqa: E402
-
-from engine.backends.cuda import CudaBackend  # noqa: E402
-from engine.errors import UsageError  # noqa: E402
-from engine.models.config import ModelConfig  # noqa: E402
-from engine.sampling import SamplingParams  # noqa: E402
-from tilec.runtime import open_bundle  # noqa: E402
-
+CHECKS: Final = ("drift", "long", "cycles")
 RECAPTURE: Final = 1000
 
 
-def main() -> int:
-    """Run the three checks."""
-    parser = argparse.ArgumentParser(description="run the engine long and often")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this case."""
     parser.add_argument("bundles", type=Path)
     parser.add_argument("--model", default="qwen3-0.6b")
     parser.add_argument("--steps", type=int, default=10000)
-    parser.add_argument("--cycles", type=int, default=200)
+    parser.add_argument("--cycles", type=int, default=40)
     parser.add_argument("--long", type=int, default=40960)
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Run the three checks."""
     config = config_of(options.model)
     weights = BlockWeights(config, "bf16")
     path = options.bundles / f"{options.model}-sm_90a.bundle"
@@ -54,12 +51,11 @@ def main() -> int:
     backend = CudaBackend(open_bundle(path))
     backend.load(config, weights, options.long)
     record["drift"] = drift(backend, config, options.steps)
-    print(record["drift"], flush=True)
     record["long"] = long_context(backend, config, options.long)
-    print(record["long"], flush=True)
     backend.close()
     record["cycles"] = cycles(path, config, weights, options.cycles)
-    return report(record, options.out)
+    failed = not all(record[name]["ok"] for name in CHECKS)
+    return Outcome(record, {"engine_soak.md": page(report(record))}, int(failed))
 
 
 def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, Any]:
@@ -149,22 +145,10 @@ def cycles(path: Path, config: ModelConfig, weights: BlockWeights, count: int) -
     }  # fmt: skip
 
 
-def report(record: dict[str, Any], folder: Path) -> int:
-    """Write and print the results."""
-    lines = [f"# The engine, long and often: {record['model']}", ""]
-    for name in ("drift", "long", "cycles"):
-        lines += [f"| {name} | |", "|---|--:|"]
-        lines += [
-            f"| {key} | {value:.4g} |" if isinstance(value, float) else f"| {key} | {value} |"
-            for key, value in record[name].items()
-        ]
-        lines.append("")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine_soak.json").write_text(json.dumps(record, indent=1) + "\n")
-    (folder / "engine_soak.md").write_text("\n".join(lines))
-    print("\n".join(lines))
-    return int(not all(record[name]["ok"] for name in ("drift", "long", "cycles")))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def report(record: Mapping[str, Any]) -> list[str]:
+    """The tables, one of each check."""
+    lines = [f"# The engine, long and often: {record['model']}"]
+    for name in CHECKS:
+        rows = [(key, f"{value:.4g}" if isinstance(value, float) else value) for key, value in record[name].items()]
+        lines += ["", *grid((name, ""), rows)]
+    return lines

@@ -1,14 +1,14 @@
 """Ships a model's kernels as users would, and runs the engine on the result: packed, signed, pushed, pulled, installed.
 
-    python ci/bench/shipped_engine.py prepare FOLDER --tokenizer FILES   with compiler, network and `docker-registry`; no GPU
-    python3 ci/bench/shipped_engine.py run FOLDER                        with a GPU; FOLDER and this file are all it needs
+    python ci/bench/engine.py shipped_engine prepare FOLDER --tokenizer FILES   with compiler, network, `docker-registry`
+    python3 ci/bench/engine.py shipped_engine run FOLDER                        with a GPU
 
 `prepare` packs and signs the bundle of a model, pushes it to the CNCF registry on the loopback, pulls it from there under a
 policy that trusts the key, builds its wheel and the wheel of tilec, and collects their dependencies, without a compiler. FILES
 is a folder with a model's config, tokenizer and chat template; weights are generated at run time. `run` creates a new
 environment, installs the wheels, and runs `python -m tilec_engine` three times: with the installed wheel, which it finds
 itself; with the pulled bundle, given by name; and under a policy that trusts another key, which must refuse (exit status 4).
-Writes `shipped_engine.json` and `.md` to `--out`; exit code 1 if anything differs from that.
+Exit status 1 if anything differs from that.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ import tempfile
 import time
 import tomllib
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
+from ci.bench.engine.weights import config_of
+from ci.bench.front import Outcome
+from ci.bench.markdown import grid, page
+from ci.evidence import ROOT
+
 MODEL: Final = "qwen3-4b"
 TARGET: Final = "sm_90"
 PYTHON: Final = "3.12"
@@ -35,26 +40,27 @@ POLICY: Final = '[trust]\nformat = 2\n\n[[trust.keys]]\nkey = "{key}"\n'
 COMPILERS: Final = ("torch_mlir", "mlir", "llvmlite", "triton", "torch", "islpy", "nvidia")
 
 
-def main() -> int:
-    """Run one of the two halves; returns the exit status."""
-    parser = argparse.ArgumentParser(description="run the engine on kernels that were signed, pushed, pulled and installed")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this case."""
     parser.add_argument("half", choices=("prepare", "run"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--tokenizer", type=Path, help="folder with config, tokenizer and chat template")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
-    options = parser.parse_args()
+    parser.add_argument("--tokenizer", type=Path, help="folder with config, tokenizer and chat template, for `prepare`")
+
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Run one of the two halves."""
     folder: Path = options.folder.resolve()
-    if options.half == "prepare":
-        if options.tokenizer is None:
-            parser.error("`prepare` needs --tokenizer FOLDER")
-        prepare(folder, options.tokenizer)
-        return 0
-    return run(folder, options.out)
+    if options.half == "run":
+        return run(folder)
+    if options.tokenizer is None:
+        print("error: `prepare` needs --tokenizer FOLDER", file=sys.stderr)
+        return 2
+    prepare(folder, options.tokenizer)
+    return 0
 
 
 def prepare(folder: Path, tokenizer: Path) -> None:
     """Fill the folder: keys, policies, the pulled bundle, wheels, a model without weights."""
-    sys.path.insert(0, str(ROOT))
     from tests.registry.peers import distribution
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -78,28 +84,17 @@ def prepare(folder: Path, tokenizer: Path) -> None:
     pip_wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder / "wheels")]
     subprocess.run([*pip_wheel, str(ROOT)], check=True, stdout=subprocess.DEVNULL)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needs = [
-        *project["dependencies"],
-        *project["optional-dependencies"]["engine"],
-        *project["optional-dependencies"]["signing"],
-    ]
+    optional = project["optional-dependencies"]
+    needs = [*project["dependencies"], *optional["engine"], *optional["signing"]]
     fetch = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", PYTHON]
     fetch += [option for platform in PLATFORMS for option in ("--platform", platform)]
     subprocess.run([*fetch, "-d", str(folder / "wheels"), *needs], check=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(tokenizer / name, folder / "model")
-    model = next(
-        one for one in tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["model"] if one["name"] == MODEL
-    )
-    more = {
-        "model_type": "qwen3",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-    }
-    config = {"architectures": ["Qwen3ForCausalLM"], **model["config"], **more, "max_position_embeddings": 40960}
-    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    config = config_of(MODEL)
+    numbers = {field.name: getattr(config, field.name) for field in fields(config)}
+    described = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **numbers}
+    (folder / "model" / "config.json").write_text(json.dumps(described), encoding="utf-8")
 
 
 def tilec(*arguments: str) -> None:
@@ -107,8 +102,8 @@ def tilec(*arguments: str) -> None:
     subprocess.run([sys.executable, "-P", "-m", "tilec", *arguments], check=True)
 
 
-def run(folder: Path, out: Path) -> int:
-    """Install, run three times, report; returns the exit status."""
+def run(folder: Path) -> Outcome:
+    """Install, and run three times."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         began = time.perf_counter()
@@ -133,16 +128,13 @@ def run(folder: Path, out: Path) -> int:
     record = {"model": MODEL, "install_seconds": installed, "compilers_importable": compilers, "right": right, "cases": cases}
     lines = [f"# {MODEL} from a signed, pulled bundle and its wheel, in an environment without a compiler", ""]
     lines += [f"Installed in {installed:.1f} s; compilers that can be imported: {compilers}; answers equal: {same}.", ""]
-    lines += ["| kernels from | exit status | load, s | kernels, s | first token, s | said |", "|---|--:|--:|--:|--:|---|"]
+    rows: list[list[object]] = []
     for title, case in cases.items():
         numbers = [case.get(key, "") for key in ("load_seconds", "kernel_load_seconds", "first_token_seconds")]
-        shown = " | ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in numbers)
-        lines.append(f"| {title} | {case['status']} | {shown} | {case['error'] or 'an answer'} |")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "shipped_engine.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    (out / "shipped_engine.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
-    return int(not right)
+        shown = [f"{value:.3f}" if isinstance(value, float) else value for value in numbers]
+        rows.append([title, case["status"], *shown, case["error"] or "an answer"])
+    header = ("kernels from", "exit status", "load, s", "kernels, s", "first token, s", "said")
+    return Outcome(record, {"shipped_engine.md": page([*lines, *grid(header, rows)])}, int(not right))
 
 
 def generate(python: str, home: Path, folder: Path, policy: str, *more: str) -> dict[str, Any]:
@@ -154,7 +146,3 @@ def generate(python: str, home: Path, folder: Path, policy: str, *more: str) -> 
     error = next((line for line in done.stderr.splitlines() if "error" in line), "").replace(str(folder), "FOLDER")
     output: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     return {"status": done.returncode, "error": error, **output}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,26 +1,27 @@
 """Compares batches with single sequences on this machine's GPU, with random weights, and times them.
 
-    python3 ci/bench/batch_check.py artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--max-seq-len 9000]
+    python3 ci/bench/engine.py batch_check artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--max-seq-len 9000]
 
 For 2, 4 and 8 sequences of different lengths, the logits of 16 teacher-forced steps are compared with those of each sequence
 alone at batch size 1; each row must be bitwise independent of the sequences in all other rows. Then total tokens per second
-after prompts of several lengths, for 1 to 8 sequences, and a profile of a step of eight. Writes `batch_check.json` and `.md`;
-exit code 1 if logits differ by more than `MAX_DISTANCE`.
+after prompts of several lengths, for 1 to 8 sequences, and a profile of a step of eight. Exit status 1 if logits differ by more
+than `MAX_DISTANCE`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from engine_check import ROOT, BlockWeights, config_of, prompt_of
 
+from ci.bench.engine.weights import BlockWeights, config_of, prompt_of
+from ci.bench.front import Outcome, names
+from ci.bench.markdown import grid, page
 from engine.backends.cuda import CapturedStep, CudaBackend
 from engine.backends.load import load_on_gpu
 from engine.batch import Batch
@@ -34,17 +35,18 @@ MAX_DISTANCE: Final = 0.03
 """Maximum relative distance of bf16 logits between batch and single steps, in the Euclidean norm."""
 
 
-def main() -> int:
-    """Check and time each model; returns the exit status."""
-    parser = argparse.ArgumentParser(description="batches beside single sequences")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this case."""
     parser.add_argument("bundles", type=Path)
     parser.add_argument("--models", default="qwen3-0.6b,qwen3-4b")
     parser.add_argument("--max-seq-len", type=int, default=9000)
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Check and time each model."""
     found: dict[str, Any] = {}
     failed = False
-    for name in options.models.split(","):
+    for name in names(options.models):
         config = config_of(name)
         path = options.bundles / f"{name}-sm_90a.bundle"
         backend = load_on_gpu(path, config, BlockWeights(config, "bf16"), options.max_seq_len, "bf16")
@@ -56,14 +58,12 @@ def main() -> int:
         for length in (one for one in SPEEDS if one + 200 < options.max_seq_len):
             record["tok_s"][length] = {1: single_speed(backend, config, length)}
             record["tok_s"][length] |= {many: batch_speed(backend, config, length, many) for many in (2, 4, 8)}
-            print(name, length, record["tok_s"][length], flush=True)
         record["us"] = time_by_kind(backend, config)
         failed |= not record["drawn"]
         found[name] = record
         print(name, json.dumps(record), flush=True)
         backend.close()
-    write(found, options.out)
-    return int(failed)
+    return Outcome(found, {"batch_check.md": page(report(found))}, int(failed))
 
 
 def forced(length: int, config: Any) -> list[int]:
@@ -163,27 +163,17 @@ def time_by_kind(backend: CudaBackend, config: Any) -> dict[str, float]:
     return found
 
 
-def write(found: dict[str, Any], folder: Path) -> None:
-    """Write JSON and tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "batch_check.json").write_text(json.dumps(found, indent=1) + "\n")
-    lines = ["# Batches beside single sequences, random weights", ""]
+def report(found: Mapping[str, Any]) -> list[str]:
+    """The tables, one of each model."""
+    lines = ["# Batches beside single sequences, random weights"]
     for name, record in found.items():
-        lines += [
-            f"## {name}, tokens a second in all",
-            "",
-            "| tokens | 1 | 2 | 4 | 8 | 8 over 1 |",
-            "|--:|--:|--:|--:|--:|--:|",
+        rows = [
+            [length, *(f"{rates[many]:.0f}" for many in (1, 2, 4, 8)), f"{rates[8] / rates[1]:.2f}"]
+            for length, rates in record["tok_s"].items()
         ]
-        for length, rates in record["tok_s"].items():
-            shown = " | ".join(f"{rates[many]:.0f}" for many in (1, 2, 4, 8))
-            lines.append(f"| {length} | {shown} | {rates[8] / rates[1]:.2f} |")
+        lines += ["", f"## {name}, tokens a second in all", ""]
+        lines += grid(("tokens", "1", "2", "4", "8", "8 over 1"), rows, left=0)
         facts = f"rows independent: {record['independent']}; drawn alike: {record['drawn']}"
         shares = ", ".join(f"{kind} {us:.0f}" for kind, us in record["us"].items())
-        lines += ["", f"distance of logits: {record['far']}; {facts}", "", f"us of a step of eight: {shares}", ""]
-    (folder / "batch_check.md").write_text("\n".join(lines))
-    print("\n".join(lines))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        lines += ["", f"distance of logits: {record['far']}; {facts}", "", f"us of a step of eight: {shares}"]
+    return lines

@@ -1,10 +1,10 @@
 """Times the engine from process start to its first token, with a model's real files in the page cache.
 
-    python3 ci/bench/cold_start.py artifacts/bundles/qwen3-4b-sm_90a.bundle FOLDER [--model qwen3-4b] [--runs 5]
+    python3 ci/bench/engine.py cold_start artifacts/bundles/qwen3-4b-sm_90a.bundle FOLDER [--model qwen3-4b] [--runs 5]
 
 FOLDER has config, tokenizer and chat template; random weights, sharded like published models, are written next to copies of
-them in a temporary folder. Every run is a new process in which no compiler can be imported. Writes `cold_start.json` and `.md`;
-exit code 1 if a goal is missed: 6 s to the first token, 150 ms for the kernels.
+them in a temporary folder. Every run is a new process in which no compiler can be imported. Exit status 1 if a goal is missed:
+6 s to the first token, 150 ms for the kernels.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ci" / "bench")]
+from ci.bench.engine.weights import BlockWeights, config_of
+from ci.bench.front import Outcome
+from ci.bench.markdown import grid, page
+from ci.evidence import ROOT
 
-from engine_check import BlockWeights, config_of  # noqa: E402
-
-FIRST_TOKEN_GOAL: Final = 6.0
-KERNELS_GOAL: Final = 0.150
+GOALS: Final = {"to_first_byte": 6.0, "kernel_load_seconds": 0.150}
+"""The most seconds of a run."""
 SHARD_BYTES: Final = 4 << 30
 FORBIDDEN: Final = (
     "torch", "torch_mlir", "mlir", "llvmlite", "triton", "islpy", "networkx", "cuda.bindings.nvrtc", "cuda.bindings.nvjitlink",
@@ -47,15 +47,16 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def main() -> int:
-    """Write the files, run, report."""
-    parser = argparse.ArgumentParser(description="time the engine from process start to its first token")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this case."""
     parser.add_argument("bundle", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="qwen3-4b")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Write the files, run, compare with the goals."""
     with tempfile.TemporaryDirectory() as name:
         model, blocker = Path(name) / "model", Path(name) / "blocker"
         shutil.copytree(options.folder, model)
@@ -63,8 +64,16 @@ def main() -> int:
         (blocker / "sitecustomize.py").write_text(BLOCKER)
         size = write_weights(model, options.model)
         runs = [one(model, options.bundle.resolve(), blocker) for _ in range(options.runs + 1)][1:]
+    worst = {key: max(run[key] for run in runs) for key in runs[0]}
+    rows = [
+        (key, f"{statistics.median(run[key] for run in runs):.3f}", f"{worst[key]:.3f}", GOALS.get(key, "")) for key in worst
+    ]
+    title = f"# From process start to the first token: {options.model}, {size / 1e9:.2f} GB of weights"
+    lines = [title, "", *grid(("seconds", "median", "worst", "goal"), rows)]
+    lines += ["", f"Not importable in these processes: {', '.join(FORBIDDEN)}."]
+    missed = any(worst[key] > goal for key, goal in GOALS.items())
     record = {"model": options.model, "weight_bytes": size, "runs": runs}
-    return report(record, options.out)
+    return Outcome(record, {"cold_start.md": page(lines)}, int(missed))
 
 
 def write_weights(folder: Path, name: str) -> int:
@@ -98,18 +107,8 @@ def write_weights(folder: Path, name: str) -> int:
 
 def one(model: Path, bundle: Path, blocker: Path) -> dict[str, float]:
     """Seconds of one process to its first output byte, and timings reported by a second one."""
-    command = [
-        sys.executable,
-        "-m",
-        "engine",
-        "--model",
-        str(model),
-        "--bundle",
-        str(bundle),
-        "--prompt",
-        "Hello",
-        "--raw-prompt",
-    ]
+    command = [sys.executable, "-m", "engine", "--model", str(model), "--bundle", str(bundle)]
+    command += ["--prompt", "Hello", "--raw-prompt"]
     environment = {**os.environ, "PYTHONPATH": f"{blocker}{os.pathsep}{ROOT}"}
     began = time.perf_counter()
     with subprocess.Popen(
@@ -127,29 +126,3 @@ def one(model: Path, bundle: Path, blocker: Path) -> dict[str, float]:
     parts = json.loads(done.stdout)
     keys = ("load_seconds", "kernel_load_seconds", "first_token_seconds")
     return {"to_first_byte": first, "to_exit": total, **{key: parts[key] for key in keys}}
-
-
-def report(record: dict[str, Any], folder: Path) -> int:
-    """Write and print the table."""
-    runs: list[dict[str, float]] = record["runs"]
-    lines = [
-        f"# From process start to the first token: {record['model']}, {record['weight_bytes'] / 1e9:.2f} GB of weights",
-        "",
-    ]
-    lines += ["| seconds | median | worst | goal |", "|---|--:|--:|--:|"]
-    goals = {"to_first_byte": FIRST_TOKEN_GOAL, "kernel_load_seconds": KERNELS_GOAL}
-    ok = True
-    for key in runs[0]:
-        values = [run[key] for run in runs]
-        ok = ok and max(values) <= goals.get(key, max(values))
-        lines.append(f"| {key} | {statistics.median(values):.3f} | {max(values):.3f} | {goals.get(key, '')} |")
-    lines += ["", f"Not importable in these processes: {', '.join(FORBIDDEN)}."]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cold_start.json").write_text(json.dumps(record, indent=1) + "\n")
-    (folder / "cold_start.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
-    return int(not ok)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,7 +17,7 @@ import pytest
 
 from ci.bench import front, markdown
 from ci.bench.front import Case, Outcome, Unfinished
-from ci.bench.judges import CASES, clones
+from ci.bench.judges import clones
 from ci.evidence import Digests, read_registry, status
 from tests.evidence.repository import entry, record, repository, write
 from tests.files import ROOT
@@ -25,52 +25,69 @@ from tests.files import ROOT
 __all__ = ["repository"]
 
 BENCH = ROOT / "ci" / "bench"
-SHARED = {"ci/bench/front.py", "ci/bench/markdown.py", "ci/bench/judges.py", "ci/bench/judges/__init__.py"}
-REGISTERED = {name: shlex.split(one.command)[1:] for name, one in read_registry().items() if "judges.py" in one.command}
+PROGRAMS = ("engine", "judges")
+CASES: dict[str, dict[str, Case]] = {program: import_module(f"ci.bench.{program}").CASES for program in PROGRAMS}
+EACH = [(program, name) for program in PROGRAMS for name in CASES[program]]
+SHARED = {
+    *("ci/bench/front.py", "ci/bench/markdown.py"), *(f"ci/bench/{program}.py" for program in PROGRAMS),
+    *(f"ci/bench/{program}/__init__.py" for program in PROGRAMS),
+}  # fmt: skip
+COMMANDS = {name: shlex.split(one.command)[1:] for name, one in read_registry().items()}
+REGISTERED = {name: command for name, command in COMMANDS.items() if command[0] in {f"ci/bench/{one}.py" for one in PROGRAMS}}
+
+
+def file_of(program: str, name: str) -> Path:
+    """The module of a case."""
+    return BENCH / program / f"{CASES[program][name].module or name}.py"
 
 
 def parts(path: Path) -> set[Path]:
-    """A module of a program, and those of the program that it imports, directly or not."""
-    found, todo = set[Path](), [path]
+    """A module of a program, and those of the program that it imports, directly or not, in a function or by name."""
+    package, found, todo = f"ci.bench.{path.parent.name}", set[Path](), [path]
     while todo:
         one = todo.pop()
-        if one in found:
+        if one in found or not one.is_file():
             continue
         found.add(one)
         for node in ast.walk(ast.parse(one.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ci.bench.judges"):
+            names = list[str]()
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(package):
                 names = [str(node.module), *(f"{node.module}.{name.name}" for name in node.names)]
-                todo += [file for name in names if (file := ROOT / f"{name.replace('.', '/')}.py").parent.name == "judges"]
-                todo = [file for file in todo if file.is_file()]
+            elif isinstance(node, ast.Constant) and str(node.value).startswith(f"{package}."):
+                names = [str(node.value)]
+            todo += [file for name in names if (file := ROOT / f"{name.replace('.', '/')}.py").parent == path.parent]
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_case_has_options_and_says_what_it_does(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("program", "name"), EACH)
+def test_every_case_has_options_and_says_what_it_does(program: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a machine without a GPU, PyTorch or transformers."""
     with pytest.raises(SystemExit) as ended:
-        front.parse("judges", CASES, [name, "--help"])
+        front.parse(program, CASES[program], [name, "--help"])
     assert ended.value.code == 0
-    module = import_module(f"ci.bench.judges.{CASES[name].module or name}")
+    module = import_module(f"ci.bench.{program}.{CASES[program][name].module or name}")
     assert str(module.__doc__).split("\n")[0] in capsys.readouterr().out
 
 
-def test_every_module_is_a_case_or_a_part_of_one() -> None:
-    used = set[Path]().union(*(parts(BENCH / "judges" / f"{case.module or name}.py") for name, case in CASES.items()))
-    assert used == {path for path in (BENCH / "judges").glob("*.py") if path.name != "__init__.py"}
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_module_is_a_case_or_a_part_of_one(program: str) -> None:
+    used = set[Path]().union(*(parts(file_of(program, name)) for name in CASES[program]))
+    assert used == {path for path in (BENCH / program).glob("*.py") if path.name != "__init__.py"}
 
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_the_command_of_a_result_is_one_of_its_program(name: str) -> None:
-    program, *arguments = REGISTERED[name]
-    assert program == "ci/bench/judges.py"
-    case, options = front.parse("judges", CASES, arguments)
+    path, *arguments = REGISTERED[name]
+    program = Path(path).stem
+    assert path == f"ci/bench/{program}.py"
+    case, options = front.parse(program, CASES[program], arguments)
     assert case == options.name == name
 
 
 @pytest.mark.parametrize("name", REGISTERED)
 def test_a_result_rests_on_its_case_and_not_on_the_front(name: str) -> None:
     rests_on = {one.partition(":")[2] for one in read_registry()[name].rests_on}
-    own = parts(BENCH / "judges" / f"{CASES[name].module or name}.py")
+    own = parts(file_of(Path(REGISTERED[name][0]).stem, name))
     assert {path.relative_to(ROOT).as_posix() for path in own} <= rests_on
     assert not rests_on & SHARED
 
@@ -178,5 +195,5 @@ def test_a_small_campaign_from_end_to_end(tmp_path: Path, flags: list[str]) -> N
     assert data["rests_on"]["source:ci/bench/judges/tampering.py"] and data["seed"] == 1
     assert (tmp_path / "tampering.md").read_text() in done.stdout
     listed = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True).stdout
-    assert all(name in listed for name in CASES)
+    assert all(name in listed for name in CASES["judges"])
     assert subprocess.run([*program, "nothing"], capture_output=True).returncode == 2

@@ -1,0 +1,18 @@
+"""Cases of `python ci/bench/engine.py`: checks and times of the engine on the GPU of this machine, with random weights.
+
+Each case is a module (`ci/bench/front.py` says what it has); `weights` and `transformers_model` are parts of some of them. What
+users run to time their own machine is `python -m engine.bench`.
+"""
+
+from typing import Final
+
+from ci.bench.front import Case
+
+CASES: Final = {
+    "engine_check": Case("logits and speed beside transformers"),
+    "engine_large": Case("speed of the large models", "engine_check", {"models": "qwen3-14b,qwen3-32b", "skip_check": True}),
+    "batch_check": Case("batches beside single sequences"),
+    "engine_soak": Case("long generations, full caches, many loads: no leak, no drift"),
+    "cold_start": Case("seconds from process start to the first token"),
+    "shipped_engine": Case("a signed, pushed, pulled and installed bundle in an environment without a compiler"),
+}
