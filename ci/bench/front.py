@@ -7,7 +7,7 @@ status, if it only printed something. Of each outcome the front writes `CASE.jso
 
 A finished result is stamped with the digests of what it rests on (`ci.evidence`), computed before and after the work. It is
 left without a stamp if it has parts of earlier runs, or if the digests are unknown. The exit status is the outcome's, or 3 if
-the budget ended before the last case.
+the budget ended before the last case, or if what the result rests on changed meanwhile: then it is written without a stamp.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ci.evidence import RESULTS, Result, read_registry
 from ci.evidence.digests import UnknownDigest
-from ci.evidence.result import STAMP, gpu_name
+from ci.evidence.result import STAMP, Changed, gpu_name
 
 UNFINISHED: Final = 3
 
@@ -68,6 +68,10 @@ def run(program: str, cases: Mapping[str, Case], arguments: Sequence[str]) -> in
             write(last, options.out, options.name, result)
     except Unfinished as error:
         print(f"{error}: run again to go on")
+        return UNFINISHED
+    except Changed as error:
+        print(f"not stamped: {error}", file=sys.stderr)
+        write(last, options.out, options.name)
         return UNFINISHED
     print(*last.pages.values(), sep="\n")
     return last.status

@@ -19,6 +19,7 @@ from ci.bench import front, markdown
 from ci.bench.front import Case, Outcome, Unfinished
 from ci.bench.judges import clones
 from ci.evidence import Digests, read_registry, status
+from ci.evidence.result import Changed
 from tests.evidence.repository import entry, record, repository, write
 from tests.files import ROOT
 
@@ -164,6 +165,18 @@ def test_only_a_whole_result_is_stamped(tmp_path: Path) -> None:
     assert front.earlier(options_of(tmp_path)) == {"judged": 1}
     front.write(Outcome({"judged": 2}, whole=False), tmp_path, "one", stamp)
     assert json.loads((tmp_path / "one.json").read_text()) == {"judged": 2}
+
+
+def test_a_result_whose_sources_changed_meanwhile_is_kept_without_a_stamp(
+    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def changed(data: Any, folder: Path, *, exit_status: int) -> None:
+        raise Changed("`one` changed")
+
+    monkeypatch.setattr(front, "_started", lambda name: SimpleNamespace(device="", write=changed))  # pyright: ignore
+    case["found"] = lambda options: Outcome({"judged": 1}, {"one.md": "some\n"})  # pyright: ignore
+    assert run(tmp_path) == front.UNFINISHED and "not stamped: `one` changed" in capsys.readouterr().err
+    assert json.loads((tmp_path / "one.json").read_text()) == {"judged": 1}
 
 
 def options_of(out: Path) -> Any:
