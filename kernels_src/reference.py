@@ -61,16 +61,6 @@ def gather_row(x: Array, index: Array) -> Wide:
     return _wide(x)[np.asarray(index)]
 
 
-def argmax_blocks(logits: Array, block: int) -> tuple[Wide, NDArray[np.int32]]:
-    """Maximum and its column for each part of `block` columns; (B, V) -> (B, P), (B, P)."""
-    wide = _wide(logits)
-    starts = range(0, wide.shape[1], block)
-    parts = [wide[:, start : start + block] for start in starts]
-    maxima = np.stack([part.max(axis=1) for part in parts], axis=1)
-    columns = [part.argmax(axis=1) + start for start, part in zip(starts, parts, strict=True)]
-    return maxima, np.stack(columns, axis=1).astype(np.int32)
-
-
 def argmax_reduce(maxima: Array, indices: Array) -> NDArray[np.int32]:
     """Lowest index among the parts with the greatest maximum; (B, P), (B, P) -> (B,)."""
     best = maxima == maxima.max(axis=1, keepdims=True)
@@ -187,12 +177,6 @@ def _argmax_of_parts(exact: Wide, dtype: Any, P: int, rows: int) -> tuple[Wide, 
     return maxima, indices
 
 
-def matvec_silu_mul(x: Array, w: Array) -> Wide:
-    """`silu(x @ gate.T) * (x @ up.T)`, `w` holding gate's rows, then up's; (B, K), (2 I, K) -> (B, I)."""
-    gate, up = np.split(matvec(x, w), 2, axis=1)
-    return silu_mul(gate, up)
-
-
 def scaled_matvec_silu_mul(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`silu(gate) * up` of both halves of `scaled_matvec`; (1, K), (1, K / 4), (2 I, K) -> (1, I)."""
     return scaled_matvec_silu_mul_rows(x, squares, w, eps)
@@ -201,12 +185,6 @@ def scaled_matvec_silu_mul(x: Array, squares: Array, w: Array, eps: float) -> Wi
 def scaled_matvec_silu_mul_rows(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`silu(gate) * up` of both halves of `scaled_matvec_rows`; (B, K), (B, K / 16), (2 I, K) -> (B, I)."""
     gate, up = np.split(scaled_matvec_rows(x, squares, w, eps), 2, axis=1)
-    return silu_mul(gate, up)
-
-
-def silu_mul_rows(x: Array) -> Wide:
-    """`silu(gate) * up` of rows that hold gate, then up; (T, 2 I) -> (T, I)."""
-    gate, up = np.split(_wide(x), 2, axis=1)
     return silu_mul(gate, up)
 
 

@@ -1,4 +1,5 @@
-"""The kernels of build.toml, for tests of every shipped kernel: at the first specialisation unless one is named."""
+"""The kernels of build.toml, for tests of every shipped kernel: at the first specialisation unless one is named. Kernels of the
+examples can be loaded by name as well."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from tilec.target.schedule import merged
 from tilec.target.targets import TARGETS, Target
 
 ROOT = Path(tilec.__file__).parent.parent
+EXAMPLES = ROOT / "examples" / "kernels"
 
 
 @cache
@@ -36,9 +38,20 @@ def entries() -> dict[str, KernelEntry]:
     return found
 
 
+@cache
+def example_entries() -> tuple[KernelEntry, ...]:
+    """Every `[[kernel]]` of the examples."""
+    return read_build_file(EXAMPLES / "build.toml").entries
+
+
+def source(name: str) -> Path:
+    """The file of a shipped kernel or an example."""
+    return (ROOT / "kernels_src" if name in entries() else EXAMPLES) / f"{name}.py"
+
+
 def specialisation(name: str, wanted: Mapping[str, Constant]) -> tuple[KernelEntry, dict[str, Constant]]:
     """The first specialisation that agrees with `wanted` on the constants that it has; LookupError if there is none."""
-    for entry in all_entries():
+    for entry in (*all_entries(), *example_entries()):
         for constants in entry.specialisations() if entry.name == name else ():
             if all(wanted.get(key, value) == value for key, value in constants.items()):
                 return entry, constants
@@ -60,7 +73,7 @@ def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> 
 @cache
 def _loaded(name: str, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
     _, constants = specialisation(name, dict(wanted))
-    return pickle.dumps(load_kernel(ROOT / "kernels_src" / f"{name}.py", constants, root=ROOT))
+    return pickle.dumps(load_kernel(source(name), constants, root=ROOT))
 
 
 @cache
@@ -95,11 +108,10 @@ LIKE = {
     "rotary_decode_attention": "decode_attention", "rotary_decode_attention_kv": "decode_attention",
     "rope_kv": "qk_norm_rope_kv", "rope_decode_attention": "decode_attention", "rope_decode_attention_kv": "decode_attention",
     "rope_merge_kv": "decode_merge",
-    "decode_merge_kv": "decode_merge", "matvec_silu_mul": "matvec", "matvec_add_scaled": "matvec_add",
+    "decode_merge_kv": "decode_merge", "matvec_add_scaled": "matvec_add",
     "matvec_add_scaled_rows": "matvec_add", "scaled_matvec_rows": "scaled_matvec", "scaled_matvec_silu_mul": "scaled_matvec",
     "scaled_matvec_silu_mul_rows": "scaled_matvec", "scaled_matvec_argmax_rows": "matvec_argmax",
     "embedding_scaled_rows": "embedding_scaled", "advance_rows": "advance", "add_rms_norm_splits": "add_rms_norm",
-    "silu_mul_rows": "silu_mul",
 }  # fmt: skip
 """Kernels made of another one's steps, and that one. In tests that need one of each form, the default run leaves these out; it
 builds, interprets and emulates them all."""

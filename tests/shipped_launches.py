@@ -18,18 +18,15 @@ Array = NDArray[Any]
 
 SIZES: dict[str, list[dict[str, float | str]]] = {
     "add": [{"N": 1}, {"N": 4096}, {"N": 4904}],
-    "silu_mul": [{"N": 5}, {"N": 2056}],
     "rms_norm": [{"T": 3, "eps": 1e-6}, {"T": 2, "H": 2560, "E": "f16", "eps": 1e-6}],
     "add_rms_norm": [{"T": 2, "eps": 1e-5}],
     "add_rms_norm_splits": [{"T": 3, "eps": 1e-5}, {"T": 2, "H": 2560, "S": 3, "E": "f16", "eps": 1e-6}],
     "embedding": [{"T": 3, "V": 7}],
     "gather_row": [{"T": 5}],
-    "argmax_blocks": [{"B": 2, "V": 5000, "P": 3}],
     "argmax_reduce": [{"B": 3, "P": 77}],
     "advance": [{"vocab_size": 1000}, {"vocab_size": 3}],
     "matvec": [{"N": 3, "B": 1}, {"N": 37, "B": 4}],
     "matvec_add": [{"N": 6, "B": 1}, {"N": 36, "B": 8}],
-    "matvec_silu_mul": [{"I": 3, "I2": 6, "B": 1}, {"I": 64, "I2": 128, "B": 4}],
     "matvec_add_scaled": [{"N": 8, "P": 2}],
     "embedding_scaled": [{"V": 7}],
     "scaled_matvec_rows": [{"B": 8, "N": 32, "eps": 1e-6}, {"B": 4, "N": 16, "eps": 1e-6}],
@@ -69,10 +66,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"M": 3, "N": 8, "K": 1352, "E": "f16", "S": 8},
         {"M": 34, "N": 72, "K": 520, "BM": 32, "S": 3},
     ],
-    "merge_splits": [{"M": 3, "N": 520}],
     "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
-    "kv_update": [{"T": 3, "S": 8}],
-    "silu_mul_rows": [{"T": 7, "I": 1024, "I2": 2048}],
     "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
     "sample_token": [{"B": 2, "P": 5, "K": 7, "S": 9}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
@@ -89,7 +83,6 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
 """Dims, scalars and the relevant constants. If a kernel allows it, a block is partly out of bounds."""
 
 EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
-    "argmax_blocks": lambda env: (env["BLOCK"],),
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
     "decode_attention": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),

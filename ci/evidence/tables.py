@@ -15,7 +15,6 @@ def kernels(results: Results) -> list[str]:
     """The speed of the kernels relative to libraries, for a page in `docs/`."""
     rows = [
         ("`add`", "torch add", "kernels_gpu", "view.ratios.add"),
-        ("`silu_mul`", "torch add, equal bytes", "kernels_gpu", "view.ratios.silu_mul"),
         ("`rms_norm`, 4096 rows and more", "torch add, equal bytes", "kernels_gpu", "view.ratios.rms_norm"),
         ("`add_rms_norm`, 4096 rows and more", "torch add, equal bytes", "kernels_gpu", "view.ratios.add_rms_norm"),
         ("`matvec`, the linear layers of Qwen3 4B and 32B", "cuBLAS", "kernels_gpu", "view.ratios.matvec"),

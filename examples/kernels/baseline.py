@@ -59,3 +59,15 @@ def csr_row_sum(x: Any, starts: Any) -> Any:
 
 def moe_gather(x: Any, order: Any, K: int) -> Any:
     return x[order // K]
+
+
+def silu_mul(gate: Any, up: Any) -> Any:
+    return functional.silu(gate) * up
+
+
+def kv_update(k: Any, v: Any, slots: Any, k_cache: Any, v_cache: Any) -> Any:
+    return k_cache.index_copy(0, slots, k), v_cache.index_copy(0, slots, v)
+
+
+def merge_splits(parts: Any, E: str) -> Any:
+    return parts.sum(dim=0).to({"bf16": torch.bfloat16, "f16": torch.float16}[E])

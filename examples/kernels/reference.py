@@ -71,3 +71,18 @@ def csr_row_sum(x: Array, starts: NDArray[np.int32]) -> Float:
 
 def moe_gather(x: Array, order: NDArray[np.int32], K: int) -> Array:
     return x[order // K]
+
+
+def silu_mul(gate: Array, up: Array) -> Float:
+    wide = gate.astype(np.float64)
+    return wide / (1 + np.exp(-wide)) * up.astype(np.float64)
+
+
+def kv_update(k: Array, v: Array, slots: NDArray[np.int32], k_cache: Array, v_cache: Array) -> tuple[Array, Array]:
+    keys, values = k_cache.copy(), v_cache.copy()
+    keys[slots], values[slots] = k, v
+    return keys, values
+
+
+def merge_splits(parts: Array) -> Float:
+    return parts.astype(np.float64).sum(axis=0)

@@ -22,7 +22,7 @@ TOLERANCE = {"bf16": 2.0**-6, "f16": 2.0**-8}
 
 
 @pytest.mark.parametrize(
-    ("name", "arch"), first(1, [("add", "sm_90"), ("argmax_blocks", "sm_100"), ("qk_norm_rope_kv", "sm_120")])
+    ("name", "arch"), first(1, [("add", "sm_90"), ("argmax_reduce", "sm_100"), ("qk_norm_rope_kv", "sm_120")])
 )
 def test_shipped_kernel_agrees_with_the_reference(
     name: str, arch: str, shipped_store: Path, monkeypatch: pytest.MonkeyPatch

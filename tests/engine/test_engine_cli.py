@@ -78,7 +78,7 @@ def test_streamed_and_complete_output_are_the_same(run_engine: Callable[..., Any
 def test_a_profile_follows_the_generated_text(run_engine: Callable[..., Any]) -> None:
     status, out, err = run_engine("--dummy-weights", "--max-new-tokens", "2", "--profile")
     assert (status, out) == (0, "!!\n")
-    for text in ("A decode step with", "layers.*.qkv_proj", "matvec_silu_mul", "of floor", "the step"):
+    for text in ("A decode step with", "layers.*.qkv_proj", "scaled_matvec_silu_mul", "of floor", "the step"):
         assert text in err
 
 

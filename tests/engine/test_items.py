@@ -42,8 +42,8 @@ def decode():
     for layer in layers:
         norm = rms_norm(E=dtype, H=hidden_size, x=hidden, weight=input_layernorm, out=normed, eps=eps)
         for expert in experts:
-            gate_up_proj = matvec_silu_mul(
-                E=dtype, B=1, K=hidden_size, ROWS=8, BLOCK=hidden_size, x=normed, w=mlp.experts.gate_up_proj, out=experts.act
+            gate_up_proj = matmul_silu_mul(
+                E=dtype, a=normed, b=mlp.experts.gate_up_proj[2, intermediate_size, hidden_size], out=experts.act
             )
             down_proj = matvec_add(E=dtype, B=1, K=intermediate_size, x=experts.act, w=mlp.experts.down_proj, residual=hidden)
     lm_head = matvec(E=dtype, B=1, K=hidden_size, x=hidden, w=model.embed_tokens, out=logits)
@@ -78,10 +78,10 @@ def test_each_item_has_its_weights_and_launches() -> None:
         "embed_tokens", "layers.0.norm", "layers.0.expert.0.gate_up_proj", "layers.0.expert.0.down_proj",
         "layers.0.expert.1.gate_up_proj", "layers.0.expert.1.down_proj",
     ]  # fmt: skip
-    assert ops[4].tensors["w"].buffer == "model.layers.0.mlp.experts.1.gate_up_proj.weight"
+    assert ops[4].tensors["b"].buffer == "model.layers.0.mlp.experts.1.gate_up_proj.weight"
     assert ops[4].tensors["out"].buffer == "layers.0.experts.1.act"
     assert [request.kernel for request in requests(step(), Tuning({}, {}))] == [
-        "embedding", "rms_norm", "matvec_silu_mul", "matvec_add", "matvec",
+        "embedding", "rms_norm", "matmul_silu_mul", "matvec_add", "matvec",
     ]  # fmt: skip
     assert [request.kernel for request in requests(step(num_experts=0), Tuning({}, {}))] == ["embedding", "rms_norm", "matvec"]
 
@@ -133,7 +133,7 @@ def test_an_item_that_reads_what_no_item_wrote_is_refused() -> None:
         ("        for expert in experts:\n", "        for layer in experts:\n", "or a loop in it"),
         ("for expert in experts:\n", "for expert in experts:\n          for other in experts:\n", "or a loop in it"),
         ("    for layer in layers:\n", "    for layer in experts:\n", "not a launch"),
-        ("w=mlp.experts.gate_up_proj", "w=mlp.experts.nothing", "no buffer or weight `mlp.exp"),
+        ("b=mlp.experts.gate_up_proj[", "b=mlp.experts.nothing[", "no buffer or weight `mlp.exp"),
         ("x=hidden, w=model.embed_tokens", "x=hidden, w=mlp.experts.down_proj", "item of a loop in a layer, and is not"),
         ("mlp.experts.*.gate_proj", "mlp.experts.gate_proj", "the rows of .* are not in the same loops"),
         ("model.layers.*.mlp.experts.*.down", "model.layers.*.mlp.*.experts.*.down", "more than two `[*]`"),

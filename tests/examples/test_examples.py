@@ -32,6 +32,9 @@ ODD_AND_EVEN = {
     "top_k": [{"T": 9}, {"T": 8}],
     "csr_row_sum": [{"R": 17, "N": 1777}, {"R": 32, "N": 1}],
     "moe_gather": [{"T": 3}, {"T": 4}],
+    "silu_mul": [{"N": 5}, {"N": 4096}],
+    "kv_update": [{"T": 3, "S": 8}, {"T": 4, "S": 4}],
+    "merge_splits": [{"M": 3, "N": 520}, {"M": 2, "N": 1024}],
 }
 HEAVY = ("int8_product", "batched_product", "causal_conv1d", "top_k")
 """The kernels that take longest to assemble."""

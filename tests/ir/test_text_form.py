@@ -181,7 +181,7 @@ def test_deep_and_long_texts_are_refused(text: str) -> None:
 @cache
 def seeds() -> tuple[str, ...]:
     """Texts to mutate, before and after staging."""
-    plain = [print_function(shipped.load(name)) for name in ("add", "rms_norm", "matmul", "argmax_blocks")]
+    plain = [print_function(shipped.load(name)) for name in ("add", "rms_norm", "matmul", "argmax_reduce")]
     return (*plain, print_function(shipped.prepared("matmul", SM_90A)), print_function(shipped.prepared("add", SM_90A)))
 
 

@@ -32,7 +32,7 @@ def test_weights_are_streamed_and_activations_are_not(name: str, target: Target)
     assert all(hint for read_only, hint in found if read_only)  # after the wait; before it only weights are loaded
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "silu_mul_rows", "matvec_argmax"])
+@pytest.mark.parametrize("name", ["rms_norm", "add", "matvec_argmax"])
 def test_tensors_that_are_written_or_shared_by_blocks_are_not_streamed(name: str) -> None:
     assert not any(hint for _, hint in vectors(name))
 

@@ -144,7 +144,7 @@ def test_no_compiler_is_needed(tmp_path: Path, where: str) -> None:
         ("add", {"constants": 5}, r"`constants` does not return a dict of values; given a value of type `int`"),
         ("add", {"constants": {"BLOK": 5}}, "there is no constant `BLOK`; required `E`, `BLOCK`"),
         ("add", {}, "the constant `BLOCK` has no value"),
-        ("argmax_blocks", {"constants": {"BLOCK": 2048}}, "no argument determines `P`"),
+        ("matvec_argmax", {"constants": {"B": 1, "K": 16, "ROWS": 8, "BLOCK": 16}}, "no argument determines `P`"),
     ],
 )
 def test_an_invalid_op_declaration(
@@ -154,9 +154,9 @@ def test_an_invalid_op_declaration(
     device = Device(FakeDriver())
     monkeypatch.setattr("tilec.ops.tensor_op.current_device", lambda: device)
     folder = prebuilt.write(tmp_path, prebuilt.add("bf16"))
-    x = device.empty((16, 16) if kernel == "argmax_blocks" else (16,), "bf16")
+    x = device.empty((1, 16) if kernel == "matvec_argmax" else (16,), "bf16")
     with pytest.raises(LaunchError, match="E0919") as caught:
-        tilec.op(prebuilt.KERNELS / f"{kernel}.py", prebuilt=folder, **options)(*[x] * (1 if kernel == "argmax_blocks" else 2))
+        tilec.op(prebuilt.KERNELS / f"{kernel}.py", prebuilt=folder, **options)(x, x)
     assert message in str(caught.value)
 
 

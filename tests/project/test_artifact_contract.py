@@ -63,7 +63,7 @@ def forged(made: dict[str, bytes], **fields: Any) -> dict[str, bytes]:
     return made | {"json": json_bytes(manifest)}
 
 
-@pytest.mark.parametrize("name", ["advance", "advance_rows", "add", "kv_update", "embedding"])
+@pytest.mark.parametrize("name", ["advance", "advance_rows", "add", "gather_row", "embedding"])
 def test_what_the_pipeline_makes_agrees(name: str) -> None:
     assert contract_difference(products(name)) == ""
 

@@ -34,8 +34,8 @@ from tilec.target.schedule import merged
 from tilec.target.targets import SM_90A, Target
 
 WIDE = (
-    "add", "silu_mul", "silu_mul_rows", "rms_norm", "add_rms_norm", "matvec", "matvec_add", "matvec_silu_mul", "embedding",
-    "gather_row", "kv_update", "qk_norm_rope_kv", "decode_merge",
+    "add", "rms_norm", "add_rms_norm", "matvec", "matvec_add", "embedding",
+    "gather_row", "qk_norm_rope_kv", "decode_merge",
 )  # fmt: skip
 """Memory-bound kernels, whose threads must load 16 bytes at once."""
 CASES = [*((name, SM_90A) for name in shipped.NAMES), *(case for case in shipped.AROUND if case[1] != SM_90A)]

@@ -276,7 +276,7 @@ def test_bytes_and_products_are_those_of_the_launch() -> None:
 
 
 def test_large_launches_stay_below_a_limit_and_keep_the_contract() -> None:
-    for name in ("add", "embedding", "argmax_blocks", "kv_update"):
+    for name in ("add", "embedding", "topk_blocks", "advance_rows"):
         function = load(name)
         contract = Contract.of_function(function, prove(function))
         found = large_launch(contract, {}, most=1 << 26)

@@ -45,9 +45,7 @@ INSIDE = {
         "grid1-1",  # values are not stored to the cache
     )
 } | {
-    ("matvec_silu_mul", "load19-axis0+1"),  # the first rows of up after the last ones of gate
-    ("matvec_silu_mul", "load23-axis0+1"),
-    ("scaled_matvec_silu_mul", "load11-axis0+1"),
+    ("scaled_matvec_silu_mul", "load11-axis0+1"),  # the first rows of up after the last ones of gate
     ("scaled_matvec_silu_mul_rows", "load16-axis0+1"),
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),

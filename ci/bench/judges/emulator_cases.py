@@ -53,20 +53,16 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
     m, n, k = (int(c.get(name, 1)) for name in ("BM", "BN", "BK"))
     match manifest.kernel:
-        case "add" | "silu_mul":
+        case "add":
             return [{"N": c["BLOCK"] * 2 + n} for n in (803, 0, 801, 802, 804, 806, 807)] + [{"N": 5}]
-        case "rms_norm" | "add_rms_norm" | "add_rms_norm_splits" | "kv_update":
+        case "rms_norm" | "add_rms_norm" | "add_rms_norm_splits":
             return [{"T": 3, "S": 8}]
         case "embedding" | "gather_row":
             return [{"T": 5, "V": 7}, {"T": 1, "V": 1}]
-        case "argmax_blocks":
-            return [{"B": 2, "V": c["BLOCK"] * 2 + 904, "P": 3}, {"B": 1, "V": 3, "P": 1}]
         case "argmax_reduce":
             return [{"B": 3, "P": 77}, {"B": 1, "P": c["PARTS"]}]
         case "matvec" | "matvec_add":
             return [{"N": 5 if rows == 1 else rows + 5}]
-        case "matvec_silu_mul":
-            return [{"I": 3 * rows, "I2": 6 * rows}]
         case "scaled_matvec_rows":
             return [{"N": 2 * rows}]
         case "scaled_matvec_silu_mul_rows":
@@ -99,19 +95,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "matmul_split":  # the last split is shorter, or empty
             parts = int(c["S"])
             return [{"M": m + 5, "N": n + 8, "K": (2 * parts + 1) * k + 8}, {"M": 3, "N": 16, "K": 8}]
-        case "merge_splits":
-            return [{"M": 3, "N": c["BLOCK"] + 8}, {"M": 1, "N": 8}]
         case "qk_norm_rope_kv":
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "P": 9, "S": 11}]
         case "rope_kv":
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "R": 9, "S": 11}]
-        case "silu_mul_rows":
-            return [
-                {"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4},
-                {"T": rows, "I": c["BLOCK"], "I2": c["BLOCK"] * 2},
-            ]
         case "topk_blocks":
             ends = ({"B": 1, "V": c["BLOCK"] + v, "P": 2, "K": 3} for v in (473, 474, 476, 477, 478, 479))
             return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, *ends, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]

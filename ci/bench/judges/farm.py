@@ -81,7 +81,7 @@ def speed(work: Path, words: list[str]) -> dict[str, Any]:
     with cluster(work) as farm:
         address = farm.scheduler_address.replace("tcp://", "dask://")
         warm = clone(work / "warm")  # once per node: identification, and import of the compilers
-        first, _ = build(warm, ["--kernel", "kv_update", "--arch", "sm_90", "--on", address])
+        first, _ = build(warm, ["--kernel", "gather_row", "--arch", "sm_90", "--on", address])
         shared, report = build(many, [*words, "--on", address])
         overhead = empty_tasks(farm.scheduler_address)
     tasks: dict[str, list[dict[str, float]]] = {}
@@ -116,7 +116,7 @@ def kills(work: Path, words: list[str], wanted: int = 20) -> dict[str, Any]:
     with cluster(work, 0) as farm:
         running = [worker(farm.scheduler_address, work / "dask") for _ in range(WORKERS)]
         address = farm.scheduler_address.replace("tcp://", "dask://")
-        build(clone(work / "warm"), ["--kernel", "kv_update", "--arch", "sm_90", "--on", address])
+        build(clone(work / "warm"), ["--kernel", "gather_row", "--arch", "sm_90", "--on", address])
 
         def disturb() -> None:
             nonlocal killed
@@ -183,7 +183,7 @@ def measure(options: argparse.Namespace) -> Iterator[Outcome]:
     """Run the parts; status 1 if one fails."""
     kernels = options.kernel or ["flash_attention", "rms_norm", "topk_blocks", "decode_attention"]
     words = [option for name in kernels for option in ("-k", name)]
-    fast_options = ["-k", "add", "-k", "rms_norm", "-k", "silu_mul", "--arch", "sm_90"]
+    fast_options = ["-k", "add", "-k", "rms_norm", "-k", "embedding", "--arch", "sm_90"]
     runs: dict[str, Callable[[Path], dict[str, Any]]] = {
         "speed": lambda work: speed(work, words), "kills": lambda work: kills(work, fast_options),
     }  # fmt: skip

@@ -24,7 +24,7 @@ from ci.bench.markdown import page
 from tests.bundle import faults, mutants
 from tilec.runtime import BundleError, open_bundle
 
-KERNELS = ("rms_norm", "add_rms_norm", "argmax_blocks", "argmax_reduce", "silu_mul_rows", "kv_update")
+KERNELS = ("rms_norm", "add_rms_norm", "gather_row", "argmax_reduce", "advance", "embedding")
 """Kernels that are built and killed: many artifacts of short build time, so that kills hit every stage."""
 SECONDS, BYTES = 2.0, 64 << 20
 """Bounds for refusing one bundle: processor time, and Python's peak of allocated memory in addition to the mapped file."""

@@ -15,19 +15,19 @@ from ci.evidence import ROOT
 
 Constant = int | float | bool | str
 SHIPPED: Final = ROOT / "kernels_src"
+EXAMPLES: Final = ROOT / "examples" / "kernels"
 KERNELS_FOLDER: Final = Path(__file__).resolve().parent / "mender_kernels"
 B16: Final[dict[str, Constant]] = {"E": "bf16"}
 
 RIGHT: Final[dict[str, tuple[Path, dict[str, Constant]]]] = {
     "add": (SHIPPED, B16 | {"BLOCK": 64}),
-    "silu_mul": (SHIPPED, B16 | {"BLOCK": 64}),
+    "silu_mul": (EXAMPLES, B16 | {"BLOCK": 64}),
     "rms_norm": (SHIPPED, B16 | {"H": 64}),
     "add_rms_norm": (SHIPPED, B16 | {"H": 64}),
     "embedding": (SHIPPED, B16 | {"H": 100, "BLOCK": 64}),
     "gather_row": (SHIPPED, B16 | {"H": 100, "BLOCK": 64}),
-    "kv_update": (SHIPPED, B16 | {"HKV": 2, "D": 32}),
-    "silu_mul_rows": (SHIPPED, B16 | {"ROWS": 4, "BLOCK": 64}),
-    "argmax_blocks": (SHIPPED, B16 | {"BLOCK": 64}),
+    "kv_update": (EXAMPLES, B16 | {"HKV": 2, "D": 32}),
+    "topk_blocks": (SHIPPED, B16 | {"BLOCK": 64}),
     "matvec": (SHIPPED, B16 | {"B": 1, "K": 128, "ROWS": 8, "BLOCK": 64}),
     "transpose": (KERNELS_FOLDER, B16 | {"BLOCK": 32}),
     "head_permute": (KERNELS_FOLDER, {"HEADS": 8, "D": 32}),
@@ -51,7 +51,7 @@ MISTAKES: Final = (
     ("missing pad", "gather_row", "shape=(1, BLOCK), pad=0)", "shape=(1, BLOCK))"),
     ("missing pad", "transpose", "shape=(BLOCK, BLOCK), pad=0)", "shape=(BLOCK, BLOCK))"),
     ("missing pad", "padded_softmax", "shape=(1, BLOCK), pad=-inf)", "shape=(1, BLOCK))"),
-    ("missing pad", "argmax_blocks", "shape=(1, BLOCK), pad=-inf)", "shape=(1, BLOCK))"),
+    ("missing pad", "topk_blocks", "shape=(1, BLOCK), pad=-inf)", "shape=(1, BLOCK))"),
     ("missing pad", "scale_rows", "shape=ROWS, pad=0)", "shape=ROWS)"),
     ("missing pad", "matvec", "shape=(ROWS, BLOCK), pad=0).astype(f32)", "shape=(ROWS, BLOCK)).astype(f32)"),
     ("off by one", "add", "store(out, i, total", "store(out, i + 1, total"),
@@ -61,7 +61,7 @@ MISTAKES: Final = (
     ("off by one", "head_permute", "(h * M + m, 0)", "(h * M + m + 1, 0)"),
     ("off by one", "embedding", "load(ids, token)", "load(ids, token + 1)"),
     ("off by one", "block_sum", "offset=part * BLOCK", "offset=part * BLOCK + 1"),
-    ("off by one", "argmax_blocks", "store(maxima, (row, part)", "store(maxima, (row, part + 1)"),
+    ("off by one", "topk_blocks", "store(best, (row, part, k)", "store(best, (row, part + 1, k)"),
     ("off by one", "matvec", "for k in range(K // BLOCK):\n            a = load(x, (0, k), shape=(1",
      "for k in range(K // BLOCK + 1):\n            a = load(x, (0, k), shape=(1"),
     ("swapped ids", "transpose", "store(out, (n, m)", "store(out, (m, n)"),
@@ -69,8 +69,8 @@ MISTAKES: Final = (
     ("swapped ids", "head_permute", "m, h = bid(0), bid(1)", "m, h = bid(1), bid(0)"),
     ("swapped ids", "head_permute", "load(x, (m, h, 0)", "load(x, (h, m, 0)"),
     ("swapped ids", "embedding", "token, part = bid(0), bid(1)", "token, part = bid(1), bid(0)"),
-    ("swapped ids", "argmax_blocks", "part, row = bid(0), bid(1)", "part, row = bid(1), bid(0)"),
-    ("swapped ids", "silu_mul_rows", "store(out, (rows, part)", "store(out, (part, rows)"),
+    ("swapped ids", "topk_blocks", "part, row = bid(0), bid(1)", "part, row = bid(1), bid(0)"),
+    ("swapped ids", "topk_blocks", "store(indices, (row, part, k)", "store(indices, (row, k, part)"),
     ("swapped ids", "scale_rows", "part, rows = bid(0), bid(1)", "part, rows = bid(1), bid(0)"),
     ("wrong stride", "head_permute", "(h * M + m, 0)", "(m * M + h, 0)"),
     ("wrong stride", "head_permute", "(h * M + m, 0)", "(h * HEADS + m, 0)"),

@@ -343,7 +343,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Iterator[Outcome]:
     """Run the parts; status 1 if one fails."""
     fast_options = ["--jobs", str(options.jobs), "--arch", options.arch]
-    fast_options += [option for name in options.kernel or ["add", "rms_norm", "kv_update"] for option in ("--kernel", name)]
+    fast_options += [option for name in options.kernel or ["add", "rms_norm", "gather_row"] for option in ("--kernel", name)]
     runs: dict[str, Callable[[Path], dict[str, Any]]] = {
         "second": lambda work: second(work, ["--jobs", str(options.jobs)]),
         "kills": lambda work: kills(work, fast_options),

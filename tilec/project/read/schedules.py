@@ -48,7 +48,7 @@ _EXAMPLES: Final = {
 }
 _ELSEWHERE: Final = {
     "split": "write split-K in the kernel: a grid axis for the parts, and a second "
-    "kernel that adds them, as in `matmul_split.py` and `merge_splits.py` of tilec's `kernels_src`"
+    "kernel that adds them, as in `matmul_split.py` and `add_rms_norm_splits.py` of tilec's `kernels_src`"
 }
 """Properties that are not part of a schedule, and the place that determines them."""
 Refuse = Callable[[str, str, Span, str], None]

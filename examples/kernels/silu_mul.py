@@ -2,7 +2,9 @@
 
 import tilec as tl
 
-from .dims import E
+
+class E(tl.Element):
+    """bf16 or f16"""
 
 
 class N(tl.Dim):

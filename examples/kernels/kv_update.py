@@ -2,7 +2,21 @@
 
 import tilec as tl
 
-from .dims import HKV, D, E, T
+
+class E(tl.Element):
+    """any dtype"""
+
+
+class T(tl.Dim):
+    """number of tokens"""
+
+
+class HKV(tl.Dim):
+    """key heads, and value heads"""
+
+
+class D(tl.Dim):
+    """elements of a head"""
 
 
 class S(tl.Dim):

@@ -2,7 +2,13 @@
 
 import tilec as tl
 
-from .dims import E, M
+
+class E(tl.Element):
+    """bf16 or f16"""
+
+
+class M(tl.Dim):
+    """rows"""
 
 
 class N(tl.Dim):
