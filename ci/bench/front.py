@@ -59,7 +59,8 @@ def run(program: str, cases: Mapping[str, Case], arguments: Sequence[str]) -> in
     """Run the case that the arguments name; returns the exit status."""
     name, options = parse(program, cases, arguments)
     measure = importlib.import_module(f"ci.bench.{program}.{cases[name].module or name}").measure
-    result, last = _started(options.name), Outcome(None)
+    is_child = getattr(options, "child", None) is not None  # of a case that has some; its parent writes
+    result, last = None if is_child else _started(options.name), Outcome(None)
     try:
         found: Outcome | Iterable[Outcome] | int = measure(options)
         if isinstance(found, int):

@@ -1,6 +1,6 @@
 """Problems of the kernels between embedding and sampling whose inputs are not plain random tensors.
 
-Part of `gpu_cases`: sizes, tensors whose contents are restricted by a contract or for conditioning, scalars, and each kernel as
+Part of `cases`: sizes, tensors whose contents are restricted by a contract or for conditioning, scalars, and each kernel as
 torch expressions. Attention is compared with torch's fused attention in the same dtype; the parts of decode attention, which
 torch lacks, with their definition in the same dtype.
 """
@@ -18,6 +18,7 @@ torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
 
 Tensors = dict[str, Any]
+"""torch tensors by parameter name."""
 EPSILON: Final = 1e-6
 LENGTHS: Final = (1, 17, 127, 129, 1000, 4096)
 MODEL: Final = {"HKV": 8, "G": 4}

@@ -1,6 +1,6 @@
 """GPU test cases for artifacts and sizes: tensors with fresh data, torch's result and the float64 result.
 
-Used by `kernels_gpu.py` and by `tests/gpu`. Tensors are generated from the manifest alone: floats are normal, integers are in
+Tensors are generated from the manifest alone: floats are normal, integers are in
 the range of the kernel's value checks, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer). Each
 kernel is defined by one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on float64 copies
 (the reference).
@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import gpu_attention
-import gpu_decode
-
+from ci.bench.kernels import attention_cases, decode_cases, plain_cases
+from ci.bench.kernels.attention_cases import Tensors
 from tilec.artifact.records import Manifest, TensorSpec
 from tilec.runtime import TRUSTED, LaunchError, load_artifact
 from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
-functional: Any = importlib.import_module("torch.nn.functional")
 
-EPSILON: Final = gpu_attention.EPSILON
-Tensors = dict[str, Any]
-"""torch tensors by parameter name."""
+MEANING: Final = {**plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING}
+"""Each kernel as torch expressions: from a manifest and tensors, what is written."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
     """Inputs with fresh random data, outputs poisoned."""
     env = dict(dims) | _integers(manifest, dims)
     tensors = {spec.name: _make_tensor(manifest, spec, env, device) for spec in manifest.tensors}
-    gpu_attention.adjust(manifest, tensors)
-    gpu_decode.adjust(manifest, tensors)
+    attention_cases.adjust(manifest, tensors)
+    decode_cases.adjust(manifest, tensors)
     return tensors
 
 
@@ -150,7 +147,7 @@ def arguments(manifest: Manifest, tensors: Tensors) -> dict[str, Any]:
     shapes = {
         str(expr): extent for spec in manifest.tensors for expr, extent in zip(spec.dims, tensors[spec.name].shape, strict=True)
     }
-    scalars = {spec.name: gpu_attention.scalar_value(spec.name, shapes, manifest.constants) for spec in manifest.scalars}
+    scalars = {spec.name: attention_cases.scalar_value(spec.name, shapes, manifest.constants) for spec in manifest.scalars}
     return {**tensors, **scalars}
 
 
@@ -161,7 +158,7 @@ def values_option(manifest: Manifest) -> dict[str, Any]:
 
 def bytes_moved(manifest: Manifest, tensors: Tensors) -> int:
     """Minimum traffic: each input read once, each output written once; of a gathered table only the gathered rows count."""
-    known = gpu_attention.bytes_moved(manifest, tensors)
+    known = attention_cases.bytes_moved(manifest, tensors)
     if known is not None:
         return known
     total = 0
@@ -184,118 +181,6 @@ def _bytes(tensor: Any) -> int:
 
 GATHERS: Final = ("embedding", "gather_row")
 
-
-def _silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
-    gate, up = _inputs(manifest, t)
-    return {_out(manifest): functional.silu(gate) * up}
-
-
-def _rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
-    x, weight = _inputs(manifest, t)
-    return {_out(manifest): functional.rms_norm(x, (x.shape[-1],), weight, EPSILON)}
-
-
-def _add_rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
-    """The residual is updated in place; its old value is the tensor passed here."""
-    rank = {spec.name: len(spec.dims) for spec in manifest.tensors}
-    (residual,) = (spec.name for spec in manifest.tensors if spec.access == "inout")
-    (x,) = (spec.name for spec in manifest.tensors if spec.access == "in" and rank[spec.name] == 2)
-    (weight,) = (spec.name for spec in manifest.tensors if spec.access == "in" and rank[spec.name] == 1)
-    summed = t[x] + t[residual]
-    return {residual: summed, _out(manifest): functional.rms_norm(summed, (summed.shape[-1],), t[weight], EPSILON)}
-
-
-def _add_rms_norm_splits(manifest: Manifest, t: Tensors) -> Tensors:
-    """The parts are f32, as is their sum with the residual, which is rounded once."""
-    total = t["parts"].sum(0) + t["residual"].to(t["parts"].dtype)
-    stored = total.to(t["residual"].dtype)
-    return {"residual": stored, "out": functional.rms_norm(stored, (stored.shape[-1],), t["weight"], EPSILON)}
-
-
-def _gather(manifest: Manifest, t: Tensors) -> Tensors:
-    index = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.dtype in ("i32", "i64"))
-    table = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.name != index)
-    out = _out(manifest)
-    return {out: t[table][t[index].reshape(-1).long()].reshape(t[out].shape)}
-
-
-def _matmul(manifest: Manifest, t: Tensors) -> Tensors:
-    a, b = (spec for spec in manifest.tensors if spec.access == "in")
-    transposed = str(a.dims[1]) == str(b.dims[1])
-    return {_out(manifest): t[a.name] @ (t[b.name].T if transposed else t[b.name])}
-
-
-def _inputs(manifest: Manifest, t: Tensors) -> tuple[Any, Any]:
-    first, second = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
-    return first, second
-
-
-def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
-    gate, up = (t["a"] @ half.T for half in t["b"])
-    return {"out": functional.silu(gate) * up}
-
-
-def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
-    """Each split of K is a range of whole iterations; the last may be shorter or empty."""
-    step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
-    run = math.ceil(math.ceil(t["a"].shape[1] / step) / parts) * step
-    parts_of_k = [
-        t["a"][:, part * run : (part + 1) * run] @ t["b"][:, part * run : (part + 1) * run].T for part in range(parts)
-    ]
-    return {"parts": torch.stack(parts_of_k)}
-
-
-def _merge_splits(manifest: Manifest, t: Tensors) -> Tensors:
-    merged = t["parts"].sum(0)
-    # The parts are f32, so the library's result is the exact one rounded to the output's dtype.
-    return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
-
-
-def _out(manifest: Manifest) -> str:
-    return next(spec.name for spec in manifest.tensors if spec.access == "out")
-
-
-def _add(manifest: Manifest, t: Tensors) -> Tensors:
-    x, y = _inputs(manifest, t)
-    return {_out(manifest): x + y}
-
-
-def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
-    """Maximum and its column for each part of BLOCK columns; the first column among equal ones."""
-    (logits,) = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
-    maxima, indices = (spec.name for spec in manifest.tensors if spec.access == "out")
-    size = int(manifest.constants["BLOCK"])
-    rows, parts = t[maxima].shape
-    padded = functional.pad(logits, (0, parts * size - logits.shape[1]), value=-math.inf).view(rows, parts, size)
-    top = padded.amax(2)
-    inside = torch.arange(size, device=logits.device)
-    first = torch.where(padded == top[:, :, None], inside, size).amin(2)
-    return {maxima: top, indices: first + torch.arange(parts, device=logits.device) * size}
-
-
-def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
-    """The lowest index among the parts with the greatest maximum."""
-    maxima, indices = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
-    best = maxima == maxima.amax(1, keepdim=True)
-    return {_out(manifest): torch.where(best, indices, 2147483647).amin(1)}
-
-
-def _advance(manifest: Manifest, t: Tensors) -> Tensors:
-    """The chosen token if it is valid, else 0; and the next position."""
-    following = t["positions"] + 1
-    chosen = torch.where((t["token"] >= 0) & (t["token"] < gpu_attention.VOCABULARY), t["token"], 0)
-    return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
-
-
-MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
-    "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
-    "gather_row": _gather, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
-    "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
-    "merge_splits": _merge_splits, "add_rms_norm_splits": _add_rms_norm_splits,
-    "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, "advance": _advance, **gpu_attention.MEANING,
-    **gpu_decode.MEANING,
-}  # fmt: skip
-
 # Odd, tiny and large values of every dim name the kernels use; values that violate a kernel's contract are skipped.
 CHECKED_DIMS: Final[dict[str, tuple[int, ...]]] = {
     "N": (1, 7, 8, 1000, 1024, 4093, 65537, 1 << 20, 1000003, 1000008),
@@ -309,7 +194,7 @@ MAX_ELEMENTS: Final = 80_000_000
 
 def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
-    given = gpu_attention.sizes(manifest) or gpu_decode.sizes(manifest)
+    given = attention_cases.sizes(manifest) or decode_cases.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return
@@ -344,7 +229,7 @@ def _integers(manifest: Manifest, dims: Mapping[str, int]) -> dict[str, int]:
     """Constants and integer scalars by name."""
     env = {**dims, **_constants(manifest)}
     return _constants(manifest) | {
-        spec.name: int(gpu_attention.scalar_value(spec.name, env, manifest.constants))
+        spec.name: int(attention_cases.scalar_value(spec.name, env, manifest.constants))
         for spec in manifest.scalars
         if spec.dtype[0] in "iu"
     }

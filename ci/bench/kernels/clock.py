@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ torch: Any = importlib.import_module("torch")
 
 GRAPH_MICROSECONDS: Final = 2500.0
 ROUNDS: Final = 21
+UNTIMED_ROUNDS: Final = 2
 MOST_LAUNCHES: Final = 600
 Run = Callable[[], object]
 
@@ -35,32 +35,29 @@ class Timing:
 def measure(
     alternatives: Mapping[str, Sequence[Run]], expected_us: float, *, dry: bool = False, rounds: int = ROUNDS
 ) -> dict[str, Timing]:
-    """Time each alternative; its runs are one per argument set. Raises if an alternative cannot be captured."""
-    graphs: dict[str, tuple[Any, int]] = {}
-    for name, runs in alternatives.items():
-        wanted = min(MOST_LAUNCHES, max(1, math.ceil(GRAPH_MICROSECONDS / max(expected_us, 0.5))))
-        count = max(1, round(wanted / len(runs))) * len(runs)
-        graphs[name] = (_DryGraph(runs) if dry else _capture(runs, count), count)
+    """Time each alternative; its runs are one per argument set. Raises if an alternative cannot be captured. `dry`: only run
+    each once."""
+    if dry:
+        return {name: Timing(1.0, 1.0, 1.0, len([run() for run in runs])) for name, runs in alternatives.items()}
+    wanted = min(MOST_LAUNCHES, max(1, math.ceil(GRAPH_MICROSECONDS / max(expected_us, 0.5))))
+    counts = {name: max(1, round(wanted / len(runs))) * len(runs) for name, runs in alternatives.items()}
+    graphs = {name: _capture(runs, counts[name]) for name, runs in alternatives.items()}
     samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for round_number in range(2 if dry else rounds + 2):
-        events: dict[str, tuple[Any, Any]] = {}
-        for name, (graph, _) in graphs.items():
-            if dry:
-                begin = time.perf_counter()
-                graph.replay()
-                samples[name].append((time.perf_counter() - begin) * 1e6)
-                continue
-            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            pair[0].record()
-            graph.replay()
-            pair[1].record()
-            events[name] = pair
-        if not dry:
-            torch.cuda.synchronize()
-        for name, (begin_event, end_event) in events.items():
-            if round_number >= 2:
-                samples[name].append(begin_event.elapsed_time(end_event) * 1e3)
-    return {name: _summary(samples[name], graphs[name][1]) for name in graphs}
+    for number in range(rounds + UNTIMED_ROUNDS):
+        events = {name: _replayed(graph) for name, graph in graphs.items()}
+        torch.cuda.synchronize()
+        for name, (begin, end) in events.items():
+            if number >= UNTIMED_ROUNDS:
+                samples[name].append(begin.elapsed_time(end) * 1e3)
+    return {name: _summary(samples[name], counts[name]) for name in graphs}
+
+
+def _replayed(graph: Any) -> tuple[Any, Any]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    graph.replay()
+    end.record()
+    return begin, end
 
 
 def _summary(samples: list[float], launches: int) -> Timing:
@@ -81,12 +78,3 @@ def _capture(runs: Sequence[Run], count: int) -> Any:
         for position in range(count):
             runs[position % len(runs)]()
     return graph
-
-
-class _DryGraph:
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = runs
-
-    def replay(self) -> None:
-        for run in self.runs:
-            run()

@@ -1,6 +1,6 @@
 """Problems of decode kernels with a split norm: part of a norm is computed by the previous kernel, the rest by the next one.
 
-Part of `gpu_cases`: sizes, contents of tensors, and each kernel as torch expressions. `squares` are sums of squares of runs of
+Part of `cases`: sizes, contents of tensors, and each kernel as torch expressions. `squares` are sums of squares of runs of
 a row; a row's scale is one over the root of their mean over `K`.
 """
 
@@ -10,15 +10,13 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-import gpu_attention
-
+from ci.bench.kernels import attention_cases
+from ci.bench.kernels.attention_cases import Tensors
 from tilec.artifact.records import Manifest
 from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
-
-Tensors = dict[str, Any]
 
 
 def sizes(manifest: Manifest) -> list[dict[str, int]]:
@@ -70,7 +68,7 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
 def _scaled(t: Tensors) -> Any:
     """`x @ w.T` times each row's scale."""
     x, squares = t["x"], t["squares"]
-    scale = (squares.sum(1, keepdim=True) / x.shape[1] + gpu_attention.EPSILON).rsqrt()
+    scale = (squares.sum(1, keepdim=True) / x.shape[1] + attention_cases.EPSILON).rsqrt()
     return ((x @ t["w"].T).to(squares.dtype) * scale).to(x.dtype)
 
 
@@ -84,7 +82,7 @@ def _scaled_matvec_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _scaled_matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
-    return gpu_attention.argmax_of_parts(_scaled(t), int(manifest.constants["ROWS"]), t["maxima"].shape[1])
+    return attention_cases.argmax_of_parts(_scaled(t), int(manifest.constants["ROWS"]), t["maxima"].shape[1])
 
 
 def _with_norm(row: Any, weight: Any, run: int, squares: Any) -> tuple[Any, Any, Any]:
@@ -112,7 +110,7 @@ def _embedding_scaled(manifest: Manifest, t: Tensors) -> Tensors:
 def _advance_rows(manifest: Manifest, t: Tensors) -> Tensors:
     """Each row's token if it is valid, else 0, and its next position; an inactive row's position is unchanged."""
     following = t["positions"] + t["going"]
-    chosen = torch.where((t["token"] >= 0) & (t["token"] < gpu_attention.VOCABULARY), t["token"], 0)
+    chosen = torch.where((t["token"] >= 0) & (t["token"] < attention_cases.VOCABULARY), t["token"], 0)
     return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
 
 
@@ -121,8 +119,8 @@ def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Any, Any, Any]:
     heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
     queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    queries = gpu_attention.rotated(queries, t.get("q_weight"), cos, sin)
-    return queries, gpu_attention.rotated(keys, t.get("k_weight"), cos, sin), values
+    queries = attention_cases.rotated(queries, t.get("q_weight"), cos, sin)
+    return queries, attention_cases.rotated(keys, t.get("k_weight"), cos, sin), values
 
 
 def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Tensors:
@@ -130,7 +128,7 @@ def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Tensors:
     k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
     for b, slot in enumerate(t["slots"].tolist()):
         k_cache[b, slot], v_cache[b, slot] = keys[b], values[b]
-    return {**gpu_attention.MEANING["decode_merge"](manifest, t), "k_cache": k_cache, "v_cache": v_cache}
+    return {**attention_cases.MEANING["decode_merge"](manifest, t), "k_cache": k_cache, "v_cache": v_cache}
 
 
 def _rotary_decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
@@ -140,7 +138,7 @@ def _rotary_decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
         k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
     shape = (len(queries), k_cache.shape[2], -1, queries.shape[-1])
     inner = {**t, "q": queries.reshape(shape), "k_cache": k_cache, "v_cache": v_cache}
-    return gpu_attention.MEANING["decode_attention"](manifest, inner)
+    return attention_cases.MEANING["decode_attention"](manifest, inner)
 
 
 def _only_output(manifest: Manifest) -> str:

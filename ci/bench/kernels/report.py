@@ -1,16 +1,16 @@
-"""Writes JSON, markdown tables and an exit code from the children's records of a GPU run."""
+"""The tables of `kernels_gpu`, its verdicts and whether it failed, from the children's records."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from ci.bench import markdown
+from ci.bench.kernels.children import Record
 from ci.evidence.verdicts import Verdict, Verdicts
 
 GEOMETRIC_MEAN_FLOORS: Final = {"matvec": 1.15}
-Record = dict[str, Any]
 
 
 def keep_verdicts(records: list[Record], folder: Path, *, every: bool) -> None:
@@ -28,107 +28,86 @@ def keep_verdicts(records: list[Record], folder: Path, *, every: bool) -> None:
     kept.close(cases if every else None)
 
 
-def write_report(records: list[Record], folder: Path, seconds: float) -> int:
-    """Write `kernels_gpu.json` and `kernels_gpu.md` to `folder`, print the tables; returns 1 if something is wrong or too
-    slow."""
+def report(records: list[Record]) -> tuple[str, bool]:
+    """The page, and whether something is wrong or too slow."""
     timed = [record for record in records if record["kind"] == "timed"]
-    best = _best(timed)
-    verdicts, failed = _verdicts(records, best)
-    lines = ["## Correctness", *_checked(records), "", "## Times", *_times(best), "", "## Verdicts", *verdicts]
-    variants = _variants(timed)
-    folder.mkdir(parents=True, exist_ok=True)
-    gpu = next((record["gpu"] for record in records if record["kind"] == "machine"), "")
-    (folder / "kernels_gpu.json").write_text(json.dumps({"gpu": gpu, "seconds": seconds, "records": records}, indent=1) + "\n")
-    text = "\n".join([*lines, *(["", "## Variants", *variants] if variants else [])])
-    (folder / "kernels_gpu.md").write_text("# Kernels on the GPU\n\n" + text + "\n")
-    # A truncated log keeps the end of the output, so the verdicts come last.
-    print("\n".join([*(["## Variants", *variants, ""] if variants else []), *lines]))
-    print(f"{seconds:.0f} s")
-    return int(failed)
+    by_problem = _grouped(timed, "kernel", "label", "dtype")
+    best = [min(found, key=lambda record: record["us"]) for found in by_problem.values()]
+    failures = [_failure(record) for record in records if record["kind"] in ("wrong", "problem")]
+    speeds = [_speed(kernel, dtype, found) for (kernel, dtype), found in _grouped(best, "kernel", "dtype").items()]
+    failed = bool(failures) or not all(ok for ok, _ in speeds)
+    verdicts = [*_about(records), *failures, *(line for _, line in speeds if line)]
+    lines = ["# Kernels on the GPU", "", "## Correctness", *_checked(records), "", "## Times", *_times(best)]
+    lines += ["", "## Verdicts", *verdicts]
+    variants = [_variants(key, found) for key, found in by_problem.items() if len(found) > 1]
+    return markdown.page([*lines, *(["", "## Variants", *variants] if variants else [])]), failed
 
 
-def _best(timed: list[Record]) -> list[Record]:
-    fastest: dict[tuple[str, str, str], Record] = {}
-    for record in timed:
-        key = (record["kernel"], record["label"], record["dtype"])
-        if key not in fastest or record["us"] < fastest[key]["us"]:
-            fastest[key] = record
-    return list(fastest.values())
+def _grouped(records: list[Record], *names: str) -> dict[tuple[str, ...], list[Record]]:
+    found: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(record[name] for name in names), []).append(record)
+    return found
 
 
 def _checked(records: list[Record]) -> list[str]:
-    rows: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        if record["kind"] == "checked":
-            rows.setdefault((record["kernel"], record["dtype"]), []).append(record)
-    lines = [
-        "| kernel | dtype | artifacts right | sizes | worst error | torch's there | ratio |",
-        "|---|---|--:|--:|--:|--:|--:|",
-    ]
-    for (kernel, dtype), found in rows.items():
+    rows: list[tuple[object, ...]] = []
+    groups = _grouped([record for record in records if record["kind"] == "checked"], "kernel", "dtype")
+    for (kernel, dtype), found in groups.items():
         worst = max(found, key=lambda record: record["ratio"])
-        right = sum(record["right"] for record in found)
-        lines.append(
-            f"| {kernel} | {dtype} | {right} of {len(found)} | {sum(r['sizes'] for r in found)} "
-            f"| {worst['ours']:.2e} | {worst['torch']:.2e} | {worst['ratio']:.2f} |"
-        )
-    return lines
+        errors = f"{worst['ours']:.2e}", f"{worst['torch']:.2e}", f"{worst['ratio']:.2f}"
+        right, sizes = sum(record["right"] for record in found), sum(record["sizes"] for record in found)
+        rows.append((kernel, dtype, f"{right} of {len(found)}", sizes, *errors))
+    header = ("kernel", "dtype", "artifacts right", "sizes", "worst error", "torch's there", "ratio")
+    return markdown.grid(header, rows, left=2)
 
 
 def _times(best: list[Record]) -> list[str]:
-    lines = [
-        "| kernel | size | dtype | us (p10-p90) | rate | library us (p10-p90) | library | ratio | variant |",
-        "|---|---|---|--:|--:|--:|---|--:|---|",
-    ]
+    header = ("kernel", "size", "dtype", "us (p10-p90)", "rate", "library us (p10-p90)", "library", "ratio", "variant")
+    lines = [markdown.line(header), "|---|---|---|--:|--:|--:|---|--:|---|"]
     for r in best:
         rate = f"{r['flops'] / r['us'] / 1e6:.0f} TFLOP/s" if r["flops"] else f"{r['bytes'] / r['us'] / 1e6:.3f} TB/s"
-        lines.append(
-            f"| {r['kernel']} | {r['label']} | {r['dtype']} | {r['us']:.2f} ({r['us_low']:.2f}-{r['us_high']:.2f}) | {rate} "
-            f"| {r['library_us']:.2f} ({r['library_low']:.2f}-{r['library_high']:.2f}) | {r['library']} "
-            f"| {r['ratio']:.3f} | {r['variant']} |"
-        )
+        ours = f"{r['us']:.2f} ({r['us_low']:.2f}-{r['us_high']:.2f})"
+        theirs = f"{r['library_us']:.2f} ({r['library_low']:.2f}-{r['library_high']:.2f})"
+        cells = (r["kernel"], r["label"], r["dtype"], ours, rate, theirs, r["library"], f"{r['ratio']:.3f}", r["variant"])
+        lines.append(markdown.line(cells))
     return lines
 
 
-def _variants(timed: list[Record]) -> list[str]:
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in timed:
-        groups.setdefault((record["kernel"], record["label"], record["dtype"]), []).append(record)
-    lines: list[str] = []
-    for key, found in groups.items():
-        if len(found) > 1:
-            found.sort(key=lambda record: record["us"])
-            shown = "; ".join(f"{r['variant']} {r['us']:.2f} us ({r['ratio']:.3f})" for r in found)
-            lines.append(f"- {' '.join(key)}: {shown}")
-    return lines
+def _variants(key: tuple[str, ...], found: list[Record]) -> str:
+    ordered = sorted(found, key=lambda record: record["us"])
+    shown = (f"{r['variant']} {r['us']:.2f} us ({r['ratio']:.3f})" for r in ordered)
+    return f"- {' '.join(key)}: {'; '.join(shown)}"
 
 
-def _verdicts(records: list[Record], best: list[Record]) -> tuple[list[str], bool]:
+def _about(records: list[Record]) -> list[str]:
+    """The machine, and the host's time of a launch."""
     lines: list[str] = []
-    failed = False
     for record in records:
         if record["kind"] == "machine":
             lines.append(f"- {record['gpu']} ({record['arch']}), torch {record['torch']}, {record['artifacts']} artifacts")
         if record["kind"] == "host":
-            costs = {name: f"{record[name]:.2f} us" for name in ("plan", "launch", "torch_add")}
-            lines.append(f"- host time: plan {costs['plan']}, launch {costs['launch']}, torch add {costs['torch_add']}")
-        if record["kind"] == "wrong":
-            failed = True
-            detail = record["text"] or f"{record['output']}: ours {record['ours']}, torch {record['torch']}"
-            lines.append(f"- WRONG {record['kernel']} ({record['variant']}) at {record['dims']}: {detail}")
-        if record["kind"] == "problem":
-            failed = True
-            lines.append(f"- FAILED {record['kernel']}: {record['text']}")
-    for kernel, dtype in dict.fromkeys((record["kernel"], record["dtype"]) for record in best):
-        with_floor = [r for r in best if (r["kernel"], r["dtype"]) == (kernel, dtype) and r["floor"] is not None]
-        if not with_floor:
-            continue
-        worst = min(with_floor, key=lambda r: r["ratio"] / r["floor"])
-        mean = math.exp(sum(math.log(r["ratio"]) for r in with_floor) / len(with_floor))
-        wanted_mean = GEOMETRIC_MEAN_FLOORS.get(kernel, 0.0) if len(with_floor) > 1 else 0.0
-        ok = worst["ratio"] >= worst["floor"] and mean >= wanted_mean
-        failed = failed or not ok
-        text = f"worst {worst['ratio']:.3f} at {worst['label']} (floor {worst['floor']}), geometric mean {mean:.3f}"
-        text += f" (floor {wanted_mean})" if wanted_mean else ""
-        lines.append(f"- {'ok' if ok else 'SLOW'} {kernel} {dtype}: {text} over {len(with_floor)} sizes")
-    return lines, failed
+            costs = (f"{name.replace('_', ' ')} {record[name]:.2f} us" for name in ("plan", "launch", "torch_add"))
+            lines.append(f"- host time: {', '.join(costs)}")
+    return lines
+
+
+def _failure(record: Record) -> str:
+    if record["kind"] == "problem":
+        return f"- FAILED {record['kernel']}: {record['text']}"
+    detail = record["text"] or f"{record['output']}: ours {record['ours']}, torch {record['torch']}"
+    return f"- WRONG {record['kernel']} ({record['variant']}) at {record['dims']}: {detail}"
+
+
+def _speed(kernel: str, dtype: str, best: list[Record]) -> tuple[bool, str]:
+    """Whether a kernel reaches its floors, and a line about it; no line if there are none."""
+    with_floor = [record for record in best if record["floor"] is not None]
+    if not with_floor:
+        return True, ""
+    worst = min(with_floor, key=lambda r: r["ratio"] / r["floor"])
+    mean = math.exp(sum(math.log(r["ratio"]) for r in with_floor) / len(with_floor))
+    wanted_mean = GEOMETRIC_MEAN_FLOORS.get(kernel, 0.0) if len(with_floor) > 1 else 0.0
+    ok = worst["ratio"] >= worst["floor"] and mean >= wanted_mean
+    text = f"worst {worst['ratio']:.3f} at {worst['label']} (floor {worst['floor']}), geometric mean {mean:.3f}"
+    text += f" (floor {wanted_mean})" if wanted_mean else ""
+    return ok, f"- {'ok' if ok else 'SLOW'} {kernel} {dtype}: {text} over {len(with_floor)} sizes"

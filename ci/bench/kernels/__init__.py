@@ -1,0 +1,20 @@
+"""Cases of `python ci/bench/kernels.py`: built kernels on the GPU of this machine, beside torch, cuBLAS, cuDNN and Triton.
+
+Each case is a module (`ci/bench/front.py` says what it has), which needs no torch before it measures; the other modules are
+parts of some of them.
+"""
+
+from typing import Final
+
+from ci.bench.front import Case
+
+CASES: Final = {
+    "kernels_gpu": Case("every built kernel against float64 and torch", defaults={"budget": 280.0}),
+    "sanitize_gpu": Case("every built kernel under compute-sanitizer", defaults={"jobs": 4}),
+    "attention": Case("candidates of attention at prefill beside torch's"),
+    "products": Case("candidates of the matrix product beside cuBLAS and Triton"),
+    "examples_gpu": Case("the kernels of `examples/kernels` beside torch's operators"),
+    "extents_gpu": Case("`add` and `rms_norm` at extents that are no powers of two"),
+    "torch_ops": Case("`tilec.op` in PyTorch: eager, compiled, captured; the host's time of a call"),
+    "c_launcher": Case("a bundle's kernels launched from C"),
+}

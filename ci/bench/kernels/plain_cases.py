@@ -1,0 +1,125 @@
+"""Streaming kernels, matrix products and argmax as torch expressions: part of `cases`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from ci.bench.kernels.attention_cases import EPSILON, VOCABULARY, Tensors
+from tilec.artifact.records import Manifest
+
+torch: Any = importlib.import_module("torch")
+functional: Any = importlib.import_module("torch.nn.functional")
+
+
+def _silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
+    gate, up = _inputs(manifest, t)
+    return {_out(manifest): functional.silu(gate) * up}
+
+
+def _rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
+    x, weight = _inputs(manifest, t)
+    return {_out(manifest): functional.rms_norm(x, (x.shape[-1],), weight, EPSILON)}
+
+
+def _add_rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
+    """The residual is updated in place; its old value is the tensor passed here."""
+    rank = {spec.name: len(spec.dims) for spec in manifest.tensors}
+    (residual,) = (spec.name for spec in manifest.tensors if spec.access == "inout")
+    (x,) = (spec.name for spec in manifest.tensors if spec.access == "in" and rank[spec.name] == 2)
+    (weight,) = (spec.name for spec in manifest.tensors if spec.access == "in" and rank[spec.name] == 1)
+    summed = t[x] + t[residual]
+    return {residual: summed, _out(manifest): functional.rms_norm(summed, (summed.shape[-1],), t[weight], EPSILON)}
+
+
+def _add_rms_norm_splits(manifest: Manifest, t: Tensors) -> Tensors:
+    """The parts are f32, as is their sum with the residual, which is rounded once."""
+    total = t["parts"].sum(0) + t["residual"].to(t["parts"].dtype)
+    stored = total.to(t["residual"].dtype)
+    return {"residual": stored, "out": functional.rms_norm(stored, (stored.shape[-1],), t["weight"], EPSILON)}
+
+
+def _gather(manifest: Manifest, t: Tensors) -> Tensors:
+    index = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.dtype in ("i32", "i64"))
+    table = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.name != index)
+    out = _out(manifest)
+    return {out: t[table][t[index].reshape(-1).long()].reshape(t[out].shape)}
+
+
+def _matmul(manifest: Manifest, t: Tensors) -> Tensors:
+    a, b = (spec for spec in manifest.tensors if spec.access == "in")
+    transposed = str(a.dims[1]) == str(b.dims[1])
+    return {_out(manifest): t[a.name] @ (t[b.name].T if transposed else t[b.name])}
+
+
+def _inputs(manifest: Manifest, t: Tensors) -> tuple[Any, Any]:
+    first, second = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
+    return first, second
+
+
+def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
+    gate, up = (t["a"] @ half.T for half in t["b"])
+    return {"out": functional.silu(gate) * up}
+
+
+def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
+    """Each split of K is a range of whole iterations; the last may be shorter or empty."""
+    step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
+    run = math.ceil(math.ceil(t["a"].shape[1] / step) / parts) * step
+    parts_of_k = [
+        t["a"][:, part * run : (part + 1) * run] @ t["b"][:, part * run : (part + 1) * run].T for part in range(parts)
+    ]
+    return {"parts": torch.stack(parts_of_k)}
+
+
+def _merge_splits(manifest: Manifest, t: Tensors) -> Tensors:
+    merged = t["parts"].sum(0)
+    # The parts are f32, so the library's result is the exact one rounded to the output's dtype.
+    return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
+
+
+def _out(manifest: Manifest) -> str:
+    return next(spec.name for spec in manifest.tensors if spec.access == "out")
+
+
+def _add(manifest: Manifest, t: Tensors) -> Tensors:
+    x, y = _inputs(manifest, t)
+    return {_out(manifest): x + y}
+
+
+def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
+    """Maximum and its column for each part of BLOCK columns; the first column among equal ones."""
+    (logits,) = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
+    maxima, indices = (spec.name for spec in manifest.tensors if spec.access == "out")
+    size = int(manifest.constants["BLOCK"])
+    rows, parts = t[maxima].shape
+    padded = functional.pad(logits, (0, parts * size - logits.shape[1]), value=-math.inf).view(rows, parts, size)
+    top = padded.amax(2)
+    inside = torch.arange(size, device=logits.device)
+    first = torch.where(padded == top[:, :, None], inside, size).amin(2)
+    return {maxima: top, indices: first + torch.arange(parts, device=logits.device) * size}
+
+
+def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
+    """The lowest index among the parts with the greatest maximum."""
+    maxima, indices = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
+    best = maxima == maxima.amax(1, keepdim=True)
+    return {_out(manifest): torch.where(best, indices, 2147483647).amin(1)}
+
+
+def _advance(manifest: Manifest, t: Tensors) -> Tensors:
+    """The chosen token if it is valid, else 0; and the next position."""
+    following = t["positions"] + 1
+    chosen = torch.where((t["token"] >= 0) & (t["token"] < VOCABULARY), t["token"], 0)
+    return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
+
+
+MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
+    "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
+    "gather_row": _gather, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
+    "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
+    "merge_splits": _merge_splits, "add_rms_norm_splits": _add_rms_norm_splits,
+    "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, "advance": _advance,
+}  # fmt: skip
