@@ -1,6 +1,6 @@
 /* Runs `add` and `rms_norm` of a bundle from C: `c_launcher FOLDER` reads x, y and weight (bf16) from files of FOLDER and writes
  * sum and normed beside them. The launcher is the one that `tilec bundle launcher --prefix layer` makes; the bundle is that of
- * `ci/bench/torch_ops.py --build`. Exit status 1 where anything fails, or where a launch that must be refused is not.
+ * `ci/bench/kernels.py torch_ops --build`. Exit status 1 where anything fails, or where a launch that must be refused is not.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,10 +1,8 @@
 """Launches a bundle's kernels from C on a GPU and compares the results with float64.
 
-    python -P ci/bench/torch_ops.py --build FOLDER      makes the bundle; needs the compiler, no GPU
-    python -P ci/bench/c_launcher.py --build FOLDER     makes launcher and program, FOLDER/c/c_launcher; needs a C compiler
-    python -P ci/bench/c_launcher.py FOLDER OUT         runs it; needs a GPU
-
-Writes OUT/c_launcher.json.
+    python ci/bench/kernels.py torch_ops --build FOLDER      makes the bundle; needs the compiler, no GPU
+    python ci/bench/kernels.py c_launcher FOLDER --build     makes launcher and program, FOLDER/c/c_launcher; needs a C compiler
+    python ci/bench/kernels.py c_launcher FOLDER             runs it; needs a GPU
 """
 
 from __future__ import annotations
@@ -13,19 +11,36 @@ import argparse
 import json
 import shutil
 import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[2]
+from ci.bench.front import Outcome
+
 PROGRAM: Final = Path(__file__).with_suffix(".c")
 FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
 ROWS, HIDDEN, EPS = 37, 1024, 1e-6
 STEP: Final = 2.0**-8
 """Half the relative distance between adjacent bf16 numbers."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("folder", type=Path, help="folder that was built in")
+    parser.add_argument("--build", action="store_true", help="make launcher and program")
+
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Build, or run and compare."""
+    if options.build:
+        return build(options.folder)
+    with tempfile.TemporaryDirectory() as data:
+        found = measured(options.folder / "c" / "c_launcher", Path(data))
+    print(json.dumps(found, indent=1))
+    return Outcome(found, status=int(not right(found)))
 
 
 def build(folder: Path) -> int:
@@ -54,7 +69,8 @@ def as_numbers(bits: NDArray[Any]) -> NDArray[Any]:
 
 
 def measured(program: Path, folder: Path) -> dict[str, Any]:
-    """The largest errors, in units of `STEP`, and the program's messages for launches that it must refuse."""
+    """The largest errors, in units of `STEP`, and the program's messages for launches that it must refuse. The program reads
+    and writes files of `folder`."""
     draw = np.random.default_rng(1)
     given = {"x": as_bf16(draw.normal(size=(ROWS, HIDDEN))), "y": as_bf16(draw.normal(size=(ROWS, HIDDEN)))}
     given["weight"] = as_bf16(draw.uniform(0.5, 1.5, size=HIDDEN))
@@ -77,23 +93,3 @@ def right(found: dict[str, Any]) -> bool:
     codes = [line.partition("[")[2][:5] for line in found["refusals"]]
     rounded = all(found.get(name, 9.0) <= 1.01 for name in ("sum", "normed"))
     return found["status"] == 0 and rounded and codes == ["E0908", "E0909", "E0914", "E0906"]
-
-
-def main(arguments: list[str]) -> int:
-    """Build, or run and compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder that was built in")
-    parser.add_argument("out", type=Path, nargs="?", default=Path("."), help="folder for the result")
-    parser.add_argument("--build", action="store_true", help="make launcher and program")
-    options = parser.parse_args(arguments)
-    if options.build:
-        return build(options.folder)
-    found = measured(options.folder / "c" / "c_launcher", options.out / "c_launcher_data")
-    shutil.rmtree(options.out / "c_launcher_data")
-    (options.out / "c_launcher.json").write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
-    return int(not right(found))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

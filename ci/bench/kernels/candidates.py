@@ -1,26 +1,31 @@
-"""Candidates of one kernel, each a project of its own with one artifact: builds those that are missing, then times all.
+"""Candidates of one kernel, each a project of its own below one folder: builds those that are missing, checks and times all.
 
-`products.py` and `attention.py` define the candidates; `candidates_gpu.py` has what their GPU scripts share.
+`products` and `attention` define candidates; `candidates_gpu` has what both launch with. Every folder with a built kernel is a
+candidate; one built at another commit may be there under another name. Each first runs at odd sizes, in a child process: one
+that faults, hangs or is wrong is reported and left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
+from ci.bench.front import Outcome
+from ci.bench.kernels import children
+from ci.evidence import ROOT
+
+if TYPE_CHECKING:
+    from ci.bench.kernels.candidates_gpu import Bench
+
 ARCH: Final = "sm_90"
 ELEMENT: Final = "bf16"
-PERSISTENT: Final = ", persistent = true"
-PINGPONG: Final = f'{PERSISTENT}, order = "pingpong"'
-STORED: Final = ', store = "tma"'
-"""Schedule suffix in the build file's syntax."""
 SHARED: Final = ("dims", "eight_rows")
 """Modules imported by kernels."""
 
@@ -47,70 +52,80 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel of a candidate: constants and schedule in the build file's syntax, and an edit of its text."""
+    """A kernel of a project: constants, and lines of its table, in the build file's syntax."""
 
     kernel: str
     constants: str
-    schedule: str
-    edit: Callable[[str], str] = str
+    more: str = ""
 
     @property
     def table(self) -> str:
         """Its table in the build file."""
-        return f'[[kernel]]\nname = "{self.kernel}"\nconstants = {{ {self.constants} }}\nschedule = {{ {self.schedule} }}\n'
+        return f'[[kernel]]\nname = "{self.kernel}"\nconstants = {{ {self.constants} }}\n{self.more}\n'
 
 
-def tma(
-    rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8, split: int = 1
-) -> Candidate:  # fmt: skip
+def tma(rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8) -> Candidate:
     """A candidate whose operands are copied by TMA."""
-    return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}', group, split)
+    return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}', group)
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
-    """The arguments of a script that builds candidates."""
-    parser = argparse.ArgumentParser(description=description)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of a case with candidates."""
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="candidates whose names hold this")
-    parser.add_argument("--build-only", action="store_true")
-    parser.add_argument("--out", type=Path, default=None, help="where the report goes; FOLDER without it")
-    return parser
+    parser.add_argument("--build-only", action="store_true", help="for a machine that has no GPU")
+    children.add_child(parser)
 
 
-def run(
-    options: argparse.Namespace,
-    candidates: Sequence[Candidate],
-    parts: Callable[[Candidate], Sequence[Part]],
-    script: str,
-    more: Sequence[str] = (),
-) -> int:
-    """Build, then time with `script`; returns the exit status. `parts` returns the kernels of a candidate, `more` are arguments
-    for the script."""
-    folders = {one: options.folder / one.name for one in candidates if options.only in one.name}
-    failed = [one for one, folder in folders.items() if not built(folder, parts(one)) and not build(parts(one), folder)]
-    for one in failed:
-        print(f"not built: {one.name}", file=sys.stderr)
-    if options.build_only or len(failed) == len(folders):
+def study(
+    case: str, options: argparse.Namespace, parts: Mapping[Candidate, Sequence[Part]], bench: Callable[[], type[Bench]],
+    table: Callable[[Mapping[str, Any]], str], **about: str,
+) -> Outcome | int:  # fmt: skip
+    """Build candidates from their kernels, check each, time those that are right; status 1 if one is not. `bench` imports what
+    needs torch, `about` is added to the data."""
+    if options.child is not None:
+        return bench().check(options.folder, options.child)
+    wanted = {options.folder / one.name: kernels for one, kernels in parts.items() if options.only in one.name}
+    failed = [path for path, kernels in wanted.items() if not built(path, kernels) and build(kernels, path)]
+    for path in failed:
+        print(f"not built: {path.name}", file=sys.stderr)
+    if options.build_only or len(failed) == len(wanted):
         return int(bool(failed))
-    command = [sys.executable, str(ROOT / "ci" / "bench" / script), str(options.folder), "--only", options.only, *more]
-    command += ["--out", str(options.out or options.folder)]
-    return subprocess.run(command, check=False).returncode or int(bool(failed))
+    found = {path.parents[3].name for path in options.folder.glob("*/artifacts/build/*/*.cubin")}
+    wrong = checked(case, options.folder, sorted(name for name in found if options.only in name))
+    chosen = bench()(options.folder, [name for name, text in wrong.items() if not text])
+    rows: list[dict[str, Any]] = []
+    for size in chosen.TIMED:
+        rows.append(chosen.row(size))
+        print(json.dumps(rows[-1]), flush=True)
+    data = {"wrong": {name: text for name, text in wrong.items() if text}, "rows": rows, "gpu": chosen.gpu, **about}
+    return Outcome(data, {f"{options.name}.md": table(data)}, int(bool(failed or wrong_lines(data))), whole=not options.only)
+
+
+def checked(case: str, folder: Path, names: list[str]) -> dict[str, str]:
+    """What is wrong with each candidate, empty if nothing."""
+    found: dict[str, str] = {}
+    for record in children.run(case, [folder], names):
+        found.setdefault(record["kernel"], record["text"])
+    return {name: found.get(name, "not checked") for name in names}
+
+
+def wrong_lines(data: Mapping[str, Any]) -> list[str]:
+    """A line of the page for each candidate that was wrong."""
+    texts = [f"{name}: {text}" for name, text in data["wrong"].items()]
+    return [f"- wrong: {text}" for text in [*texts, *(text for row in data["rows"] for text in row["wrong"])]]
 
 
 def built(folder: Path, parts: Sequence[Part]) -> bool:
-    """Whether all artifacts of a candidate exist."""
+    """Whether all artifacts of a project exist."""
     return all(any(folder.glob(f"artifacts/build/{ARCH}a/{part.kernel}-*.cubin")) for part in parts)
 
 
-def build(parts: Sequence[Part], folder: Path) -> bool:
-    """Write the project and build it."""
+def build(parts: Sequence[Part], folder: Path) -> int:
+    """Write a project with these kernels of `kernels_src` and build it; returns the exit status."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    for name in SHARED:
+    for name in (*SHARED, *(part.kernel for part in parts)):
         shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
-    for part in parts:
-        text = (ROOT / "kernels_src" / f"{part.kernel}.py").read_text(encoding="utf-8")
-        (folder / "kernels" / f"{part.kernel}.py").write_text(part.edit(text), encoding="utf-8")
     head = f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n'
     (folder / "build.toml").write_text("\n".join([head, *(part.table for part in parts)]), encoding="utf-8")
-    command = [sys.executable, "-P", "-m", "tilec", "build", "--project", str(folder)]
-    return subprocess.run(command, check=False).returncode == 0
+    return subprocess.run([sys.executable, "-P", "-m", "tilec", "build", "--project", str(folder)], check=False).returncode

@@ -1,87 +1,46 @@
-"""Builds candidates of the matrix product, then checks and times them on this machine's GPU, with cuBLAS for comparison.
+"""Candidates of the matrix product on this machine's GPU, with cuBLAS and Triton for comparison.
 
-    python ci/bench/products.py FOLDER                  build what is missing, check, time
-    python ci/bench/products.py FOLDER --build-only     on a machine with no GPU; FOLDER then goes to one that has it
-    python ci/bench/products.py FOLDER --only 128x256   candidates whose names hold this
+    python ci/bench/kernels.py products FOLDER                  build what is missing, check, time
+    python ci/bench/kernels.py products FOLDER --build-only     on a machine with no GPU; FOLDER then goes to one that has it
+    python ci/bench/kernels.py products FOLDER --only 128x256   candidates whose names hold this
 
-Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
-tile sizes and a schedule. `--shapes split` has candidates for few tiles; `--shapes left` for small M, with the weights as
-operand A (`matmul_few.py` and `matmul_split.py`); `--shapes seam` with different numbers of prologue stages, which load weights
-before the grid dependency wait; `--shapes edges` for M that does not fill tiles; `--shapes table` the shipped ones and the best
-ones at some shape, plus Triton's product for bf16. Candidates that are already built need no compiler.
-`products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 if a build fails or a kernel is wrong.
-Timing needs torch and cuda-bindings.
+Each candidate is a project of its own below FOLDER with tile sizes and a schedule: `kernels_src/matmul.py`; `matmul_few.py` for
+small M, with the weights as operand A; or `matmul_split.py` and the `merge_splits.py` that adds its parts. Candidates that are
+already built need no compiler. Each is checked at odd sizes and a small cube; then at each shape the best of a first round are
+timed, alternately with torch's product, in CUDA graphs that access more data than the L2 cache holds; the result at that shape
+is compared once more. Random data. Candidates are also timed *overlapped*, as the engine launches them: a product may begin
+while the previous launch still runs. Of two kernels the second may overlap the first, and both are timed together; the first is
+also timed alone, because the next kernel may add its parts. Of Triton's persistent product the best configuration at each shape
+is timed (`triton_products.py`). Status 1 if a build fails or a candidate is wrong. Timing needs torch, Triton and
+cuda-bindings.
 """
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
-from functools import partial
-from typing import Final
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from candidates import ELEMENT, PERSISTENT, PINGPONG, STORED, Candidate, Part, arguments, run, tma
+from ci.bench.front import Outcome
+from ci.bench.kernels.candidates import ELEMENT, Candidate, Part, arguments, study, tma, wrong_lines
+from ci.bench.markdown import line, page
 
-CANDIDATES: Final = (
-    tma(128, 256, 2, 3, PERSISTENT),
-    tma(128, 256, 2, 3, PERSISTENT, 16),
-    tma(128, 192, 2, 4, PERSISTENT),
-    tma(128, 160, 2, 4, PERSISTENT),
-    tma(128, 128, 2, 6, PERSISTENT),
-    tma(128, 128, 2, 6, PERSISTENT, 4),
-    tma(128, 128, 2, 6, PERSISTENT, 16),
-    tma(128, 96, 2, 6, PERSISTENT),
-    tma(128, 192, 2, 3, PINGPONG),
-    tma(192, 128, 2, 3, PINGPONG),
-    tma(128, 160, 2, 4, PINGPONG),
-    tma(128, 128, 2, 4, PINGPONG),
-    tma(128, 128, 2, 4, PINGPONG, 16),
-    tma(64, 256, 2, 4, PINGPONG),
-    tma(64, 192, 2, 5, PINGPONG),
-    tma(64, 160, 2, 6, PINGPONG),
-    tma(64, 128, 2, 7, PINGPONG),
-    tma(64, 128, 3, 6, PINGPONG),
-    tma(128, 80, 2, 6, PINGPONG),
-    tma(128, 80, 2, 6),
-    tma(128, 80, 2, 6, PERSISTENT),
-    tma(64, 256, 1, 4, PERSISTENT),
-    tma(64, 192, 1, 5, PERSISTENT),
-    tma(64, 192, 1, 5),
-    tma(64, 128, 1, 7),
-    tma(64, 128, 1, 7, PERSISTENT),
-    tma(64, 80, 1, 8),
-    tma(64, 64, 1, 6, ", blocks = 2"),
-    tma(64, 64, 1, 8),
-    tma(64, 40, 1, 8),
-    tma(64, 40, 1, 8, ", blocks = 2"),
-    tma(64, 32, 1, 8, ", blocks = 2"),
-)
-TWO: Final = ", blocks = 2"
-SPLIT: Final = (
-    tma(64, 48, 1, 6, TWO),
-    tma(64, 152, 1, 4, TWO),
-    tma(64, 152, 1, 8),
-    *(tma(64, 160, 1, 4, TWO, split=split) for split in (2, 4, 8, 16)),
-    *(tma(64, 160, 1, 7, split=split) for split in (2, 4, 8)),
-    *(tma(64, 192, 1, 3, TWO, split=split) for split in (2, 4, 8)),
-    tma(64, 192, 1, 6, split=4),
-    *(tma(64, 96, 1, 5, TWO, split=split) for split in (2, 4, 5)),
-    *(tma(64, 80, 1, 6, TWO, split=split) for split in (2, 4, 8)),
-    tma(64, 80, 1, 4, ", blocks = 3", split=8),
-    tma(64, 128, 1, 4, TWO, split=3),
-    tma(64, 128, 1, 4, TWO, split=6),
-    *(tma(128, 160, 2, 5, split=split) for split in (2, 4, 8)),
-    tma(128, 256, 2, 4, split=3),
-    tma(128, 192, 2, 5, split=4),
-    tma(128, 128, 2, 6, split=6),
-    tma(128, 200, 2, 5),
-    tma(128, 208, 2, 4, PERSISTENT),
-    tma(128, 200, 2, 4, PERSISTENT),
-)
-"""For small M, and for few tiles: products of one wave of 132 blocks, whole or split."""
+if TYPE_CHECKING:
+    from ci.bench.kernels.candidates_gpu import Bench
 
+__all__ = ["arguments", "measure"]
+
+PERSISTENT: Final = ", persistent = true"
+PINGPONG: Final = f'{PERSISTENT}, order = "pingpong"'
+STORED: Final = ', store = "tma"'
+"""Schedule suffix in the build file's syntax."""
 LEFT: Final = "few_"
 """Name prefix of candidates with the weights as operand A."""
+CUBLAS, TRITON = "cuBLAS", "Triton"
+OVERLAPPED: Final = ", overlapped"
+UNMERGED: Final = f"{OVERLAPPED} and not merged"
+"""The parts alone: the next kernel can add them."""
 
 
 def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) -> Candidate:
@@ -90,7 +49,7 @@ def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) ->
     return Candidate(tokens, outputs, f'copy = "tma", consumers = 1, stages = {stages}{more}', split=split, label=LEFT)
 
 
-BEST: Final = (
+CANDIDATES: Final = (
     tma(64, 64, 1, 8),
     tma(64, 128, 1, 7),
     tma(64, 160, 2, 6, PINGPONG),
@@ -102,95 +61,93 @@ BEST: Final = (
     tma(128, 256, 2, 3, PERSISTENT + STORED, 16),
     *(left(32, 64, 8, 2, split) for split in (1, 3)),
     left(64, 64, 12, 1),
-    left(64, 64, 6, 2, 3),
-    left(16, 64, 10, 2),
-    *(left(16, 64, 10, 2, split) for split in (3, 6)),
+    *(left(64, 64, 6, 2, split) for split in (3, 4)),
+    *(left(16, 64, 10, 2, split) for split in (1, 3, 6)),
     left(16, 64, 7, 3, 4),
-    left(64, 64, 6, 2, 4),
     left(128, 64, 4, 2, 3),
     left(128, 64, 8, 1, 3),
     tma(128, 160, 2, 4, PINGPONG),
-    tma(128, 128, 2, 6, PERSISTENT, 16),
-    tma(128, 128, 2, 6, PERSISTENT, 4),
-    tma(256, 128, 2, 4, STORED),
-    tma(256, 128, 2, 4, STORED, 16),
+    *(tma(128, 128, 2, 6, PERSISTENT, group) for group in (16, 4)),
+    *(tma(256, 128, 2, 4, STORED, group) for group in (8, 16)),
     tma(128, 192, 2, 5),
     tma(128, 80, 2, 6),
     tma(64, 160, 1, 7),
 )
 """The shipped candidates, and those that were best or nearly so at a shape."""
 
-FEW: Final = (
-    *(left(16, 64, stages, blocks) for stages, blocks in ((10, 2), (7, 3))),
-    *(left(32, 64, stages, blocks) for stages, blocks in ((8, 2), (6, 3), (4, 4))),
-    *(left(32, 128, stages, blocks) for stages, blocks in ((10, 1), (5, 2))),
-    *(left(64, 64, stages, blocks) for stages, blocks in ((12, 1), (6, 2), (4, 3))),
-    *(left(64, 128, stages, blocks) for stages, blocks in ((8, 1), (4, 2))),
-    *(left(128, 64, stages, blocks) for stages, blocks in ((8, 1), (4, 2))),
-    *(left(32, 64, 8, 2, split) for split in (2, 3, 6)),
-    *(left(32, 64, 6, 3, split) for split in (3, 4, 8, 9)),
-    *(left(32, 128, 5, 2, split) for split in (6, 12)),
-    *(left(64, 64, 6, 2, split) for split in (2, 3, 6)),
-    *(left(64, 64, 4, 3, split) for split in (4, 8)),
-    *(left(128, 64, 4, 2, split) for split in (3, 6)),
-    tma(64, 64, 1, 8),
-    tma(64, 128, 1, 7),
-    tma(64, 192, 1, 5),
-)
-"""For small M, plus the candidates used for it before."""
+
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Build, check, time."""
+    return study("products", options, {one: parts(one) for one in CANDIDATES}, _bench, table, element=ELEMENT)
 
 
-SEAM: Final = tuple(
-    replace(base, schedule=f"{base.schedule}, early = {early}")
-    for base in (
-        *(left(16, 64, stages, blocks) for stages, blocks in ((10, 2), (7, 3))),
-        *(left(32, 64, stages, blocks) for stages, blocks in ((8, 2), (6, 3))),
-        left(64, 64, 12, 1),
-        left(16, 64, 10, 2, 3),
-        left(32, 64, 8, 2, 3),
-        left(64, 64, 6, 2, 3),
-    )
-    for early in (0, 4, 16)
-)
-"""For small M: 0, 4 or all stages of weights as prologue stages, loaded before the grid dependency wait."""
+def _bench() -> type[Bench]:
+    from ci.bench.kernels.products_gpu import ProductsBench
+
+    return ProductsBench
 
 
-EDGES: Final = (
-    *(left(rows, 64, stages, blocks) for rows, stages, blocks in ((32, 8, 2), (64, 12, 1))),
-    tma(64, 64, 1, 8),
-    tma(64, 128, 1, 7),
-    tma(64, 160, 2, 6, PINGPONG),
-    tma(64, 192, 1, 5, STORED),
-    tma(128, 128, 2, 4, PINGPONG + STORED, 16),
-)
-"""For M that does not fill tiles."""
-
-
-def main() -> int:
-    """Build, then time; returns the exit status."""
-    parser = arguments("candidates of the matrix product beside cuBLAS")
-    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left", "seam", "edges"), default="few")
-    parser.add_argument("--element", choices=("bf16", "f16"), default=ELEMENT, help="of the tensors; a FOLDER is of one")
-    options = parser.parse_args()
-    candidates = {"table": BEST, "split": SPLIT, "left": FEW, "seam": SEAM, "edges": EDGES}.get(options.shapes, CANDIDATES)
-    more = ["--shapes", options.shapes]
-    if options.shapes == "table":
-        more += ["--kept", "4", *(["--triton"] if options.element == "bf16" else [])]
-    return run(options, candidates, partial(parts, element=options.element), "products_gpu.py", more)
-
-
-def parts(candidate: Candidate, element: str = ELEMENT) -> tuple[Part, ...]:
+def parts(candidate: Candidate) -> tuple[Part, ...]:
     """The product kernel; for a split one also the kernel that adds its parts."""
-    tile = f'E = "{element}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64'
+    tile = f'E = "{ELEMENT}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64'
+    schedule = f"schedule = {{ {candidate.schedule} }}"
     if candidate.split == 1 and candidate.label == LEFT:
-        return (Part("matmul_few", tile, candidate.schedule),)
+        return (Part("matmul_few", tile, schedule),)
     if candidate.split == 1:
-        return (Part("matmul", f"{tile}, GROUP = {candidate.group}", candidate.schedule),)
-    return (
-        Part("matmul_split", f"{tile}, S = {candidate.split}", candidate.schedule),
-        Part("merge_splits", f'E = "{element}", S = {candidate.split}, BLOCK = 512', 'warps = 4, next = "before"'),
+        return (Part("matmul", f"{tile}, GROUP = {candidate.group}", schedule),)
+    merge = Part(
+        "merge_splits", f'E = "{ELEMENT}", S = {candidate.split}, BLOCK = 512', 'schedule = { warps = 4, next = "before" }'
     )
+    return (Part("matmul_split", f"{tile}, S = {candidate.split}", schedule), merge)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+Found = tuple[float, str]
+"""A ratio to cuBLAS, and the candidate that has it."""
+
+
+def table(data: Mapping[str, Any]) -> str:
+    """The best candidate at each shape beside cuBLAS and Triton, means, and all ratios."""
+    rows = data["rows"]
+    ratios = [{name: row["us"][CUBLAS] / us for name, us in row["us"].items()} for row in rows]
+    ours = [{name: ratio for name, ratio in one.items() if name not in (CUBLAS, TRITON)} for one in ratios]
+    best = [max((ratio, name) for name, ratio in one.items() if OVERLAPPED not in name) for one in ours]
+    overlapped = [
+        max((ratio, name.removesuffix(OVERLAPPED)) for name, ratio in one.items() if name.endswith(OVERLAPPED)) for one in ours
+    ]
+    of_triton = [(one[TRITON], "") for one in ratios]
+    return page([
+        f"# Products beside cuBLAS, {data['element']}, {data['gpu']}", "",
+        "`read`: the time of reading `b` once over the time taken. Overlapped: a product may begin while the one before ends.",
+        "",
+        "| M x N x K | cuBLAS, TFLOP/s | read | Triton | ratio | best | ratio | read | candidate | overlapped: ratio | read "
+        "| candidate |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|---|",
+        *map(_row, rows, of_triton, best, overlapped),
+        "", *_summary(rows, "best", best), *_summary(rows, "best, overlapped", overlapped),
+        "", *_summary(rows, TRITON, of_triton),
+        "", "Triton's configurations, in the order above: " + ", ".join(str(row["triton"]) for row in rows) + ".",
+        "", "Each candidate, ratio to cuBLAS in the order above; `-`: left out after a first round.", "",
+        *(
+            f"- {name}: {' '.join(f'{one[name]:.2f}' if name in one else '-' for one in ours)}"
+            for name in sorted(set[str]().union(*ours))
+        ),
+        *wrong_lines(data),
+    ])  # fmt: skip
+
+
+def _row(row: Mapping[str, Any], triton: Found, best: Found, overlapped: Found) -> str:
+    rate, floor = row["flops"] / row["us"][CUBLAS] / 1e6, row["read_us"] / row["us"][CUBLAS]
+    cells = [" x ".join(map(str, row["shape"])), f"{rate:.0f}", f"{floor:.2f}", f"{rate * triton[0]:.0f}", f"{triton[0]:.3f}"]
+    cells += [f"{rate * best[0]:.0f}", f"{best[0]:.3f}", f"{floor * best[0]:.2f}", best[1]]
+    return line([*cells, f"{overlapped[0]:.3f}", f"{floor * overlapped[0]:.2f}", overlapped[1]])
+
+
+def _summary(rows: Sequence[Mapping[str, Any]], series: str, found: Sequence[Found]) -> list[str]:
+    """Least ratio to cuBLAS and geometric mean, separately for small and large M."""
+    lines: list[str] = []
+    for label, is_large in (("M >= 128", True), ("M < 128", False)):
+        chosen = [ratio for row, (ratio, _) in zip(rows, found, strict=True) if (row["shape"][0] >= 128) is is_large]
+        if chosen:
+            mean = math.exp(sum(map(math.log, chosen)) / len(chosen))
+            lines.append(f"- {series}, {label}: least {min(chosen):.3f} of cuBLAS, geometric mean {mean:.3f}")
+    return lines

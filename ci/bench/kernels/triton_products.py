@@ -1,4 +1,4 @@
-"""Triton's matrix product, which `products_gpu.py` compares with ours and cuBLAS.
+"""Triton's matrix product, which `products_gpu` compares with ours and cuBLAS.
 
 In: torch tensors `a` (M, K), `b` (N, K) and `out` (M, N), bf16, rows of a multiple of 16 bytes. Out: for each configuration a
 call that launches `out = a @ b.T`; of those that compile and are correct, the fastest at a shape. Blocks are persistent (one
@@ -12,6 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ci.bench.kernels.clock import measure
+
+torch: Any = importlib.import_module("torch")
 triton: Any = importlib.import_module("triton")
 tl: Any = importlib.import_module("triton.language")
 descriptors: Any = importlib.import_module("triton.tools.tensor_descriptor")
@@ -71,20 +74,14 @@ def _product(
 
 
 class TritonProducts:
-    """The configurations on this machine's GPU. `left_out` has the reasons why some are not timed."""
+    """The configurations that compile on this machine's GPU; says which others are not timed."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self) -> None:
         self._blocks: int = torch.cuda.get_device_properties(0).multi_processor_count
-        self.left_out: dict[str, str] = {}
-        self._configs: list[Config] = []
         sample = {name: torch.zeros(256, 256, device="cuda", dtype=torch.bfloat16) for name in ("a", "b", "out")}
         with ThreadPoolExecutor(len(CONFIGS)) as pool:  # most of the time is spent in the assembler, a separate process
-            problems = list(pool.map(partial(self._compiled, tensors=sample), CONFIGS))
-        for config, problem in zip(CONFIGS, problems, strict=True):
-            if problem:
-                self.left_out[str(config)] = problem
-            else:
-                self._configs.append(config)
+            compiled = list(pool.map(partial(self._compiled, tensors=sample), CONFIGS))
+        self._configs = [config for config, ok in zip(CONFIGS, compiled, strict=True) if ok]
 
     def best(
         self, sets: Sequence[Mapping[str, Any]], expected_us: float, error: Callable[[], tuple[float, float]]
@@ -100,21 +97,21 @@ class TritonProducts:
             if found <= allowed:
                 alternatives[str(config)] = runs
             else:
-                self.left_out[f"{config} at {tuple(sets[0]['out'].shape)}"] = f"error {found:.2e}"
+                print(f"left out of Triton's: {config} at {tuple(sets[0]['out'].shape)}: error {found:.2e}", flush=True)
         if not alternatives:
-            raise SystemExit(f"no configuration of Triton's product is right: {self.left_out}")
-        clock = importlib.import_module("gpu_clock")
-        times = clock.measure(alternatives, expected_us, rounds=TUNING_ROUNDS)
+            raise SystemExit("no configuration of Triton's product is right")
+        times = measure(alternatives, expected_us, rounds=TUNING_ROUNDS)
         name = min(times, key=lambda one: times[one].median)
         return name, alternatives[name]
 
-    def _compiled(self, config: Config, tensors: Mapping[str, Any]) -> str:
-        """Compile; returns the error message, empty if there is none."""
+    def _compiled(self, config: Config, tensors: Mapping[str, Any]) -> bool:
+        """Compile; whether it succeeded."""
         try:
             _product.warmup(*self._arguments(config, tensors), grid=(1,), **self._options(config))
         except Exception as problem:  # a compiler error of any kind: the configuration is skipped and named
-            return f"{type(problem).__name__}: {problem}"[:200]
-        return ""
+            print(f"left out of Triton's: {config}: {type(problem).__name__}: {problem}"[:300], flush=True)
+            return False
+        return True
 
     def _launch(self, config: Config, tensors: Mapping[str, Any]) -> Callable[[], object]:
         arguments, options = self._arguments(config, tensors), self._options(config)
