@@ -1,14 +1,13 @@
 """Checks and times the kernels of `examples/kernels` on this machine's GPU, called through `tilec.op` on torch tensors.
 
     tilec build --project examples/kernels --arch sm_90          makes the artifacts; needs the compiler, no GPU
-    python3 ci/bench/examples_gpu.py [FOLDER ...] [--only KERNELS] [--out FOLDER]
+    python ci/bench/kernels.py examples_gpu [FOLDER] [--only KERNELS] [--out FOLDER]
 
-FOLDER is an output of `tilec build` (default: `examples/kernels/artifacts/build`); with several, each is a variant, with the
-kernels of the project that contains it. Each kernel is compared with torch in float64 at an odd size and at the timed size
-(`examples_problems.py` defines sizes and allowed errors). Then the kernel, torch's operator, torch's add of as many bytes, and
-torch's copy or sum of as many (whichever has a more similar mix of reads and writes) are timed alternately, each in a CUDA
-graph over tensors of more bytes than the L2 cache holds.
-Writes `examples_gpu.json` and `.md`; exit code 1 if one is wrong or below its required share of the rate of torch's add.
+FOLDER is an output of `tilec build` (default: `examples/kernels/artifacts/build`), with the kernels of the project that contains
+it. Each kernel is compared with torch in float64 at an odd size and at the timed size (`examples_problems.py` defines sizes and
+allowed errors). Then the kernel, torch's operator, torch's add of as many bytes, and torch's copy or sum of as many (whichever
+has a more similar mix of reads and writes) are timed alternately, each in a CUDA graph over tensors of more bytes than the L2
+cache holds. Status 1 if one is wrong or below its required share of the rate of torch's add.
 """
 
 from __future__ import annotations
@@ -18,121 +17,150 @@ import importlib
 import importlib.util
 import inspect
 import json
-import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "ci/bench"), str(ROOT / "examples/kernels")]
+import tilec
+from ci.bench import front, markdown
+from ci.bench.front import Outcome
+from ci.evidence import ROOT
+from tilec.runtime import TRUSTED
 
-from examples_problems import PROBLEMS, Checked, Problem, checked  # noqa: E402
-from gpu_clock import ROUNDS, Timing, measure  # noqa: E402
+if TYPE_CHECKING:
+    from ci.bench.kernels.clock import Timing
+    from ci.bench.kernels.examples_problems import Problem, Sizes
 
-import tilec  # noqa: E402
-from tilec.runtime import TRUSTED  # noqa: E402
-
-torch: Any = importlib.import_module("torch")
 BUILT: Final = ROOT / "examples/kernels/artifacts/build"
 SETS_BYTES: Final = 200 << 20
 """Total bytes of a problem's argument sets: more than three times the L2 cache of an H200."""
 HEAD: Final = """\
 {where}: kernels of `examples/kernels`
 through `tilec.op` on torch tensors, random data. Error: the largest difference from float64 in units of what is allowed
-(`ci/bench/examples_problems.py`), at an odd size and at the one that is timed; 0 where a kernel moves what it reads. TB/s: the
-bytes that must be read and written at least. Shares: of the rate of torch's add with as many bytes in the same run, in brackets
-where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes next to
+(`ci/bench/kernels/examples_problems.py`), at an odd size and at the one that is timed; 0 where a kernel moves what it reads.
+TB/s: the bytes that must be read and written at least. Shares: of the rate of torch's add with as many bytes in the same run, in
+brackets where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes next to
 nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `examples/kernels/baseline.py`."""
 SHARE: Final = 0.9
 """Required share of the rate of torch's add, for memory-bound kernels."""
 
 
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("folder", nargs="?", type=Path, default=BUILT)
+    parser.add_argument("--only", type=front.names, default=[], metavar="KERNELS")
+
+
+def measure(options: argparse.Namespace) -> Outcome:
+    """Check and time every kernel that was built."""
+    from ci.bench.kernels.examples_problems import PROBLEMS, torch
+
+    rows: list[Row] = []
+    for problem in PROBLEMS:
+        if not options.only or problem.kernel in options.only:
+            rows += measured(options.folder, problem)
+            print(rows[-1:], flush=True)
+    data = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": [asdict(row) for row in rows]}
+    status = int(not rows or not all(row.is_good for row in rows))
+    where = f"{data['gpu']}, PyTorch {data['torch']}, by `ci/bench/kernels.py examples_gpu`"
+    return Outcome(data, {f"{options.name}.md": table(where, rows)}, status)
+
+
 @dataclass
 class Row:
-    """One kernel of one folder. Times are in microseconds, rates in bytes per second."""
+    """One kernel. Times are in microseconds."""
 
     kernel: str
     size: str
-    variant: str
     constants: dict[str, Any]
     memory_bound: bool
     bytes: int
+    mix: str
     tested: list[str] = field(default_factory=list[str])
     error: float = 0.0
     time: Timing | None = None
     torch_time: Timing | None = None
     add_time: Timing | None = None
-    mix: str = ""
     mix_time: Timing | None = None
     problem: str = ""
 
-    @property
-    def share(self) -> float | None:
-        """Share of the rate of torch's add."""
-        return self.add_time.median / self.time.median if self.time and self.add_time else None
-
-    @property
-    def mix_share(self) -> float | None:
-        """Share of the rate of torch's copy or sum."""
-        return self.mix_time.median / self.time.median if self.time and self.mix_time else None
+    def share_of(self, other: Timing | None) -> float:
+        """Share of the rate of another operator with as many bytes; 0 if one was not timed."""
+        return other.median / self.time.median if self.time and other else 0.0
 
     @property
     def is_good(self) -> bool:
         """Whether it is correct, and fast enough if memory-bound."""
-        return not self.problem and (not self.memory_bound or (self.share or 0) >= SHARE)
+        return not self.problem and (not self.memory_bound or self.share_of(self.add_time) >= SHARE)
+
+    @property
+    def cells(self) -> list[str]:
+        """Its row of the table."""
+        first = [f"`{self.kernel}`", self.size, f"{self.error:.2f}"]
+        constants = " ".join(f"{name}={value}" for name, value in self.constants.items())
+        if self.time is None or self.torch_time is None:
+            return [*first, self.problem or "not timed", "", "", "", "", constants]
+        share = f"{self.share_of(self.add_time):.2f}" if self.memory_bound else f"({self.share_of(self.add_time):.2f})"
+        other = f"{self.share_of(self.mix_time):.2f} of {self.mix}" if self.mix_time else ""
+        time = f"{self.time.median:.1f} ({self.time.low:.1f} to {self.time.high:.1f})"
+        rate = f"{self.bytes / self.time.median * 1e-6:.2f}"
+        return [*first, time, rate, share, other, f"{self.torch_time.median:.1f}", constants]
 
 
-def constants_of(folder: Path, problem: Problem, sizes: dict[str, int]) -> dict[str, Any] | None:
+def table(where: str, rows: list[Row]) -> str:
+    """The rows, after what they mean."""
+    header = ("kernel", "size", "error", "us", "TB/s", "share of add", "of copy or sum", "torch, us", "constants")
+    lines = ["# The examples on a GPU", "", HEAD.format(where=where), ""]
+    return markdown.page([*lines, *markdown.grid(header, [row.cells for row in rows], left=2)])
+
+
+def constants_of(folder: Path, problem: Problem, sizes: Sizes) -> dict[str, Any] | None:
     """The constants of the built specialisation for these sizes; None if there is none."""
     for path in sorted((folder / "sm_90a").glob(f"{problem.kernel}-*.json")):
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         found = manifest["constants"]
         if manifest["kernel"] == problem.kernel and all(found.get(name, value) == value for name, value in sizes.items()):
             return dict(found)
     return None
 
 
-def kernel_of(folder: Path, name: str) -> Any:
-    """The kernel in the project that a folder of artifacts belongs to."""
-    path = folder.parent.parent / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{name}", path)
-    assert spec is not None and spec.loader is not None, path
+def function_of(project: Path, file: str, name: str) -> Any:
+    """A function of a file of a project: a kernel, or torch's operator."""
+    spec = importlib.util.spec_from_file_location(f"{project.name}_{file}", project / f"{file}.py")
+    assert spec is not None and spec.loader is not None, file
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
     return getattr(module, name)
 
 
-def call_of(folder: Path, problem: Problem, constants: dict[str, Any], name: str) -> Callable[..., Any]:
+def call_of(folder: Path, problem: Problem, constants: dict[str, Any]) -> Callable[..., Any]:
     """The kernel as a function; constants that differ at the odd size are left to the shapes."""
-    kernel = kernel_of(folder, problem.kernel)
+    kernel = function_of(folder.parent.parent, problem.kernel, problem.kernel)
     given = {one: value for one, value in constants.items() if problem.odd.get(one, value) == problem.sizes.get(one, value)}
-    values = dict.fromkeys(problem.vouched, TRUSTED)
+    values, name = dict.fromkeys(problem.vouched, TRUSTED), f"examples::{problem.kernel}"
     return tilec.op(kernel, constants=given, values=values, prebuilt=folder, name=name)
 
 
-def check(call: Callable[..., Any], problem: Problem, sizes: dict[str, int]) -> Checked:
-    """The largest difference from float64, in units of the allowed one."""
-    inputs = problem.inputs(sizes, 1)
-    return checked(problem, inputs, call(**inputs))
-
-
-def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) -> dict[str, Timing]:
+def times(call: Callable[..., Any], problem: Problem, baseline: Callable[..., Any], nbytes: int) -> Mapping[str, Timing]:
     """Alternating timings of the kernel, torch's operator, torch's add and its copy or sum. Results are kept until their set is
     used again, so that each set has separate memory for them."""
-    baseline = getattr(importlib.import_module("baseline"), problem.kernel)
+    from ci.bench.kernels import clock
+    from ci.bench.kernels.examples_problems import torch
+
     count = max(2, -(-SETS_BYTES // nbytes))
     sets = [problem.inputs(problem.sizes, 2 + number) for number in range(count)]
-    elements = nbytes // 6
-    adds = [[torch.randn(elements, device="cuda", dtype=torch.bfloat16) for _ in range(3)] for _ in range(count)]
-    kept: dict[str, list[Any]] = {"tilec": [None] * count, "torch": [None] * count}
+    adds = [[torch.randn(nbytes // 6, device="cuda", dtype=torch.bfloat16) for _ in range(3)] for _ in range(count)]
 
-    def keep(way: str, number: int, function: Callable[..., Any]) -> Callable[[], None]:
+    def keep(function: Callable[..., Any], given: Mapping[str, Any]) -> Callable[[], None]:
+        kept: list[Any] = [None]
+
         def run() -> None:
-            kept[way][number] = function(**sets[number])
+            kept[0] = function(**given)
 
         return run
 
@@ -140,109 +168,47 @@ def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) 
         known = {**given, **problem.sizes, "E": problem.element}
         return baseline(**{name: known[name] for name in inspect.signature(baseline).parameters})
 
-    def add(x: Any, y: Any, out: Any) -> Callable[[], object]:
-        return lambda: torch.add(x, y, out=out)
-
-    def copy(x: Any, out: Any) -> Callable[[], object]:
-        return lambda: out.copy_(x)
-
-    def total(x: Any) -> Callable[[], object]:
-        return lambda: torch.sum(x)
-
-    alternatives = {
-        "tilec": [keep("tilec", number, call) for number in range(count)],
-        "torch": [keep("torch", number, theirs) for number in range(count)],
-        "add": [add(*one) for one in adds],
+    alternatives: dict[str, list[Any]] = {
+        "tilec": [keep(call, given) for given in sets],
+        "torch": [keep(theirs, given) for given in sets],
+        "add": [partial(torch.add, x, y, out=out) for x, y, out in adds],
     }
     if problem.mix == "copy":
-        alternatives["mix"] = [copy(*torch.randn(2, nbytes // 4, device="cuda", dtype=torch.bfloat16)) for _ in range(count)]
+        pairs = (torch.randn(2, nbytes // 4, device="cuda", dtype=torch.bfloat16) for _ in range(count))
+        alternatives["mix"] = [partial(out.copy_, x) for x, out in pairs]
     elif problem.mix:
-        alternatives["mix"] = [total(torch.randn(nbytes // 4, device="cuda")) for _ in range(count)]
+        alternatives["mix"] = [partial(torch.sum, torch.randn(nbytes // 4, device="cuda")) for _ in range(count)]
     with torch.no_grad():
-        return measure(alternatives, expected_us=max(2.0, nbytes / 4e6), rounds=rounds)
+        return clock.measure(alternatives, expected_us=max(2.0, nbytes / 4e6))
 
 
-def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
-    """Check a kernel of a folder and time it in `rounds` rounds; None if the folder has none."""
+def measured(folder: Path, problem: Problem) -> list[Row]:
+    """Check a kernel of a folder and time it; empty if the folder has none."""
+    from ci.bench.kernels.examples_problems import checked, torch
+
     constants = constants_of(folder, problem, problem.sizes)
     if constants is None:
-        return None
-    nbytes = problem.bytes(problem.sizes)
-    row = Row(problem.kernel, problem.size, folder.parent.parent.name, constants, problem.memory_bound, nbytes, mix=problem.mix)
+        return []
+    row = Row(problem.kernel, problem.size, constants, problem.memory_bound, problem.bytes(problem.sizes), problem.mix)
     try:
-        call = call_of(folder, problem, constants, f"{row.variant.replace('-', '_')}::{problem.kernel}")
+        call = call_of(folder, problem, constants)
         for sizes in (problem.odd, problem.sizes):
             if constants_of(folder, problem, sizes) is None:
                 continue
-            found = check(call, problem, sizes)
+            inputs = problem.inputs(sizes, 1)
+            found = checked(problem, inputs, call(**inputs))
             row.error = max(row.error, found.error)
             row.tested.append(", ".join(f"{name}={value}" for name, value in sizes.items()))
             if found.wrong:
                 row.problem = found.wrong
-                return row
-        if rounds:
-            timings = times(call, problem, nbytes, rounds)
-            row.time, row.torch_time, row.add_time = timings["tilec"], timings["torch"], timings["add"]
-            row.mix_time = timings.get("mix")
+                return [row]
+        baseline = function_of(ROOT / "examples/kernels", "baseline", problem.kernel)
+        timings = times(call, problem, baseline, row.bytes)
+        row.time, row.torch_time, row.add_time = timings["tilec"], timings["torch"], timings["add"]
+        row.mix_time = timings.get("mix")
     except Exception as error:  # a failure of one kernel only affects its row
         traceback.print_exc()
         row.problem = f"{type(error).__name__}: {error}".splitlines()[0]
     finally:
         torch.cuda.empty_cache()
-    return row
-
-
-def line(row: Row) -> str:
-    """A row of the table."""
-    constants = " ".join(f"{name}={value}" for name, value in row.constants.items())
-    if row.time is None or row.torch_time is None or row.add_time is None:
-        return f"| `{row.kernel}` | {row.size} | {row.error:.2f} | {row.problem or 'not timed'} | | | | | {constants} |"
-    rate = row.bytes / row.time.median * 1e-6
-    share = f"{row.share:.2f}" if row.memory_bound else f"({row.share:.2f})"
-    other = f"{row.mix_share:.2f} of {row.mix}" if row.mix_share else ""
-    cells = (
-        f"`{row.kernel}`", row.size, f"{row.error:.2f}", f"{row.time.median:.1f} ({row.time.low:.1f} to {row.time.high:.1f})",
-        f"{rate:.2f}", share, other, f"{row.torch_time.median:.1f}", constants,
-    )  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
-
-
-def report(rows: list[Row], variants: bool) -> str:
-    """The table as Markdown."""
-    device_text = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, by `ci/bench/examples_gpu.py`"
-    lines = ["# The examples on a GPU", "", *HEAD.format(where=device_text).splitlines(), ""]
-    lines += [
-        "| kernel | size | error | us | TB/s | share of add | of copy or sum | torch, us | constants |"
-        + (" variant |" if variants else "")
-    ]
-    lines += ["|---|---|--:|--:|--:|--:|--:|--:|---|" + ("---|" if variants else "")]
-    for row in rows:
-        lines.append(line(row) + (f" {row.variant} |" if variants else ""))
-    return "\n".join(lines) + "\n"
-
-
-def main() -> int:
-    """Check, time, write; returns 1 if a kernel is wrong or too slow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path, default=[BUILT])
-    parser.add_argument("--only", type=lambda text: text.split(","), default=None, metavar="KERNELS")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of times; 0: only check")
-    options = parser.parse_args()
-    rows: list[Row] = []
-    for problem in PROBLEMS:
-        if options.only is not None and problem.kernel not in options.only:
-            continue
-        found = [measured(folder, problem, options.rounds) for folder in options.folders]
-        rows += [row for row in found if row is not None]
-        for row in rows[len(rows) - sum(row is not None for row in found) :]:
-            print(line(row), row.variant, flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    data = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": [asdict(row) for row in rows]}
-    (options.out / "examples_gpu.json").write_text(json.dumps(data, indent=1) + "\n")
-    (options.out / "examples_gpu.md").write_text(report(rows, len(options.folders) > 1))
-    return int(not rows or not all(row.is_good for row in rows))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return [row]

@@ -1,26 +1,26 @@
 """Measures `add` and `rms_norm` at extents that are not powers of two, against neighbours with whole vectors per thread.
 
-    python ci/bench/extents_gpu.py --build FOLDER         anywhere, needs the compiler: a project with all variants, built
-    python ci/bench/extents_gpu.py FOLDER [--out FOLDER]  on a GPU, needs torch: checks and times them, writes extents_gpu.json
+    python ci/bench/kernels.py extents_gpu FOLDER --build   anywhere, needs the compiler: a project with all variants, built
+    python ci/bench/kernels.py extents_gpu FOLDER           on a GPU, needs torch: checks and times them
 
-Each variant is first compared with float64 at many sizes (`gpu_cases`), then timed on 2^26 elements of bf16 in CUDA graphs,
-alternating between all variants of a kernel. The criterion is bytes per second relative to the nearest neighbour: exit status 1
-if it is less than `LEAST_SHARE`, or if a result is wrong.
+Each variant is first compared with float64 at many sizes (`cases`), then timed on 2^26 elements of bf16 in CUDA graphs,
+alternating between all variants of a kernel. The criterion is bytes per second relative to the nearest neighbour: status 1 if
+it is less than `LEAST_SHARE`, or if a result is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+from ci.bench.front import Outcome
+from ci.bench.kernels.candidates import ELEMENT, Part, build
+
+if TYPE_CHECKING:
+    from ci.bench.kernels.cases import Entry
+    from ci.bench.kernels.worker import Bench
 
 VARIANTS: Final = {
     "add": ("BLOCK", {1000: 1024, 1023: 1024, 2880: 2816}),
@@ -34,70 +34,42 @@ LEAST_SHARE: Final = {"aligned": 0.9, "odd": 0.0}
 and only reported."""
 
 
-def build(folder: Path) -> int:
-    """Write the project and build it for sm_90."""
-    (folder / "kernels_src").mkdir(parents=True, exist_ok=True)
-    text = '[build]\nkernels = "kernels_src"\narch = ["sm_90"]\n'
-    shutil.copy(ROOT / "kernels_src" / "dims.py", folder / "kernels_src")
-    for kernel, (constant, pairs) in VARIANTS.items():
-        shutil.copy(ROOT / "kernels_src" / f"{kernel}.py", folder / "kernels_src")
-        extents = sorted({*pairs, *pairs.values()})
-        text += f'\n[[kernel]]\nname = "{kernel}"\nconstants = {{ E = "bf16", {constant} = {extents} }}\n'
-        text += "budget = { spill_bytes = 0 }\n"
-    (folder / "build.toml").write_text(text, encoding="utf-8")
-    return subprocess.run([sys.executable, "-P", "-m", "tilec", "build"], cwd=folder, check=False).returncode
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the case."""
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--build", action="store_true", help="write the project into the folder and build it")
 
 
-def check(bench: Any, cases: Any, entry: Any) -> list[str]:
-    """The errors of an artifact, at every checked size."""
-    wrong: list[str] = []
-    for dims in cases.checked_sizes(entry.manifest):
-        tensors = cases.make_tensors(entry.manifest, dims, bench.device_name)
-        before = {name: tensor.clone() for name, tensor in tensors.items()}
-        bench.plan(entry, tensors).launch(bench.stream())
-        bench.synchronize()
-        results = cases.compare(before, tensors, entry.manifest)
-        wrong += [f"{entry.variant} {dims}: {result}" for result in results if not result.ok]
-        wrong += [] if cases.guards_intact(tensors) else [f"{entry.variant} {dims}: wrote outside"]
-    return wrong
+def measure(options: argparse.Namespace) -> Outcome | int:
+    """Build, or check and time."""
+    if options.build:
+        return build([_part(kernel) for kernel in VARIANTS], options.folder)
+    found = measured(options.folder)
+    print(json.dumps(found, indent=1))
+    return Outcome(found, status=int(bool(found["wrong"] or found["slow"])))
 
 
-def timed(bench: Any, cases: Any, entries: list[Any]) -> dict[int, dict[str, float]]:
-    """Microseconds and gigabytes per second of variants of one kernel, by extent."""
-    measure: Any = importlib.import_module("gpu_clock").measure
-    alternatives: dict[str, list[Any]] = {}
-    moved: dict[str, tuple[int, int]] = {}
-    for entry in entries:
-        constant = VARIANTS[entry.manifest.kernel][0]
-        extent = int(entry.manifest.constants[constant])
-        dims = {"N": ELEMENTS} if constant == "BLOCK" else {"T": ELEMENTS // extent}
-        sets = [cases.make_tensors(entry.manifest, dims, bench.device_name) for _ in range(2)]
-        plans = [bench.plan(entry, tensors) for tensors in sets]
-        alternatives[entry.variant] = [lambda plan=plan: plan.launch(bench.stream()) for plan in plans]
-        moved[entry.variant] = extent, cases.bytes_moved(entry.manifest, sets[0])
-    timings = measure(alternatives, max(size for _, size in moved.values()) / 3.5e6, dry=bench.dry)
-    found: dict[int, dict[str, float]] = {}
-    for name, (extent, size) in moved.items():
-        microseconds = timings[name].median
-        found[extent] = {"microseconds": round(microseconds, 2), "gigabytes_per_second": round(size / microseconds / 1e3, 1)}
-    return found
+def _part(kernel: str) -> Part:
+    constant, pairs = VARIANTS[kernel]
+    extents = sorted({*pairs, *pairs.values()})
+    return Part(kernel, f'E = "{ELEMENT}", {constant} = {extents}', "budget = { spill_bytes = 0 }")
 
 
-def measured(folder: Path, *, dry: bool = False) -> dict[str, Any]:
+def measured(folder: Path) -> dict[str, Any]:
     """All results: times and the share of the neighbour's speed per kernel and extent; `wrong` and `slow` as messages."""
-    cases: Any = importlib.import_module("gpu_cases")
-    bench: Any = importlib.import_module("gpu_worker").Bench(dry)
-    entries, broken = cases.find_artifacts([folder / "artifacts" / "build"], bench.device.architecture)
-    wrong: list[str] = [*broken]
-    slow: list[str] = []
+    from ci.bench.kernels.cases import find_artifacts
+    from ci.bench.kernels.worker import Bench
+
+    bench, slow = Bench(), list[str]()
+    entries, wrong = find_artifacts([folder / "artifacts" / "build"], bench.device.architecture)
     times: dict[str, dict[str, dict[str, float]]] = {}
     for kernel, (_, pairs) in VARIANTS.items():
         own = [entry for entry in entries if entry.manifest.kernel == kernel]
         if not own:
             wrong.append(f"no artifact of {kernel}")
             continue
-        wrong += [] if dry else [line for entry in own for line in check(bench, cases, entry)]
-        found = timed(bench, cases, own)
+        wrong += [line for entry in own for line in _check(bench, entry)]
+        found = _timed(bench, own)
         for extent, neighbour in pairs.items():
             share = found[extent]["gigabytes_per_second"] / max(found[neighbour]["gigabytes_per_second"], 1e-9)
             found[extent] |= {"neighbour": neighbour, "share": round(share, 3)}
@@ -107,23 +79,36 @@ def measured(folder: Path, *, dry: bool = False) -> dict[str, Any]:
     return {"gpu": bench.device.name, "times": times, "wrong": wrong, "slow": slow}
 
 
-def main() -> int:
-    """Returns exit status 1 if something is wrong or slow."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--build", action="store_true", help="write the project into the folder and build it")
-    parser.add_argument("--out", type=Path, default=ROOT / "ci" / "bench" / "results")
-    parser.add_argument("--dry-run", action="store_true", help="walk through with a driver that launches nothing")
-    options = parser.parse_args()
-    if options.build:
-        return build(options.folder)
-    found = measured(options.folder, dry=options.dry_run)
-    options.out.mkdir(parents=True, exist_ok=True)
-    if not options.dry_run:
-        (options.out / "extents_gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=1))
-    return int(bool(found["wrong"] or (found["slow"] and not options.dry_run)))
+def _check(bench: Bench, entry: Entry) -> list[str]:
+    """The errors of an artifact, at every checked size."""
+    from ci.bench.kernels.cases import checked_sizes, guards_intact, make_tensors
+
+    wrong: list[str] = []
+    for dims in checked_sizes(entry.manifest):
+        tensors = make_tensors(entry.manifest, dims, bench.device_name)
+        wrong += [f"{entry.variant} {dims}: {result}" for result in bench.run(entry, tensors) if not result.ok]
+        wrong += [] if guards_intact(tensors) else [f"{entry.variant} {dims}: wrote outside"]
+    return wrong
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _timed(bench: Bench, entries: list[Entry]) -> dict[int, dict[str, float]]:
+    """Microseconds and gigabytes per second of variants of one kernel, by extent."""
+    from ci.bench.kernels import clock
+    from ci.bench.kernels.cases import bytes_moved, make_tensors
+
+    runs: dict[int, list[Any]] = {}
+    moved: dict[int, int] = {}
+    for entry in entries:
+        constant = VARIANTS[entry.manifest.kernel][0]
+        extent = int(entry.manifest.constants[constant])
+        dims = {"N": ELEMENTS} if constant == "BLOCK" else {"T": ELEMENTS // extent}
+        sets = [make_tensors(entry.manifest, dims, bench.device_name) for _ in range(2)]
+        plans = [bench.plan(entry, tensors) for tensors in sets]
+        runs[extent] = [lambda plan=plan: plan.launch(bench.stream()) for plan in plans]
+        moved[extent] = bytes_moved(entry.manifest, sets[0])
+    timings = clock.measure({str(extent): one for extent, one in runs.items()}, max(moved.values()) / 3.5e6)
+    us = {extent: timings[str(extent)].median for extent in runs}
+    return {
+        extent: {"microseconds": round(us[extent], 2), "gigabytes_per_second": round(moved[extent] / us[extent] / 1e3, 1)}
+        for extent in runs
+    }
