@@ -3,6 +3,8 @@
     python ci/bench/kernels.py torch_ops --build FOLDER      makes the bundle; needs the compiler, no GPU
     python ci/bench/kernels.py c_launcher FOLDER --build     makes launcher and program, FOLDER/c/c_launcher; needs a C compiler
     python ci/bench/kernels.py c_launcher FOLDER             runs it; needs a GPU
+
+Status 1 if a result is not rounded once, or if a launch that must be refused is not.
 """
 
 from __future__ import annotations

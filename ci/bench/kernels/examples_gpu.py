@@ -3,8 +3,8 @@
     tilec build --project examples/kernels --arch sm_90          makes the artifacts; needs the compiler, no GPU
     python ci/bench/kernels.py examples_gpu [FOLDER] [--only KERNELS] [--out FOLDER]
 
-FOLDER is an output of `tilec build` (default: `examples/kernels/artifacts/build`), with the kernels of the project that contains
-it. Each kernel is compared with torch in float64 at an odd size and at the timed size (`examples_problems.py` defines sizes and
+FOLDER is an output of `tilec build` (default: `examples/kernels/artifacts/build`), with the kernels of the project around it.
+Each kernel is compared with torch in float64 at an odd size and at the timed size (`examples_problems.py` defines sizes and
 allowed errors). Then the kernel, torch's operator, torch's add of as many bytes, and torch's copy or sum of as many (whichever
 has a more similar mix of reads and writes) are timed alternately, each in a CUDA graph over tensors of more bytes than the L2
 cache holds. Status 1 if one is wrong or below its required share of the rate of torch's add.
@@ -42,9 +42,9 @@ HEAD: Final = """\
 {where}: kernels of `examples/kernels`
 through `tilec.op` on torch tensors, random data. Error: the largest difference from float64 in units of what is allowed
 (`ci/bench/kernels/examples_problems.py`), at an odd size and at the one that is timed; 0 where a kernel moves what it reads.
-TB/s: the bytes that must be read and written at least. Shares: of the rate of torch's add with as many bytes in the same run, in
-brackets where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes next to
-nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `examples/kernels/baseline.py`."""
+TB/s: the bytes that must be read and written at least. Shares: of the rate of torch's add with as many bytes in the same run,
+in brackets where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes
+next to nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `examples/kernels/baseline.py`."""
 SHARE: Final = 0.9
 """Required share of the rate of torch's add, for memory-bound kernels."""
 

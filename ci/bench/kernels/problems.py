@@ -58,9 +58,7 @@ def problems(kernel: str) -> list[Problem]:
             found = [one(f"2^{p}", 0.97, "add", N=2**p) for p in (26, 27, 28)]
             return found + [one(f"{t}x9728", 0.97, "add", T=t, I=9728, H=9728) for t in (6899, 27594)]
         case "rms_norm" | "add_rms_norm":
-            return [
-                one(f"{t}x{h}", 0.9 if t >= 4096 else None, "add", T=t, H=h) for h in HIDDEN for t in (1, 4096, 16384)
-            ]
+            return [one(f"{t}x{h}", 0.9 if t >= 4096 else None, "add", T=t, H=h) for h in HIDDEN for t in (1, 4096, 16384)]
         case "matvec":
             n, k = QWEN3["4B gate_up"]
             found = [one(name, 1.0, B=1, M=1, N=rows, K=columns) for name, (rows, columns) in QWEN3.items()]
