@@ -26,7 +26,7 @@ from tests.files import ROOT
 __all__ = ["repository"]
 
 BENCH = ROOT / "ci" / "bench"
-PROGRAMS = ("engine", "judges")
+PROGRAMS = ("engine", "judges", "kernels")
 CASES: dict[str, dict[str, Case]] = {program: import_module(f"ci.bench.{program}").CASES for program in PROGRAMS}
 EACH = [(program, name) for program in PROGRAMS for name in CASES[program]]
 SHARED = {

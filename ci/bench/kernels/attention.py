@@ -22,7 +22,7 @@ from ci.bench.kernels.candidates import ELEMENT, Candidate, Part, arguments, stu
 from ci.bench.markdown import grid, page
 
 if TYPE_CHECKING:
-    from ci.bench.kernels.candidates_gpu import Bench
+    from ci.bench.kernels.candidates_gpu import Candidates
 
 __all__ = ["arguments", "measure"]
 
@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     return study("attention", options, {one: parts(one) for one in CANDIDATES}, _bench, table)
 
 
-def _bench() -> type[Bench]:
+def _bench() -> type[Candidates]:
     from ci.bench.kernels.attention_gpu import AttentionBench
 
     return AttentionBench

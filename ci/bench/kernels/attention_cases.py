@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
+from ci.bench.kernels.launch import EPSILON, Tensors, past
 from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
 
-Tensors = dict[str, Any]
-"""torch tensors by parameter name."""
-EPSILON: Final = 1e-6
 LENGTHS: Final = (1, 17, 127, 129, 1000, 4096)
 MODEL: Final = {"HKV": 8, "G": 4}
 """Key-value heads and group size of Qwen3 4B and 8B."""
@@ -78,28 +76,6 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return []
 
 
-VOCABULARY: Final = 100
-"""Smaller than the random tokens of `advance`, so that some are refused."""
-
-
-def scalar_value(name: str, env: Mapping[str, int], constants: Mapping[str, Any]) -> int | float:
-    """The value of each scalar parameter."""
-    if "eps" in name:
-        return EPSILON
-    if name == "scale":
-        return float(constants["D"]) ** -0.5
-    if name == "vocab_size":
-        return VOCABULARY
-    if name == "past":
-        return past(env["T"], env["S"])
-    return 1
-
-
-def past(tokens: int, slots: int) -> int:
-    """Tokens in the cache before the new ones: 0 if the slots are just the new tokens' tiles, else all slots but three."""
-    return 0 if slots - tokens < 64 else slots - tokens - 3
-
-
 def adjust(manifest: Manifest, t: Tensors) -> None:
     """Set contents that random numbers do not have, in place."""
     if manifest.kernel == "decode_attention":
@@ -141,7 +117,7 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def fused(t: Tensors) -> Callable[[], object]:
+def fused(t: Tensors) -> Callable[[], Any]:
     """Torch's causal attention on the same cache; its operands are laid out in advance."""
     tokens, heads, group, width = t["q"].shape
     before = past(tokens, t["k_cache"].shape[0])

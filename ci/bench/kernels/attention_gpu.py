@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Final
 
 from ci.bench.kernels.attention import LIBRARIES, WIDTH
-from ci.bench.kernels.attention_cases import Tensors, fused, past
-from ci.bench.kernels.candidates_gpu import ALLOWED, Bench, Size
+from ci.bench.kernels.attention_cases import fused
+from ci.bench.kernels.candidates_gpu import ALLOWED, Candidates, Size
 from ci.bench.kernels.clock import measure
+from ci.bench.kernels.launch import Tensors, past
 
 torch: Any = importlib.import_module("torch")
 attention: Any = importlib.import_module("torch.nn.attention")
@@ -23,7 +24,7 @@ ROWS: Final = 64
 """Rows compared then at the beginning, the middle and the end."""
 
 
-class AttentionBench(Bench):
+class AttentionBench(Candidates):
     """The candidates on the device. Sizes are tokens, and slots of the cache: with a whole tile of slots to spare, the cache
     already has tokens."""
 
@@ -54,7 +55,7 @@ class AttentionBench(Bench):
         for name, (first, *_) in plans.items():
             sets[0]["out"].fill_(math.nan)
             self.launch(first)
-            self.worker.synchronize()
+            self.device.synchronize()
             errors[name] = compared(sets[0]["out"], sets[0])
         wrong = [f"{name}: {error:.2e}" for name, error in errors.items() if not error <= ALLOWED * errors["cuDNN"]]
         times = measure(runs, flops / 5e8)

@@ -22,7 +22,7 @@ from ci.bench.kernels import children
 from ci.evidence import ROOT
 
 if TYPE_CHECKING:
-    from ci.bench.kernels.candidates_gpu import Bench
+    from ci.bench.kernels.candidates_gpu import Candidates
 
 ARCH: Final = "sm_90"
 ELEMENT: Final = "bf16"
@@ -78,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def study(
-    case: str, options: argparse.Namespace, parts: Mapping[Candidate, Sequence[Part]], bench: Callable[[], type[Bench]],
+    case: str, options: argparse.Namespace, parts: Mapping[Candidate, Sequence[Part]], bench: Callable[[], type[Candidates]],
     table: Callable[[Mapping[str, Any]], str], **about: str,
 ) -> Outcome | int:  # fmt: skip
     """Build candidates from their kernels, check each, time those that are right; status 1 if one is not. `bench` imports what

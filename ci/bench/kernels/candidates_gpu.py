@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from ci.bench.kernels.cases import Tensors, find_artifacts
 from ci.bench.kernels.children import emit, end_if_lost
-from ci.bench.kernels.worker import Bench as Worker
+from ci.bench.kernels.launch import Bench, Entry, Tensors, find_artifacts
 
 torch: Any = importlib.import_module("torch")
 
@@ -23,18 +22,18 @@ ALLOWED: Final = 1.5
 Size = tuple[int, ...]
 
 
-class Bench:
+class Candidates:
     """The candidates on the device. `ODD` are sizes of the first check, `TIMED` those that are timed."""
 
     ODD: ClassVar[Sequence[Size]]
     TIMED: ClassVar[Sequence[Size]]
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self.worker = Worker()
-        self.gpu = self.worker.device.name
-        self.entries: dict[str, list[Any]] = {}
+        self.device = Bench()
+        self.gpu = self.device.device.name
+        self.entries: dict[str, list[Entry]] = {}
         for name in names:
-            found, broken = find_artifacts([folder / name / "artifacts"], self.worker.device.architecture)
+            found, broken = find_artifacts([folder / name / "artifacts"], self.device.device.architecture)
             assert found and not broken, broken
             self.entries[name] = sorted(found, key=lambda entry: KERNELS.index(entry.manifest.kernel))
 
@@ -74,7 +73,7 @@ class Bench:
         """The relative error of one launch, and the allowed error."""
         tensors = self.tensors(size)
         self.launch(self.planned(name, [tensors])[0])
-        self.worker.synchronize()
+        self.device.synchronize()
         return self.error_of(tensors)()
 
     def sets(self, size: Size, moved: int) -> list[Tensors]:
@@ -89,10 +88,10 @@ class Bench:
             between["parts"] = torch.full((count, *sets[0]["out"].shape), math.nan, device="cuda")
         return [[self._plan(entry, between | one) for entry in self.entries[name]] for one in sets]
 
-    def _plan(self, entry: Any, tensors: Tensors) -> Any:
-        return self.worker.plan(entry, {spec.name: tensors[spec.name] for spec in entry.manifest.tensors})
+    def _plan(self, entry: Entry, tensors: Tensors) -> Any:
+        return self.device.plan(entry, {spec.name: tensors[spec.name] for spec in entry.manifest.tensors})
 
     def launch(self, plans: Sequence[Any], overlap: bool = False) -> None:
         """One result; with `overlap` it may begin while the previous launch still runs."""
         for index, plan in enumerate(plans):
-            plan.launch(self.worker.stream(), overlap=overlap or index > 0)
+            plan.launch(self.device.stream(), overlap=overlap or index > 0)

@@ -12,55 +12,17 @@ import importlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from ci.bench.kernels import attention_cases, decode_cases, plain_cases
-from ci.bench.kernels.attention_cases import Tensors
+from ci.bench.kernels.launch import Bench, Entry, Tensors, scalar_value
 from tilec.artifact.records import Manifest, TensorSpec
-from tilec.runtime import TRUSTED, LaunchError, load_artifact
 from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 
 MEANING: Final = {**plain_cases.MEANING, **attention_cases.MEANING, **decode_cases.MEANING}
 """Each kernel as torch expressions: from a manifest and tensors, what is written."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One artifact on disk; `variant` distinguishes it from others of its kernel (folder and constants)."""
-
-    manifest: Manifest
-    cubin: bytes
-    variant: str
-
-    @property
-    def dtype(self) -> str:
-        """The element type that the kernel is specialised for, or that of the first float tensor."""
-        if "E" in self.manifest.constants:
-            return str(self.manifest.constants["E"])
-        return next((spec.dtype for spec in self.manifest.tensors if spec.dtype[0] in "fb"), "i32")
-
-
-def find_artifacts(folders: list[Path], arch: str) -> tuple[list[Entry], list[str]]:
-    """Every readable artifact for `arch` below the folders, and a message for each unreadable one."""
-    entries: list[Entry] = []
-    broken: list[str] = []
-    for folder in folders:
-        for path in sorted(folder.rglob("*.json")):
-            if not path.with_suffix(".cubin").exists():
-                continue
-            try:
-                manifest, cubin = load_artifact(path)
-            except LaunchError as error:
-                broken.append(f"{path}: {error}")
-                continue
-            if manifest.arch == arch:
-                constants = " ".join(f"{key}={value}" for key, value in sorted(manifest.constants.items()))
-                prefix = f"{folder.name}: " if len(folders) > 1 else ""
-                entries.append(Entry(manifest, cubin, f"{prefix}{constants} threads={manifest.block}"))
-    return entries, broken
 
 
 def fits(manifest: Manifest, dims: Mapping[str, int]) -> bool:
@@ -142,20 +104,6 @@ def guards_intact(tensors: Tensors) -> bool:
     return True
 
 
-def arguments(manifest: Manifest, tensors: Tensors) -> dict[str, Any]:
-    """Launch arguments: the tensors and the scalars."""
-    shapes = {
-        str(expr): extent for spec in manifest.tensors for expr, extent in zip(spec.dims, tensors[spec.name].shape, strict=True)
-    }
-    scalars = {spec.name: attention_cases.scalar_value(spec.name, shapes, manifest.constants) for spec in manifest.scalars}
-    return {**tensors, **scalars}
-
-
-def values_option(manifest: Manifest) -> dict[str, Any]:
-    """`TRUSTED` for all value checks: the random integers are drawn inside the stated range, so timing need not check them."""
-    return {check.tensor: TRUSTED for check in manifest.value_checks}
-
-
 def bytes_moved(manifest: Manifest, tensors: Tensors) -> int:
     """Minimum traffic: each input read once, each output written once; of a gathered table only the gathered rows count."""
     known = attention_cases.bytes_moved(manifest, tensors)
@@ -229,9 +177,7 @@ def _integers(manifest: Manifest, dims: Mapping[str, int]) -> dict[str, int]:
     """Constants and integer scalars by name."""
     env = {**dims, **_constants(manifest)}
     return _constants(manifest) | {
-        spec.name: int(attention_cases.scalar_value(spec.name, env, manifest.constants))
-        for spec in manifest.scalars
-        if spec.dtype[0] in "iu"
+        spec.name: int(scalar_value(spec.name, env, manifest.constants)) for spec in manifest.scalars if spec.dtype[0] in "iu"
     }
 
 
@@ -243,6 +189,17 @@ class Comparison:
     ours: tuple[float, float]
     torch: tuple[float, float]
     ok: bool
+
+
+def launched(bench: Bench, entry: Entry, tensors: Tensors) -> list[Comparison]:
+    """Launch on these tensors, and compare what was written with float64."""
+    written = {spec.name for spec in entry.manifest.tensors if spec.access != "in"}
+    before = {name: tensor.clone() if name in written else tensor for name, tensor in tensors.items()}
+    bench.plan(entry, tensors).launch(bench.stream())
+    bench.synchronize()
+    for name, value in MEANING[entry.manifest.kernel](entry.manifest, before).items() if bench.dry else ():
+        tensors[name].copy_(value)
+    return compare(before, tensors, entry.manifest)
 
 
 def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:

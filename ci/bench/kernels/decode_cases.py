@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ci.bench.kernels import attention_cases
-from ci.bench.kernels.attention_cases import Tensors
+from ci.bench.kernels.launch import EPSILON, VOCABULARY, Tensors
 from tilec.artifact.records import Manifest
 from tilec.target.dtypes import DTYPES
 
@@ -68,7 +68,7 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
 def _scaled(t: Tensors) -> Any:
     """`x @ w.T` times each row's scale."""
     x, squares = t["x"], t["squares"]
-    scale = (squares.sum(1, keepdim=True) / x.shape[1] + attention_cases.EPSILON).rsqrt()
+    scale = (squares.sum(1, keepdim=True) / x.shape[1] + EPSILON).rsqrt()
     return ((x @ t["w"].T).to(squares.dtype) * scale).to(x.dtype)
 
 
@@ -110,7 +110,7 @@ def _embedding_scaled(manifest: Manifest, t: Tensors) -> Tensors:
 def _advance_rows(manifest: Manifest, t: Tensors) -> Tensors:
     """Each row's token if it is valid, else 0, and its next position; an inactive row's position is unchanged."""
     following = t["positions"] + t["going"]
-    chosen = torch.where((t["token"] >= 0) & (t["token"] < attention_cases.VOCABULARY), t["token"], 0)
+    chosen = torch.where((t["token"] >= 0) & (t["token"] < VOCABULARY), t["token"], 0)
     return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
 
 

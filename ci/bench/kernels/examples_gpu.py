@@ -44,7 +44,7 @@ through `tilec.op` on torch tensors, random data. Error: the largest difference 
 (`ci/bench/kernels/examples_problems.py`), at an odd size and at the one that is timed; 0 where a kernel moves what it reads.
 TB/s: the bytes that must be read and written at least. Shares: of the rate of torch's add with as many bytes in the same run,
 in brackets where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes
-next to nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `examples/kernels/baseline.py`."""
+next to nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `baseline.py` there."""
 SHARE: Final = 0.9
 """Required share of the rate of torch's add, for memory-bound kernels."""
 

@@ -19,8 +19,7 @@ from ci.bench.front import Outcome
 from ci.bench.kernels.candidates import ELEMENT, Part, build
 
 if TYPE_CHECKING:
-    from ci.bench.kernels.cases import Entry
-    from ci.bench.kernels.worker import Bench
+    from ci.bench.kernels.launch import Bench, Entry
 
 VARIANTS: Final = {
     "add": ("BLOCK", {1000: 1024, 1023: 1024, 2880: 2816}),
@@ -57,8 +56,7 @@ def _part(kernel: str) -> Part:
 
 def measured(folder: Path) -> dict[str, Any]:
     """All results: times and the share of the neighbour's speed per kernel and extent; `wrong` and `slow` as messages."""
-    from ci.bench.kernels.cases import find_artifacts
-    from ci.bench.kernels.worker import Bench
+    from ci.bench.kernels.launch import Bench, find_artifacts
 
     bench, slow = Bench(), list[str]()
     entries, wrong = find_artifacts([folder / "artifacts" / "build"], bench.device.architecture)
@@ -81,12 +79,12 @@ def measured(folder: Path) -> dict[str, Any]:
 
 def _check(bench: Bench, entry: Entry) -> list[str]:
     """The errors of an artifact, at every checked size."""
-    from ci.bench.kernels.cases import checked_sizes, guards_intact, make_tensors
+    from ci.bench.kernels.cases import checked_sizes, guards_intact, launched, make_tensors
 
     wrong: list[str] = []
     for dims in checked_sizes(entry.manifest):
         tensors = make_tensors(entry.manifest, dims, bench.device_name)
-        wrong += [f"{entry.variant} {dims}: {result}" for result in bench.run(entry, tensors) if not result.ok]
+        wrong += [f"{entry.variant} {dims}: {result}" for result in launched(bench, entry, tensors) if not result.ok]
         wrong += [] if guards_intact(tensors) else [f"{entry.variant} {dims}: wrote outside"]
     return wrong
 

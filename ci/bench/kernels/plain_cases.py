@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from ci.bench.kernels.attention_cases import EPSILON, VOCABULARY, Tensors
+from ci.bench.kernels.launch import EPSILON, VOCABULARY, Tensors
 from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ci.bench.kernels import attention_cases
-from ci.bench.kernels.attention_cases import Tensors
 from ci.bench.kernels.cases import MEANING
+from ci.bench.kernels.launch import Tensors, past
 from tilec.artifact.records import Manifest
 
 torch: Any = importlib.import_module("torch")
@@ -80,7 +80,7 @@ def problems(kernel: str) -> list[Problem]:
             return [one(name, B=1, HKV=8, G=g, P=64) for name, g in models]
         case "flash_attention":
             return [
-                one(f"{t} after {attention_cases.past(t, s)}", flops=_causal_flops(t, s), T=t, S=s, HKV=8, G=4)
+                one(f"{t} after {past(t, s)}", flops=_causal_flops(t, s), T=t, S=s, HKV=8, G=4)
                 for t, s in ((512, 512), (4096, 4096), (8192, 8192), (1000, 8192))
             ]
         case "qk_norm_rope_kv":
@@ -115,7 +115,7 @@ def problems(kernel: str) -> list[Problem]:
 
 def _causal_flops(tokens: int, slots: int) -> float:
     """FLOPs of two products of width 128 for each pair of a query (32 heads) and a visible key."""
-    return 4.0 * 128 * 32 * tokens * (attention_cases.past(tokens, slots) + (tokens + 1) / 2)
+    return 4.0 * 128 * 32 * tokens * (past(tokens, slots) + (tokens + 1) / 2)
 
 
 def library_run(problem: Problem, manifest: Manifest, tensors: Tensors, total_bytes: int) -> tuple[str, Callable[[], object]]:

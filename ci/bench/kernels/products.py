@@ -27,7 +27,7 @@ from ci.bench.kernels.candidates import ELEMENT, Candidate, Part, arguments, stu
 from ci.bench.markdown import line, page
 
 if TYPE_CHECKING:
-    from ci.bench.kernels.candidates_gpu import Bench
+    from ci.bench.kernels.candidates_gpu import Candidates
 
 __all__ = ["arguments", "measure"]
 
@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     return study("products", options, {one: parts(one) for one in CANDIDATES}, _bench, table, element=ELEMENT)
 
 
-def _bench() -> type[Bench]:
+def _bench() -> type[Candidates]:
     from ci.bench.kernels.products_gpu import ProductsBench
 
     return ProductsBench

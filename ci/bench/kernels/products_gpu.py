@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ci.bench.kernels.attention_cases import Tensors
-from ci.bench.kernels.candidates_gpu import ALLOWED, Bench, Size
+from ci.bench.kernels.candidates_gpu import ALLOWED, Candidates, Size
 from ci.bench.kernels.clock import measure
+from ci.bench.kernels.launch import Tensors
 from ci.bench.kernels.products import CUBLAS, OVERLAPPED, TRITON, UNMERGED
 from ci.bench.kernels.triton_products import TritonProducts
 
@@ -30,7 +30,7 @@ KEPT: Final = 4
 Plans = Sequence[Sequence[Any]]
 
 
-class ProductsBench(Bench):
+class ProductsBench(Candidates):
     """The candidates on the device. Sizes are M, N and K; for small M, reading the weights dominates."""
 
     ODD = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
@@ -92,7 +92,7 @@ class ProductsBench(Bench):
             tensors["out"].fill_(math.nan)
             for one in launches:
                 self.launch(one, overlap)
-            self.worker.synchronize()
+            self.device.synchronize()
             error, allowed = error_of()
             if not error <= allowed:
                 found.append(f"{name}{OVERLAPPED * overlap}: {error:.2e}")

@@ -28,8 +28,8 @@ from ci.evidence.digests import short
 from ci.evidence.verdicts import Budget, Verdict, Verdicts, key
 
 BASIS: Final = (
-    "ci/bench/kernels/sanitize_gpu.py", "ci/bench/kernels/cases.py", "ci/bench/kernels/attention_cases.py",
-    "ci/bench/kernels/decode_cases.py",
+    "ci/bench/kernels/sanitize_gpu.py", "ci/bench/kernels/launch.py", "ci/bench/kernels/cases.py",
+    "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py",
 )  # fmt: skip
 """Sources that a verdict on a CUBIN depends on."""
 CLEAN: Final = "clean"
@@ -73,7 +73,8 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     found = artifacts(options.folder, options.only, f"{Digests(ROOT).sources(BASIS)} {options.sizes}")
     runs = [(tool, own) for own in found.values() for tool in TOOLS]
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda run: run_tool(*run, kept, options, budget), runs))
+        begun = [pool.submit(run_tool, tool, own, kept, options, budget) for tool, own in runs]
+        results = [run.result() for run in begun]
     for (tool, own), result in zip(runs, results, strict=True):
         _keep(kept, tool, own, result)
     cases = [artifact.case(tool) for tool, own in runs for artifact in own]
@@ -142,7 +143,8 @@ def _keep(kept: Verdicts, tool: str, own: list[Artifact], result: dict[str, Any]
 
 def launch_all(folder: Path, stems: list[str], sizes: int) -> int:
     """Launch some artifacts at their smallest sizes, in a child."""
-    from ci.bench.kernels.cases import arguments, checked_sizes, make_tensors, values_option
+    from ci.bench.kernels.cases import checked_sizes, make_tensors
+    from ci.bench.kernels.launch import arguments, values_option
     from tilec.runtime import Device, Kernel, TensorView, load_artifact
 
     device = Device()

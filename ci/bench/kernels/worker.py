@@ -1,7 +1,4 @@
-"""The child of `kernels_gpu`: checks and times kernels one after the other, with one record per result.
-
-`Bench`, the device with its loaded kernels, is also what the other cases launch with.
-"""
+"""The child of `kernels_gpu`: checks and times kernels one after the other, with one record per result."""
 
 from __future__ import annotations
 
@@ -16,26 +13,21 @@ from typing import Any, Final
 from ci.bench.kernels.cases import (
     MEANING,
     Comparison,
-    Entry,
-    Tensors,
-    arguments,
     bytes_moved,
     checked_sizes,
-    compare,
-    find_artifacts,
     fits,
     guards_intact,
+    launched,
     make_tensors,
     make_written,
-    values_option,
 )
 from ci.bench.kernels.children import emit, end_if_lost
 from ci.bench.kernels.clock import measure
+from ci.bench.kernels.launch import Bench, Entry, Tensors, find_artifacts
 from ci.bench.kernels.problems import Problem, library_run, problems
 from ci.evidence import ROOT, Digests
 from ci.evidence.digests import short
 from ci.evidence.verdicts import Verdicts, key
-from tilec.runtime import Device, Kernel, TensorView
 
 torch: Any = importlib.import_module("torch")
 
@@ -47,62 +39,13 @@ ROTATED_BYTES: Final = 600_000_000
 EXPECTED_BYTES_PER_US: Final = 3.5e6
 EXPECTED_FLOPS_PER_US: Final = 3e8
 BASIS: Final = (
-    "ci/bench/kernels/worker.py", "ci/bench/kernels/cases.py", "ci/bench/kernels/plain_cases.py",
-    "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py", "tilec/runtime",
+    "ci/bench/kernels/worker.py", "ci/bench/kernels/launch.py", "ci/bench/kernels/cases.py",
+    "ci/bench/kernels/plain_cases.py", "ci/bench/kernels/attention_cases.py", "ci/bench/kernels/decode_cases.py",
+    "tilec/runtime",
 )  # fmt: skip
 """Sources that a verdict on a CUBIN depends on."""
 OVERLAPPED: Final = ", overlapped"
 """Marks launches that may begin while the previous one still runs."""
-
-
-class Bench:
-    """The device, with each kernel loaded once; `dry`: a processor with a driver that launches nothing."""
-
-    def __init__(self, dry: bool = False) -> None:
-        self.dry = dry
-        self.device_name = "cpu" if dry else "cuda"
-        if dry:
-            self.device = Device(importlib.import_module("tests.runtime.fake_driver").FakeDriver())
-        else:
-            torch.zeros(1, device="cuda")  # makes torch's context current before `Device` looks for one
-            self.device = Device()
-        self._loaded: dict[int, tuple[Entry, Kernel]] = {}  # keeps the entry alive, because `id`s of deleted objects are reused
-
-    def kernel(self, entry: Entry) -> Kernel:
-        """The entry's kernel on the device."""
-        if id(entry) not in self._loaded:
-            self._loaded[id(entry)] = entry, Kernel(entry.manifest, entry.cubin, self.device)
-        return self._loaded[id(entry)][1]
-
-    def plan(self, entry: Entry, tensors: Tensors) -> Any:
-        """A checked launch on torch tensors."""
-        given = arguments(entry.manifest, tensors)
-        if self.dry:
-            types = {spec.name: spec.dtype for spec in entry.manifest.tensors}
-            given |= {
-                name: TensorView(t.data_ptr() // 256 * 256, types[name], tuple(t.shape), t.stride())
-                for name, t in tensors.items()
-            }
-        return self.kernel(entry).plan(given, values=values_option(entry.manifest))
-
-    def run(self, entry: Entry, tensors: Tensors) -> list[Comparison]:
-        """Launch on these tensors, and compare what was written with float64."""
-        written = {spec.name for spec in entry.manifest.tensors if spec.access != "in"}
-        before = {name: tensor.clone() if name in written else tensor for name, tensor in tensors.items()}
-        self.plan(entry, tensors).launch(self.stream())
-        self.synchronize()
-        for name, value in MEANING[entry.manifest.kernel](entry.manifest, before).items() if self.dry else ():
-            tensors[name].copy_(value)
-        return compare(before, tensors, entry.manifest)
-
-    def stream(self) -> int:
-        """Torch's current stream, which is the capturing one inside a capture."""
-        return 0 if self.dry else int(torch.cuda.current_stream().cuda_stream)
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        if not self.dry:
-            torch.cuda.synchronize()
 
 
 def work(folders: list[Path], only: Sequence[str], dry: bool) -> int:
@@ -150,7 +93,7 @@ def _check(bench: Bench, entry: Entry, kept: Verdicts | None, basis: str) -> boo
         count += 1
         try:
             tensors = make_tensors(entry.manifest, dims, bench.device_name)
-            results = bench.run(entry, tensors)
+            results = launched(bench, entry, tensors)
             text = "" if guards_intact(tensors) else "bytes beside the tensor were written"
         except Exception as error:
             emit("wrong", **about, dims=dims, text=f"{type(error).__name__}: {error}"[:500])
@@ -215,7 +158,7 @@ def _time_problem(bench: Bench, problem: Problem, dtype: str, entries: list[Entr
     sets += [make_tensors(manifest, dims, bench.device_name) for _ in range(rotations - 1)]
     alternatives: dict[str, Sequence[Any]] = {}
     for entry in entries:
-        if _all_right(entry, dims, bench.run(entry, make_written(entry.manifest, sets[0]))):
+        if _all_right(entry, dims, launched(bench, entry, make_written(entry.manifest, sets[0]))):
             alternatives |= _launches(bench, entry, sets)
     if not alternatives:
         return
