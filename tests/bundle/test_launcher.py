@@ -103,14 +103,14 @@ def test_it_launches_what_the_python_launcher_does(
 
 
 def test_the_program_that_a_gpu_runs(bundle: Path, stub: Path, tmp_path: Path) -> None:
-    """`ci/bench/c_launcher.c` compiles without a warning, and finds that invalid launches are refused."""
+    """`ci/bench/kernels/c_launcher.c` compiles without a warning, and finds that invalid launches are refused."""
     assert (
         commands.run(
             ["bundle", "launcher", str(bundle), "-k", "add", "-k", "rms_norm", "-o", str(tmp_path), "--prefix", "layer"]
         )
         == 0
     )
-    compiled("-I", tmp_path, ROOT / "ci/bench/c_launcher.c", tmp_path / "layer.c", "-o", tmp_path / "program")
+    compiled("-I", tmp_path, ROOT / "ci/bench/kernels/c_launcher.c", tmp_path / "layer.c", "-o", tmp_path / "program")
     for name, size in (("x", 37 * 2048), ("y", 37 * 2048), ("weight", 2048)):
         (tmp_path / name).write_bytes(bytes(size))
     found = subprocess.run(

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from ci.bench import front
 from ci.bench.judges import programs, soundness, source_mutants
+from ci.bench.kernels import CASES, sanitize_gpu
 from ci.evidence.digests import Digests
 from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
 from tests.evidence.repository import write
@@ -25,9 +27,6 @@ from tests.programs.machines import Outcome
 from tests.programs.workers import Job
 from tests.source_mutation.sites import Mutant, function_tree, mutants
 from tilec.target.targets import Target
-
-sys.path.append(str(ROOT / "ci" / "bench"))
-import sanitize_gpu
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
@@ -199,13 +198,13 @@ def test_every_mutant_of_a_file_has_its_function() -> None:
 
 
 FAKE = f"""#!{sys.executable}
-import sys, pathlib
-tool, stems = sys.argv[2], sys.argv[sys.argv.index("--worker") + 1].split(",")
+import json, sys, pathlib
+tool, stems = sys.argv[2], json.loads(sys.argv[sys.argv.index("--child") + 1])
 with open(pathlib.Path(__file__).parent / "calls", "a") as file:
     file.write(tool + " " + ",".join(stems) + "\\n")
 print("ERROR SUMMARY: " + ("1 errors" if tool == "racecheck" and "bad" in stems else "0 errors"))
 for stem in stems:
-    print("launches", stem, 2)
+    print("@" + json.dumps(dict(kind="launched", artifact=stem, launches=2)))
 sys.exit(9 if tool == "racecheck" and "bad" in stems else 0)
 """
 
@@ -219,14 +218,15 @@ def test_a_cubin_is_not_sanitized_twice(tmp_path: Path, monkeypatch: pytest.Monk
         write(built / f"{stem}.json", json.dumps({"kernel": "add"}))
         write(built / f"{stem}.cubin", stem)
     monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
-    monkeypatch.setattr(sys, "argv", ["sanitize_gpu.py", str(built), "--out", str(out), "--jobs", "1"])
+    _, options = front.parse("kernels", CASES, ["sanitize_gpu", str(built), "--out", str(out), "--jobs", "1"])
     monkeypatch.setattr(sanitize_gpu, "Verdicts", lambda name: Verdicts(name, out / "verdicts"))
 
     def run() -> tuple[int, list[str], list[int]]:
         (tool.parent / "calls").write_text("")
-        status = sanitize_gpu.main()
-        results = json.loads((out / "sanitize_gpu.json").read_text())["results"]
-        return status, (tool.parent / "calls").read_text().splitlines(), [result["launches"] for result in results]
+        found = sanitize_gpu.measure(options)
+        assert isinstance(found, front.Outcome)
+        launches = [result["launches"] for result in found.data["results"]]
+        return found.status, (tool.parent / "calls").read_text().splitlines(), launches
 
     everything = [f"{name} add-1,add-2" for name in sanitize_gpu.TOOLS]
     assert run() == (0, everything, [4] * 4)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,13 @@ KERNELS = sorted(path.stem for path in (ROOT / "kernels_src").glob("*.py") if "@
 @cache
 def bench() -> tuple[Any, Any]:
     """The case module and the device with its loaded kernels; imported late, since a machine without a GPU has no torch."""
-    sys.path.append(str(ROOT / "ci" / "bench"))
-    return importlib.import_module("gpu_cases"), importlib.import_module("gpu_worker").Bench(dry=False)
+    return importlib.import_module("ci.bench.kernels.cases"), importlib.import_module("ci.bench.kernels.launch").Bench()
 
 
 @cache
 def artifacts() -> list[Any]:
-    cases, device = bench()
-    entries, broken = cases.find_artifacts([ARTIFACTS], device.device.architecture)
+    _, device = bench()
+    entries, broken = importlib.import_module("ci.bench.kernels.launch").find_artifacts([ARTIFACTS], device.device.architecture)
     assert not broken
     return entries
 
@@ -49,10 +47,7 @@ def test_every_artifact_is_right_at_every_size(kernel: str) -> None:
     for entry in (entry for entry in artifacts() if entry.manifest.kernel == kernel):
         for dims in cases.checked_sizes(entry.manifest):
             tensors = cases.make_tensors(entry.manifest, dims, "cuda")
-            before = {name: tensor.clone() for name, tensor in tensors.items()}
-            device.plan(entry, tensors).launch(device.stream())
-            device.synchronize()
-            for result in cases.compare(before, tensors, entry.manifest):
+            for result in cases.launched(device, entry, tensors):
                 assert result.ok, (entry.variant, dims, result)
             assert cases.guards_intact(tensors), (entry.variant, dims)
             checked += 1

@@ -1,7 +1,7 @@
 """A stub of PyTorch: the part that `tilec.ops.torch_op` uses, on tensors of a fake device.
 
-Tests with it show that ours calls PyTorch as this file models it; `ci/bench/torch_ops.py` shows on a GPU that the model is
-right.
+Tests with it show that ours calls PyTorch as this file models it; `python ci/bench/kernels.py torch_ops` shows on a GPU that
+the model is right.
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "ci" / "bench"))
-import gpu_report
-
+from ci.bench.kernels import children, report
 from ci.evidence.verdicts import Verdict, Verdicts
 
 
@@ -45,28 +43,61 @@ CHECKED = {
         ([{"kind": "wrong", "kernel": "add", "variant": "a", "dims": {"N": 7}, "text": "bytes next to the tensor"}], 1),
     ],
 )
-def test_exit_code(records: list[dict[str, Any]], expected: int, tmp_path: Path) -> None:
-    assert gpu_report.write_report(records, tmp_path, 1.0) == expected
-    assert json.loads((tmp_path / "kernels_gpu.json").read_text())["records"] == records
+def test_exit_code(records: list[dict[str, Any]], expected: int) -> None:
+    assert report.report(records)[1] == bool(expected)
 
 
-def test_a_wrong_kernel_is_named_with_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_kernel_is_named_with_its_size() -> None:
     wrong = {"kind": "wrong", "kernel": "add", "variant": "BLOCK=8", "dims": {"N": 7}, "text": "", "output": "out",
              "ours": ["nan", "nan"], "torch": ["0.001", "0.002"]}  # fmt: skip
-    gpu_report.write_report([CHECKED, wrong], tmp_path, 1.0)
-    line = next(line for line in capsys.readouterr().out.splitlines() if "WRONG" in line)
+    line = next(line for line in report.report([CHECKED, wrong])[0].splitlines() if "WRONG" in line)
     assert "add (BLOCK=8) at {'N': 7}" in line
     assert "nan" in line
 
 
 def test_passed_results_are_kept_by_cubin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of a run and those from the file are in the next file; cubins that the run did not see are dropped."""
-    monkeypatch.setattr(gpu_report, "Verdicts", lambda name: Verdicts(name, tmp_path / "before"))
+    monkeypatch.setattr(report, "Verdicts", lambda name: Verdicts(name, tmp_path / "before"))
     old_verdicts = Verdicts("kernels_gpu", tmp_path / "before")
     old_verdicts.add("add:a", ["11111111"], Verdict("right", {"sizes": 9}))
     old_verdicts.add("add:gone", ["22222222"], Verdict("right", {"sizes": 9}))
     records = [{**CHECKED, "kept": "11111111"}, {**CHECKED, "case": "add:b", "key": "33333333", "right": False}]
-    gpu_report.keep_verdicts(records, tmp_path, every=True)
+    report.keep_verdicts(records, tmp_path, every=True)
     new_verdicts = Verdicts("kernels_gpu", tmp_path / "verdicts")
     assert {case: line.verdict.word for case, line in new_verdicts.lines.items()} == {"add:a": "right", "add:b": "wrong"}
     assert new_verdicts.find("add:b", "33333333") is not None and new_verdicts.find("add:b", "11111111") is None
+
+
+CHILD = """
+import json, os, sys, time
+from ci.bench.kernels.children import emit
+names = json.loads(sys.argv[-1]) or ["add", "dies", "hangs", "matmul"]
+emit("todo", kernels=names)
+print("a line for people")
+for name in names:
+    emit("begin", kernel=name)
+    if name == "dies":
+        os._exit(7)
+    if name == "hangs":
+        time.sleep(60)
+    emit("timed", kernel=name)
+    emit("end", kernel=name)
+"""
+
+
+def test_a_child_that_fails_loses_only_its_own_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "command", lambda case, given, names: [sys.executable, "-c", CHILD, json.dumps(names)])
+    monkeypatch.setattr(children, "SILENCE_SECONDS", 2.0)
+    found = [(one["kind"], one["kernel"], one.get("text")) for one in children.run("kernels_gpu", [], [])]
+    assert found == [
+        ("timed", "add", None), ("problem", "dies", "the process died with status 7"),
+        ("problem", "hangs", "hung or out of time"), ("timed", "matmul", None),
+    ]  # fmt: skip
+    (late,) = children.run("kernels_gpu", [], ["add", "dies"], seconds=-1)
+    assert (late["kernel"], late["text"]) == ("add,dies", "not run: out of time")
+
+
+def test_a_child_that_cannot_start_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "command", lambda case, given, names: [sys.executable, "-c", "raise SystemExit(5)"])
+    (one,) = children.run("products", [], ["a", "b"])
+    assert (one["kernel"], one["text"]) == ("between kernels", "the process died with status 5")
