@@ -71,7 +71,7 @@ def table(states: Mapping[str, Status], made: Mapping[str, str], *, long: bool, 
 
 
 def _basis(entry: Entry, *, long: bool) -> str:
-    short_names = [re.sub(r"^(source|version):(tilec/|ci/bench/((engine|judges|kernels)/)?)?", "", name) for name in entry.rests_on]
+    short_names = [re.sub(r"^(source|version):(tilec/|ci/bench/(\w+/)?)?", "", name) for name in entry.rests_on]
     text = ", ".join(short_names)
     return text if long or len(text) <= 90 else f"{text[:87]}..."
 

@@ -1,4 +1,4 @@
-"""Cases of `python ci/bench/kernels.py`: built kernels on the GPU of this machine, beside torch, cuBLAS, cuDNN and Triton.
+"""Cases of `python ci/bench/kernels.py`: built kernels on the GPU of this machine, and the libraries they are compared with.
 
 Each case is a module (`ci/bench/front.py` says what it has), which needs no torch before it measures; the other modules are
 parts of some of them.
@@ -11,9 +11,9 @@ from ci.bench.front import Case
 CASES: Final = {
     "kernels_gpu": Case("every built kernel against float64 and torch", defaults={"budget": 280.0}),
     "sanitize_gpu": Case("every built kernel under compute-sanitizer", defaults={"jobs": 4}),
-    "attention": Case("candidates of attention at prefill beside torch's"),
-    "products": Case("candidates of the matrix product beside cuBLAS and Triton"),
-    "examples_gpu": Case("the kernels of `examples/kernels` beside torch's operators"),
+    "attention": Case("candidates of attention at prefill and torch's"),
+    "products": Case("candidates of the matrix product cuBLAS's and Triton's"),
+    "examples_gpu": Case("the kernels of `examples/kernels` and torch's operators"),
     "extents_gpu": Case("`add` and `rms_norm` at extents that are no powers of two"),
     "torch_ops": Case("`tilec.op` in PyTorch: eager, compiled, captured; the host's time of a call"),
     "c_launcher": Case("a bundle's kernels launched from C"),

@@ -172,13 +172,8 @@ def _decode_merge(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _qk_norm_rope_kv(manifest: Manifest, t: Tensors) -> Tensors:
-    count = t["k_cache"].shape[1]
-    queries, keys, values = t["qkv"].split([t["q"].shape[1], count, count], dim=1)
-    cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
-    slots = t["slots"].long()
-    k_cache[slots], v_cache[slots] = rotated(keys, t.get("k_weight"), cos, sin), values
-    return {"q": rotated(queries, t.get("q_weight"), cos, sin), "k_cache": k_cache, "v_cache": v_cache}
+    queries, keys, values = new_rows(t)
+    return {"q": queries, **_kv_update(manifest, {**t, "k": keys, "v": values})}
 
 
 def rotated(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
@@ -187,18 +182,32 @@ def rotated(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
 
-def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Tensors:
-    heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
-    queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
+def new_rows(t: Tensors) -> tuple[Any, Any, Any]:
+    """Rotated queries and keys, normalized if there are weights, and values: (B, heads, D) each."""
+    heads = t["k_cache"].shape[-2]
+    queries, keys, values = t["qkv"].split([t["qkv"].shape[1] - 2 * heads, heads, heads], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    queries, keys = rotated(queries, t.get("q_weight"), cos, sin), rotated(keys, t.get("k_weight"), cos, sin)
-    k_cache, v_cache, out = t["k_cache"].clone(), t["v_cache"].clone(), torch.empty_like(t["out"], dtype=queries.dtype)
-    for b, length in enumerate(t["lengths"].tolist()):
-        k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
+    return rotated(queries, t.get("q_weight"), cos, sin), rotated(keys, t.get("k_weight"), cos, sin), values
+
+
+def appended(t: Tensors, slots: list[int]) -> tuple[Any, Tensors]:
+    """Rotated queries, and caches with each sequence's new row in its slot."""
+    queries, keys, values = new_rows(t)
+    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
+    for b, slot in enumerate(slots):
+        k_cache[b, slot], v_cache[b, slot] = keys[b], values[b]
+    return queries, {"k_cache": k_cache, "v_cache": v_cache}
+
+
+def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Tensors:
+    lengths, heads, group = t["lengths"].tolist(), t["k_cache"].shape[2], int(manifest.constants["G"])
+    queries, caches = appended(t, [length - 1 for length in lengths])
+    out = torch.empty_like(t["out"], dtype=queries.dtype)
+    for b, length in enumerate(lengths):
         query = queries[b].view(1, heads, group, -1).transpose(0, 1)  # one row per query head of the group
-        scores = torch.einsum("htgd,shd->htgs", query, k_cache[b, :length]) * query.shape[-1] ** -0.5
-        out[b] = torch.einsum("htgs,shd->thgd", scores.softmax(-1), v_cache[b, :length])[0]
-    return {"out": out, "k_cache": k_cache, "v_cache": v_cache}
+        scores = torch.einsum("htgd,shd->htgs", query, caches["k_cache"][b, :length]) * query.shape[-1] ** -0.5
+        out[b] = torch.einsum("htgs,shd->thgd", scores.softmax(-1), caches["v_cache"][b, :length])[0]
+    return {"out": out, **caches}
 
 
 def _kv_update(manifest: Manifest, t: Tensors) -> Tensors:

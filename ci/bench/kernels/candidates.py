@@ -121,11 +121,16 @@ def built(folder: Path, parts: Sequence[Part]) -> bool:
     return all(any(folder.glob(f"artifacts/build/{ARCH}a/{part.kernel}-*.cubin")) for part in parts)
 
 
-def build(parts: Sequence[Part], folder: Path) -> int:
-    """Write a project with these kernels of `kernels_src` and build it; returns the exit status."""
+def write(parts: Sequence[Part], folder: Path, more: str = "") -> None:
+    """Write a project with these kernels of `kernels_src`; `more` is of its build file."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
     for name in (*SHARED, *(part.kernel for part in parts)):
         shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
-    head = f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n'
-    (folder / "build.toml").write_text("\n".join([head, *(part.table for part in parts)]), encoding="utf-8")
+    tables = [f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]', more, *(part.table for part in parts)]
+    (folder / "build.toml").write_text("\n".join(tables), encoding="utf-8")
+
+
+def build(parts: Sequence[Part], folder: Path) -> int:
+    """Write a project and build it; returns the exit status."""
+    write(parts, folder)
     return subprocess.run([sys.executable, "-P", "-m", "tilec", "build", "--project", str(folder)], check=False).returncode

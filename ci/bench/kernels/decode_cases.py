@@ -114,30 +114,14 @@ def _advance_rows(manifest: Manifest, t: Tensors) -> Tensors:
     return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
 
 
-def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Any, Any, Any]:
-    """Rotated queries and keys, normalized if there are weights, and values."""
-    heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
-    queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
-    cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    queries = attention_cases.rotated(queries, t.get("q_weight"), cos, sin)
-    return queries, attention_cases.rotated(keys, t.get("k_weight"), cos, sin), values
-
-
 def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Tensors:
-    _, keys, values = _new_rows(manifest, t)
-    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
-    for b, slot in enumerate(t["slots"].tolist()):
-        k_cache[b, slot], v_cache[b, slot] = keys[b], values[b]
-    return {**attention_cases.MEANING["decode_merge"](manifest, t), "k_cache": k_cache, "v_cache": v_cache}
+    _, caches = attention_cases.appended(t, t["slots"].tolist())
+    return {**attention_cases.MEANING["decode_merge"](manifest, t), **caches}
 
 
 def _rotary_decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
-    queries, keys, values = _new_rows(manifest, t)
-    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
-    for b, length in enumerate(t["lengths"].tolist()):
-        k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
-    shape = (len(queries), k_cache.shape[2], -1, queries.shape[-1])
-    inner = {**t, "q": queries.reshape(shape), "k_cache": k_cache, "v_cache": v_cache}
+    queries, caches = attention_cases.appended(t, [length - 1 for length in t["lengths"].tolist()])
+    inner = {**t, **caches, "q": queries.reshape(len(queries), t["k_cache"].shape[2], -1, queries.shape[-1])}
     return attention_cases.MEANING["decode_attention"](manifest, inner)
 
 

@@ -106,7 +106,7 @@ Found = tuple[float, str]
 
 
 def table(data: Mapping[str, Any]) -> str:
-    """The best candidate at each shape beside cuBLAS and Triton, means, and all ratios."""
+    """The best candidate at each shape, cuBLAS and Triton; means; all ratios."""
     rows = data["rows"]
     ratios = [{name: row["us"][CUBLAS] / us for name, us in row["us"].items()} for row in rows]
     ours = [{name: ratio for name, ratio in one.items() if name not in (CUBLAS, TRITON)} for one in ratios]

@@ -12,7 +12,6 @@ fails.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import sys
 import time
@@ -23,38 +22,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tilec
 from ci.bench.front import Outcome
+from ci.bench.kernels.candidates import Part, write
 from ci.bench.markdown import grid, line, page
-from ci.evidence import ROOT
 from tilec.runtime.prepared import Prepared
 
 if TYPE_CHECKING:
     from ci.bench.kernels.torch_ops_checks import Ops
 
-BUILD: Final = """[build]
-kernels = "kernels"
-steps = "kernels"
-arch = ["sm_90"]
+MODEL: Final = """steps = "kernels"
 [[model]]
 name = "layer"
 family = "layer"
 config = { hidden_size = 1024 }
-[[kernel]]
-name = "add"
-constants = { E = "bf16", BLOCK = 2048 }
-schedule = { warps = 8 }
-[[kernel]]
-name = "silu_mul"
-constants = { E = "bf16", BLOCK = 2048 }
-schedule = { warps = 8, blocks = 6 }
-[[kernel]]
-name = "rms_norm"
-constants = { E = "bf16", H = 1024 }
-schedule = { warps = 4 }
-[[kernel]]
-name = "add_rms_norm"
-constants = { E = "bf16", H = 1024 }
-schedule = { warps = 4 }
 """
+PARTS: Final = (
+    Part("add", 'E = "bf16", BLOCK = 2048', "schedule = { warps = 8 }"),
+    Part("silu_mul", 'E = "bf16", BLOCK = 2048', "schedule = { warps = 8, blocks = 6 }"),
+    Part("rms_norm", 'E = "bf16", H = 1024', "schedule = { warps = 4 }"),
+    Part("add_rms_norm", 'E = "bf16", H = 1024', "schedule = { warps = 4 }"),
+)
 STEP: Final = """def decode():
     norm = rms_norm(E="bf16", H=hidden_size)
     residual_norm = add_rms_norm(E="bf16", H=hidden_size)
@@ -86,11 +72,8 @@ def build(folder: Path) -> int:
     """Build artifacts below FOLDER/artifacts/build, and a bundle of them in FOLDER/artifacts/bundles."""
     from tilec.cli import commands
 
-    (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    for name in ("add", "silu_mul", "rms_norm", "add_rms_norm", "dims"):
-        shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
+    write(PARTS, folder, MODEL)
     (folder / "kernels" / "layer.step").write_text(STEP)
-    (folder / "build.toml").write_text(BUILD)
     return commands.run(["build", "--project", str(folder)]) or commands.run(["bundle", "pack", "--project", str(folder)])
 
 
