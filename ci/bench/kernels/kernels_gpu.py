@@ -42,4 +42,4 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     page, failed = report(records)
     gpu = next((record["gpu"] for record in records if record["kind"] == "machine"), "")
     data = {"gpu": gpu, "seconds": time.monotonic() - began, "records": records}
-    return Outcome(data, {"kernels_gpu.md": page}, int(failed), whole=not options.only and not options.dry_run)
+    return Outcome(data, {f"{options.name}.md": page}, int(failed), whole=not options.only and not options.dry_run)
