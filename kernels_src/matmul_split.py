@@ -1,8 +1,8 @@
 """Linear layer at prefill with small M whose depth several blocks share: parts of `a @ b.T`, each over a run of the depth.
 
-For products with fewer tiles than multiprocessors: the blocks of one tile each read a part of its weights. `merge_splits` of the examples, or
-the kernel after the product, adds the parts in their order, so that the same input gives the same bits. Weights are the left
-operand, as in `matmul_few`.
+For products with fewer tiles than multiprocessors: the blocks of one tile each read a part of its weights. The kernel after the
+product, such as `add_rms_norm_splits`, adds the parts in their order, so that the same input gives the same bits. Weights are
+the left operand, as in `matmul_few`.
 """
 
 import tilec as tl

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench.front import Outcome
-from ci.bench.kernels.candidates import ELEMENT, Candidate, Part, arguments, study, tma, wrong_lines
+from ci.bench.kernels.candidates import ELEMENT, Candidate, arguments, study, tma, wrong_lines
+from ci.bench.kernels.projects import Part
 from ci.bench.markdown import grid, page
 
 if TYPE_CHECKING:

@@ -53,13 +53,6 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             tile, group = int(manifest.constants["BN"]), int(manifest.constants["G"])
             found = [(1, 2, tile), (3, 2, 2 * tile), (2, 5, 3 * tile), (1, 8, 8 * tile), (8, 8, 2 * tile)]
             return [{"B": b, "HKV": h, "S": s, "R": s + 77} for b, h, s in found if group + 2 * h >= 8]
-        case "kv_update":
-            return [{"T": t, "HKV": 8, "S": t + extra} for t in (1, 3, 8, 127, 4096) for extra in (0, 77)]
-        case "silu_mul_rows":
-            return [{"T": t, "I": i, "I2": 2 * i} for i in (512, 3072, 9728, 25600) for t in (1, 3, 1031)]
-        case "matvec_silu_mul":
-            batch, inputs = int(manifest.constants["B"]), int(manifest.constants["K"])
-            return [{"B": batch, "K": inputs, "I": i, "I2": 2 * i} for i in (32, 3072, 9728)]
         case "matvec_argmax":
             batch, inputs = int(manifest.constants["B"]), int(manifest.constants["K"])
             return [{"B": batch, "K": inputs, "V": v, "P": p} for v, p in ((1, 1), (5, 3), (1009, 7), (151936, 1024))]
@@ -104,8 +97,6 @@ def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
     match manifest.kernel:
         case "qk_norm_rope_kv" | "rope_kv":
             return 2 * _bytes(t["qkv"]) + t["positions"].numel() * t["table"].shape[1] * 4
-        case "kv_update":
-            return 4 * _bytes(t["k"])
         case "decode_attention":
             row = _bytes(t["k_cache"][0, 0])
             return 2 * row * int(t["lengths"].sum()) + sum(_bytes(t[name]) for name in ("q", "partial", "maxima", "sums"))
@@ -173,7 +164,10 @@ def _decode_merge(manifest: Manifest, t: Tensors) -> Tensors:
 
 def _qk_norm_rope_kv(manifest: Manifest, t: Tensors) -> Tensors:
     queries, keys, values = new_rows(t)
-    return {"q": queries, **_kv_update(manifest, {**t, "k": keys, "v": values})}
+    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
+    slots = t["slots"].long()
+    k_cache[slots], v_cache[slots] = keys, values
+    return {"q": queries, "k_cache": k_cache, "v_cache": v_cache}
 
 
 def rotated(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
@@ -210,25 +204,8 @@ def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Tensors:
     return {"out": out, **caches}
 
 
-def _kv_update(manifest: Manifest, t: Tensors) -> Tensors:
-    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
-    slots = t["slots"].long()
-    k_cache[slots], v_cache[slots] = t["k"], t["v"]
-    return {"k_cache": k_cache, "v_cache": v_cache}
-
-
-def _silu_mul_rows(manifest: Manifest, t: Tensors) -> Tensors:
-    gate, up = t["x"].chunk(2, dim=1)
-    return {"out": functional.silu(gate) * up}
-
-
 def _matvec_add(manifest: Manifest, t: Tensors) -> Tensors:
     return {"residual": t["residual"] + t["x"] @ t["w"].T}
-
-
-def _matvec_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
-    gate, up = (t["x"] @ t["w"].T).chunk(2, dim=1)
-    return {"out": functional.silu(gate) * up}
 
 
 def _matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
@@ -277,7 +254,6 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
     "qk_norm_rope_kv": _qk_norm_rope_kv, "rotary_decode_attention_kv": _rotary_decode_attention_kv,
     "rope_kv": _qk_norm_rope_kv, "rope_decode_attention_kv": _rotary_decode_attention_kv,
-    "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
-    "matvec_add": _matvec_add, "matvec_silu_mul": _matvec_silu_mul, "matvec_argmax": _matvec_argmax,
+    "matvec_add": _matvec_add, "matvec_argmax": _matvec_argmax,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
 }  # fmt: skip

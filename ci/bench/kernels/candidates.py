@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench.front import Outcome
 from ci.bench.kernels import children
-from ci.evidence import ROOT
+from ci.bench.kernels.projects import ARCH, Part, write
 
 if TYPE_CHECKING:
     from ci.bench.kernels.candidates_gpu import Candidates
 
-ARCH: Final = "sm_90"
 ELEMENT: Final = "bf16"
-SHARED: Final = ("dims", "eight_rows")
-"""Modules imported by kernels."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +44,6 @@ class Candidate:
         schedule_text = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
         group = f"_group{self.group}" if self.group != 8 else ""
         return f"{self.label}{self.rows}x{self.columns}{f'_split{self.split}' if self.split > 1 else ''}_{schedule_text}{group}"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A kernel of a project: constants, and lines of its table, in the build file's syntax."""
-
-    kernel: str
-    constants: str
-    more: str = ""
-
-    @property
-    def table(self) -> str:
-        """Its table in the build file."""
-        return f'[[kernel]]\nname = "{self.kernel}"\nconstants = {{ {self.constants} }}\n{self.more}\n'
 
 
 def tma(rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8) -> Candidate:
@@ -119,15 +101,6 @@ def wrong_lines(data: Mapping[str, Any]) -> list[str]:
 def built(folder: Path, parts: Sequence[Part]) -> bool:
     """Whether all artifacts of a project exist."""
     return all(any(folder.glob(f"artifacts/build/{ARCH}a/{part.kernel}-*.cubin")) for part in parts)
-
-
-def write(parts: Sequence[Part], folder: Path, more: str = "") -> None:
-    """Write a project with these kernels of `kernels_src`; `more` is of its build file."""
-    (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    for name in (*SHARED, *(part.kernel for part in parts)):
-        shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
-    tables = [f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]', more, *(part.table for part in parts)]
-    (folder / "build.toml").write_text("\n".join(tables), encoding="utf-8")
 
 
 def build(parts: Sequence[Part], folder: Path) -> int:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench.front import Outcome
-from ci.bench.kernels.candidates import ELEMENT, Part, build
+from ci.bench.kernels.candidates import ELEMENT, build
+from ci.bench.kernels.projects import Part
 
 if TYPE_CHECKING:
     from ci.bench.kernels.launch import Bench, Entry

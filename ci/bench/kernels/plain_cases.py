@@ -14,11 +14,6 @@ torch: Any = importlib.import_module("torch")
 functional: Any = importlib.import_module("torch.nn.functional")
 
 
-def _silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
-    gate, up = _inputs(manifest, t)
-    return {_out(manifest): functional.silu(gate) * up}
-
-
 def _rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
     x, weight = _inputs(manifest, t)
     return {_out(manifest): functional.rms_norm(x, (x.shape[-1],), weight, EPSILON)}
@@ -74,12 +69,6 @@ def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
     return {"parts": torch.stack(parts_of_k)}
 
 
-def _merge_splits(manifest: Manifest, t: Tensors) -> Tensors:
-    merged = t["parts"].sum(0)
-    # The parts are f32, so the library's result is the exact one rounded to the output's dtype.
-    return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
-
-
 def _out(manifest: Manifest) -> str:
     return next(spec.name for spec in manifest.tensors if spec.access == "out")
 
@@ -87,19 +76,6 @@ def _out(manifest: Manifest) -> str:
 def _add(manifest: Manifest, t: Tensors) -> Tensors:
     x, y = _inputs(manifest, t)
     return {_out(manifest): x + y}
-
-
-def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
-    """Maximum and its column for each part of BLOCK columns; the first column among equal ones."""
-    (logits,) = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
-    maxima, indices = (spec.name for spec in manifest.tensors if spec.access == "out")
-    size = int(manifest.constants["BLOCK"])
-    rows, parts = t[maxima].shape
-    padded = functional.pad(logits, (0, parts * size - logits.shape[1]), value=-math.inf).view(rows, parts, size)
-    top = padded.amax(2)
-    inside = torch.arange(size, device=logits.device)
-    first = torch.where(padded == top[:, :, None], inside, size).amin(2)
-    return {maxima: top, indices: first + torch.arange(parts, device=logits.device) * size}
 
 
 def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
@@ -117,9 +93,9 @@ def _advance(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
-    "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
+    "add": _add, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
     "gather_row": _gather, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
     "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
-    "merge_splits": _merge_splits, "add_rms_norm_splits": _add_rms_norm_splits,
-    "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, "advance": _advance,
+    "add_rms_norm_splits": _add_rms_norm_splits,
+    "argmax_reduce": _argmax_reduce, "advance": _advance,
 }  # fmt: skip

@@ -54,9 +54,6 @@ def problems(kernel: str) -> list[Problem]:
     match kernel:
         case "add":
             return [one(f"2^{p}", 0.97, "add", N=2**p) for p in (26, 27, 28)]
-        case "silu_mul":
-            found = [one(f"2^{p}", 0.97, "add", N=2**p) for p in (26, 27, 28)]
-            return found + [one(f"{t}x9728", 0.97, "add", T=t, I=9728, H=9728) for t in (6899, 27594)]
         case "rms_norm" | "add_rms_norm":
             return [one(f"{t}x{h}", 0.9 if t >= 4096 else None, "add", T=t, H=h) for h in HIDDEN for t in (1, 4096, 16384)]
         case "matvec":
@@ -67,7 +64,7 @@ def problems(kernel: str) -> list[Problem]:
             return [one(f"{t}x{h}", T=t, H=h, V=151936) for h in HIDDEN for t in (1, 4096)]
         case "gather_row":
             return [one(h, T=4096, H=h, V=151936, N=h, R=4096) for h in HIDDEN]
-        case "argmax_blocks" | "argmax_reduce":
+        case "argmax_reduce":
             return [one(151936, V=151936, N=151936, B=1, T=1)]
         case "decode_attention":
             # The cache is read once; writes are 2 % of it at 8k, so the reference is a pure read of the same bytes.
@@ -85,14 +82,9 @@ def problems(kernel: str) -> list[Problem]:
             ]
         case "qk_norm_rope_kv":
             return [one(f"{t} tokens 4B", T=t, HQ=32, HKV=8, HEADS=48, S=t, P=40960) for t in (1, 8, 512, 4096)]
-        case "silu_mul_rows":
-            return [one(f"{t}x9728", None, "add", T=t, I=9728, I2=19456) for t in (1, 6899)]
         case "matvec_add":
             names = ("4B o", "4B down", "32B o", "32B down")
             return [one(name, B=1, N=QWEN3[name][0], K=QWEN3[name][1]) for name in names]
-        case "matvec_silu_mul":
-            layers = ((name, *QWEN3[name]) for name in ("4B gate_up", "32B gate_up"))
-            return [one(name, B=1, K=k, I=n // 2, I2=n) for name, n, k in layers]
         case "matvec_argmax":
             sizes = ((name, k, p) for name, k in (("4B", 2560), ("32B", 5120)) for p in (660, 1024))
             return [one(f"{name}, {p} parts", B=1, V=151936, K=k, P=p) for name, k, p in sizes]

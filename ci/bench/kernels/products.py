@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ci.bench.front import Outcome
-from ci.bench.kernels.candidates import ELEMENT, Candidate, Part, arguments, study, tma, wrong_lines
+from ci.bench.kernels.candidates import ELEMENT, Candidate, arguments, study, tma, wrong_lines
+from ci.bench.kernels.projects import Part
 from ci.bench.markdown import line, page
 
 if TYPE_CHECKING:

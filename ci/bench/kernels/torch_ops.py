@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tilec
 from ci.bench.front import Outcome
-from ci.bench.kernels.candidates import Part, write
+from ci.bench.kernels.projects import Part, write
 from ci.bench.markdown import grid, line, page
 from tilec.runtime.prepared import Prepared
 

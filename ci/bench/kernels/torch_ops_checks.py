@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import tilec
+from ci.evidence import ROOT
 from kernels_src.add import add as add_kernel
 from kernels_src.add_rms_norm import add_rms_norm as add_rms_norm_kernel
 from kernels_src.rms_norm import rms_norm as rms_norm_kernel
-from kernels_src.silu_mul import silu_mul as silu_mul_kernel
 from tilec.runtime import Device, LaunchError, view_tensor
 
 torch: Any = importlib.import_module("torch")
@@ -29,7 +29,7 @@ class Ops:
 
     def __init__(self) -> None:
         self.add = tilec.op(add_kernel, constants={"BLOCK": 2048}, name="bench::add")
-        self.silu_mul = tilec.op(silu_mul_kernel, constants={"BLOCK": 2048}, name="bench::silu_mul")
+        self.silu_mul = tilec.op(ROOT / "examples/kernels/silu_mul.py", constants={"BLOCK": 2048}, name="bench::silu_mul")
         self.rms_norm = tilec.op(rms_norm_kernel, name="bench::rms_norm")
         self.add_rms_norm = tilec.op(add_rms_norm_kernel, name="bench::add_rms_norm")
 

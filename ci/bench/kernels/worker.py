@@ -31,7 +31,7 @@ from ci.evidence.verdicts import Verdicts, key
 
 torch: Any = importlib.import_module("torch")
 
-ORDER: Final = ("add", "matvec", "rms_norm", "add_rms_norm", "silu_mul", "embedding", "gather_row", "matmul")
+ORDER: Final = ("add", "matvec", "rms_norm", "add_rms_norm", "embedding", "gather_row", "matmul")
 MOST_ALLOCATED: Final = 40_000_000_000
 """Maximum bytes of all argument sets of one problem."""
 ROTATED_BYTES: Final = 600_000_000
