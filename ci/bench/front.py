@@ -1,9 +1,9 @@
 """The front that the programs of `ci/bench` share: options, files of a result, its stamp, exit status.
 
 A program (`engine.py`, `judges.py`, `kernels.py`) has a table of cases. `python ci/bench/judges.py CASE` runs the case's module
-in the folder of the program's name, which has `arguments(parser)`, its own options, and `measure(options)`, which returns what it
-found: an `Outcome`; several of them one after the other, each with everything so far, so that an interrupted run leaves files;
-or an exit status, if it only printed something. Of each outcome the front writes `CASE.json` and the pages to `--out`.
+in the folder of the program's name. The module has `arguments(parser)`, its own options, and `measure(options)`, which returns
+what it found: an `Outcome`; several of them one after the other, each with everything so far, so that an interrupted run leaves
+files; or an exit status, if it only printed something. Of each outcome the front writes `CASE.json` and the pages to `--out`.
 
 A finished result is stamped with the digests of what it rests on (`ci.evidence`), computed before and after the work. It is
 left without a stamp if it has parts of earlier runs, or if the digests are unknown. The exit status is the outcome's, or 3 if
