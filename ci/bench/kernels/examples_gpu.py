@@ -62,8 +62,9 @@ def measure(options: argparse.Namespace) -> Outcome:
     rows: list[Row] = []
     for problem in PROBLEMS:
         if not options.only or problem.kernel in options.only:
-            rows += measured(options.folder, problem)
-            print(rows[-1:], flush=True)
+            found = measured(options.folder, problem)
+            print(*(markdown.line(row.cells) for row in found), sep="\n", flush=True)
+            rows += found
     data = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": [asdict(row) for row in rows]}
     status = int(not rows or not all(row.is_good for row in rows))
     where = f"{data['gpu']}, PyTorch {data['torch']}, by `ci/bench/kernels.py examples_gpu`"
