@@ -7,18 +7,22 @@ import importlib
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
 from ci.bench.engine.weights import BlockWeights, prompt_of
 from engine.models.config import ModelConfig
+from engine.models.llama.config import LlamaConfig
 from tilec.target.dtypes import DTYPES
 
 torch: Any = importlib.import_module("torch")
 transformers: Any = importlib.import_module("transformers")
 
 WARM_STEPS: Final = 8
+FAMILIES: Final = {"qwen3": "Qwen3", "llama": "Llama"}
+"""The names of their classes in transformers."""
 
 
 def speed(model: Any, config: ModelConfig, prefills: list[int], decoded: int, how: str) -> dict[str, float]:
@@ -73,15 +77,16 @@ def decode_speed(model: Any, config: ModelConfig, decoded: int, how: str) -> tup
 @contextmanager
 def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -> Generator[Any]:
     """The model on the GPU, with torch's fused attention."""
-    keys = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers")
-    described = transformers.Qwen3Config(
-        **{key: getattr(config, key) for key in keys}, vocab_size=config.vocab_size, rms_norm_eps=config.rms_norm_eps,
-        tie_word_embeddings=config.tie_word_embeddings, max_position_embeddings=40960,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, attn_implementation="sdpa",
+    keys = (
+        "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
+        "vocab_size", "rms_norm_eps", "tie_word_embeddings", "max_position_embeddings",
     )  # fmt: skip
+    described = getattr(transformers, f"{FAMILIES[config.model_type]}Config")(
+        **{key: getattr(config, key) for key in keys}, rope_parameters=rope_parameters(config), attn_implementation="sdpa"
+    )
     kind = getattr(torch, DTYPES[dtype].numpy)
     with torch.device("meta"):
-        model = transformers.Qwen3ForCausalLM(described)
+        model = getattr(transformers, f"{FAMILIES[config.model_type]}ForCausalLM")(described)
     model = model.to_empty(device="cuda").to(kind)
     state = {key: torch.from_numpy(value.view(np.int16).copy()).view(kind) for key, value in weights.tensors()}
     missing = model.load_state_dict(state, strict=False, assign=False)
@@ -95,10 +100,21 @@ def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -
     torch.cuda.empty_cache()
 
 
+def rope_parameters(config: ModelConfig) -> dict[str, Any]:
+    """How positions are rotated, as transformers names it."""
+    scaling = config.rope_scaling if isinstance(config, LlamaConfig) else None
+    given = {"rope_type": "default", "rope_theta": config.rope_theta}
+    return given if scaling is None else given | {"rope_type": "llama3"} | asdict(scaling)
+
+
 def set_frequencies(model: Any, config: ModelConfig) -> None:
     """Set rotary frequencies in float32, which loading and dtype changes do not preserve."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cuda") / config.head_dim
-    model.model.rotary_emb.inv_freq = 1.0 / (config.rope_theta**exponents)
+    frequencies = 1.0 / (config.rope_theta**exponents)
+    if rope_parameters(config)["rope_type"] == "llama3":
+        functions: Any = importlib.import_module("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+        frequencies = functions["llama3"](model.config, "cuda")[0].float()
+    model.model.rotary_emb.inv_freq = frequencies
 
 
 def logits(model: Any, config: ModelConfig, dtype: str, prompts: Mapping[int, Any]) -> dict[int, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from ci.evidence import ROOT
 from engine.checkpoint.weights import NUMPY_TYPES, destinations
 from engine.models.config import ModelConfig
+from engine.models.llama.config import LlamaConfig, RopeScaling
 from engine.models.qwen3.config import Qwen3Config
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
@@ -68,13 +69,15 @@ class BlockWeights:
 
 
 def config_of(name: str) -> ModelConfig:
-    """The config of a model in build.toml."""
+    """The config of a model in build.toml. What the build does not depend on is as the model was published: Qwen3, or Llama 3.1
+    with scaled positions."""
     models = tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["model"]
-    numbers = next(model["config"] for model in models if model["name"] == name)
-    return Qwen3Config(
-        **numbers, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=name in TIED, max_position_embeddings=40960,
-        torch_dtype="bfloat16",
-    )  # fmt: skip
+    model = next(model for model in models if model["name"] == name)
+    given: dict[str, Any] = {**model["config"], "tie_word_embeddings": name in TIED, "torch_dtype": "bfloat16"}
+    if model["family"] == LlamaConfig.model_type:
+        scaling = RopeScaling(8.0, 1.0, 4.0, 8192)
+        return LlamaConfig(**given, rms_norm_eps=1e-5, rope_theta=5e5, max_position_embeddings=131072, rope_scaling=scaling)
+    return Qwen3Config(**given, rms_norm_eps=1e-6, rope_theta=1e6, max_position_embeddings=40960)
 
 
 def prompt_of(length: int, config: ModelConfig) -> list[int]:
