@@ -1,4 +1,4 @@
-"""Streaming kernels, matrix products and argmax as torch expressions: part of `cases`."""
+"""Streaming kernels and matrix products as torch expressions: part of `cases`."""
 
 from __future__ import annotations
 
