@@ -113,6 +113,6 @@ def mender(data: Tree) -> Tree:
 
 VIEWS: Final[dict[str, Callable[[Tree], Tree]]] = {
     "kernels_gpu": kernels_gpu, "products": products, "attention": attention, "engine_check": engine_check,
-    "engine_large": engine_check, "batch_check": batch_check, "cold_start": cold_start, "torch_ops": torch_ops,
-    "mender": mender,
+    "engine_large": engine_check, "engine_llama": engine_check, "batch_check": batch_check, "cold_start": cold_start,
+    "torch_ops": torch_ops, "mender": mender,
 }  # fmt: skip

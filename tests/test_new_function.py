@@ -1,0 +1,37 @@
+"""What a function of floats that is a kind of `Unary` needs: CONTRIBUTING.md lists the places, and these tests name what is
+missing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ci.docs.language import SECTIONS
+from tests.files import ROOT
+from tilec.interpreter import arithmetic
+from tilec.ir.ops import FLOAT_UNARY
+from tilec.language import words
+
+MENTIONS = {
+    "tilec/frontend/arithmetic.py": r'"{}"',
+    "tilec/ir/SEMANTICS.md": r"\n\|[^|]*`{}`",
+    "docs/language/tiles.md": r"\b{}\b",
+    "tests/interpreter/test_operation_semantics.py": r'"{}"',
+    "tests/lowering/test_operations.py": r"\b{}\(",
+    "tests/soundness/floats.py": r'"{}"',
+    "tests/programs/error_bounds.py": r'"{}"',
+}
+"""Files that name each function, and how."""
+
+
+@pytest.mark.parametrize("path", MENTIONS)
+def test_every_function_is_in_every_place(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert [kind for kind in sorted(FLOAT_UNARY) if not re.search(MENTIONS[path].format(kind), text)] == [], f"not in {path}"
+
+
+def test_every_function_is_a_word_with_a_meaning_and_a_section() -> None:
+    assert set(words.__all__) >= FLOAT_UNARY, "no stub in tilec/language/words.py"
+    assert set(arithmetic.FLOAT_UNARY) >= FLOAT_UNARY, "no row in tilec/interpreter/arithmetic.py"
+    assert {word for some in SECTIONS.values() for word in some} >= FLOAT_UNARY, "not in SECTIONS of ci/docs/language.py"
