@@ -26,7 +26,7 @@ MENTIONS = {
 
 
 @pytest.mark.parametrize("path", MENTIONS)
-def test_every_function_is_in_every_place(path: str) -> None:
+def test_every_function_is_in_every_file(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     assert [kind for kind in sorted(FLOAT_UNARY) if not re.search(MENTIONS[path].format(kind), text)] == [], f"not in {path}"
 
