@@ -58,11 +58,16 @@ INSIDE = {
     ("decode_merge_kv", "load10-axis1+1"),
     ("decode_merge_kv", "store20-axis3+1"),  # both halves of a key to one index
     ("decode_merge_kv", "grid0-1"),  # keys and values are not stored to the cache
+    ("rope_kv", "load18-axis1+1"),  # the next heads of the row, which are values at the last key
+    ("rope_kv", "load19-axis1+1"),
     ("rope_kv", "load18-axis2+1"),  # the other half of the head
     ("rope_kv", "store15-axis2+1"),  # both halves of a key to one index
     ("rope_kv", "grid1-1"),  # values are not stored to the cache
     ("rope_decode_attention_kv", "store39-axis3+1"),  # both halves of a key to one index
     ("rope_merge_kv", "store17-axis3+1"),
+    ("rope_decode_attention", "load10-axis1+1"),  # the sines
+    ("rope_decode_attention_kv", "load9-axis1+1"),
+    ("rope_merge_kv", "load10-axis1+1"),
     ("add_rms_norm_splits", "load2-axis0+1"),  # another split than the first
     ("add_rms_norm_splits", "loop0-start-1"),  # the first split twice
     ("matvec_argmax", "loop0-start-1"),  # rows before the weight and after it are read as zeros
