@@ -6,9 +6,9 @@
 A word in capitals in the command, such as FOLDER, is replaced by the first argument; the others are passed to the command. With
 `--out` or `--output` among them, the JSON there is stamped. A GPU result names the GPU that `nvidia-smi` reports. `--cubins
 FOLDER` first compares the CUBINs of a folder with `tests/golden/products.json`, because a result that refers to CUBINs must
-have used these. Digests are computed before the run and again after it; if they differ, nothing is stamped. The exit status is
-the command's, and is recorded in the JSON unless it is 0; it is 3 if the command wrote no JSON, if digests are unknown, or if
-the CUBINs differ.
+have used these. Digests are computed before the run and again after it; if they differ, nothing is stamped. A result that its
+command has stamped already, with its device, stays as it is. The exit status is the command's, and is recorded in the JSON
+unless it is 0; it is 3 if the command wrote no JSON, if digests are unknown, or if the CUBINs differ.
 """
 
 from __future__ import annotations
@@ -68,8 +68,11 @@ def main() -> int:
     if not path.exists() or path.stat().st_mtime_ns == before:
         print(f"error: the command (status {status}) wrote no {path}")
         return status or 3
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if "rests_on" in data and data["rests_on"] == result.rests_on:  # the command has stamped it
+        return status
     try:
-        result.write(json.loads(path.read_text(encoding="utf-8")), path.parent, exit_status=status)
+        result.write(data, path.parent, exit_status=status)
     except Changed as error:
         print(f"error: {error}")
         return 3

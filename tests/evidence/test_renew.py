@@ -72,6 +72,15 @@ def test_a_result_of_a_gpu_names_it(repository: Path, monkeypatch: pytest.Monkey
         assert json.loads((repository / "out/judged.json").read_text())["device"] == name
 
 
+def test_a_stamp_of_the_command_itself_stays(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that names the device of a recorded measurement."""
+    stamp = {"rests_on": Digests(repository).all_of(("source:tilec",)), "device": "a GPU", "found": 1}
+    assert (
+        run(repository, monkeypatch, JUDGE.format(f'folder.joinpath("judged.json").write_text({json.dumps(stamp)!r})', 0)) == 0
+    )
+    assert json.loads((repository / "out/judged.json").read_text()) == stamp
+
+
 def test_a_command_that_fails_leaves_its_status(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(repository, monkeypatch, JUDGE.format(WRITES, 1)) == 1
     data = json.loads((repository / "out/judged.json").read_text())
