@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ci.bench import front
-from ci.bench.judges import programs, soundness, source_mutants
+from ci.bench.judges import kill_matrix, programs, soundness, source_mutants
 from ci.bench.kernels import CASES, sanitize_gpu
 from ci.evidence.digests import Digests
 from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
@@ -181,6 +181,32 @@ def test_tests_that_cannot_be_collected_find_no_mistakes(tree: Path, tmp_path: P
     with pytest.raises(SystemExit, match="without any mistake pytest cannot collect the tests"):
         source_mutants.check_collection(copy, [(mutant, step)])
     source_mutants.check_collection(copy, [(mutant, source_mutants.RATCHET)])
+
+
+TESTS = """
+import pytest
+
+def test_right(): pass
+
+@pytest.mark.parametrize("what", ["a - b"])
+def test_case(what): pass
+
+@pytest.mark.core
+def test_wrong(): assert False
+"""
+
+
+def test_a_test_that_fails_without_a_mistake_finds_none(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tree / "tests/test_judge.py", TESTS)
+    (tree / "artifacts").mkdir()
+    monkeypatch.setattr(source_mutants, "ROOT", tree)
+    copy = source_mutants.Tree(tmp_path.with_name(f"{tmp_path.name}-copy"))
+    copy.check_without(("tests/test_judge.py::test_right",), 60)
+    copy.check_without(("tests/test_judge.py::test_case[a",), 60)
+    with pytest.raises(SystemExit, match=r"without any mistake tests/test_judge.py::test_wrong fails as well"):
+        copy.check_without(("tests/test_judge.py::test_wrong",), 60)
+    with pytest.raises(SystemExit, match=r"without any mistake tests fail: test_judge.py::test_wrong"):
+        kill_matrix.check_without(copy, ["tests/test_judge.py"])
 
 
 def test_a_function_is_found_by_the_name_that_mutants_have() -> None:

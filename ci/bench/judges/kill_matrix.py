@@ -62,6 +62,13 @@ def verdict_of(tree: Tree, mutant: Mutant, files: list[str], until: float) -> Ve
     return Verdict("killed", killers(output) or [f"an import ({status})"])
 
 
+def check_without(tree: Tree, files: Iterable[str]) -> None:
+    """SystemExit if a test of `core` fails without any mistake, since it would count as a killer of each."""
+    ending, status, output, _ = tree.run((CORE, *sorted(files)), 20 * LIMIT)
+    if ending != ENDED or status not in (0, 5):
+        raise SystemExit(f"without any mistake tests fail: {', '.join(killers(output)) or output[-2000:]}")
+
+
 def rows_of(mutants: Iterable[Mutant], verdicts: Verdicts) -> list[dict[str, Any]]:
     """The matrix: a row for each mistake, with its killers."""
     rows: list[dict[str, Any]] = []
@@ -141,6 +148,9 @@ def measure(options: argparse.Namespace) -> front.Outcome | int:
         trees: Queue[Tree] = Queue()
         for number in range(min(options.jobs, len(todo))):
             trees.put(Tree(Path(folder) / f"tree{number}"))
+
+        if todo:
+            check_without(trees.queue[0], {file for mutant in todo for file in reach[mutant.identity]})
 
         def work(mutant: Mutant) -> None:
             tree = trees.get()
