@@ -186,12 +186,15 @@ def _instructions(call: Callable[[], object]) -> int:
         count += event == "opcode"
         return trace
 
-    before = sys.gettrace()
+    here, before = sys._getframe(), sys.gettrace()
+    # Python 3.12 counts instructions of a frame only if some frame asked for it before tracing starts.
+    here.f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        here.f_trace_opcodes = False
     return count
 
 
