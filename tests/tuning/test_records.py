@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tilec.tuning.records import Place, read_records, shape_of
+from tilec.tuning.records import Place, Time, read_records, shape_of
 from tilec.tuning.table import Kept, Table, read_table, stale
 
 THIS_GPU = Place("H", "1", 132, "2026-11-22")
@@ -30,6 +32,14 @@ def test_a_line_for_each_result_and_a_truncated_line_loses_only_itself(tmp_path:
     assert read_records(path).device == "H"
     assert read_records(path, "another").times == {}
     assert path.read_bytes().count(b'"candidate"') == 1
+
+
+@given(st.tuples(*3 * [st.floats(1e-3, 1e6)]))
+def test_a_time_is_the_same_before_and_after_it_is_read(tmp_path_factory: pytest.TempPathFactory, time: Time) -> None:
+    path = tmp_path_factory.mktemp("tuning") / "k.jsonl"
+    records = read_records(path, "H")
+    records.timed(shape_of({"N": 5}), {"c1": time}, THIS_GPU)
+    assert read_records(path, "H").times == records.times
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ class Records:
         self._append({"checked": cubin, "wrong": wrong[:500], **asdict(place)})
 
     def timed(self, shape: Shape, times: Mapping[str, Time], place: Place) -> None:
-        """Record the times of candidates at a shape."""
-        self.times.setdefault(shape, {}).update(times)
+        """Record the times of candidates at a shape, rounded, so that a table made now equals one made from the file."""
+        rounded = {cubin: (_rounded(median), _rounded(low), _rounded(high)) for cubin, (median, low, high) in times.items()}
+        self.times.setdefault(shape, {}).update(rounded)
         self.note(place)
-        rounded = {cubin: [float(f"{value:.6g}") for value in time] for cubin, time in times.items()}
         self._append({"shape": dict(shape), "us": rounded, **asdict(place)})
 
     def note(self, place: Place) -> None:
@@ -85,6 +85,10 @@ class Records:
         """Append a line to the file; CompileError E0702."""
         text = json.dumps(line, separators=(",", ":"), ensure_ascii=False)
         Output(self.path.parent, self.root).append_line(self.path.name, text.encode())
+
+
+def _rounded(time: float) -> float:
+    return float(f"{time:.6g}")
 
 
 def read_records(path: Path, device: str = "", root: Path | None = None) -> Records:
