@@ -98,7 +98,7 @@ def detect(subject: Subject, mutant: Mutant, originals: dict[int, Report], steps
 
 
 def one_kind(task: tuple[str, int, dict[str, Row]]) -> list[Row]:
-    """Plant and judge `count` mistakes in a kind's subjects in rotation; `known` has verdicts by digest of the PTX."""
+    """Plant and check `count` mistakes in a kind's subjects in rotation; `known` has verdicts by digest of the PTX."""
     kind, count, known = task
     planted, rows = Planted(), list[Row]()
     ready = [_Ready(make) for make in subjects()[kind]]

@@ -54,7 +54,7 @@ FROM_STORED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A launch to judge: its folder, artifact and number; the GPU's outputs by tensor and its name, if this run has them; the
+    """A launch to check: its folder, artifact and number; the GPU's outputs by tensor and its name, if this run has them; the
     recorded outputs (the GPU's name; digest and distance by tensor) and verdict; and the digest of the checkers."""
 
     folder: Path

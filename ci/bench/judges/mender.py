@@ -1,7 +1,7 @@
-"""Lets `examples/mender.py` fix broken kernels from their JSON diagnostics, and judges the results.
+"""Lets `examples/mender.py` fix broken kernels from their JSON diagnostics, and checks the results.
 
 In: the corpus (`mender_corpus.py`), and mutants of its kernels by `tests/mutation` that the prover refuses, of which `--sample`
-are drawn for each seed of `--draw`. Out: `mender.json` and `mender.md`. A kernel counts as mended if it is accepted, admits
+are drawn for each seed of `--draw`. Out: `mender.json` and `mender.md`. A kernel counts as fixed if it is accepted, admits
 every tested launch of the correct kernel, and computes the reference's results there on the interpreter. Checks produce the
 JSON of `tilec check` (front end, prover, lowering for sm_90) in this process.
 """
@@ -65,7 +65,7 @@ def errors(path: Path, one: Broken) -> list[dict[str, Any]]:
 
 
 def judged(one: Broken) -> Verdict | None:
-    """Fix the kernel and judge the result; None if it is not refused, and so not broken."""
+    """Fix the kernel and check the result; None if it is not refused, and so not broken."""
     spec = importlib.util.spec_from_file_location("mender", ROOT / "examples" / "mender.py")
     assert spec is not None and spec.loader is not None
     fixer: Any = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Judges every mutant of every shipped kernel: refused, or verified to be in bounds and race-free over all blocks.
+"""Checks every mutant of every shipped kernel: refused, or verified to be in bounds and race-free over all blocks.
 
 Writes `mutations.json` and `mutations.md`, prints the table; exit code 1 if the interpreter refutes an accepted mutant.
 """

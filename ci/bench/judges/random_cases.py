@@ -1,4 +1,4 @@
-"""Judges numbered random kernels without compiling them to PTX, and caches the verdicts.
+"""Checks numbered random kernels without compiling them to PTX, and caches the verdicts.
 
 `edge_programs`: one masked box whose indices are made of shifts, casts and masks at the edges of dtypes. The enumerator runs
 each accepted kernel, as written and as prepared; every tenth is lowered and run on the MLIR block machine and the interpreter.
@@ -32,7 +32,7 @@ WRONG: Final = ("wrong", "internal")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kernels by number: `text` returns one, `verdict` judges it. The detail of a verdict has counts of labels under `counts`
+    """Kernels by number: `text` returns one, `verdict` checks it. The detail of a verdict has counts of labels under `counts`
     and errors under `noted`."""
 
     text: Callable[[int], str]

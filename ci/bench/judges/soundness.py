@@ -1,11 +1,11 @@
-"""Judge many random kernels and write the table: the prover's verdicts against running every block at small sizes.
+"""Check many random kernels and write the table: the prover's verdicts against running every block at small sizes.
 
 `judges.py soundness --count 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
 `soundness_coverage.md`: how often each part of the language occurred. A kernel is generated from its number alone, so any line
 of the table can be shown with `--show NUMBER`, and reduced with `--shrink NUMBER` if it is a false accept.
 
 Verdicts are cached in `verdicts/soundness.txt` by the kernel's tile IR and the sources of prover and enumeration; unchanged
-kernels are not judged again. With `--budget SECONDS` a run ends between kernels and the next one continues.
+kernels are not checked again. With `--budget SECONDS` a run ends between kernels and the next one continues.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def checked(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
 
 
 def check_all(seeds: range, jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
-    """Rows of all kernels within the budget, and how many were judged now; verdicts are stored as they arrive."""
+    """Rows of all kernels within the budget, and how many were checked now; verdicts are stored as they arrive."""
     rows: list[Row] = []
     fresh = 0
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=50) as pool:

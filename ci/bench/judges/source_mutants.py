@@ -9,7 +9,7 @@ for a failure the file of the failed test, for a pass all files of the step and 
 
 `source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
 it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
-`--only ID` judges one, `--steps N` runs only so many steps.
+`--only ID` checks one, `--steps N` runs only so many steps.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tests.source_mutation.suite import DEFAULT, RATCHET, Step, command, steps, 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
 BUILT = shutil.ignore_patterns("build", "bundles", "store", "tune", "site", "emulator_gpu", "ptx_semantics")
 SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
-"""What most tests rest on beside their own files."""
+"""What most tests rest on in addition to their own files."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 NOTES = ROOT / "ci" / "bench" / "judges" / "source_mutant_notes.json"
 REACH = "source_mutants_reach.json"
-"""Which test files reach the function of a mistake, beside the verdicts; `--reach` writes it."""
+"""Which test files reach the function of a mistake, in the folder of verdicts; `--reach` writes it."""
 EQUIVALENT = "equivalent: "
 LIMIT = 300.0
 """Processor seconds for a step where no baseline says what it takes: several times what the dearest takes."""
@@ -157,7 +157,7 @@ class State:
                     self.found[mutant.identity][name_of(step)] = outcome
 
     def steps(self, mutant: Mutant) -> list[Step]:
-        """The steps that judge a mutant."""
+        """The steps that run against a mutant."""
         return steps(self.root, mutant.path, self.reach.get(mutant.identity))
 
     def case(self, mutant: Mutant, step: Step) -> str:
