@@ -27,6 +27,7 @@ STAGES: Final = (
     "frontend",
     "interpreter",
     "passes",
+    "cost_model",
     "lowering",
     "codegen",
     "assemble",

@@ -1,0 +1,166 @@
+"""What one operation of a scheduled kernel asks of the units of a multiprocessor.
+
+In: an operation, and the warps that run it. Out: `Demand`, amounts by unit. The amounts do not depend on the card: bytes,
+multiply-adds, lane operations. `tilec.cost_model.cards` has how many of them a multiprocessor does in a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import Binary, Cast, Compare, Gather, Iota, Load, Mma, Reduce, Scatter, Select, Store, Unary
+from tilec.ir.ops.memory import AtomicUpdate
+from tilec.ir.ops.staging_ops import (
+    AsyncCopy,
+    GroupMma,
+    PackPairs,
+    ReduceCombine,
+    ReduceStore,
+    RegisterGroupMma,
+    ScratchLoad,
+    ScratchStore,
+    SharedLoad,
+    TensorCopy,
+)
+from tilec.ir.ops.store_ops import ScratchStoreRows, TensorStore
+
+LANES: Final = 32
+GROUP_ROWS: Final = 64
+"""M of one `wgmma` (PTX ISA, "wgmma.mma_async"): each 64 rows read operand B from shared memory anew."""
+GROUP_DEPTH: Final = 16
+"""K of one instruction for elements of 16 bits (PTX ISA, `wgmma` and `mma.sync`)."""
+CONVERTED_PAIR: Final = 2
+"""Floats that one conversion instruction rounds to 16 bits (PTX ISA, `cvt.rn.bf16x2.f32`)."""
+SPECIAL: Final = frozenset({"exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "sin", "cos"})
+"""Functions that the special function unit computes."""
+UNITS: Final = ("tensor", "mma", "shared", "fma", "alu", "special", "shuffle", "copies")
+"""Keys of a `Demand`. `tensor`: multiply-adds of instructions whose operands are in shared memory; `mma`: of those whose
+operands are in registers. `shared`: bytes that shared memory moves. `fma`, `alu`, `special`, `shuffle`: operations of lanes on
+floats, on integers and conversions, of the special function unit, between lanes. `copies`: those that one thread starts."""
+Demand = dict[str, float]
+
+
+def demand(op: Op, warps: int, fused: frozenset[Op] = frozenset()) -> Demand:
+    """What one execution of `op` by a role of `warps` warps asks for; empty if it costs next to nothing. `fused`: products
+    that are parts of their sums."""
+    if op in fused:
+        return {}
+    match op:
+        case GroupMma():
+            left, right = op.operands[0].shared, op.operands[2].shared
+            return _group_product(left.shape[0], right.shape[0], left.shape[1], left.dtype.bytes, reads_left=True)
+        case RegisterGroupMma():
+            depth, columns = op.operands[1].shared.shape
+            size = op.operands[1].shared.dtype.bytes
+            return _group_product(op.operands[0].tile.shape[0], columns, depth, size, reads_left=False)
+        case Mma():
+            (rows, depth), columns = op.operands[0].tile.shape[-2:], op.operands[1].tile.shape[-1]
+            batch = op.result.tile.size // (rows * columns)
+            return {"mma": float(batch * rows * columns * depth)}
+        case TensorCopy():
+            return {"shared": float(box_bytes(op.buffer)), "copies": 1.0}
+        case AsyncCopy():
+            return {"shared": float(box_bytes(op.buffer)), "alu": box_bytes(op.buffer) / op.vector}
+        case SharedLoad() | ScratchLoad():
+            return {"shared": _moved(op.result, warps)}
+        case ScratchStore() | ScratchStoreRows():
+            return {"shared": _stored_to_scratch(op, warps)}
+        case TensorStore():
+            size = op.rows * op.columns * op.target.tensor.dtype.bytes
+            return {"shared": float(size)}
+        case Load() | Store():
+            tile = op.tile
+            return {"alu": _lanes(tile, warps) * tile.tile.dtype.bytes / max(op.vector, tile.tile.dtype.bytes)}
+        case Gather() | Scatter() | AtomicUpdate():
+            return {"alu": _lanes(op.tile, warps)}
+        case _:
+            return _computed(op, warps)
+
+
+def box_bytes(buffer: Value) -> int:
+    """Bytes of one stage of a buffer, without padding."""
+    rows, columns = buffer.shared.shape
+    return rows * columns * buffer.shared.dtype.bytes
+
+
+def _group_product(rows: int, columns: int, depth: int, size: int, *, reads_left: bool) -> Demand:
+    groups = -(-rows // GROUP_ROWS)
+    read = groups * columns * depth + (groups * GROUP_ROWS * depth if reads_left else 0)
+    return {"tensor": float(groups * GROUP_ROWS * columns * depth), "shared": float(read * size)}
+
+
+def _stored_to_scratch(op: ScratchStore | ScratchStoreRows, warps: int) -> float:
+    if isinstance(op, ScratchStoreRows):
+        return float(op.tile.tile.shape[0] * op.columns * op.tile.tile.dtype.bytes)
+    return _moved(op.operands[1], warps)
+
+
+def _computed(op: Op, warps: int) -> Demand:
+    """Operations on the elements of tiles."""
+    if not op.results or op.results[0].layout is None or not op.results[0].layout.lanes:
+        return {}
+    lanes = _lanes(op.results[0], warps)
+    match op:
+        case Unary():
+            if op.kind in SPECIAL:
+                return {"special": lanes}
+            return {"fma": lanes}
+        case Binary():
+            if op.kind in ("div", "pow"):
+                return {"special": lanes, "fma": 8 * lanes}
+            if not op.result.tile.dtype.is_float:
+                return {"alu": lanes}
+            return {"alu" if op.kind in ("min", "max") else "fma": lanes}
+        case Compare() | Select() | Iota():
+            return {"alu": lanes}
+        case Cast():
+            pair = op.result.tile.dtype.bits == 16
+            return {"alu": lanes / CONVERTED_PAIR if pair else lanes}
+        case PackPairs():
+            return {"alu": lanes}
+        case Reduce():
+            return _reduced(op, warps)
+        case ReduceStore() | ReduceCombine():
+            return {"shared": lanes * 8}
+        case _:
+            return {}
+
+
+def fused_products(ops: Iterable[Op]) -> frozenset[Op]:
+    """The products among `ops` whose only uses are sums: each becomes a part of its sum (`fma`, which
+    `tilec.lowering.arithmetic` allows)."""
+    users: dict[Value, list[Op]] = {}
+    products: list[Binary] = []
+    for op in ops:
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+        if isinstance(op, Binary) and op.kind == "mul":
+            products.append(op)
+    return frozenset(op for op in products if (used := users.get(op.result)) and all(map(_is_sum, used)))
+
+
+def _is_sum(op: Op) -> bool:
+    return isinstance(op, Binary) and op.kind in ("add", "sub")
+
+
+def _reduced(op: Reduce, warps: int) -> Demand:
+    source = op.operands[0]
+    lanes = _lanes(source, warps)
+    layout = source.layout
+    assert layout is not None
+    steps = sum(digit.extent.bit_length() - 1 for digit in layout.lanes if digit.axis == op.axis)
+    shuffled = _lanes(op.result, warps) * steps
+    unit = "alu" if op.kind in ("max", "min") else "fma"
+    return {unit: lanes + shuffled, "shuffle": shuffled}
+
+
+def _lanes(value: Value, warps: int) -> float:
+    """Elements of a tile that all lanes of a role have, copies included."""
+    layout = value.layout
+    return float(layout.num_registers * LANES * warps) if layout is not None else float(value.tile.size)
+
+
+def _moved(value: Value, warps: int) -> float:
+    return _lanes(value, warps) * value.tile.dtype.bytes
