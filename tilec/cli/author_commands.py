@@ -1,4 +1,4 @@
-"""The commands for authors of kernels: `new`, `run`, `test`, `bench`, `tune`, `lsp`, and their options."""
+"""The commands for authors of kernels: `new`, `run`, `test`, `bench`, `estimate`, `tune`, `lsp`, and their options."""
 
 from __future__ import annotations
 
@@ -184,4 +184,30 @@ def bench(
     )  # fmt: skip
 
 
-COMMANDS: Final = (new, run, test, bench, tune, lsp)
+@click.command("estimate", epilog=EPILOG)
+@click.argument("kernel")
+@PROJECT
+@CONSTANTS
+@click.option("--dims", metavar="LIST", required=True, help="Values of the launch, such as M=2048,N=6144,K=2560.")
+@click.option("--gpu", metavar="NAME", default="h200", show_default=True, help="The card: h200, h100, b200, rtx5090.")
+@click.option("--overlapped", is_flag=True, help="The launch may begin while the one before still runs.")
+@JSON
+def estimate(
+    kernel: str, project: str | None, constants: tuple[str, ...], dims: str, gpu: str, overlapped: bool, as_json: bool
+) -> int:
+    """Predict the time of a launch from the kernel's schedule, and say what bounds it. No GPU is needed.
+
+    The model derives the work of every tile from the scheduled tile IR. The table has the time that each resource alone would
+    take; the largest bounds the launch. It was compared with measurements on h100 and h200 only.
+
+    \b
+    Examples:
+      tilec estimate matmul -c E=bf16 -c BM=128 -c BN=160 --dims M=2048,N=6144,K=2560
+      tilec estimate flash_attention.py --dims T=8192,S=8192,HKV=8,G=4,past=0 --gpu b200
+    """
+    from tilec.cli.estimate_command import estimate_command
+
+    return estimate_command(project, kernel, constants, dims, gpu, overlapped=overlapped, as_json=as_json)
+
+
+COMMANDS: Final = (new, run, test, bench, estimate, tune, lsp)

@@ -22,6 +22,8 @@ from tilec.cost_model.scalars import Array
 from tilec.cost_model.tiles import NONE, Tiles
 from tilec.cost_model.work import Work
 
+TENSOR: Final = "tensor cores"
+CHAIN: Final = "chain"
 WARPGROUP: Final = 4
 """Warps of a warpgroup; also the schedulers of a multiprocessor, so that one has a warp for each."""
 LINE: Final = 128
@@ -64,16 +66,16 @@ def resources(tiles: Tiles, work: Work, room: Occupancy, card: Card, known: Cali
     between = exposed + serial + known.reduction * tiles.trips
     chain = np.where(inside["special"] > 0, between, tensor / room.groups + known.gap * tiles.trips)
     return {
-        "tensor cores": tensor,
+        TENSOR: tensor,
         "shared memory": inside["shared"] / known.shared_rate,
         "copies": tiles.read / known.copy_rate,
         "copy issue": inside["copies"] * known.copy_issue,
-        "conversions": np.maximum.reduce([*units.values(), (inside["fma"] + inside["alu"] + inside["special"]) / card.lanes]),
-        "chain": chain,
+        "arithmetic": np.maximum.reduce([*units.values(), (inside["fma"] + inside["alu"] + inside["special"]) / card.lanes]),
+        CHAIN: chain,
     }
 
 
-PER_BLOCK: Final = frozenset({"copy issue", "chain"})
+PER_BLOCK: Final = frozenset({"copy issue", CHAIN})
 """Resources that every block has for itself."""
 
 

@@ -16,7 +16,9 @@ import numpy as np
 from tilec.cost_model.calibration import CALIBRATION, Calibration
 from tilec.cost_model.cards import Card
 from tilec.cost_model.cycles import (
+    CHAIN,
     PER_BLOCK,
+    TENSOR,
     Occupancy,
     epilogue_cycles,
     launch_cycles,
@@ -36,6 +38,8 @@ STEPS: Final = 24
 """Halvings of the clock's range: to 1e-7 of it."""
 MEMORY: Final = "memory"
 LAUNCH: Final = "launch"
+MOSTLY: Final = 0.9
+"""Share of a chain from which its products decide."""
 EPILOGUE: Final = "epilogue"
 
 
@@ -92,8 +96,14 @@ def estimate(
     shared_by = {name: 1 if name in PER_BLOCK else room.used for name in parts}
     alone = {name: _alone(one, tiles, shared_by[name], room, work, card) / clock for name, one in parts.items()}
     alone |= {MEMORY: memory, EPILOGUE: _alone(epilogue, tiles, 1, room, work, card) / clock, LAUNCH: first}
-    bound = max(alone, key=lambda name: alone[name])
+    bound = _bound(alone)
     return Estimate(1e6 * seconds, clock, {name: 1e6 * one for name, one in alone.items()}, bound, moved, ready.multiply_adds)
+
+
+def _bound(alone: Mapping[str, float]) -> str:
+    """What takes longest. A chain that is little more than its products is bound by the tensor cores."""
+    most = max(alone, key=lambda name: alone[name])
+    return TENSOR if most == CHAIN and alone[TENSOR] >= MOSTLY * alone[CHAIN] else most
 
 
 def _larger(a: float, b: float, contention: float) -> float:

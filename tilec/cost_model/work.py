@@ -32,8 +32,12 @@ RESERVED_SHARED: Final = 1024
 """Bytes of shared memory that the system takes for each block (CUDA programming guide, "Shared memory" of capability 9.0)."""
 
 
+MOST_BLOCKS: Final = 1 << 20
+"""Blocks of a launch that are counted one by one."""
+
+
 class UnknownWork(Exception):
-    """The work depends on more than the launch values; the message says on what."""
+    """The work depends on more than the launch values, or is too large to count; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,12 @@ class Work:
 
 def work_of(function: Function, schedule: Schedule, values: Mapping[str, int | float], at_once: int) -> Work:
     """The work of a launch with these dims and scalars. `at_once`: how many blocks run at once if they are persistent.
-    UnknownWork if a loop depends on data."""
+    UnknownWork if a loop depends on data, or for too many blocks."""
     env = {name: int(value) for name, value in values.items()}
     grid = tuple(axis.evaluate(env) for axis in function.grid)
     blocks = math.prod(grid)
+    if not 0 < blocks <= MOST_BLOCKS:
+        raise UnknownWork(f"a launch of {blocks} blocks is not counted; the most is {MOST_BLOCKS}")
     launched = min(blocks, at_once) if schedule.persistent else blocks
     scalars = Scalars(Launch(values, grid, launched), _arguments(function, values))
     walker = _Walker(function, env, launched, persistent=schedule.persistent)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tilec.cost_model.calibration import CALIBRATION, Calibration
 from tilec.cost_model.cards import Card
@@ -43,6 +43,11 @@ class Scheduled:
 
 def scheduled(request: Request, target: Target, store_folder: str) -> Scheduled:
     """The scheduled kernel of a request. CompileError if it is rejected."""
+    return parsed(*texts(request, target, store_folder))
+
+
+def texts(request: Request, target: Target, store_folder: str) -> tuple[str, dict[str, Any]]:
+    """The same as text and plain data, for a worker to send. CompileError if the kernel is rejected."""
     from tilec.cache import Store
 
     text = tile_ir_after(request, target, LAST_PASS, store_folder)
@@ -50,7 +55,12 @@ def scheduled(request: Request, target: Target, store_folder: str) -> Scheduled:
     with contextlib.closing(Store(Path(store_folder))) as store:
         for stage in STAGES[: STAGES.index(stage_named("mlir"))]:
             run_stage(stage, work, store)
-    return Scheduled(parse_function(text), Schedule.from_json(work.data("schedule")))
+    return text, work.data("schedule")
+
+
+def parsed(text: str, schedule: dict[str, Any]) -> Scheduled:
+    """The scheduled kernel that `texts` has written."""
+    return Scheduled(parse_function(text), Schedule.from_json(schedule))
 
 
 def predict(

@@ -30,6 +30,7 @@ CASES: Final = {
     "farm": Case("a farm of four workers"),
     "farm_model": Case("costs of a team and of a large farm, simulated from measurements"),
     "build_speed": Case("seconds of `tilec build`"),
+    "time_model": Case("the model of time against every measured product and attention"),
     "mender": Case("broken kernels that a program fixes from their JSON"),
     "chat_template": Case("chat prompts against transformers"),
 }
