@@ -118,11 +118,16 @@ def test(
 @click.option("--again", is_flag=True, help="Measure again what is already recorded.")
 @click.option("--build-only", is_flag=True, help="Build the candidates into artifacts/tune/, for a machine with a GPU.")
 @click.option("--prebuilt", is_flag=True, help="Take candidates from artifacts/tune/; this needs no compiler.")
+@click.option(
+    "--predict",
+    metavar="GPU",
+    help="Measure nothing: write the table that the model of time predicts (h100, h200, b200, rtx5090).",
+)
 @JOBS
 @JSON
 def tune(
     project: str | None, arch: str | None, kernels: tuple[str, ...], budget: float, again: bool, build_only: bool,
-    prebuilt: bool, jobs: int | None, as_json: bool,
+    prebuilt: bool, predict: str | None, jobs: int | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Measure the choices of `[[tuning]]` on this machine's GPU, and write what the build chooses by.
 
@@ -136,14 +141,18 @@ def tune(
       tilec tune --kernel matmul --budget 120
       tilec tune --build-only --arch sm_90    here, and there:
       tilec tune --prebuilt
+      tilec tune --predict b200               where nobody has that GPU
     """
     from tilec.cli.tune_command import tune_command
 
     if build_only and prebuilt:
         raise click.UsageError("`--build-only` builds and `--prebuilt` does not; leave one out")
+    if predict is not None and (build_only or prebuilt or again or arch is not None):
+        raise click.UsageError("`--predict` measures nothing, for the architecture of its GPU; leave out the other options")
     return tune_command(
-        project, kernels, arch, budget, jobs or cores(), build_only=build_only, prebuilt=prebuilt, again=again, as_json=as_json
-    )
+        project, kernels, arch, budget, jobs or cores(), build_only=build_only, prebuilt=prebuilt, again=again, as_json=as_json,
+        predict=predict,
+    )  # fmt: skip
 
 
 @click.command("bench", epilog=BENCH_EPILOG)

@@ -34,7 +34,7 @@ from tilec.target.targets import Target
 from tilec.tuning.made import Built, made, shape_rows, write_table
 from tilec.tuning.measure import CHILD, Device, Job, NoDevice, Progress, Session, device_here, hears, todo
 from tilec.tuning.records import Records, read_records, shape_of
-from tilec.tuning.table import table_path
+from tilec.tuning.table import read_table, table_path
 from tilec.untrusted.output import Output
 from tilec.untrusted.strict_json import parse
 
@@ -44,11 +44,13 @@ MAX_SOURCES: Final = 1 << 20
 
 def tune_command(
     project: str | None, kernels: tuple[str, ...], arch: str | None, budget: float, jobs: int, *, build_only: bool,
-    prebuilt: bool, again: bool, as_json: bool,
+    prebuilt: bool, again: bool, as_json: bool, predict: str | None = None,
 ) -> int:  # fmt: skip
-    """Build, measure, write and print. Returns the exit status."""
+    """Build, measure (or `predict` for a card), write and print. Returns the exit status."""
     build = open_project(project)
     chosen = _chosen(build, kernels)
+    if predict is not None:
+        return _predict_tables(build, chosen, predict, jobs, as_json=as_json)
     device = None if build_only else _device()
     reports: list[dict[str, Any]] = []
     problems: list[Diagnostic] = []
@@ -59,6 +61,10 @@ def tune_command(
             if build_only or not built:
                 continue
             reports.append(_tune(build, tuned, target, built, device, budget, again=again))
+    return _reported(build, problems, reports, as_json=as_json)
+
+
+def _reported(build: BuildFile, problems: list[Diagnostic], reports: list[dict[str, Any]], *, as_json: bool) -> int:
     print_diagnostics(problems, build.root)
     if as_json:
         print(json.dumps({"tuned": reports}, indent=1))
@@ -67,6 +73,35 @@ def tune_command(
             _print(one)
     sys.stdout.flush()
     return status_of(problems) or int(any(one["wrong"] or one["left"] for one in reports))
+
+
+def _predict_tables(build: BuildFile, chosen: list[Tuned], gpu: str, jobs: int, *, as_json: bool) -> int:
+    """Tables of predicted times for a card that nobody has measured. UsageError if a table of measurements is there."""
+    from tilec.cost_model.cards import CARDS
+    from tilec.cost_model.work import UnknownWork
+    from tilec.tuning.predicted import is_predicted, predicted_records
+
+    if gpu.lower() not in CARDS:
+        raise UsageError(f"unknown GPU `{gpu}`; known are {', '.join(CARDS)}")
+    card, problems, reports = CARDS[gpu.lower()], list[Diagnostic](), list[dict[str, Any]]()
+    target = Target.parse(card.arch)
+    for tuned in chosen:
+        path = table_path(build.kernels, tuned.kernel, target.name)
+        with contextlib.suppress(ValueError):
+            if (table := read_table(path)) is not None and not is_predicted(table):
+                raise UsageError(f"`{path}` holds measurements, which a prediction does not replace")
+        built, wrong = _built(build, tuned, target, jobs)
+        problems += wrong
+        with contextlib.closing(open_store()) as store:
+            tools = toolchain(store)
+            entries = {id(candidate): entry for candidate, _, entry in _entries(build, tuned, target)}
+            try:
+                records = predicted_records(build, tuned, entries, target, built, card, store, tools)
+            except UnknownWork as error:
+                raise UsageError(f"`{tuned.kernel}` has no prediction: {error}") from None
+        if built:
+            reports.append(_table_of(build, tuned, target, built, records, Progress()))
+    return _reported(build, problems, reports, as_json=as_json)
 
 
 def _chosen(build: BuildFile, names: tuple[str, ...]) -> list[Tuned]:
@@ -197,13 +232,22 @@ def _tune(
     artifacts, names = {one.cubin: one.path for one in built}, {one.cubin: one.description() for one in built}
     job = Job(artifacts, names, own_reference(build.kernels, tuned.kernel), shapes)
     progress = _measure(job, records, device, budget, built)
+    return _table_of(build, tuned, target, built, records, progress)
+
+
+def _table_of(
+    build: BuildFile, tuned: Tuned, target: Target, built: list[Built], records: Records, progress: Progress
+) -> dict[str, Any]:  # fmt: skip
+    """Make and write the table of the records; what to print about it."""
+    path = table_path(build.kernels, tuned.kernel, target.name)
+    shapes = {shape_of(one): " ".join(f"{name}={value}" for name, value in one.items()) for one in tuned.shapes}
     try:
         table = made(tuned, built, shapes, records)
     except StepError as error:
         raise UsageError(f"`cost` of the `[[tuning]]` of `{tuned.kernel}`: {error}") from None
     data: dict[str, Any] = {
         "kernel": tuned.kernel, "arch": target.name, "device": records.device, "records": str(path.with_suffix(".jsonl")),
-        "candidates": len(job.artifacts), "checked": progress.checked, "timed": progress.timed, "left": progress.left,
+        "candidates": len(built), "checked": progress.checked, "timed": progress.timed, "left": progress.left,
         "wrong": {one.description(): wrong for one in built if (wrong := records.wrong.get(one.cubin, ""))},
         "table": None, "chosen": [],
     }  # fmt: skip

@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> Outcome | int:
         data = {
             "constants": dataclasses.asdict(CALIBRATION), "fitted": list(FITTED), "goal": GOAL,
             "rows": [row for row in compared if row["source"] != EARLIER],
-            "groups": _groups(compared), "bounds": _bounds(compared), "predicted": predictions(made),
+            "groups": _groups(compared), "bounds": _bounds(compared), "choices": _choices(compared), "predicted": predictions(made),
         }  # fmt: skip
     return Outcome(data, {f"{options.name}.md": page_of(data)})
 
@@ -101,3 +101,23 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """How many rows of each source each resource bounds."""
     sources = dict.fromkeys(row["source"] for row in rows if row["source"] != EARLIER)
     return {source: dict(Counter(row["bound"] for row in rows if row["source"] == source).most_common()) for source in sources}
+
+
+def _choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By source: how much longer the candidate takes that the model would choose than the fastest that was measured, as mean and
+    worst fractions over the shapes with more than one candidate."""
+    found: list[dict[str, Any]] = []
+    plain = [row for row in rows if row["source"] != EARLIER and not row["overlapped"]]
+    for source in dict.fromkeys(row["source"] for row in plain):
+        by_shape: dict[str, list[Mapping[str, Any]]] = {}
+        for row in plain:
+            if row["source"] == source:
+                by_shape.setdefault(row["shape"], []).append(row)
+        regrets: list[float] = [
+            min(same, key=lambda row: row["predicted_us"])["measured_us"] / min(row["measured_us"] for row in same) - 1
+            for same in by_shape.values()
+            if len(same) > 1
+        ]
+        mean = round(statistics.fmean(regrets), 4)
+        found.append({"source": source, "shapes": len(regrets), "mean": mean, "worst": round(max(regrets), 4)})
+    return found

@@ -24,6 +24,10 @@ def page_of(data: Mapping[str, Any]) -> str:
               map(_group, data["groups"]), left=3), "",
         f"{len(misses)} of {len(data['rows'])} rows of today's machine code are off by more than {goal}. The worst:", "",
         *_rows(sorted(misses, key=lambda row: -abs(row["error"]))[:WORST]), "",
+        "## Choosing a tile by predicted times", "",
+        "How much longer the candidate takes that the model would choose than the fastest that was measured.", "",
+        *grid(("rows", "shapes", "mean", "worst"), ((one["source"], one["shapes"], f"{one['mean']:.1%}", f"{one['worst']:.1%}")
+              for one in data["choices"])), "",
         "## What bounds the measured launches", "",
         *grid(("rows", "bound", "launches"), ((source, bound, count) for source, bounds in data["bounds"].items()
               for bound, count in bounds.items()), left=2), "",
