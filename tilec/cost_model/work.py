@@ -34,6 +34,8 @@ RESERVED_SHARED: Final = 1024
 
 MOST_BLOCKS: Final = 1 << 20
 """Blocks of a launch that are counted one by one."""
+MOST_TRIPS: Final = 1 << 20
+"""Iterations of a loop whose conditions are evaluated one by one."""
 
 
 class UnknownWork(Exception):
@@ -165,6 +167,8 @@ class _Walker:
         if lower is None or upper is None or step is None:
             raise UnknownWork(f"the range of the loop over `{op.variable}` depends on data")
         trips = np.maximum(0, -((lower - upper) // step))
+        if (most := int(trips.max(initial=0))) > MOST_TRIPS:
+            raise UnknownWork(f"the loop over `{op.variable}` has {most} iterations; the most is {MOST_TRIPS}")
         (body,) = op.regions
         if self.persistent and _has_pipeline(body):
             self._tile_loop(body, scalars, count, lower, upper, step)

@@ -48,7 +48,8 @@ def measure(options: argparse.Namespace) -> Outcome | int:
         data = {
             "constants": dataclasses.asdict(CALIBRATION), "fitted": list(FITTED), "goal": GOAL,
             "rows": [row for row in compared if row["source"] != EARLIER],
-            "groups": _groups(compared), "bounds": _bounds(compared), "choices": _choices(compared), "predicted": predictions(made),
+            "groups": _groups(compared), "bounds": _bounds(compared), "choices": _choices(compared),
+            "predicted": predictions(made),
         }  # fmt: skip
     return Outcome(data, {f"{options.name}.md": page_of(data)})
 
@@ -104,8 +105,8 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By source: how much longer the candidate takes that the model would choose than the fastest that was measured, as mean and
-    worst fractions over the shapes with more than one candidate."""
+    """By source: how much longer the candidate takes that the model would choose than the fastest that was measured, as mean
+    and worst fractions over the shapes with more than one candidate."""
     found: list[dict[str, Any]] = []
     plain = [row for row in rows if row["source"] != EARLIER and not row["overlapped"]]
     for source in dict.fromkeys(row["source"] for row in plain):
