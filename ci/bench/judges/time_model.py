@@ -48,8 +48,8 @@ def measure(options: argparse.Namespace) -> Outcome | int:
         data = {
             "constants": dataclasses.asdict(CALIBRATION), "fitted": list(FITTED), "goal": GOAL,
             "rows": [row for row in compared if row["source"] != EARLIER],
-            "groups": _groups(compared), "bounds": _bounds(compared), "choices": _choices(compared),
-            "predicted": predictions(made),
+            "summary": _summaries(compared), "groups": _groups(compared), "bounds": _bounds(compared),
+            "choices": _choices(compared), "predicted": predictions(made),
         }  # fmt: skip
     return Outcome(data, {f"{options.name}.md": page_of(data)})
 
@@ -73,14 +73,16 @@ def _groups(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         | summary(row for row in rows if _key(row) == (source, card, overlapped, held_out))
         for source, card, overlapped, held_out in keys
     ]
+    return [*found, *({"source": "all"} | one for one in _summaries(rows).values())]
+
+
+def _summaries(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The distribution over all rows of today's machine code, of each half."""
     today = [row for row in rows if row["source"] != EARLIER]
-    return [
-        *found,
-        *(
-            {"source": "all", "held_out": half} | summary(row for row in today if row["held_out"] is half)
-            for half in (False, True)
-        ),
-    ]
+    return {
+        name: {"held_out": half} | summary(row for row in today if row["held_out"] is half)
+        for name, half in (("fit", False), ("held_out", True))
+    }
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
