@@ -17,8 +17,8 @@ class Calibration:
     Launches:
         node: from the end of a node of a CUDA graph to the start of one that depends on it. Measured on an H200, 2026-11-20.
         start: from there until a block may copy (descriptors, barriers).
-        behind: the same of a launch that may overlap the one before, if its blocks must wait for shared memory of that one.
-        beside: the same if its blocks fit beside those of the one before.
+        start_waiting: the same of a launch that may overlap the previous one, if its blocks must wait for shared memory.
+        start_resident: the same if its blocks fit next to those of the previous launch.
         latency: of the first bytes from memory.
         next_block: cycles from the end of a block to the first product of the block that takes its place.
 
@@ -53,8 +53,8 @@ class Calibration:
 
     node: float = 1.316e-6
     start: float = 0.729e-6
-    behind: float = 0.329e-6
-    beside: float = 0.605e-6
+    start_waiting: float = 0.329e-6
+    start_resident: float = 0.605e-6
     latency: float = 0.428e-6
     next_block: float = 3250.0
     tensor_share: float = 0.897
@@ -79,6 +79,6 @@ class Calibration:
 
 CALIBRATION: Final = Calibration()
 FITTED: Final = (
-    "start", "behind", "beside", "latency", "next_block", "tensor_share", "gap", "copy_issue", "dependent", "reduction",
+    "start", "start_waiting", "start_resident", "latency", "next_block", "tensor_share", "gap", "copy_issue", "dependent", "reduction",
     "store_cycles", "tail", "contention", "mac_joules",
 )  # fmt: skip

@@ -3,8 +3,8 @@
 A tile's loop is a pipeline. Its resources work at the same time, so an iteration takes about as long as the slowest: the tensor
 cores, shared memory, the copies from L2, the thread that starts copies, the arithmetic units. One more is the *chain* of a
 warpgroup, which does some of them one after the other: products whose result the next operation needs, then the arithmetic.
-Around the loop come the epilogue and the start of the next block. Consumers that alternate (ping-pong) hide the epilogue behind
-the other's loop. Blocks go to the multiprocessor that is free first.
+Around the loop come the epilogue and the start of the next block. Consumers that alternate (ping-pong) store one tile while
+the other's loop runs. Blocks go to the multiprocessor that is free first.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ EPILOGUE: Final = "epilogue"
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A launch: predicted `microseconds`; `clock` in Hz; by resource, microseconds that it alone would take (`parts`); `bound`,
-    the one that takes longest; `traffic` in bytes; `multiply_adds` with padding."""
+    the resource that takes longest; `traffic` in bytes; `multiply_adds` with padding."""
 
     microseconds: float
     clock: float
@@ -77,7 +77,7 @@ def prepared(work: Work, card: Card, known: Calibration = CALIBRATION) -> Prepar
 def estimate(
     ready: Prepared, card: Card, known: Calibration = CALIBRATION, *, overlapped: bool = False, left: int | None = None
 ) -> Estimate:  # fmt: skip
-    """The time of a launch in a CUDA graph, behind another. `overlapped`: it may begin while that one still runs, which leaves
+    """The time of a launch in a CUDA graph, after another. `overlapped`: it may begin while that one still runs, which leaves
     `left` bytes of shared memory of a multiprocessor (None: a launch like this one)."""
     work, tiles, room = ready.work, ready.tiles, ready.room
     parts = resources(tiles, work, room, card, known)
@@ -86,7 +86,7 @@ def estimate(
     first = known.node + known.start
     if overlapped:
         left = card.shared - room.used * work.reserved_bytes if left is None else left
-        first = known.beside if left >= work.reserved_bytes else known.behind
+        first = known.start_resident if left >= work.reserved_bytes else known.start_waiting
     moved = ready.traffic
     if moved.read:
         first += known.latency

@@ -1,7 +1,7 @@
 """Fits constants of the model of time to measured rows, by Gauss-Newton steps on the logarithms of the times.
 
 Every constant is fitted as its logarithm, so it stays positive. Residuals beyond `ROBUST` count less (Huber, "Robust Estimation
-of a Location Parameter", 1964), so that a few rows that the model does not explain do not move it.
+of a Location Parameter", 1964), so that rows that the model does not explain hardly move it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ WEIGHT: Final = 3.0
 PULL: Final = 0.05
 """Toward the start, per unit of the logarithm: a constant that the rows leave open stays where it was."""
 START: Final = Calibration(
-    start=0.5e-6, behind=1e-6, beside=0.5e-6, latency=0.7e-6, next_block=2000, tensor_share=0.9, gap=25, copy_issue=125,
+    start=0.5e-6, start_waiting=1e-6, start_resident=0.5e-6, latency=0.7e-6, next_block=2000, tensor_share=0.9, gap=25, copy_issue=125,
     dependent=0.7, reduction=1000, store_cycles=2.5, tail=1000, contention=3, mac_joules=2.3e-12,
 )  # fmt: skip
-"""Round values of the right size, by eye from a few rows of each kind."""
+"""Round values of the right size, by eye from some rows of each kind."""
 
 
 def microseconds_of(row: Row, known: Calibration) -> float:

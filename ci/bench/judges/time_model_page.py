@@ -19,7 +19,7 @@ def page_of(data: Mapping[str, Any]) -> str:
         "# The model of time against measurements", "",
         "Predicted by `tilec/cost_model` from each kernel's own schedule, without running it. Errors are (predicted -",
         "measured) / measured. *fit*: constants were fitted to these rows; *held out*: to none of them. The form of the",
-        "model was chosen with all rows in sight, so held-out rows judge its constants, not its form.", "",
+        "model was chosen with all rows in sight, so held-out rows check its constants, not its form.", "",
         *grid(("rows", "card", "half", "rows", "median signed", "median", "90 %", "worst", f"within {goal}"),
               map(_group, data["groups"]), left=3), "",
         f"{len(misses)} of {len(data['rows'])} rows of today's machine code are off by more than {goal}. The worst:", "",

@@ -176,7 +176,7 @@ def _part(kernel: str, described: Mapping[str, Any]) -> Part:
 
 def _prepared(made: Kernels, parts: Sequence[Part], card: str, values: Values) -> tuple[Prepared, ...]:
     first, *others = (_launch(made.scheduled(part), CARDS[card], json.dumps(values)) for part in parts)
-    return (first, *(_behind(one) for one in others))
+    return (first, *(_after(one) for one in others))
 
 
 @cache
@@ -184,6 +184,6 @@ def _launch(made: Scheduled, card: Card, values: str) -> Prepared:
     return made.on(card, json.loads(values))
 
 
-def _behind(ready: Prepared) -> Prepared:
+def _after(ready: Prepared) -> Prepared:
     """A kernel that reads what the one before it has just written: that is still in the L2 cache."""
     return replace(ready, traffic=replace(ready.traffic, read=0.0))
