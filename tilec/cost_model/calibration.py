@@ -79,6 +79,6 @@ class Calibration:
 
 CALIBRATION: Final = Calibration()
 FITTED: Final = (
-    "start", "start_waiting", "start_resident", "latency", "next_block", "tensor_share", "gap", "copy_issue", "dependent", "reduction",
-    "store_cycles", "tail", "contention", "mac_joules",
+    "start", "start_waiting", "start_resident", "latency", "next_block", "tensor_share", "gap", "copy_issue", "dependent",
+    "reduction", "store_cycles", "tail", "contention", "mac_joules",
 )  # fmt: skip
