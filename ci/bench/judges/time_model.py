@@ -41,7 +41,7 @@ def measure(options: argparse.Namespace) -> Outcome | int:
     with kernels() as made:
         rows = all_rows(made)
         if options.fit:
-            found = rounded(fitted([row for row in rows if row.source != EARLIER and not row.held_out]))
+            found = rounded(fitted([row for row in rows if not row.held_out]))
             print("\n".join(f"{name} = {getattr(found, name):.3g}" for name in FITTED))
             return 0
         compared = [_compared(row) for row in rows]
