@@ -66,13 +66,3 @@ CARDS: Final = {
     ),
 }  # fmt: skip
 """By the names that `--gpu` of `tilec bench` accepts too. A multiply-add counts as one here."""
-
-
-def card_named(name: str) -> Card:
-    """The card of that name; KeyError if there is none."""
-    return CARDS[name]
-
-
-def card_of(arch: str) -> Card:
-    """The card that stands for an architecture: the last of its rows. KeyError if there is none."""
-    return {card.arch: card for card in CARDS.values()}[arch]

@@ -56,7 +56,7 @@ class Box:
 @dataclass(slots=True)
 class RoleWork:
     """What a role asks of the units. `inside`: in loops, `around`: outside of them, each by unit as (blocks, turns); `trips`:
-    iterations of its loops. `runs`: which of the turns it has."""
+    iterations of its pipelines; `copied`: bytes that it reads from tensors."""
 
     name: str
     warps: int
