@@ -28,6 +28,7 @@ from tilec.cli.options import WATCH as _WATCH
 from tilec.cli.options import a_number as _a_number
 from tilec.cli.options import cores as _cores
 from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
+from tilec.cli.qualify_command import qualify as QUALIFY
 from tilec.diagnostics.diagnostic import CompileError, Diagnostic
 from tilec.diagnostics.internal_errors import internal_error
 from tilec.diagnostics.spelling import or_mean
@@ -241,7 +242,7 @@ def emulate(
 
 
 tilec.add_command(bundle)
-for _command in AUTHOR:
+for _command in (*AUTHOR, QUALIFY):
     tilec.add_command(_command)
 
 
