@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 EPILOG: Final = (
     "Exit status: 0 every launch of every artifact is right, 1 something is wrong, writes outside, is not repeatable or fails, "
-    "2 wrong usage, a file that cannot be read or written, or the environment, such as no GPU, 3 nothing is wrong but something "
-    f"was not tried, {ENDED}."
+    "2 wrong usage, a file that cannot be read or written, or the environment, such as no GPU, 3 nothing is wrong but "
+    f"something was not tried, {ENDED}."
 )
 _WRITTEN: Final = click.Path(dir_okay=False, readable=False)
 
@@ -150,7 +150,9 @@ def _side_file(path: Path) -> SideFile:
     try:
         return read(path)
     except FileNotFoundError:
-        raise UsageError(f"there is no `{path}`; write it with `tilec qualify BUNDLE --prepare`, or name one with `--with`") from None
+        raise UsageError(
+            f"there is no `{path}`; write it with `tilec qualify BUNDLE --prepare`, or name one with `--with`"
+        ) from None
     except OSError as error:
         raise UsageError(f"`{path}` cannot be read: {error.strerror or error}") from None
     except Malformed as error:

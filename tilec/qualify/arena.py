@@ -1,8 +1,8 @@
 """Tensors of a launch in one allocation, between guard zones, with the input of everything that the launch may write.
 
-In: a manifest, the sizes of a launch, contents by `recipe`. The memory around every tensor, and between the elements of a strided
-one, is filled with `PATTERN`. `reset` restores what a launch may have written; `harm` says which byte it should not have
-written. All copies go through one page-locked buffer (`Staging`).
+In: a manifest, the sizes of a launch, contents by `recipe`. The memory around every tensor, and between the elements of a
+strided one, is filled with `PATTERN`. `reset` restores what a launch may have written; `harm` says which byte it should not
+have written. All copies go through one page-locked buffer (`Staging`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Staging:
     def __init__(self, driver: Driver, size: int = STAGING) -> None:
         self.driver, self.size = driver, size
         self.pointer = driver.allocate_host(size)
-        self.bytes: Bytes = np.frombuffer((ctypes.c_uint8 * size).from_address(self.pointer), np.uint8)
+        self.bytes: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.pointer))
 
     def close(self) -> None:
         """Free the buffer."""
@@ -186,7 +186,9 @@ class Arena:
                 wrong = np.flatnonzero(found != expected)
                 place = start + int(wrong[0])
                 kind = "is only read" if not one.written else "is its copy from before the launch"
-                return f"`{name}`, which {kind}: byte {place} is {int(found[wrong[0]]):#04x}, not {int(expected[wrong[0]]):#04x}"
+                return (
+                    f"`{name}`, which {kind}: byte {place} is {int(found[wrong[0]]):#04x}, not {int(expected[wrong[0]]):#04x}"
+                )
         return ""
 
     def _gaps(self, name: str, one: Placed) -> str:

@@ -2,8 +2,10 @@
 
 It writes a greeting that describes its device, reads its job as one line of JSON, and writes results as lines of JSON:
 
-    {"device": "NVIDIA H100", "driver": "580.159", "arch": "sm_90a", "capability": "9.0", "multiprocessors": 132}  or {"failed": "..."}
-    {"bundle": "PATH", "digest": "...", "side": "PATH", "side_digest": "...", "artifacts": ["NAME"], "repeats": 50, "times": true}
+    {"device": "NVIDIA H100", "driver": "580.159", "arch": "sm_90a", "capability": "9.0", "multiprocessors": 132}
+    {"failed": "..."}   in its place, if there is no device
+    {"bundle": "PATH", "digest": "...", "side": "PATH", "side_digest": "...", "artifacts": ["NAME"], "repeats": 50,
+     "times": true, "tune": [...]}
     {"rates": {"copy": 2.9e12, "products": 9.9e14}}
     {"at": "NAME", "launch": "smallest"}   before each launch
     {"done": "NAME", "verdict": "right", "launches": [...], "times": [...]}
@@ -42,7 +44,8 @@ def greet(send: Send, driver: Driver | None = None) -> Device | None:
     try:
         device = Device(driver)
         capability = [
-            device.driver.device_attribute(device.ordinal, name) for name in (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR)
+            device.driver.device_attribute(device.ordinal, name)
+            for name in (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR)
         ]
     except LaunchError as error:
         send({"failed": error.message})

@@ -1,4 +1,5 @@
-"""Compares what a launch wrote with what it must write: stored elements and an `Expected` go in, the first wrong one comes out."""
+"""Compares what a launch wrote with what it must write: stored elements and an `Expected` go in, the first wrong one comes
+out."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def judged(expected: Expected, found: Array, shape: tuple[int, ...]) -> Wrong | 
 
 
 def _unwritten(expected: Expected, found: Array, shape: tuple[int, ...]) -> Wrong | None:
-    """Of a sampled result, the first element that is NaN though all expected ones are finite: it was not written, or is wrong."""
+    """Of a sampled result, the first element that is NaN though all expected ones are finite: it was not written, or is
+    wrong."""
     if expected.whole or not DTYPES[expected.dtype].is_float or not np.isfinite(widened(expected.dtype, expected.bits)).all():
         return None
     nan = np.flatnonzero(_is_nan(expected.dtype, found))

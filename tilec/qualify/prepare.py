@@ -2,14 +2,14 @@
 
 Launches are those at the edges of each contract (`tilec.audit.launches`) and those at the model's shapes (`model`). The tile
 interpreter computes what they write. Of a launch of many blocks it runs a sample of them, and only what these write is
-expected; blocks of a kernel share nothing that is written, except through atomics, whose kernels run whole. No GPU, no compiler.
+expected; blocks of a kernel share nothing that is written, except through atomics, whose kernels run whole. No GPU, no
+compiler.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -64,11 +64,12 @@ class Subject:
 def subjects(bundle: Bundle, kernels: Sequence[str] = (), problems: list[str] | None = None) -> list[Subject]:
     """The artifacts of a bundle, or those whose name or kernel is in `kernels`."""
     texts, shapes = bundle.texts(), model_shapes(bundle, problems)
-    return [
-        Subject(one.name, one.manifest, texts.get(one.manifest.digests.get("tir", ""), b""), tuple(chosen(shapes.get(one.name, []))))
-        for one in bundle.kernels
-        if not kernels or {one.name, one.manifest.kernel} & set(kernels)
-    ]  # fmt: skip
+    found: list[Subject] = []
+    for one in bundle.kernels:
+        if not kernels or {one.name, one.manifest.kernel} & set(kernels):
+            tir = texts.get(one.manifest.digests.get("tir", ""), b"")
+            found.append(Subject(one.name, one.manifest, tir, tuple(chosen(shapes.get(one.name, [])))))
+    return found
 
 
 def side_file(bundle: Bundle, entries: Sequence[Entry]) -> SideFile:
@@ -103,19 +104,26 @@ def prepared(subject: Subject, edges: int = EDGES) -> Entry:
 def _launch(
     manifest: Manifest, function: Function, name: str, values: dict[str, int], scalars: dict[str, float], *, timed: bool
 ) -> Launch:  # fmt: skip
-    """One launch with its results: with the first kind of contents of which all results are finite, else the last."""
-    best: Launch | None = None
-    amount = _work(manifest, function, {**values, **scalars})
+    """One launch with its results, with the first kind of contents of which the fewest results are not finite."""
+    amount, best, least = _work(manifest, function, {**values, **scalars}), None, -1
     for kind in KINDS:
-        expected, finite = _results(manifest, function, values, scalars, kind, amount)
-        best = Launch(
-            name, values, scalars, kind, digest(manifest, values, kind), _bytes(manifest, values, amount), amount.products,
-            timed, expected,
-        )  # fmt: skip
-        if finite:
+        expected = _results(manifest, function, values, scalars, kind, amount)
+        count = sum(_not_finite(one) for one in expected)
+        if best is None or count < least:
+            best, least = (kind, expected), count
+        if not count:
             break
     assert best is not None
-    return best
+    kind, expected = best
+    inputs, moved = digest(manifest, values, kind), _bytes(manifest, values, amount)
+    return Launch(name, values, scalars, kind, inputs, moved, amount.products, timed, expected)
+
+
+def _not_finite(expected: Expected) -> int:
+    """Number of expected elements that are infinite or NaN."""
+    if not DTYPES[expected.dtype].is_float:
+        return 0
+    return int(np.count_nonzero(~np.isfinite(widened(expected.dtype, expected.bits))))
 
 
 def _work(manifest: Manifest, function: Function, values: Mapping[str, float]) -> Work:
@@ -129,8 +137,8 @@ def _work(manifest: Manifest, function: Function, values: Mapping[str, float]) -
 
 def _results(
     manifest: Manifest, function: Function, values: dict[str, int], scalars: dict[str, float], kind: str, amount: Work
-) -> tuple[tuple[Expected, ...], bool]:  # fmt: skip
-    """What a launch writes, and whether all floats among it are finite."""
+) -> tuple[Expected, ...]:  # fmt: skip
+    """What a launch writes."""
     arrays: dict[str, Array] = {}
     before: dict[str, Array] = {}
     for spec in manifest.tensors:
@@ -141,15 +149,13 @@ def _results(
     given = {name: values[name] for name in function.dims if name in values}
     integers = {spec.name: values[spec.name] for spec in manifest.scalars if spec.name in values}
     interpret(function, arrays, {**scalars, **integers}, dims=given, block_order=order)
-    tolerance, expected, finite = Tolerance(function), list[Expected](), True
+    tolerance, expected = Tolerance(function), list[Expected]()
     for spec in manifest.tensors:
         if spec.name in before:
             bits = _bits(spec, arrays[spec.name])
             places = np.arange(bits.size) if order is None else np.flatnonzero(_words(bits) != _words(before[spec.name]))
-            one = _expected(spec, bits, places, tolerance)
-            expected.append(one)
-            finite = finite and (not DTYPES[spec.dtype].is_float or bool(np.isfinite(widened(spec.dtype, one.bits)).all()))
-    return tuple(expected), finite
+            expected.append(_expected(spec, bits, places, tolerance))
+    return tuple(expected)
 
 
 def laid_out(manifest: Manifest, spec: TensorSpec, values: Mapping[str, int], kind: str) -> tuple[Array, Form]:
@@ -225,10 +231,3 @@ def _bytes(manifest: Manifest, values: Mapping[str, int], amount: Work) -> int:
             times = 1 if spec.access == "in" else 2
             total -= times * max(0, sizes[spec.name] - written) if spec.access == "in" else 0
     return max(total, 1)
-
-
-def merged(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Entries of one name joined, in order of their names."""
-    for _, same in itertools.groupby(sorted(entries, key=lambda one: one.name), key=lambda one: one.name):
-        first, *others = same
-        yield replace(first, launches=(*first.launches, *(launch for one in others for launch in one.launches)))

@@ -1,10 +1,12 @@
 """Contents of tensors: a tensor's contract, sizes and a kind go in; the same bytes come out on every machine and NumPy.
 
 Random bits come from Philox, whose raw stream NumPy guarantees; everything after that is integer arithmetic, or exact in f32. A
-float is the sum of four random bytes, shifted and scaled: nearly normal, between -3.99 and 3.99. With the kind `positive` it is
-from 1/8 to 4.1. An integer with a range is its lower end, its upper end, or in between, with equal probability; an integer
-without one is from -1000 to 1000, or as far as its dtype reaches. Contents are within every value check of the manifest, so a
-side file cannot ask for a launch outside of the contract. Tensors of more than `PERIOD` elements repeat a block of that many.
+float is the sum of four random bytes, shifted and scaled: nearly normal, a multiple of 1/128 between -3.99 and 3.99. So a sum
+of products of two is exact in f32, in every order, as long as it stays below 2^10: the order of sums hides nothing. With the
+kind `positive` a float is from 1/8 to 4.1. An integer with a range is its lower end, its upper end, or in between, with equal
+probability; an integer without one is from -1000 to 1000, or as far as its dtype reaches. Contents are within every value check
+of the manifest, so a side file cannot ask for a launch outside of the contract. Tensors of more than `PERIOD` elements repeat a
+block of that many.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def write(session: Session, folder: Path, date: str) -> dict[str, int]:
             if records.wrong.get(manifest.digests["cubin"]) != "":
                 records.checked(manifest.digests["cubin"], "", place)
         name, number = group["launch"]
-        values = session.side.entries[name].launches[number].values
+        values = session.side.entries[name].launches[int(number)].values
         digests: dict[str, Time] = {manifests[one].digests["cubin"]: (us[0], us[1], us[2]) for one, us in times.items()}
         records.timed(shape_of(dict(values)), digests, place)
         counts[str(path)] = counts.get(str(path), 0) + 1

@@ -95,7 +95,7 @@ def lines(found: Record) -> list[str]:
 
 
 def _table(artifacts: Sequence[Record]) -> list[str]:
-    rows = [("artifact", "verdict", "launches", "us", "floor", "share")]
+    rows: list[tuple[str, ...]] = [("artifact", "verdict", "launches", "us", "floor", "share")]
     for one in artifacts:
         longest = max(one["times"], key=lambda row: row["us"][0], default=None)
         measured = ("", "", "")

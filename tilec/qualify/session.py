@@ -35,8 +35,8 @@ def hears(heard: threading.Event) -> bool:
 
 @dataclass(slots=True)
 class Session:
-    """One run. `side_path` is the file that `side` was read from. `records` are by artifact; `rates` are those of the device, in
-    bytes and operations per second; `tuned` are the times of `--tune`."""
+    """One run. `side_path` is the file that `side` was read from. `records` are by artifact; `rates` are those of the
+    device, in bytes and operations per second; `tuned` are the times of `--tune`."""
 
     bundle: Bundle
     side: SideFile
@@ -92,8 +92,8 @@ class Session:
     def _process(self, waiting: list[str], tune: list[Record], deadline: float) -> None:
         """Run one process until it ends or time is up; a failure is the artifact's that it was at."""
         job = {
-            "bundle": str(self.bundle.path), "digest": self.bundle.digest, "side": self.side_path, "side_digest": self.side.digest,
-            "artifacts": waiting, "repeats": self.repeats, "times": self.times, "tune": tune,
+            "bundle": str(self.bundle.path), "digest": self.bundle.digest, "side": self.side_path,
+            "side_digest": self.side.digest, "artifacts": waiting, "repeats": self.repeats, "times": self.times, "tune": tune,
         }  # fmt: skip
         at, launch, lost, stopped = "", "", "", False
         with process(self.command, self.hears) as (child, lines):

@@ -96,8 +96,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """All of a side file. `bundle` is the sha256 of the bundle that it was prepared from, `tilec` the version that did it, `judge`
-    says what computed the expected values."""
+    """All of a side file. `bundle` is the sha256 of the bundle that it was prepared from, `tilec` the version that did it,
+    `judge` says what computed the expected values."""
 
     bundle: str
     tilec: str

@@ -1,9 +1,9 @@
 """How far a right result may be from the interpreter's: the tile IR of a kernel goes in, a tolerance for each result comes out.
 
 Both sides round at the same places of the tile IR. They differ in the order of sums and in the approximations of the machine,
-both in f32, and so, rarely, in how a value just between two narrow floats rounds. Therefore an element of a result may differ by
-one unit in its last place, and by a fraction of the usual size of the result: that of f32, or of the narrowest float that the
-kernel computes with on the way. Integers must be equal.
+both in f32, and so, rarely, in how a value just between two narrow floats rounds. Therefore an element of a result may differ
+by one unit in its last place, and by a fraction of the usual size of the result: that of f32, or of the narrowest float that
+the kernel computes with on the way. Integers must be equal.
 """
 
 from __future__ import annotations

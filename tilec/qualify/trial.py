@@ -45,7 +45,8 @@ def arena_bytes(manifest: Manifest, launch: Launch) -> int:
 
 
 def plan_of(kernel: Kernel, arena: Arena, launch: Launch) -> Plan:
-    """The checked launch; LaunchError if it is outside of the contract. Integers are vouched for: `recipe` keeps them in range."""
+    """The checked launch; LaunchError if it is outside of the contract. Integers are vouched for: `recipe` keeps them in
+    range."""
     manifest = kernel.manifest
     integers = {one.name: launch.values[one.name] for one in manifest.scalars if one.name in launch.values}
     floats = {one.name: launch.scalars[one.name] for one in manifest.scalars if one.name in launch.scalars}

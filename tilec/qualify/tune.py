@@ -1,8 +1,9 @@
 """Times artifacts of a bundle that can serve the same launch: the choices that are left without a compiler.
 
-A bundle has several artifacts of a kernel where `[[tuning]]` of its project declares choices, such as tiles of a product. `groups`
-finds launches of the model that several of them accept; `tuned` times these alternately, as `tilec tune` does. The records are in
-its format (`tilec.tuning.records`), under the digests of the machine code, so `tilec tune` on the project reads them as its own.
+A bundle has several artifacts of a kernel where `[[tuning]]` of its project declares choices, such as tiles of a product.
+`groups` finds launches of the model that several of them accept; `tuned` times these alternately, as `tilec tune` does. The
+records are in its format (`tilec.tuning.records`), under the digests of the machine code, so `tilec tune` on the project reads
+them as its own.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Group = dict[str, Any]
 
 
 def groups(bundle: Bundle, side: SideFile, right: Mapping[str, bool]) -> list[Group]:
-    """The launches of the model that several right artifacts of a kernel accept: `kernel`, `launch` (an artifact and the number of
-    its launch in the side file), `artifacts`. Kernels without choices have none."""
+    """The launches of the model that several right artifacts of a kernel accept: `kernel`, `launch` (an artifact and the
+    number of its launch in the side file), `artifacts`. Kernels without choices have none."""
     found: list[Group] = []
     for kernel in sorted(bundle.tuning.choices):
         own = [one for one in bundle.kernels if one.manifest.kernel == kernel and right.get(one.name, False)]
@@ -53,7 +54,7 @@ def _accepts(manifest: Manifest, own: Manifest, launch: Launch) -> bool:
 def tuned(bundle: Bundle, device: Device, staging: Staging, side: SideFile, group: Group) -> dict[str, list[float]]:
     """Microseconds (median, 10th and 90th percentile) of each artifact of a group; empty if its launch cannot be tried here."""
     name, number = group["launch"]
-    launch = side.entries[name].launches[number]
+    launch = side.entries[name].launches[int(number)]
     if refusal(bundle.kernel(name).manifest, device.driver, launch):
         return {}
     kernels = [bundle.load(one, device) for one in group["artifacts"]]
